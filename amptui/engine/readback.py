@@ -102,39 +102,57 @@ class HostReadback:
         self._clock = clock
         self._deliver_steps = deliver_steps
         self._interval_start = clock()
-        self._pending: deque[tuple[Deliver | None, object, list[float], float | None]] = deque()
+        self._steps: list[Delivered] = []
+        """Those that were pushed last."""
+        self._before: deque[tuple[list[Delivered], Deliver, list[float], float | None]] = deque()
+        """What else was pushed, each with the steps before it."""
 
     def begin_interval(self) -> None:
         self._interval_start = self._clock()
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> list[float]:
-        return self.push_step(values, None, timed=timed, deliver=deliver)
+        row, seconds = _row_of(values), None
+        if timed:
+            now = self._clock()
+            seconds, self._interval_start = now - self._interval_start, now
+        steps, self._steps = self._steps, []
+        self._before.append((steps, deliver, row, seconds))
+        return row
 
-    def push_step(
-        self, values: Sequence[Tensor], facts: object, *, timed: bool, deliver: Deliver | None = None
-    ) -> list[float]:
-        row: list[float] = []
-        for value in values:  # faster than concatenating them first
-            if value.dim() == 0:
-                row.append(value.item())
-            else:
-                row += value.detach().reshape(-1).tolist()
+    def push_step(self, values: Sequence[Tensor], facts: object, *, timed: bool) -> list[float]:
+        if len(values) == 1 and values[0].dim() == 0:
+            row: list[float] = [values[0].item()]  # the usual case
+        else:
+            row = _row_of(values)
         seconds = None
         if timed:
             now = self._clock()
             seconds, self._interval_start = now - self._interval_start, now
-        self._pending.append((deliver, facts, row, seconds))
+        self._steps.append((facts, row, seconds))
         return row
 
     def drain(self) -> None:
-        arrivals = _Arrivals(self._deliver_steps)
-        try:
-            while self._pending:
-                arrivals.add(*self._pending.popleft())
-        finally:
-            arrivals.end()
+        while self._before:
+            steps, deliver, row, seconds = self._before.popleft()
+            if steps:
+                self._deliver_steps(steps)
+            deliver(row, seconds)
+        steps, self._steps = self._steps, []
+        if steps:
+            self._deliver_steps(steps)
 
     flush = drain
+
+
+def _row_of(values: Sequence[Tensor]) -> list[float]:
+    """All numbers of tensors on the host."""
+    row: list[float] = []
+    for value in values:  # faster than concatenating them first
+        if value.dim() == 0:
+            row.append(value.item())
+        else:
+            row += value.detach().reshape(-1).tolist()
+    return row
 
 
 class _Pending(NamedTuple):

@@ -4,12 +4,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import Delivered
-from amptui.engine.step_columns import StepColumns, StepFacts, likeness
+from amptui.engine.step_columns import StepColumns, StepFacts, runs_of_like_steps
 from amptui.records import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -118,19 +117,22 @@ class StepReporter:
 
     def steps(self, delivered: Sequence[Delivered]) -> None:
         """Emit the records of steps that were pushed with their :class:`StepFacts`, in order."""
-        for _, alike in groupby(delivered, likeness):
-            self._report(StepColumns([*alike], self.gradients))
+        for alike in runs_of_like_steps(delivered):
+            self._report(StepColumns(alike, self.gradients))
 
     def _report(self, columns: StepColumns) -> None:
         """Emit blocks of steps. A block ends with a step that has records of its own."""
-        ends, start = self._ends(columns), 0
+        (ends, gaps), start = self._ends(columns), 0
+        if columns.is_quiet and not gaps:
+            self._emit_block(columns, 0, columns.count, ends)  # the usual case
+            return
         for index in range(columns.count):
             last = index + 1 == columns.count
             has_records = columns.is_in_trouble(index) or columns.changes_scale(index)
             if columns.is_skipped(index) and start < index:
                 self._emit_block(columns, start, index, ends)
                 start = index
-            if has_records or last or not _continues(columns, index, ends):
+            if has_records or last or index + 1 in gaps:
                 self._emit_block(columns, start, index + 1, ends)
                 start = index + 1
 
@@ -143,8 +145,10 @@ class StepReporter:
             self._epoch.unmeasured += end - start
             return
         skipped = columns.is_skipped(last)
-        for loss, seconds in zip(columns.loss[start:end], columns.seconds[start:end], strict=True):
-            self._update_loss(loss, seconds, applied=not skipped)
+        self._update_losses(columns.loss[start:end], applied=not skipped)
+        measured = [seconds for seconds in columns.seconds[start:end] if seconds is not None]
+        self._epoch.seconds += sum(measured)
+        self._epoch.unmeasured += end - start - len(measured)
         if columns.is_in_trouble(last):
             self._report_troubles(columns, last, now)
         if not skipped:
@@ -153,18 +157,29 @@ class StepReporter:
             self.growth_tracker, self.scaled_step = columns.growth_tracker[last], columns.facts[last].step
             self._update_scale(columns.facts[last], now, columns.scale[last], columns.next_scale[last])
 
-    def _ends(self, columns: StepColumns) -> list[float]:
-        """When each step ended, by the performance counter.
+    def _ends(self, columns: StepColumns) -> tuple[list[float], set[int]]:
+        """When each step ended, by the performance counter; and the steps that do not follow in a block.
 
         One look reports many steps. A step ends its seconds after the one before, and not before its batch
-        was loaded: no time is later than the true one, nor earlier than that of the step before.
+        was loaded: no time is later than the true one, nor earlier than that of the step before. It follows
+        in a block if it is numbered next, and began when the one before ended.
         """
-        ends, end = [], self._end
-        for facts, seconds in zip(columns.facts, columns.seconds, strict=True):
-            end = max(facts.asked + (facts.data_seconds or 0.0), end + (seconds or 0.0))
+        ends, gaps, end, number = list[float](), set[int](), self._end, columns.steps[0]
+        rows = zip(columns.steps, columns.asked, columns.data_seconds, columns.seconds, strict=True)
+        for index, (step, asked, data_seconds, seconds) in enumerate(rows):
+            end += seconds or 0.0
+            loaded = asked + (data_seconds or 0.0)
+            if loaded > end:
+                if loaded - end > MAX_GAP_SECONDS:
+                    gaps.add(index)
+                end = loaded
+            if step != number:
+                gaps.add(index)
+            number = step + 1
             ends.append(end)
         self._end = end
-        return ends
+        gaps.discard(0)  # the first one follows nothing here
+        return ends, gaps
 
     def validated(self, *, step: int, epoch: int, validation: Validation | None) -> None:
         """Emit a validation within an epoch; None if its row was dropped or it had no batches."""
@@ -197,22 +212,22 @@ class StepReporter:
             )
         )
 
-    def _update_loss(self, loss: float | None, seconds: float | None, *, applied: bool) -> None:
-        sums = self._epoch
-        if loss is not None:
-            self.last_loss = loss
-        self.loss_is_finite = loss is None or math.isfinite(loss)
-        self.nonfinite_losses = 0 if self.loss_is_finite else self.nonfinite_losses + 1
-        if loss is not None and self.loss_is_finite:
-            self.finite_losses += 1
-            sums.loss += loss
-            sums.losses += 1
-        elif applied and not self.finite_losses and not self.loss_is_finite:
+    def _update_losses(self, losses: Sequence[float | None], *, applied: bool) -> None:
+        """Count those of a block, of which only the last may not be finite: such a step ends its block."""
+        sums, last = self._epoch, losses[-1]
+        self.loss_is_finite = last is None or math.isfinite(last)
+        if last is not None:
+            self.last_loss = last
+            finite = [loss for loss in losses[: len(losses) - (not self.loss_is_finite)] if loss is not None]
+            self.finite_losses += len(finite)
+            sums.loss += sum(finite)
+            sums.losses += len(finite)
+        if self.loss_is_finite:
+            self.nonfinite_losses = 0
+            return
+        self.nonfinite_losses = 1 + (self.nonfinite_losses if len(losses) == 1 else 0)
+        if applied and not self.finite_losses:
             self.bad_applied_steps += 1
-        if seconds is None:
-            sums.unmeasured += 1
-        else:
-            sums.seconds += seconds
 
     def _report_troubles(self, columns: StepColumns, index: int, now: float) -> None:
         facts, loss, health = columns.facts[index], columns.loss[index], columns.healths[index]
@@ -278,10 +293,3 @@ class StepReporter:
 
 def _kind(value: float) -> Literal["nan", "inf"]:
     return "nan" if math.isnan(value) else "inf"
-
-
-def _continues(columns: StepColumns, index: int, ends: Sequence[float]) -> bool:
-    """Whether the next step follows in a block: numbered next, and begun when this one ended."""
-    if columns.facts[index + 1].step != columns.facts[index].step + 1:
-        return False
-    return abs(ends[index + 1] - ends[index] - (columns.seconds[index + 1] or 0.0)) <= MAX_GAP_SECONDS

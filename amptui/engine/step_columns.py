@@ -1,9 +1,12 @@
 """Turns the delivered rows of like steps into columns, and columns into the blocks that are recorded."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.engine.readback import Delivered
@@ -35,54 +38,86 @@ class StepFacts(NamedTuple):
     loss_form: LossForm = ""
 
 
-def likeness(delivered: Delivered) -> tuple[object, ...]:
-    """What steps of one block have in common."""
-    facts, row, _ = delivered
-    return (
-        *(facts.epoch, facts.precision, facts.warming_up, facts.layout, facts.gradients_scaled),
-        *(facts.micro_batches, len(facts.group_lrs), facts.optimizer, facts.loss_form),
-        -1 if row is None else len(row),
+_COMMON = itemgetter(
+    *map(
+        StepFacts._fields.index,
+        (
+            "epoch",
+            "precision",
+            "warming_up",
+            "layout",
+            "gradients_scaled",
+            "micro_batches",
+            "optimizer",
+            "loss_form",
+        ),
     )
+)
+"""The facts that steps of one block have in common."""
+
+
+def runs_of_like_steps(delivered: Sequence[Delivered]) -> Iterator[Sequence[Delivered]]:
+    """Split ``delivered``, at least one step, where steps are no longer alike: one block has one layout."""
+    likenesses = [
+        (_COMMON(facts), len(facts.group_lrs), -1 if row is None else len(row)) for facts, row, _ in delivered
+    ]
+    start, count = 0, len(likenesses)
+    while start < count:
+        likeness, end = likenesses[start], start + 1
+        if likenesses.count(likeness) == count:
+            end = count  # the usual case
+        while end < count and likenesses[end] == likeness:
+            end += 1
+        yield delivered[start:end]
+        start = end
 
 
 class StepColumns:
     """Steps that are alike, at least one, in columns."""
 
     def __init__(self, delivered: Sequence[Delivered], probe: GradientProbe) -> None:
-        facts: list[StepFacts] = [facts for facts, _, _ in delivered]
-        self.facts = facts
-        self.count = len(delivered)
-        nothing: list[Any] = [None] * self.count
+        facts, rows, seconds = zip(*delivered, strict=True)
+        self.facts: tuple[StepFacts, ...] = facts
+        self.count = len(facts)
         first, layout = facts[0], facts[0].layout
+        by_name: Any = StepFacts._make(zip(*facts, strict=True))  # a column in the place of each fact
+        nothing: list[Any] = [None] * self.count
         self.scaled = layout.scaled
-        self.is_measured = delivered[0][1] is not None
-        rows = [row for _, row, _ in delivered if row is not None]
-        columns = iter([list(column) for column in zip(*rows, strict=True)])
-        self.loss: list[float | None] = next(columns) if layout.loss and rows else nothing
-        self.parts = {name: next(columns) for name in layout.parts} if rows else {}
-        lrs = [next(columns) for _ in range(layout.lrs)] if rows else []
-        self.lr: list[float | None] = [one.lr for one in facts]
-        self.group_lrs = [list(lrs) for lrs in zip(*(one.group_lrs for one in facts), strict=True)]
+        self.is_measured = rows[0] is not None
+        columns = iter([list(column) for column in zip(*rows, strict=True)] if self.is_measured else [])
+        self.loss: list[float | None] = next(columns) if layout.loss and self.is_measured else nothing
+        self.parts = {name: next(columns) for name in layout.parts} if self.is_measured else {}
+        lrs = [next(columns) for _ in range(layout.lrs)] if self.is_measured else []
+        self.lr: list[float | None] = [*by_name.lr]
+        self.group_lrs = [list(lrs) for lrs in zip(*by_name.group_lrs, strict=True)]
         if lrs:
             self.lr = list(lrs[0])
             self.group_lrs = lrs if any(lr != lrs[0] for lr in lrs) else []
         self.scale, self.found_inf, self.next_scale, self.growth_tracker = nothing, nothing, nothing, nothing
-        if self.scaled and rows:
+        if self.scaled and self.is_measured:
             self.scale, self.found_inf, self.next_scale = next(columns), next(columns), next(columns)
             self.growth_tracker = [int(tracker) for tracker in next(columns)]
-        self.seconds = [
-            None if seconds is None or not rows else round(seconds, SECONDS_DECIMALS)
-            for _, _, seconds in delivered
-        ]
-        self.data_seconds = [
-            None if one.data_seconds is None else round(one.data_seconds, SECONDS_DECIMALS) for one in facts
-        ]
-        clip_norms: list[float | None] = next(columns) if layout.clipped and rows else nothing
-        gradients = [*zip(*columns, strict=True)] or [()] * self.count
-        scales = self.scale if first.gradients_scaled else [1.0] * self.count
-        self.healths = [
-            _health(probe, *measured) for measured in zip(gradients, clip_norms, scales, strict=True)
-        ]
+        self.steps: Sequence[int] = by_name.step
+        self.samples: Sequence[int] = by_name.samples
+        self.asked: Sequence[float] = by_name.asked
+        self.seconds = _rounded(seconds) if self.is_measured else nothing
+        self.data_seconds = _rounded(by_name.data_seconds)
+        clip_norms: list[float | None] = next(columns) if layout.clipped and self.is_measured else nothing
+        gradients = [*zip(*columns, strict=True)]
+        self.healths: Sequence[GradientHealth | None] = nothing
+        if gradients or layout.clipped:
+            scales = self.scale if first.gradients_scaled else [1.0] * self.count
+            measured = zip(gradients or [()] * self.count, clip_norms, scales, strict=True)
+            self.healths = [_health(probe, *values) for values in measured]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no step has records of its own: see :meth:`is_in_trouble` and :meth:`changes_scale`."""
+        losses: Sequence[Any] = self.loss if self.loss[0] is not None else ()
+        norms = [health.norm for health in self.healths if health is not None]
+        if self.scaled and self.is_measured and (any(self.found_inf) or self.scale != self.next_scale):
+            return False
+        return all(map(math.isfinite, losses)) and all(map(math.isfinite, norms))
 
     def is_skipped(self, index: int) -> bool:
         """Whether the scaler dropped the step."""
@@ -110,7 +145,7 @@ class StepColumns:
             skipped=self.is_skipped(start),
             settling=first.warming_up,
             loss=self.loss[part],
-            samples=[facts.samples for facts in self.facts[part]],
+            samples=self.samples[part],
             step_seconds=self.seconds[part],
             data_seconds=self.data_seconds[part],
             lr=self.lr[part],
@@ -125,6 +160,14 @@ class StepColumns:
             optimizer=first.optimizer,
             loss_form=first.loss_form if self.is_measured else "",
         )
+
+
+def _rounded(seconds: Sequence[float | None]) -> list[float | None]:
+    """As a run records them. numpy rounds a column in the time that Python takes for a few numbers."""
+    if None in seconds:
+        return [None if one is None else round(one, SECONDS_DECIMALS) for one in seconds]
+    rounded: list[float | None] = np.round(seconds, SECONDS_DECIMALS).tolist()  # type: ignore[arg-type]
+    return rounded
 
 
 def _health(

@@ -207,9 +207,9 @@ def _sum(values: Iterable[Tensor]) -> Tensor | None:
 def call_site() -> int:
     """A number that is the same for calls from the same place in the loop.
 
-    To be called by what stands in the place of ``torch.autograd.backward``, by way of a patch.
+    To be called by what stands in the place of ``torch.autograd.backward``.
     """
-    frame: FrameType | None = sys._getframe(3)
+    frame: FrameType | None = sys._getframe(2)
     if frame is not None and frame.f_code is _TENSOR_BACKWARD:
         frame = frame.f_back
     site = 0

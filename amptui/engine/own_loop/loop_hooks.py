@@ -124,13 +124,12 @@ class LoopHooks:
         self._in_call.clear()
         for function in _NEVER_COMPILED:
             not_compiled(function, calls=True)
-        for function in _PASSED_THROUGH:
-            not_compiled(function, calls=False)
+        not_compiled(LoopHooks._call, calls=False)
         removals = self._removals
         try:
-            removals.append(Patch(torch.autograd, "backward", self._backward).remove)
-            removals.append(Patch(torch.autocast, "__enter__", self._enter_autocast).remove)
-            removals.append(Patch(Optimizer, "__init__", self._build_optimizer).remove)
+            removals.append(Patch(torch.autograd, "backward", self._around_backward).remove)
+            removals.append(Patch(torch.autocast, "__enter__", self._around_autocast).remove)
+            removals.append(Patch(Optimizer, "__init__", self._around_building).remove)
             self._patch_scaler(GradScaler)
             removals.append(register_optimizer_step_pre_hook(self._before_step).remove)
             removals.append(register_optimizer_step_post_hook(self._after_step).remove)
@@ -144,10 +143,10 @@ class LoopHooks:
 
     def _patch_scaler(self, kind: type) -> None:
         around = {
-            "scale": self._scale,
-            "unscale_": self._unscale,
-            "step": self._scaled_step,
-            "update": self._update,
+            "scale": self._around_scale,
+            "unscale_": self._around_unscale,
+            "step": self._around_scaled_step,
+            "update": self._around_update,
         }
         for name in _SCALER_METHODS:
             if name in vars(kind):
@@ -174,19 +173,26 @@ class LoopHooks:
                 if not is_settled(listener, error):
                     raise
 
-    def _backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # Within a backward pass a checkpoint runs others, of parts of the same graph.
-        if self._is_in_backward or self._suspended or is_compiling():
-            return run(*args, **kwargs)
-        backward = self._begin_backward(args, kwargs, call_site())
-        self._is_in_backward = True
-        try:
-            result = run(*args, **kwargs)
-        finally:
-            self._is_in_backward = False
-        if backward is not None:
-            self._tell("after_backward", backward)
-        return result
+    def _around_backward(self, patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            try:
+                # Within a backward pass a checkpoint runs others, of parts of the same graph.
+                if patch.is_removed or self._is_in_backward or self._suspended or is_compiling():
+                    return run(*args, **kwargs)
+                began = self._begin_backward(args, kwargs, call_site())
+                self._is_in_backward = True
+                try:
+                    result = run(*args, **kwargs)
+                finally:
+                    self._is_in_backward = False
+                if began is not None:
+                    self._tell("after_backward", began)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return backward
 
     def _begin_backward(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], site: int
@@ -209,11 +215,18 @@ class LoopHooks:
         self._tell("before_backward", backward)
         return backward
 
-    def _enter_autocast(self, enter: Callable[..., Any], context: torch.autocast) -> Any:
-        result = enter(context)
-        if not self._suspended:
-            self._see_autocast(context)
-        return result
+    def _around_autocast(self, patch: Patch, enter: Callable[..., Any]) -> Callable[..., Any]:
+        def enter_autocast(context: torch.autocast) -> Any:
+            try:
+                result = enter(context)
+                if not (patch.is_removed or self._suspended):
+                    self._see_autocast(context)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return enter_autocast
 
     def _see_autocast(self, context: torch.autocast) -> None:
         for listener in self._listeners[:1]:
@@ -224,11 +237,17 @@ class LoopHooks:
                     raise
         self._tell("after_autocast", context)
 
-    def _build_optimizer(
-        self, build: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
-    ) -> None:
-        build(optimizer, *args, **kwargs)
-        self._tell("optimizer_built", optimizer)
+    def _around_building(self, patch: Patch, build: Callable[..., Any]) -> Callable[..., Any]:
+        def build_optimizer(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            try:
+                build(optimizer, *args, **kwargs)
+                if not patch.is_removed:
+                    self._tell("optimizer_built", optimizer)
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return build_optimizer
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A fused optimizer is called even where its scaler skips the step.
@@ -252,13 +271,21 @@ class LoopHooks:
 
     # --------------------------------------------------------------------------------------- scalers
 
-    def _scale(self, scale: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        result = scale(scaler, *args, **kwargs)
-        if scaler._enabled and not self._suspended:  # is_enabled() without a call
-            self._may_be_scaled = True
-            self._mark(scaler, args[0] if args else kwargs.get("outputs"), result)
-            self._tell("after_scale")
-        return result
+    def _around_scale(self, patch: Patch, scale: Callable[..., Any]) -> Callable[..., Any]:
+        def scale_losses(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = scale(scaler, *args, **kwargs)
+                # Each method asks for the attribute, which is is_enabled() without a call.
+                if scaler._enabled and not (patch.is_removed or self._suspended):
+                    self._may_be_scaled = True
+                    self._mark(scaler, args[0] if args else kwargs.get("outputs"), result)
+                    self._tell("after_scale")
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return scale_losses
 
     def _mark(self, scaler: GradScaler, losses: object, products: object) -> None:
         listener = self._listeners[0] if self._listeners else None
@@ -269,31 +296,52 @@ class LoopHooks:
                 if not is_settled(listener, error):
                     raise
 
-    def _unscale(self, unscale: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        if not scaler._enabled or "unscale_" in self._in_call:
-            return unscale(scaler, *args, **kwargs)
-        result = self._call("unscale_", unscale, scaler, args, kwargs)
-        self._tell("after_unscale", scaler, _optimizer_in(args, kwargs))
-        return result
+    def _around_unscale(self, patch: Patch, unscale: Callable[..., Any]) -> Callable[..., Any]:
+        def unscale_gradients(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not scaler._enabled or patch.is_removed or "unscale_" in self._in_call:
+                    return unscale(scaler, *args, **kwargs)
+                result = self._call("unscale_", unscale, scaler, args, kwargs)
+                self._tell("after_unscale", scaler, _optimizer_in(args, kwargs))
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
 
-    def _scaled_step(self, step: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        if not scaler._enabled or "step" in self._in_call:
-            return step(scaler, *args, **kwargs)
-        if type(scaler) not in self._patched_scalers:
-            self._patch_kind_of(scaler)
-        optimizer = _optimizer_in(args, kwargs)
-        self._tell("before_scaled_step", scaler, optimizer)
-        result = self._call("step", step, scaler, args, kwargs)
-        self._tell("after_scaled_step", scaler, optimizer)
-        return result
+        return unscale_gradients
 
-    def _update(self, update: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        if not scaler._enabled or "update" in self._in_call:
-            return update(scaler, *args, **kwargs)
-        self._tell("before_update", scaler)
-        result = self._call("update", update, scaler, args, kwargs)
-        self._tell("after_update", scaler)
-        return result
+    def _around_scaled_step(self, patch: Patch, step: Callable[..., Any]) -> Callable[..., Any]:
+        def step_optimizer(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not scaler._enabled or patch.is_removed or "step" in self._in_call:
+                    return step(scaler, *args, **kwargs)
+                if type(scaler) not in self._patched_scalers:
+                    self._patch_kind_of(scaler)
+                optimizer = _optimizer_in(args, kwargs)
+                self._tell("before_scaled_step", scaler, optimizer)
+                result = self._call("step", step, scaler, args, kwargs)
+                self._tell("after_scaled_step", scaler, optimizer)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return step_optimizer
+
+    def _around_update(self, patch: Patch, update: Callable[..., Any]) -> Callable[..., Any]:
+        def update_scale(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not scaler._enabled or patch.is_removed or "update" in self._in_call:
+                    return update(scaler, *args, **kwargs)
+                self._tell("before_update", scaler)
+                result = self._call("update", update, scaler, args, kwargs)
+                self._tell("after_update", scaler)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return update_scale
 
     def _call(
         self, name: str, method: Callable[..., Any], scaler: GradScaler, args: Any, kwargs: dict[str, Any]
@@ -316,11 +364,6 @@ _NEVER_COMPILED: tuple[Callable[..., Any], ...] = (
     LoopHooks._see_autocast,
     LoopHooks._begin_backward,
     LoopHooks._mark,
-)
-
-_PASSED_THROUGH: tuple[Callable[..., Any], ...] = (
-    *(LoopHooks._backward, LoopHooks._enter_autocast, LoopHooks._build_optimizer, LoopHooks._scale),
-    *(LoopHooks._unscale, LoopHooks._scaled_step, LoopHooks._update, LoopHooks._call),
 )
 
 HOOKS = LoopHooks()

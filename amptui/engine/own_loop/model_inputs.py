@@ -90,10 +90,13 @@ class FreshSamples:
     def __init__(self, inputs: ModelInputs | None) -> None:
         self._inputs = inputs
         self._loaded = 0
+        self.may_be_known = inputs is not None
+        """Whether there may be any; else there is nothing to take."""
 
     def load(self, samples: int, *, adds: bool) -> None:
         """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
         self.close()  # it knows better
+        self.may_be_known = True
         self._loaded = samples + (self._loaded if adds else 0)
 
     def take(self) -> int:

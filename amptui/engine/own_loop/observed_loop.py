@@ -75,7 +75,7 @@ class ObservedLoop:
         self._sender = RowSender(
             self.device, partial(getattr, self, "_ended"), self._reporter, name, samples_per_step or 0
         )
-        self._warm_up = WarmUp()
+        self._warm_up, self._warms_up = WarmUp(), True
         self.allocator = AllocatorWatch(self.device)
         self.step = 0
         """Steps that the loop has made; may be set before its first one, if it is resumed."""
@@ -169,13 +169,14 @@ class ObservedLoop:
         loop_step = self._loop_step
         if loop_step.found_inf is not None:
             return  # the step is made, and waits for its update
-        samples = self._fresh_samples.take()
-        if not self.account.is_in_later_closure:
-            loop_step.trained_samples += samples
+        if self._fresh_samples.may_be_known:
+            samples = self._fresh_samples.take()
+            if not self.account.is_in_later_closure:
+                loop_step.trained_samples += samples
         # Of several batches' gradients only the last look is at their sum.
-        is_scaled = backward.scaler is not None
-        if self._norms.are_due(self.step, is_scaled=is_scaled):
-            loop_step.norms, loop_step.norms_scaled = self._norms.measure(), is_scaled
+        norms, is_scaled = self._norms, backward.scaler is not None
+        if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
+            loop_step.norms, loop_step.norms_scaled = norms.measure(), is_scaled
 
     def take_dropped(self, dropped: DroppedPasses) -> None:
         """Gradients were cleared before any step: tell it if the loop does not do that as a rule."""
@@ -372,8 +373,10 @@ class ObservedLoop:
         return passes.precision or self.account.weights_word or "unknown"
 
     def _begin_step(self) -> bool:
-        """Count a step; return whether it is a warm-up step."""
-        return self._warm_up.begin_step()
+        """Count a step; return whether it is a warm-up step, which none is after the first that is not."""
+        if self._warms_up:
+            self._warms_up = self._warm_up.begin_step()
+        return self._warms_up
 
     def _look(self) -> None:
         """Deliver the numbers that have arrived."""

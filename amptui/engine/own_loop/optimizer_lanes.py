@@ -326,10 +326,13 @@ class OptimizerLanes:
 
     def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
         """See :meth:`Listener.before_step`."""
-        loop = self._loop_of(optimizer)
+        reference, loop = self._by_id.get(id(optimizer), _NOBODY)
+        if reference is None or reference() is not optimizer:
+            loop = self._loop_of(optimizer)
         if loop is None:
             return
-        if loop in self._outer and self._outer[loop]() not in (None, optimizer):
+        outer = self._outer.get(loop)
+        if outer is not None and outer() not in (None, optimizer):
             return
         self._outer[loop] = weakref.ref(optimizer)
         dropped = loop.account.before_step(has_closure=has_closure)
@@ -339,13 +342,13 @@ class OptimizerLanes:
     def after_step(self, optimizer: Optimizer) -> None:
         """See :meth:`Listener.after_step`."""
         _, loop = self._by_id.get(id(optimizer), _NOBODY)
-        if loop is None or loop not in self._outer or self._outer[loop]() is not optimizer:
+        if loop is None or (outer := self._outer.get(loop)) is None or outer() is not optimizer:
             return
         del self._outer[loop]
-        numbers = loop.account.passes.numbers
+        passes = loop.account.passes
         loop.after_step()
         if len(self.loops) > 1 or self._idle.by_id:  # otherwise the usual case
-            self._tell_others(loop, numbers)
+            self._tell_others(loop, passes.numbers)
         if loop is not self.loops[0]:
             self.loops[0].other_stepped()
 

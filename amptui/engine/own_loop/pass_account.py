@@ -205,19 +205,27 @@ class PassAccount:
         backward, self._current = self._current, None
         if backward is None:
             return False  # a step within the pass has counted it
-        witness = self._changed()
+        for parameter, before, version in self._before:  # as in _changed(), without a call
+            now = parameter.grad
+            if now is not before or (now is not None and now._version != version):
+                break
+        else:
+            self._before = []
+            return self._take_unchanged(backward)
         self._before = []
-        if witness is None:
-            is_exact, self._hits = self._is_exact, 0
-            self._choose_looked_at()
-            if not is_exact:
-                self._account_for_unknown(backward)
-            return not is_exact
         self._hits += 1
         if self._hits == _HITS_TO_TRUST:
             self._choose_looked_at()
-        self._count(backward, witness)
+        self._count(backward, parameter)
         return True
+
+    def _take_unchanged(self, backward: BackwardPass) -> bool:
+        """A pass changed none of the gradients that are looked at; returns whether it may be one for them."""
+        is_exact, self._hits = self._is_exact, 0
+        self._choose_looked_at()
+        if not is_exact:
+            self._account_for_unknown(backward)
+        return not is_exact
 
     @property
     def _is_exact(self) -> bool:
@@ -284,7 +292,10 @@ class PassAccount:
         if first is not None:
             first.closures, passes = passes.closures, first
             self._first_closure = None
-        self._reset()
+        self.passes = StepPasses()
+        self._witness = self._witness_gradient = None
+        if self._used:
+            self._used = set()
         return passes
 
     def abandoned(self) -> list[DroppedPasses]:

@@ -4,44 +4,33 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from amptui.engine.own_loop.guard import leave_traceback, not_compiled
+from amptui.engine.own_loop.guard import not_compiled
 
-Around = Callable[..., Any]
-"""Called with the original function and the arguments of the call; calls it, and returns its result."""
+Around = Callable[["Patch", Callable[..., Any]], Callable[..., Any]]
+"""Makes what stands in the place of the original function, of the patch and the original.
+
+It calls the original alone once ``patch.is_removed``: somebody who replaced it may call it still. It is one
+function, since each call costs the loop time, and takes itself out of the traceback of an error that passes
+through (:func:`leave_traceback`).
+"""
 
 
 class Patch:
-    """A function or method in whose place ``around`` is called, until :meth:`remove`.
-
-    An error that passes through has none of our frames in its traceback.
-    """
+    """A function or method in whose place another one is called, until :meth:`remove`."""
 
     def __init__(self, owner: Any, name: str, around: Around) -> None:
         self._owner = owner
         self._name = name
-        self._around: Around | None = around
+        self.is_removed = False
         self._is_own = name in vars(owner)
-        before: Callable[..., Any] = getattr(owner, name)
-        self._before = before
-
-        @functools.wraps(before)
-        def patched(*args: Any, **kwargs: Any) -> Any:
-            around = self._around
-            try:
-                if around is None:  # removed, but called by somebody who replaced it after us
-                    return before(*args, **kwargs)
-                return around(before, *args, **kwargs)
-            except BaseException as error:
-                leave_traceback(error)
-                raise
-
-        not_compiled(patched, calls=False)
-        self._patched = patched
-        setattr(owner, name, patched)
+        self._before: Callable[..., Any] = getattr(owner, name)
+        self._patched = around(self, self._before)
+        not_compiled(self._patched, calls=False)
+        setattr(owner, name, functools.wraps(self._before)(self._patched))
 
     def remove(self) -> None:
         """Put the function back; if somebody has replaced ours, theirs stays, and ours only passes on."""
-        self._around = None
+        self.is_removed = True
         if getattr(self._owner, self._name) is not self._patched:
             return
         if self._is_own:

@@ -44,6 +44,8 @@ class RowSender:
         lrs, asked, passes = loop_step.lrs, loop_step.asked, loop_step.passes
         layout, values = loop_step.row(scaler)
         samples = loop_step.trained_samples if passes.count else loop_step.samples
+        is_single = passes.count == 1 and passes.closures == 1 and not passes.absence  # the usual case
+        is_plain = is_single or loop_step.logged_loss is not None
         facts = StepFacts(
             step,
             epoch,
@@ -58,7 +60,7 @@ class RowSender:
             passes.count or 1,
             lrs.groups,
             self._optimizer,
-            "" if loop_step.logged_loss is not None else passes.form,
+            "" if is_plain else passes.form,
         )
         self._readback.push_step(values, facts, timed=self.is_timed)
         if not self.is_timed:
