@@ -26,17 +26,6 @@ def test_the_code_is_clean(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_file_is_long() -> None:
-    """400 lines: longer files own more than one thing."""
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for folder in ("amptui", "models", "tests")
-        for path in (ROOT / folder).rglob("*.py")
-        if (lines := len(path.read_text().splitlines())) > 400
-    }
-    assert long == {}
-
-
 def test_no_two_modules_have_one_name() -> None:
     """A name is found where it is looked for: no module is called as another is in another package."""
     stems = Counter(path.stem for path in (ROOT / "amptui").rglob("*.py") if path.stem != "__init__")

@@ -130,11 +130,11 @@ def test_after_a_switch_the_gain_is_shown(width: int, height: int) -> None:
     canvas = drawn(views.compared(), width, height)
     text = text_of(canvas)
     assert "▲ AMP fp16" in text.splitlines()[0]
-    assert "AMP 1.94× the speed of FP32" in text
+    assert "1.94× the speed of FP32" in text
     assert "38% less peak memory" in text
     assert "127 k samples/s" in text
     assert "65,536" in text
-    assert style_of(canvas, "AMP 1.94× the speed of FP32") == Style.GOOD | BOLD
+    assert style_of(canvas, "1.94× the speed of FP32") == Style.GOOD | BOLD
 
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
