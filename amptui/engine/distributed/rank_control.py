@@ -233,11 +233,16 @@ class RankControl(Control):
         assert self._rows is not None, "as the agreement"
         self._agreement.finish()
         self._rows.finish(self._step, self.measure())
+        overruled: list[Asked[Any] | None] = []
         with self._changed:
             for kind, asked in self._sent.items():
-                self._waiting.setdefault(kind, asked)
+                waiting = self._waiting.get(kind)
+                self._waiting[kind], other = (asked, None) if waiting is None else _merged(waiting, asked)
+                overruled.append(other)
             self._sent = {}
-        self._finished = True
+            self._finished = True  # an order that is composed from now on takes no request with it
+        for request in overruled:
+            self.refuse(request, "overruled")
 
     def parted(self) -> None:
         """After all ranks have waited for each other: their last numbers are there."""
@@ -359,7 +364,7 @@ class RankControl(Control):
         """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
         overruled: list[Asked[Any] | None] = []
         with self._changed:
-            for kind in self.together:
+            for kind in () if self._finished else self.together:
                 if asked := Control.take(self, kind):
                     self._sent[kind], other = _merged(asked, self._sent.get(kind))
                     overruled.append(other)

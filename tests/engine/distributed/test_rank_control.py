@@ -272,6 +272,19 @@ def test_the_rows_of_all_ranks_are_received_in_their_order(count: int) -> None:
     assert all(each == [float(rank) for rank in range(count)] for each in measured)
 
 
+def test_an_order_that_is_composed_as_the_training_ends_takes_no_request_with_it(of: Of) -> None:
+    ranks = of(2)
+
+    def train(rank: int, control: RankControl) -> None:
+        control.finish()
+        if rank == 0:
+            control.ask(CheckpointRequest())
+            assert control.compose()["checkpoint"] == 0
+
+    ranks.run(train)
+    assert ranks.controls[0].take(CheckpointRequest) is not None
+
+
 def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> None:
     ranks = of(3)
     taken: list[list[int]] = [[] for _ in ranks.controls]
