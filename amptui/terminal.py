@@ -20,23 +20,10 @@ MAX_COLUMNS, MAX_LINES = 1000, 500
 RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[<u\x1b[0m\x1b[?1049l\x1b[?25h\x1b[?1004l"
 """The escape sequences that a screen writes when it stops."""
 
-_LOCALE_NAMES = ("LC_ALL", "LC_CTYPE", "LANG")
-
 _TAKEN, _GIVEN, _OVER = b"+", b"-", b"."
 
 _GUARD_SECONDS = 5.0
 """How long a process that ends waits for its guard, which finds out whether the run continues."""
-
-
-def terminal_speaks_utf8() -> bool:
-    """Whether the locale says so; true if it is not set, as in most containers.
-
-    False on the Linux console, whose fonts have at most 512 glyphs (console_codes(4)), and no braille.
-    """
-    if os.environ.get("TERM") == "linux":
-        return False
-    locale = next((value for name in _LOCALE_NAMES if (value := os.environ.get(name))), "UTF-8")
-    return "utf" in locale.lower()
 
 
 def can_show_a_screen() -> bool:

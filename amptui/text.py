@@ -26,6 +26,15 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a file that cannot grow; any other error of a stream means that its reader is gone."""
 
 
+_LOCALE_NAMES = ("LC_ALL", "LC_CTYPE", "LANG")
+
+ASCII_REPLACEMENTS = str.maketrans(
+    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●△○◇◐⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
+    "-|+++++++++==-=-_|#.#:*^oh0d&!xvx><^v~.~ u>v=>:---><",
+)
+"""One character for each, for terminals without UTF-8: no column moves."""
+
+
 def one_line(text: str) -> str:
     """``text`` without line breaks, 500 characters at most."""
     return " ".join(text.split())[:500]
@@ -46,6 +55,17 @@ def printable(text: str) -> str:
         inert = character.isprintable() and character not in INVISIBLE and marks <= MAX_MARKS
         shown.append(character if inert else _REPLACEMENT)
     return "".join(shown)
+
+
+def terminal_speaks_utf8() -> bool:
+    """Whether the locale says so; true if it is not set, as in most containers.
+
+    False on the Linux console, whose fonts have at most 512 glyphs (console_codes(4)), and no braille.
+    """
+    if os.environ.get("TERM") == "linux":
+        return False
+    locale = next((value for name in _LOCALE_NAMES if (value := os.environ.get(name))), "UTF-8")
+    return "utf" in locale.lower()
 
 
 def write_line(out: TextIO | None, text: str) -> bool:
@@ -73,6 +93,8 @@ def inert_line(out: TextIO, text: str) -> str:
     """``text`` as :func:`write_line` writes it, with its line break."""
     if len(text) > MAX_CHARACTERS:
         text = f"{text[: MAX_CHARACTERS - 1]}…"
+    if not text.isascii() and out.isatty() and not terminal_speaks_utf8():
+        text = text.translate(ASCII_REPLACEMENTS).encode("ascii", "replace").decode("ascii")
     encoding = out.encoding or "utf-8"  # a stream in memory has none
     return printable(text).encode(encoding, "replace").decode(encoding) + "\n"
 

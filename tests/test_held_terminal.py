@@ -10,7 +10,8 @@ import termios
 
 import pytest
 
-from amptui.terminal import MAX_COLUMNS, MAX_LINES, terminal_speaks_utf8
+from amptui.terminal import MAX_COLUMNS, MAX_LINES
+from amptui.text import terminal_speaks_utf8
 
 ASKS = """
 import sys

@@ -340,7 +340,9 @@ def test_a_rank_that_makes_the_others_wait_is_told_with_its_stack_and_never_ende
     assert process.returncode == 0
     records = records_of(the_run(runs))
     waits = [each for each in records if isinstance(each, RanksAwaited)]
-    assert {(each.ranks, each.phase) for each in waits} == {((1,), "script")}
+    # On a busy machine the rank may not even answer for the 2 s after which it is told here.
+    assert ((1,), "script") in {(each.ranks, each.phase) for each in waits}
+    assert {each.ranks for each in waits} == {(1,)}
     assert [each.over for each in (waits[0], waits[-1])] == [False, True]
     (taken,) = [each for each in records if isinstance(each, StacksTaken)]
     assert ([each.rank for each in taken.stacks], taken.silent) == ([0, 1], ())

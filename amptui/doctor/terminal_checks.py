@@ -10,7 +10,7 @@ _SET_TERM = "set TERM=xterm-256color"
 
 def terminal_checks() -> list[Check]:
     """Whether the screen can be shown here, and how it will look."""
-    from amptui.terminal import terminal_speaks_utf8
+    from amptui.text import terminal_speaks_utf8
 
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     checks = [check_kind(os.environ.get("TERM", ""), is_terminal=is_terminal)]

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.cells import get_character_cell_size
 
-from amptui.text import INVISIBLE, MAX_CHARACTERS
-from amptui.tui.style import ASCII_REPLACEMENTS, Style
+from amptui.text import ASCII_REPLACEMENTS, INVISIBLE, MAX_CHARACTERS
+from amptui.tui.style import Style
 
 BLANK = ord(" ")
 """The character of an empty cell."""

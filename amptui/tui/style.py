@@ -97,9 +97,3 @@ GRADE_STYLES: Mapping[str, int] = {
 
 NO_VERDICT = ("·", Style.TEXT)
 """The same for what is neither good nor bad."""
-
-ASCII_REPLACEMENTS = str.maketrans(
-    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●△○◇◐⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
-    "-|+++++++++==-=-_|#.#:*^oh0d&!xvx><^v~.~ u>v=>:---><",
-)
-"""One character for each, for terminals without UTF-8: no column moves."""

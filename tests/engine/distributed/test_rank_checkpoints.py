@@ -46,7 +46,8 @@ def test_resumed_ranks_repeat_the_rest_bit_for_bit(tmp_path: Path, precision: st
     assert expected[0].found["checkpoints"][0] == 5
     assert expected[0].steps == expected[1].steps
 
-    assert ranks(stopped, precision=precision, steps=7, fsdp=fsdp)[0].found["checkpoints"] == [7]
+    # One at the end of the epoch too, if the ranks agree on it before their last step.
+    assert ranks(stopped, precision=precision, steps=7, fsdp=fsdp)[0].found["checkpoints"] in ([7], [6, 7])
     rest = ranks(stopped, precision=precision, resume=True, fsdp=fsdp)
     assert [each.steps for each in rest] == [expected[0].steps[7:]] * 2
     assert rest[0].found["losses"] == expected[0].found["losses"][7:]
