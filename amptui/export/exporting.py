@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -59,7 +60,9 @@ def export(
     """
     path = journal_of(run)
     ranks: _RanksBeside | None = None
-    recording = RecordedRun(name_of(path), str(path.parent))
+    # The table of the steps alone needs a view only to name several optimizers.
+    read_again = partial(journal.read, path) if tensorboard is None and html is None else None
+    recording = RecordedRun(name_of(path), str(path.parent), read_again=read_again)
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
     refuse_own_files(_places(csv, event_file, html), [path])
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """A whole journal: the session's view, and the curves that only an export draws."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Literal
 
@@ -21,9 +21,15 @@ _OF_STEPS = ("grad_norm", "lr")
 
 
 class RecordedRun:
-    """Collects the records of a journal in order; read the properties after the last one."""
+    """Collects the records of a journal in order; read the properties after the last one.
 
-    def __init__(self, name: str, folder: str) -> None:
+    With ``read_again``, which returns the records once more, it only counts the steps, and its views are made
+    of them when one is asked for. Curves and validations are not known then.
+    """
+
+    def __init__(
+        self, name: str, folder: str, *, read_again: Callable[[], Iterable[Record]] | None = None
+    ) -> None:
         self.name = name
         """The run's name, from its files."""
         self.steps = 0
@@ -34,6 +40,7 @@ class RecordedRun:
         self.passed_over = ""
         """What of the journal could not be read, in one line."""
         self._session = Session(folder)
+        self._read_again = read_again
         self._device: defaultdict[str, _Curve] = defaultdict(_Curve)
         self._by_optimizer: dict[str, _StepCurves] = {FIRST: _StepCurves()}
         self._step = 0
@@ -41,6 +48,9 @@ class RecordedRun:
     @property
     def view(self) -> SessionView:
         """The view at the end of the journal, its first optimizer in front."""
+        if self._read_again is not None:
+            self._session.fold(self._read_again())
+            self._read_again = None
         return self._session.view(FIRST)
 
     @property
@@ -64,6 +74,9 @@ class RecordedRun:
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records."""
+        if self._read_again is not None:
+            self.steps += sum(record.count for record in records if isinstance(record, Steps))
+            return
         self._session.fold(records)
         blocks: list[Steps] = []
         for record in records:
