@@ -118,11 +118,13 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     if answer.precision is None:
         quiet(canvas, NO_AMP if view.run is not None else "no steps yet")
         return
-    for y, finding in enumerate(measured_rows(answer, canvas.height)):
-        _draw_row(canvas, y, finding, screen)
+    rows = measured_rows(answer, canvas.height)
+    widest = max((text_width(finding_words(finding)) for finding in rows), default=0)
+    for y, finding in enumerate(rows):
+        _draw_row(canvas, y, finding, screen, widest)
 
 
-def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState) -> None:
+def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, widest: int) -> None:
     canvas.text(0, y, LABELS[finding.subject], Style.DIM)
     roomy = canvas.width >= _EVIDENCE_FROM
     key, end = key_of(finding.measured_by, screen), canvas.width
@@ -144,7 +146,7 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState) -> 
     if interval and x + 2 + text_width(interval) <= end:
         x = canvas.text(x + 2, y, interval, Style.DIM)
     if roomy:
-        at = max(x + 2, start + _VALUE_WIDTH)
+        at = max(x, start + min(widest, _VALUE_WIDTH)) + 2
         canvas.text(at, y, evidence_words(finding), Style.DIM, width=max(0, end - at))
 
 

@@ -60,7 +60,7 @@ _ROWS: tuple[_Row, ...] = (
     ("samples", 2, lambda stats: _of_steps(stats, units.rate(stats.samples_per_second))),
     ("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
     ("energy", 6, lambda stats: units.joules(stats.joules_per_1000_samples, per="1k")),
-    ("loss", 3, lambda stats: units.loss(stats.last_loss)),
+    ("last loss", 3, lambda stats: units.loss(stats.last_loss)),
     ("skipped", 4, lambda stats: units.count(stats.skipped)),
     ("steps", 5, _steps_cell),
 )

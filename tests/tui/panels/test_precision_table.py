@@ -67,7 +67,7 @@ def test_figures_stand_under_their_precision() -> None:
         ["median", "3.91", "ms", "2.02", "ms"],
         ["samples", "65.5", "k/s", "127", "k/s"],
         ["peak", "1.90", "GiB", "1.18", "GiB"],
-        ["loss", "0.0412", "0.0312"],
+        ["last", "loss", "0.0412", "0.0312"],
         ["skipped", "0", "0"],
         ["steps", "580", "584"],
     ]
