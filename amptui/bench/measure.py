@@ -204,7 +204,7 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
     error = training.thread.error
     if not in_time:
         error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
-    view = training.recording.session.view()
+    view = training.recording.view()
     batch_size = view.run.batch_size if view.run is not None else request.batch_size
     measured = Measured(
         batch_size=batch_size, view=view, error=str(error or ""), compile_seconds=compiling.seconds
@@ -234,7 +234,7 @@ class _Watch:
 
     def look(self, training: Training) -> None:
         """Show the progress; end the training once its precisions are compared, or when asked to."""
-        view = training.recording.session.view()
+        view = training.recording.view()
         self.progress.update(view)
         if self.stop.stop_reason:
             training.control.ask(StopRequest(self.stop.stop_reason))

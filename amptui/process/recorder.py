@@ -29,9 +29,14 @@ from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.samples import DeviceSample
 from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
 
 INTERVAL_SECONDS = 0.1
 """Ten times a second: faster than anyone reads, slow enough to cost the trainer nothing."""
+
+FOLD_INTERVAL_SECONDS = 1.0
+"""Who looks at the session has it folded at once. Until then each fold would only take the interpreter from the
+trainer: ten folds a second took as long as all the rest of this thread's work."""
 
 _Shown = TypeVar("_Shown")
 
@@ -62,6 +67,9 @@ class Recorder:
         goes_on: bool = False,
     ) -> None:
         self._session = session
+        self._unfolded: list[Record] = []
+        self._fold_due = 0.0
+        self._folding = threading.Lock()  # guards the two above; taken after the lock of the journal
         self._run_dir = run_dir
         self._asked = asked
         self._journal = Journal(run_dir.journal_path)
@@ -107,6 +115,11 @@ class Recorder:
         """Send the viewers of ``server`` what is drained from now on; to be called before :meth:`start`."""
         self._server = server
 
+    def view(self) -> SessionView:
+        """What is known of the run from the records that were drained. From any thread."""
+        self._fold()
+        return self._session.view()
+
     def wait_until_kept(self, _step: int) -> None:
         """Wait until the journal contains all that was emitted so far, within the time of a slow disk."""
         mark = threading.Event()
@@ -130,7 +143,9 @@ class Recorder:
         with self._keeping:
             before.fold(self._held or [])
             known = before.view().run
-            self._session.adopt(before)
+            with self._folding:
+                self._unfolded.clear()  # they are among those that were held
+                self._session.adopt(before)
             self._keep_held()
             if self._server is not None:
                 self._server.renew()
@@ -175,7 +190,11 @@ class Recorder:
                 self._over |= isinstance(taken, RunFinished | RunFailed)
                 if isinstance(taken, KeepingChanged):
                     self._note_unsaved(taken)
-        for show in (self._session.fold, *self._listeners) if batch else ():
+        with self._folding:
+            self._unfolded += batch
+        if time.monotonic() >= self._fold_due:
+            self._fold()
+        for show in self._listeners if batch else ():
             self._show(show, batch)
         for record in batch:
             if isinstance(record, RunStarted | RunResumed):
@@ -190,9 +209,21 @@ class Recorder:
         else:
             self._unsaved.pop(change.what, None)
 
+    def _fold(self) -> None:
+        """Fold what was drained since the last time."""
+        with self._folding:
+            unfolded, self._unfolded = self._unfolded, []
+            self._fold_due = time.monotonic() + FOLD_INTERVAL_SECONDS
+            if unfolded:
+                self._show(self._session.fold, unfolded)
+
+    def _state(self) -> str:
+        self._fold()
+        return self._session.state()
+
     def _publish(self, lines: Sequence[bytes]) -> None:
         if self._server is not None:
-            self._server.publish(b"".join(lines), self._session.state)
+            self._server.publish(b"".join(lines), self._state)
 
     def _keep_held(self) -> None:
         held, self._held = self._held, None

@@ -39,11 +39,11 @@ class Recording:
         goes_on: bool = False,
     ) -> None:
         self.run_dir = run_dir
-        self.session = Session(str(run_dir.path))
         self._lock = RunLock.take(run_dir.path, new=not goes_on)
         listeners = [*listeners, lambda _batch: self._lock.renew()]  # once a second: the device is sampled
         try:
-            recorder = Recorder(self.session, run_dir, asked=asked, listeners=listeners, goes_on=goes_on)
+            session = Session(str(run_dir.path))
+            recorder = Recorder(session, run_dir, asked=asked, listeners=listeners, goes_on=goes_on)
         except BaseException:
             self._lock.release()
             raise
@@ -53,6 +53,7 @@ class Recording:
         self._output: LogTail | None = None
         self._is_closed = False
         self.emit = recorder.emit
+        self.view = recorder.view
         self.cut_after = recorder.cut_after
         self.wait_until_kept = recorder.wait_until_kept
 

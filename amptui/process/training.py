@@ -172,12 +172,12 @@ def run_plainly(
         training = opened.enter_context(wired)
         signals = opened.enter_context(_stop_signals(training))
         training.start()
-        session = training.recording.session
+        view = training.recording.view
         if lines is not None:
             follow(training)
-            return _finish(training, signals, lambda: lines.finish(session.view()))
+            return _finish(training, signals, lambda: lines.finish(view()))
         front = PlainFront(
-            session.view,
+            view,
             sys.stdout,
             alerts=None if quiet else Alerts(time.time()),
             stop_asked=lambda: training.control.stop_reason is not None,
@@ -222,7 +222,7 @@ def _abandon(training: Training, signals: StopSignals, tell: Callable[[], None])
     recording, control, thread = training.recording, training.control, training.thread
     step = thread.finished_step
     thread.emit_finished_steps()
-    lost = lost_words(recording.session.view(), step, resume_command(recording.run_dir.path))
+    lost = lost_words(recording.view(), step, resume_command(recording.run_dir.path))
     text = f"{training.stopping.why_given_up()}: {lost}"
     recording.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
     training.close()

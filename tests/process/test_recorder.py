@@ -73,7 +73,7 @@ def test_records_are_shown_and_kept_while_the_run_goes_on(tmp_path: Path) -> Non
     pump = Pump(tmp_path, listeners=[lambda _batch: arrived.set()])
     pump.recorder.emit(note(1))
     assert arrived.wait(ENOUGH_SECONDS)
-    assert [event_text(event) for event in pump.session.view().events] == ["1"]
+    assert [event_text(event) for event in pump.recorder.view().events] == ["1"]
     assert texts(pump.close()) == ["1"]
 
 
@@ -264,12 +264,12 @@ def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: 
     second = Pump(tmp_path, goes_on=True)
     second.recorder.emit(note(2))
     limit = time.monotonic() + ENOUGH_SECONDS
-    while not second.session.view().events:
+    while not second.recorder.view().events:
         assert time.monotonic() < limit
         time.sleep(0.01)
     assert list(read(tmp_path / "journal.jsonl")) == before
     assert second.recorder.cut_after(0) == 0
-    known = [event_text(event) for event in second.session.view().events]
+    known = [event_text(event) for event in second.recorder.view().events]
     assert known[:2] == ["2", "1"], "what was said meanwhile is known beside what was known before"
     assert texts(second.close()) == ["1", "2"]
 
