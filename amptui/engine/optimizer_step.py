@@ -46,11 +46,14 @@ class OptimizerStep:
 
     def make(self, precision: Precision, micro_batches: Sequence[MicroBatch]) -> StepTensors:
         """Make a step with only what training needs."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         if len(micro_batches) == 1:  # the usual case without a call
             with precision.forward_context():
                 self._last_loss = result = micro_batches[0].compute_loss()
-            loss, parts = self._checked(result)
+            if type(result) is Tensor and result.dim() == 0 and result.requires_grad:
+                loss, parts = result, _NO_PARTS  # the usual case without a call
+            else:
+                loss, parts = checked_loss(self._experiment, result)
             precision.backward(loss)
         else:
             loss, parts = self._forward_backward(precision, micro_batches, _no_mark)
@@ -83,7 +86,7 @@ class OptimizerStep:
         """
         timeline = self._timeline
         timeline.begin_attempt()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         try:
             with self._probes.around_step(step, precision, inputs):
                 loss, parts = self._forward_backward(precision, micro_batches, timeline.mark)
@@ -120,7 +123,7 @@ class OptimizerStep:
         for micro_batch, weigh in zip(micro_batches, shares, strict=True):
             with precision.forward_context():
                 self._last_loss = result = micro_batch.compute_loss()
-            loss, parts = self._checked(result)
+            loss, parts = checked_loss(self._experiment, result)
             mark("forward")
             loss = weigh(loss)
             precision.backward(loss)
@@ -145,12 +148,6 @@ class OptimizerStep:
             if parameter.grad is not None and parameter not in kept:
                 parameter.grad = parameter.grad.clone()
                 kept.add(parameter)
-
-    def _checked(self, result: object) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The loss and its parts; raises ExperimentError for a loss that cannot be trained on."""
-        if type(result) is Tensor and result.numel() == 1 and result.requires_grad:
-            return result, _NO_PARTS  # the usual case without a call
-        return checked_loss(self._experiment, result)
 
     def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
         """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit; return its norm.
@@ -180,9 +177,10 @@ class OptimizerStep:
     def _learning_rates(self) -> LearningRates:
         groups = self._optimizer.param_groups
         first = groups[0].get("lr")
+        if first is self._lrs.first and len(groups) == 1:
+            return self._lrs  # the usual case without a schedule
         if type(first) is float and len(groups) == 1:
-            if first != self._lrs.first:
-                self._lrs = LearningRates(first)
+            self._lrs = LearningRates(first)
             return self._lrs
         return learning_rates_of(groups[:MAX_GROUPS])
 

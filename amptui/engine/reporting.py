@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import Delivered
-from amptui.engine.step_columns import StepColumns, StepFacts, runs_of_like_steps
+from amptui.engine.step_columns import StepColumns, runs_of_like_steps
 from amptui.records import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -154,8 +154,8 @@ class StepReporter:
         if not skipped:
             self.consecutive_skips = 0
         if columns.scaled:
-            self.growth_tracker, self.scaled_step = columns.growth_tracker[last], columns.facts[last].step
-            self._update_scale(columns.facts[last], now, columns.scale[last], columns.next_scale[last])
+            self.growth_tracker, self.scaled_step = columns.growth_tracker[last], columns.steps[last]
+            self._update_scale(columns, last, now)
 
     def _ends(self, columns: StepColumns) -> tuple[list[float], set[int]]:
         """When each step ended, by the performance counter; and the steps that do not follow in a block.
@@ -230,63 +230,62 @@ class StepReporter:
             self.bad_applied_steps += 1
 
     def _report_troubles(self, columns: StepColumns, index: int, now: float) -> None:
-        facts, loss, health = columns.facts[index], columns.loss[index], columns.healths[index]
+        step, loss, health = columns.steps[index], columns.loss[index], columns.healths[index]
+        name = columns.kind.optimizer
         skipped = columns.is_skipped(index)
-        self.trouble_step = facts.step
+        self.trouble_step = step
         if self.suspect is None and (not skipped or not self.loss_is_finite):
-            self.suspect = SuspectStep(facts.step, self.delivered)
+            self.suspect = SuspectStep(step, self.delivered)
         if loss is not None and not self.loss_is_finite:
             kind = _kind(loss)
-            self.unexplained_step = facts.step
-            name = facts.optimizer
+            self.unexplained_step = step
             self.emit(
-                NonFinite(
-                    time=now, step=facts.step, what="loss", kind=kind, names=(), count=1, optimizer=name
-                )
+                NonFinite(time=now, step=step, what="loss", kind=kind, names=(), count=1, optimizer=name)
             )
         if skipped:
             self.consecutive_skips += 1
             if self.consecutive_skips >= COLLAPSE_SKIPS:
-                self.unexplained_step = facts.step
+                self.unexplained_step = step
             self.emit(
                 StepSkipped(
                     time=now,
-                    step=facts.step,
+                    step=step,
                     loss_scale=columns.scale[index],
                     loss=loss,
                     names=health.nonfinite_names if health else (),
                     count=health.nonfinite_count if health else None,
                     consecutive=self.consecutive_skips,
                     kinds=health.nonfinite_kinds if health else (),
-                    optimizer=facts.optimizer,
+                    optimizer=name,
                 )
             )
         elif health is not None and health.nonfinite_count:
-            self.unexplained_step = facts.step
+            self.unexplained_step = step
             self.emit(
                 NonFinite(
                     time=now,
-                    step=facts.step,
+                    step=step,
                     what="gradient",
                     kind=health.nonfinite_kinds[0],
                     names=health.nonfinite_names,
                     count=health.nonfinite_count,
                     kinds=health.nonfinite_kinds,
-                    optimizer=facts.optimizer,
+                    optimizer=name,
                 )
             )
 
-    def _update_scale(self, facts: StepFacts, now: float, scale: float, next_scale: float) -> None:
+    def _update_scale(self, columns: StepColumns, index: int, now: float) -> None:
+        scale, next_scale = columns.scale[index], columns.next_scale[index]
         self.loss_scale = next_scale
         if next_scale != scale:
             self.emit(
                 LossScaleChanged(
                     time=now,
-                    step=facts.step,
+                    step=columns.steps[index],
                     previous=scale,
                     current=next_scale,
                     reason="growth" if next_scale > scale else "backoff",
-                    optimizer=facts.optimizer,
+                    optimizer=columns.kind.optimizer,
                 )
             )
 

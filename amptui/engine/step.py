@@ -30,7 +30,7 @@ from amptui.engine.probes.step_timer import StepTimer
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_boundary import StepBoundary
-from amptui.engine.step_columns import StepFacts
+from amptui.engine.step_columns import StepFacts, StepKind
 from amptui.engine.step_row import StepTensors
 from amptui.experiment import Experiment
 from amptui.records import Record
@@ -78,6 +78,7 @@ class StepEngine:
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
         self._agreed = 0
         """What all ranks measure in the next step."""
+        self._kind = StepKind(0, "")
         self._look_interval_seconds = look_interval_seconds
         self._look_due = 0.0
         self._look_step = self._closer_until = 0
@@ -118,22 +119,17 @@ class StepEngine:
             with torch.no_grad():
                 self._after_step(self._prepared.model)
             self.in_after_step = False
-        count = len(micro_batches)
+        count, samples = len(micro_batches), micro_batches[0].samples
+        if count > 1:
+            samples = sum([micro_batch.samples for micro_batch in micro_batches])
         layout, values = made.row()
-        facts = StepFacts(
-            self.step,
-            epoch,
-            made.precision,
-            micro_batches[0].samples if count == 1 else sum([each.samples for each in micro_batches]),
-            data_seconds,
-            asked,
-            made.lrs.first,
-            warming_up or self._prepared.compilations.pending,
-            layout,
-            made.gradients_scaled,
-            count,
-            made.lrs.groups,
-        )
+        warming_up = warming_up or self._prepared.compilations.pending
+        kind = self._kind
+        common = epoch, made.precision, warming_up, layout, made.gradients_scaled, count
+        if kind[:6] != common:
+            kind = self._kind = StepKind(*common)
+        lrs = made.lrs
+        facts = StepFacts(kind, self.step, samples, data_seconds, asked, lrs.first, lrs.groups)
         row = self._readback.push_step(values, facts, timed=True)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU the loss is known before the next step

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +14,25 @@ from amptui.loop_records import LossForm
 from amptui.steps import SECONDS_DECIMALS, Steps
 
 
+class StepKind(NamedTuple):
+    """What the steps of one block have in common. Who sends steps makes one and keeps it while it is true."""
+
+    epoch: int
+    precision: str
+    warming_up: bool = False
+    layout: RowLayout = RowLayout()
+    gradients_scaled: bool = False
+    """Whether the row's gradients were measured before unscaling."""
+    micro_batches: int = 1
+    optimizer: str = ""
+    loss_form: LossForm = ""
+
+
 class StepFacts(NamedTuple):
     """What the host knows about a step when it is sent to the device. A tuple is quick to create."""
 
+    kind: StepKind
     step: int
-    epoch: int
-    precision: str
     samples: int
     data_seconds: float | None
     """None in somebody else's loop, where nobody measures it."""
@@ -28,45 +40,22 @@ class StepFacts(NamedTuple):
     """When loading its batch began, by ``perf_counter``."""
     lr: float | None
     """None if the optimizer has none, or if the row holds it."""
-    warming_up: bool
-    layout: RowLayout = RowLayout()
-    gradients_scaled: bool = False
-    """Whether the row's gradients were measured before unscaling."""
-    micro_batches: int = 1
     group_lrs: tuple[float, ...] = ()
-    optimizer: str = ""
-    loss_form: LossForm = ""
-
-
-_COMMON = itemgetter(
-    *map(
-        StepFacts._fields.index,
-        (
-            "epoch",
-            "precision",
-            "warming_up",
-            "layout",
-            "gradients_scaled",
-            "micro_batches",
-            "optimizer",
-            "loss_form",
-        ),
-    )
-)
-"""The facts that steps of one block have in common."""
 
 
 def runs_of_like_steps(delivered: Sequence[Delivered]) -> Iterator[Sequence[Delivered]]:
     """Split ``delivered``, at least one step, where steps are no longer alike: one block has one layout."""
-    likenesses = [
-        (_COMMON(facts), len(facts.group_lrs), -1 if row is None else len(row)) for facts, row, _ in delivered
-    ]
-    start, count = 0, len(likenesses)
+    start, count = 0, len(delivered)
     while start < count:
-        likeness, end = likenesses[start], start + 1
-        if likenesses.count(likeness) == count:
-            end = count  # the usual case
-        while end < count and likenesses[end] == likeness:
+        facts, row, _ = delivered[start]
+        kind, groups, width = facts.kind, len(facts.group_lrs), -1 if row is None else len(row)
+        end = start + 1
+        while end < count:
+            facts, row, _ = delivered[end]
+            if facts.kind is not kind and facts.kind != kind:
+                break
+            if len(facts.group_lrs) != groups or (-1 if row is None else len(row)) != width:
+                break
             end += 1
         yield delivered[start:end]
         start = end
@@ -79,7 +68,8 @@ class StepColumns:
         facts, rows, seconds = zip(*delivered, strict=True)
         self.facts: tuple[StepFacts, ...] = facts
         self.count = len(facts)
-        first, layout = facts[0], facts[0].layout
+        self.kind = kind = facts[0].kind
+        layout = kind.layout
         by_name: Any = StepFacts._make(zip(*facts, strict=True))  # a column in the place of each fact
         nothing: list[Any] = [None] * self.count
         self.scaled = layout.scaled
@@ -106,7 +96,7 @@ class StepColumns:
         gradients = [*zip(*columns, strict=True)]
         self.healths: Sequence[GradientHealth | None] = nothing
         if gradients or layout.clipped:
-            scales = self.scale if first.gradients_scaled else [1.0] * self.count
+            scales = self.scale if kind.gradients_scaled else [1.0] * self.count
             measured = zip(gradients or [()] * self.count, clip_norms, scales, strict=True)
             self.healths = [_health(probe, *values) for values in measured]
 
@@ -135,15 +125,15 @@ class StepColumns:
 
     def block(self, start: int, end: int, time: float) -> Steps:
         """The record of the steps from index ``start`` to before ``end``, which ended at ``time``."""
-        part, first, healths = slice(start, end), self.facts[start], self.healths[start:end]
+        part, kind, healths = slice(start, end), self.kind, self.healths[start:end]
         return Steps(
             time=time,
-            first_step=first.step,
+            first_step=self.steps[start],
             count=end - start,
-            epoch=first.epoch,
-            precision=first.precision,
+            epoch=kind.epoch,
+            precision=kind.precision,
             skipped=self.is_skipped(start),
-            settling=first.warming_up,
+            settling=kind.warming_up,
             loss=self.loss[part],
             samples=self.samples[part],
             step_seconds=self.seconds[part],
@@ -155,10 +145,10 @@ class StepColumns:
             nonfinite_gradients=[None if health is None else health.nonfinite_count for health in healths],
             grad_max=[None if health is None else health.largest for health in healths],
             losses={name: column[part] for name, column in self.parts.items()},
-            micro_batches=first.micro_batches,
+            micro_batches=kind.micro_batches,
             group_lrs=tuple(column[part] for column in self.group_lrs),
-            optimizer=first.optimizer,
-            loss_form=first.loss_form if self.is_measured else "",
+            optimizer=kind.optimizer,
+            loss_form=kind.loss_form if self.is_measured else "",
         )
 
 

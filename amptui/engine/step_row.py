@@ -35,6 +35,8 @@ class RowLayout(NamedTuple):
     """Whether it holds a loss: the one of somebody else's loop may not be known."""
 
 
+LOSS_ALONE = RowLayout()
+
 row_layout = lru_cache(maxsize=64)(RowLayout)
 """Steps have the layout of earlier ones: looking it up is faster than building it."""
 
@@ -57,6 +59,9 @@ class StepTensors(NamedTuple):
 
     def row(self) -> tuple[RowLayout, list[Tensor]]:
         """The values to send to the host, and the layout that reads them there."""
+        _, loss, parts, lrs, scaler, clip_norm, gradients, _ = self
+        if scaler is None and gradients is None and clip_norm is None and not parts and not lrs.on_device:
+            return LOSS_ALONE, [loss]  # the usual case without a scaler
         values: list[Tensor] = [self.loss]
         names: tuple[str, ...] = ()
         if self.parts:

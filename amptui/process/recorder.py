@@ -35,8 +35,8 @@ INTERVAL_SECONDS = 0.1
 """Ten times a second: faster than anyone reads, slow enough to cost the trainer nothing."""
 
 FOLD_INTERVAL_SECONDS = 1.0
-"""Who looks at the session has it folded at once. Until then each fold would only take the interpreter from the
-trainer: ten folds a second took as long as all the rest of this thread's work."""
+"""Who looks at the session has it folded at once. Until then a fold would only take the interpreter from the
+trainer: ten folds a second took longer than all other work of this thread."""
 
 _Shown = TypeVar("_Shown")
 

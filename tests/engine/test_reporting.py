@@ -12,7 +12,7 @@ from torch import nn
 from amptui.engine import reporting
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import StepReporter
-from amptui.engine.step_columns import StepFacts
+from amptui.engine.step_columns import StepFacts, StepKind
 from amptui.engine.step_row import RowLayout
 from amptui.records import COLLAPSE_SKIPS, EpochFinished, LossScaleChanged, NonFinite, StepSkipped, Validation
 from amptui.steps import StepRecord
@@ -20,17 +20,10 @@ from tests.tiny import Log
 
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
-FACTS = StepFacts(
-    step=1,
-    epoch=1,
-    precision="fp32",
-    samples=8,
-    data_seconds=0.001,
-    asked=0.0,
-    lr=0.1,
-    warming_up=False,
-)
-SCALED = FACTS._replace(precision="fp16", layout=RowLayout(scaled=True), gradients_scaled=True)
+KIND = StepKind(epoch=1, precision="fp32")
+FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.001, asked=0.0, lr=0.1)
+SCALED_KIND = StepKind(epoch=1, precision="fp16", layout=RowLayout(scaled=True), gradients_scaled=True)
+SCALED = FACTS._replace(kind=SCALED_KIND)
 
 
 def reporter() -> tuple[StepReporter, Log]:
@@ -97,7 +90,7 @@ def test_a_plain_step_is_one_record() -> None:
 
 def test_parts_of_the_loss_keep_their_names() -> None:
     report, log = reporter()
-    facts = FACTS._replace(layout=RowLayout(("kl", "mse")))
+    facts = FACTS._replace(kind=KIND._replace(layout=RowLayout(("kl", "mse"))))
     report.steps([(facts, [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)])
     (record,) = log.of(StepRecord)
     assert (record.loss, record.losses) == (0.75, {"kl": 0.5, "mse": 0.25})
@@ -114,7 +107,7 @@ def test_an_fp16_step_is_unscaled_and_tells_the_scaler() -> None:
     assert len(log) == 1
     # Gradients from after the unscaling are not divided again.
     row = [0.5, 1024.0, 0.0, 1024.0, 6.0, *measured(3.0, 4.0)]
-    report.steps([(SCALED._replace(gradients_scaled=False), row, 0.25)])
+    report.steps([(SCALED._replace(kind=SCALED_KIND._replace(gradients_scaled=False)), row, 0.25)])
     assert log.of(StepRecord)[1].grad_norm == 5.0
 
 

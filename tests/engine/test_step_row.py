@@ -7,12 +7,11 @@ from torch import Tensor, nn
 
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.step_columns import StepColumns, StepFacts
+from amptui.engine.step_columns import StepColumns, StepFacts, StepKind
 from amptui.engine.step_row import LearningRates, RowLayout, StepTensors
 
-FACTS = StepFacts(
-    step=1, epoch=1, precision="fp16", samples=8, data_seconds=0.0, asked=0.0, lr=0.5, warming_up=False
-)
+KIND = StepKind(epoch=1, precision="fp16")
+FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.0, asked=0.0, lr=0.5)
 
 
 def values(*numbers: float) -> list[Tensor]:
@@ -43,7 +42,9 @@ def test_every_number_of_a_row_is_read_under_its_name() -> None:
     for parts, lrs, scaled, clipped, measured in product((False, True), repeat=5):
         layout, tensors = step(parts=parts, lrs=lrs, scaled=scaled, clipped=clipped, measured=measured).row()
         row = torch.cat([each.reshape(-1) for each in tensors]).tolist()
-        columns = StepColumns([(FACTS._replace(layout=layout), row, None)], GradientProbe(nn.Linear(1, 1)))
+        columns = StepColumns(
+            [(FACTS._replace(kind=KIND._replace(layout=layout)), row, None)], GradientProbe(nn.Linear(1, 1))
+        )
         block = columns.block(0, 1, 100.0)
         assert block.loss == [1.0]
         assert block.losses == ({"kl": [2.0], "mse": [3.0]} if parts else {})

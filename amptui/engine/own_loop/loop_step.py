@@ -10,9 +10,7 @@ from amptui.engine.lr_schedule import MAX_GROUPS
 from amptui.engine.optimizer_step import learning_rates_of
 from amptui.engine.own_loop.pass_account import StepPasses
 from amptui.engine.precision import ScalerTensors
-from amptui.engine.step_row import LearningRates, RowLayout, row_layout
-
-_LOSS_ALONE = RowLayout()
+from amptui.engine.step_row import LOSS_ALONE, LearningRates, RowLayout, row_layout
 
 
 class LoopStep:
@@ -73,7 +71,7 @@ class LoopStep:
         if loss is None and not self.passes.absence:
             loss = self.passes.loss
         if loss is not None and not lrs and scaler is None and self.parts is None and self.norms is None:
-            return _LOSS_ALONE, [loss]  # the usual case
+            return LOSS_ALONE, [loss]  # the usual case
         values: list[Tensor] = [] if loss is None else [loss]
         names: tuple[str, ...] = ()
         if self.parts:

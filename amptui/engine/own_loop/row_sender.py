@@ -1,6 +1,7 @@
 """Sends the numbers of steps of somebody else's loop to the host, from where they are reported in order."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,7 +10,10 @@ from amptui.engine.own_loop.loop_step import LoopStep
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepReporter
-from amptui.engine.step_columns import StepFacts
+from amptui.engine.step_columns import StepFacts, StepKind
+
+if TYPE_CHECKING:
+    from amptui.loop_records import LossForm
 
 
 class RowSender:
@@ -25,6 +29,7 @@ class RowSender:
     ) -> None:
         self._readback = open_readback(device, clock=clock, deliver_steps=reporter.steps)
         self._optimizer = optimizer
+        self._kind = StepKind(0, "")
         self.samples = samples
         self.is_timed = True
         """Whether the time of the next step is measured."""
@@ -46,21 +51,22 @@ class RowSender:
         samples = loop_step.trained_samples if passes.count else loop_step.samples
         is_single = passes.count == 1 and passes.closures == 1 and not passes.absence  # the usual case
         is_plain = is_single or loop_step.logged_loss is not None
+        form: LossForm = "" if is_plain else passes.form
+        kind = self._kind
+        common = (
+            *(epoch, precision, warming_up, layout),
+            *(loop_step.norms_scaled, passes.count or 1, self._optimizer, form),
+        )
+        if kind != common:
+            kind = self._kind = StepKind(*common)
         facts = StepFacts(
+            kind,
             step,
-            epoch,
-            precision,
             self.samples or samples,
             None if asked is None else loop_step.data_seconds,
             ended if asked is None else asked,
             lrs.first,
-            warming_up,
-            layout,
-            loop_step.norms_scaled,
-            passes.count or 1,
             lrs.groups,
-            self._optimizer,
-            "" if is_plain else passes.form,
         )
         self._readback.push_step(values, facts, timed=self.is_timed)
         if not self.is_timed:
