@@ -24,14 +24,9 @@ from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded,
 from tests.benchmarks.lab import Lab, last_line, open_lab
 from tests.observed import FAULTS
 
-LOOPS = {
-    "smallest": (32, 600, None),
-    "small": (160, 400, None),
-    "2 ms": (384, 200, 0.985),
-    "12 ms": (960, 40, 0.995),
-}
-"""Loops by their size: the width of the two layers, the steps of a turn, and the aim of the step rate. On one
-core of an EPYC server they take some 0.2, 0.6, 2 and 12 ms a step: the measured times stand in the table."""
+LOOPS = ((32, 600, None), (160, 400, None), (384, 200, 0.985), (960, 40, 0.995))
+"""The width of a loop's two layers, the steps of a turn, and the aim of the step rate. The table tells how long
+the bare loop's step takes: some 0.2, 0.6, 2 and 12 ms on one core of an EPYC server."""
 
 LONGEST_SECONDS = 3600.0
 
@@ -76,13 +71,13 @@ def run(lab: Lab, form: Form, *options: str, simulated: bool = False) -> dict[st
 
 def step_rates(lab: Lab, form: Form, restarts: int, pairs: int) -> Iterator[Figure]:
     """The step rate of the watched script as a part of the bare one's, for each loop."""
-    for name, (width, steps, aim) in LOOPS.items():
+    for width, steps, aim in LOOPS:
         runs = [_side_by_side(lab, form, pairs, width, steps) for _ in range(restarts)]
         # By the mean, which is what a user loses: looks and other threads take their time from few steps.
         alone = [fmean(bare["seconds"] for bare, _ in turns) for turns in runs]
         watched = [fmean(ours["seconds"] for _, ours in turns) for turns in runs]
         rates = [bare / ours for bare, ours in zip(alone, watched, strict=True)]
-        size = f"{name} loop of {1000 * fmean(alone):.2g} ms"
+        size = f"{1000 * fmean(alone):.2g} ms loop"
         caveat = f"{restarts} of {MIN_PAIRS} restarts" if restarts < MIN_PAIRS else ""
         yield Figure(
             name=f"step rate, {size}, {form.name}",
