@@ -25,7 +25,7 @@ from tests.benchmarks.lab import Lab, last_line, open_lab
 from tests.observed import FAULTS
 
 LOOPS = ((32, 600, None), (160, 400, None), (384, 200, 0.985), (960, 40, 0.995))
-"""The width of a loop's two layers, the steps of a turn, and the aim of the step rate. A step of the bare loop
+"""The width of a loop's layers, the steps of a turn, and the aim of the step rate. A step of the bare loop
 takes some 0.2, 0.6, 2 and 12 ms on one core of an EPYC server: the table has what was measured."""
 
 LONGEST_SECONDS = 3600.0
