@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
-from amptui.engine.lr_schedule import MAX_GROUPS, LrSchedule
+from amptui.engine.learning_rates import LearningRateReader, LearningRates
+from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.micro_batch import MicroBatch, weights
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.prepared import Prepared
@@ -14,7 +14,7 @@ from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
-from amptui.engine.step_row import LearningRates, StepTensors
+from amptui.engine.step_row import StepTensors
 from amptui.engine.validation import checked_loss
 
 _NO_PARTS: Mapping[str, Tensor] = {}
@@ -39,7 +39,7 @@ class OptimizerStep:
         self._measure = norms.measure
         self._probes = probes
         self._timeline = timeline
-        self._lrs = LearningRates(None)
+        self._lrs = LearningRateReader()
         self._last_loss: object = None
         """Kept until the next forward pass, as a handwritten loop keeps it: freeing the graph first made a
         forward pass of 68 layers 5% slower on a CPU."""
@@ -59,7 +59,7 @@ class OptimizerStep:
             loss, parts = self._forward_backward(precision, micro_batches, _no_mark)
         norm, gradients = (None, None) if self._clip_norm is None else self._clip(precision)
         if self._lr_schedule is None:
-            lrs, scaler = self._learning_rates(), precision.step(self._optimizer)
+            lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
         else:
             lrs, scaler = self._update(precision, self._lr_schedule)
         if scaler is not None and gradients is None:
@@ -103,7 +103,7 @@ class OptimizerStep:
                 gradients, scaled = found, False
             timeline.mark("clip")
         if self._lr_schedule is None:
-            lrs, scaler = self._learning_rates(), precision.step(self._optimizer)
+            lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
         else:
             lrs, scaler = self._update(precision, self._lr_schedule)
         if scaler is not None and gradients is None:
@@ -169,20 +169,10 @@ class OptimizerStep:
     ) -> tuple[LearningRates, ScalerTensors | None]:
         """Change the weights, unless the scaler skips the step, and advance the schedule if it did not."""
         schedule.before_update(scaled=precision.scales)
-        lrs = self._learning_rates()
+        lrs = self._lrs.read(self._optimizer)
         scaler = precision.step(self._optimizer)
         schedule.after_update(scaler)
         return lrs, scaler
-
-    def _learning_rates(self) -> LearningRates:
-        groups = self._optimizer.param_groups
-        first = groups[0].get("lr")
-        if first is self._lrs.first and len(groups) == 1:
-            return self._lrs  # the usual case without a schedule
-        if type(first) is float and len(groups) == 1:
-            self._lrs = LearningRates(first)
-            return self._lrs
-        return learning_rates_of(groups[:MAX_GROUPS])
 
     def _measure_overflow(self, scaler: ScalerTensors) -> Tensor | None:
         """Measure the gradients of a skipped step on a CPU, which knows it before they are gone."""
@@ -191,15 +181,3 @@ class OptimizerStep:
 
 def _no_mark(_name: PhaseName) -> None:
     """Most steps are not timed."""
-
-
-def learning_rates_of(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
-    """Those of an optimizer's parameter ``groups``; tensors on a GPU are left there."""
-    first = groups[0].get("lr")
-    if isinstance(first, Tensor) and first.is_cuda:
-        # Another group's may be a number: a row holds tensors only.
-        return LearningRates(None, (), [group["lr"] for group in groups if isinstance(group["lr"], Tensor)])
-    if first is None:
-        return LearningRates(None)
-    lrs = tuple([float(group["lr"]) for group in groups])
-    return LearningRates(lrs[0], lrs if lrs.count(lrs[0]) < len(lrs) else ())

@@ -1,23 +1,13 @@
 """The tensors that a step leaves on the device, and the row that brings their values to the host."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from torch import Tensor
 
+from amptui.engine.learning_rates import LearningRates
 from amptui.engine.precision import ScalerTensors
-
-
-class LearningRates(NamedTuple):
-    """The learning rates that a step used."""
-
-    first: float | None
-    """Of the first parameter group; None if it has none, or if they are on the device."""
-    groups: tuple[float, ...] = ()
-    """Of all groups, if they differ."""
-    on_device: Sequence[Tensor] = ()
-    """Of all groups, if they are on the device."""
 
 
 class RowLayout(NamedTuple):

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
 
-from amptui.engine.lr_schedule import MAX_GROUPS
-from amptui.engine.optimizer_step import learning_rates_of
+from amptui.engine.learning_rates import LearningRates
 from amptui.engine.own_loop.pass_account import StepPasses
 from amptui.engine.precision import ScalerTensors
-from amptui.engine.step_row import LOSS_ALONE, LearningRates, RowLayout, row_layout
+from amptui.engine.step_row import LOSS_ALONE, RowLayout, row_layout
 
 
 class LoopStep:
@@ -84,21 +82,3 @@ class LoopStep:
         if self.norms is not None:
             values.append(self.norms)
         return row_layout(names, len(lrs), scaler is not None, loss=loss is not None), values
-
-
-class LearningRateReader:
-    """Reads an optimizer's learning rates; those of one group that did not change cost nothing."""
-
-    def __init__(self) -> None:
-        self._last = LearningRates(None)
-
-    def read(self, optimizer: Optimizer) -> LearningRates:
-        """Those of now."""
-        groups = optimizer.param_groups
-        lr = groups[0].get("lr")
-        if type(lr) is float and lr == self._last.first and len(groups) == 1:
-            return self._last  # the usual case
-        lrs = learning_rates_of(groups[:MAX_GROUPS])
-        if type(lrs.first) is float and not lrs.groups:
-            self._last = lrs
-        return lrs

@@ -16,10 +16,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.engine.allocator import AllocatorWatch
+from amptui.engine.learning_rates import LearningRateReader
 from amptui.engine.own_loop.backward_pass import BackwardPass
 from amptui.engine.own_loop.dropped_batches import DroppedBatches
 from amptui.engine.own_loop.guard import harmless
-from amptui.engine.own_loop.loop_step import LearningRateReader, LoopStep
+from amptui.engine.own_loop.loop_step import LoopStep
 from amptui.engine.own_loop.model_inputs import FreshSamples, ModelInputs
 from amptui.engine.own_loop.optimizer_lanes import OptimizerLanes
 from amptui.engine.own_loop.parameter_owner import kind_of

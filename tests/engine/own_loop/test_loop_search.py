@@ -154,7 +154,7 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
     "place",
     [
         "amptui.engine.own_loop.row_sender.StepFacts",
-        "amptui.engine.own_loop.loop_step.LearningRateReader.read",
+        "amptui.engine.learning_rates.LearningRateReader.read",
         "amptui.process.guest_run.own_script_name",
     ],
 )
