@@ -15,7 +15,7 @@ FAULTS = {
     "scale": "amptui.engine.own_loop.loop_hooks.mark_scaled",
     "backward": "amptui.engine.probes.gradients.GradientProbe.measure",
     "unscale": "amptui.engine.own_loop.observed_loop.ObservedLoop._name_overflow",
-    "step": "amptui.engine.own_loop.loop_step.learning_rates_of",
+    "step": "amptui.engine.learning_rates.LearningRateReader.read",
     "before update": "amptui.engine.own_loop.observed_loop.current_scale",
     "after update": "amptui.engine.own_loop.observed_loop.growth_tracker",
     "first step": "amptui.process.guest_run.describe",
