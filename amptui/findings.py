@@ -17,7 +17,7 @@ from 65520 on, just below 2^16, to infinity.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterWindow:
-    """Where one parameter's gradient lies in float16's range: counts of its elements, as in the whole."""
+    """Where one parameter's gradient lies in float16's range: counts and squares, as in the whole."""
 
     name: str
     elements: int
@@ -25,6 +25,9 @@ class ParameterWindow:
     flushed: int
     subnormal: int
     overflowing: int
+    squares: float | None = None
+    flushed_squares: float | None = None
+    subnormal_squares: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,13 @@ class Float16Window:
     """Steps since the one before; None for the first."""
     seconds_since: float | None = None
     """Seconds since the one before on the host's clock: the measurement's share of the time."""
+    squares: float | None = None
+    """The sum of (g s)^2 over all elements: the square of the scaled gradient's L2 norm. None, as the two
+    below, beside NaN or Inf and in older journals."""
+    flushed_squares: float | None = None
+    """The part of it in flushed elements."""
+    subnormal_squares: float | None = None
+    """The part of it in subnormal elements."""
 
     @property
     def normal(self) -> int:
@@ -125,6 +135,11 @@ class LayerAgreement:
     """The fraction of the elements not zero in FP32 that are zero in AMP."""
     output_dtype: str
     """What its output was in AMP: ``float16``; empty if it put out no tensor."""
+    norm: float | None = None
+    """The L2 norm of FP32's gradient, without a loss scale; older journals do not say."""
+    underflowing: float | None = None
+    """In ``fp16``: sqrt(the part of FP32's sum of squares in elements that float16 holds as zero or as
+    subnormals, at the loss scale); otherwise None, as in older journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
