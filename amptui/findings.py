@@ -15,6 +15,22 @@ from 65520 on, just below 2^16, to infinity.
 """
 
 
+OLD_STEPS = 100
+"""A measurement of a single step is old once as many steps were made since as before it, and at least so
+many: gradients change fast at first and slowly later (our choice)."""
+
+OLD_SCALE_FACTOR = 4.0
+"""It is old too if the loss scale has moved by more than this factor since: two doublings of 40 binades."""
+
+
+def is_old(step: int, scale: float | None, *, now: int, scale_now: float | None) -> bool:
+    """Whether a measurement of ``step`` is old by step ``now``; ``scale`` is its own if that matters."""
+    if now - step > max(OLD_STEPS, step):
+        return True
+    moved = 1.0 if not scale or not scale_now else max(scale_now / scale, scale / scale_now)
+    return moved > OLD_SCALE_FACTOR
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterWindow:
     """Where one parameter's gradient lies in float16's range: counts and squares, as in the whole."""

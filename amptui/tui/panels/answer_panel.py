@@ -17,6 +17,7 @@ from amptui.diagnosis.answer_words import (
     next_measurement,
     safe_words,
     safety_grade,
+    short_evidence,
     short_words,
     worth_words,
 )
@@ -145,7 +146,10 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     interval = interval_words(finding)
     if interval and x + 2 + text_width(interval) <= end:
         x = canvas.text(x + 2, y, interval, Style.DIM)
-    if roomy:
+    if not roomy:
+        fits = (form for form in short_evidence(finding) if x + 2 + text_width(form) <= end)
+        canvas.text(x + 2, y, next(fits, ""), Style.DIM, width=max(0, end - x - 2), align="right")
+    else:
         at = max(x, start + min(widest, _VALUE_WIDTH)) + 2
         canvas.text(at, y, evidence_words(finding), Style.DIM, width=max(0, end - at))
 

@@ -165,7 +165,7 @@ def test_exponents_of_scaled_elements_are_counted_and_clamped(
 def squares_by_numpy(numbers: Sequence[float], factor: float) -> tuple[float, float, float]:
     """Sums of squares as numpy's own float16 has the classes: of flushed, subnormal and all elements."""
     with np.errstate(over="ignore"):
-        scaled = np.abs(np.float32(numbers) * np.float32(factor))
+        scaled = np.abs(np.asarray(numbers, np.float32) * np.float32(factor))
         half = scaled.astype(np.float16)
     squares = scaled.astype(np.float64) ** 2
     flushed = half == 0
