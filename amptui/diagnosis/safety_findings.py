@@ -35,6 +35,9 @@ def safety_findings(question: Question) -> tuple[Finding, ...]:
     agreement = _agreement(question)
     if failed and agreement.grade == "good" and agreement.about == "fp16":
         agreement = replace(agreement, grade="neutral")
+    underflows = small.state == "underflows" and small.grade == "warning"
+    if underflows and agreement.grade == "error" and agreement.about == "fp16":
+        small = replace(small, grade="error")  # it explains why gradients disagree, and comes before that
     return overflow, _forward(question), small, agreement, _loss(question), _weights(question)
 
 

@@ -166,10 +166,13 @@ HEALTHY: Mapping[str, Callable[[], Experiment]] = {
         batch_size=8, layers=2, heads=2, width=64, context=32, learning_rate=1e-3, warmup_steps=5
     ),
     "label smoothing": lambda: Small(label_smoothing=0.1),
-    "SGD, small loss": lambda: Small(learning_rate=1e-4),
+    "low learning rate": lambda: Small(learning_rate=1e-4),
     **{kind: partial(Small, kind=kind) for kind in ("mlp", "cnn and batch norm", "residual", "depthwise")},
     "autoencoder": lambda: Regression(kind="autoencoder"),
     "GAN's discriminator": Adversary,
     **{kind: partial(Sequences, kind=kind) for kind in ("lstm", "transformer", "embedding")},
 }
 """By name; each made anew."""
+
+OWN_DATA = (Sequences, CharGpt, SimpleCnn)
+"""Those that do not learn from digits."""

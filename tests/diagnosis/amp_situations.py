@@ -172,6 +172,12 @@ def underflow_that_only_an_xray_shows() -> Records:
     return [*both(), in_float16(0.01, 590), samples.xray(591, layers=layers)]
 
 
+def underflow_that_spoils_the_gradients() -> Records:
+    """The X-ray's layers disagree because they underflow."""
+    layers = (samples.layer("conv1", 0.31, norm=3.0, underflowing=0.9),)
+    return [*both(), in_float16(0.9, 590), samples.xray(591, layers=layers)]
+
+
 def underflow_while_bf16_runs() -> Records:
     """What float16 would lose is no matter of bfloat16."""
     return [*both("bf16"), loses(0.9, 590, precision="bf16")]
@@ -350,6 +356,7 @@ SITUATIONS: dict[str, Situation] = {
         Situation(disagreement_long_ago, "faster", "unknown", precision="bf16"),
         Situation(underflow_at_another_scale, "faster", "unknown"),
         Situation(underflow_that_only_an_xray_shows, "faster", "warning", ("float16", "underflows")),
+        Situation(underflow_that_spoils_the_gradients, "faster", "error", ("float16", "underflows")),
         Situation(underflow_while_bf16_runs, "faster", "no trouble", precision="bf16"),
         Situation(all_zero_in_fp16, "faster", "warning", ("float16", "all zero")),
         Situation(tf32_beside_fp16, "faster", "no trouble"),

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amptui.findings import Float16Window
 from amptui.telemetry.session import Session
@@ -39,6 +41,30 @@ def test_without_elements_or_with_nan_there_is_no_share() -> None:
     assert underflowing_share(window(nonfinite=1)) is None
     assert underflowing_share(window(elements=0, zeros=0, counts=())) is None
     assert underflowing_share(samples.parameter("from an older journal")) is None
+
+
+@given(
+    *(st.none() | st.floats() for _ in range(3)),
+    st.lists(st.integers(-9, 10**18), max_size=120),
+    st.integers(-(10**9), 10**9),
+)
+def test_whatever_a_journal_says_a_share_is_one(
+    squares: float | None, flushed: float | None, subnormal: float | None, counts: list[int], first: int
+) -> None:
+    """A forged number neither raises nor makes a share beyond 0 to 1."""
+    seen = window(
+        squares=squares,
+        flushed_squares=flushed,
+        subnormal_squares=subnormal,
+        counts=tuple(counts),
+        first_exponent=first,
+    )
+    layers = (
+        layer("a", 1.0, norm=squares, underflowing=flushed),
+        layer("b", 1.0, norm=1.0, underflowing=0.5),
+    )
+    for share in (underflowing_share(seen), share_by_exponent(seen, 3), xray_share(xray(layers=layers))):
+        assert share is None or 0 <= share <= 1
 
 
 def test_squares_too_small_for_float32_have_all_underflowed() -> None:
