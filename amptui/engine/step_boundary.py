@@ -159,7 +159,8 @@ class StepBoundary:
     def plan_look(self) -> int:
         """Decide in which steps to measure gradients; return after how many to look again, at the latest."""
         precision = self.switch.precision
-        self.probes.check_age(self._loop.step, precision.name, self.loss_scale())
+        if not self.switch.on_trial:  # its first step may never have been
+            self.probes.check_age(self._loop.step, precision.name, self.loss_scale())
         growth_interval = precision.growth_interval
         steps = self._norms.look(self._loop.step, self._reporter, growth_interval)
         return 1 if self._reporter.in_trouble else min(steps, self.switch.steps_to_next_event)

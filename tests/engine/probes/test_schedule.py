@@ -100,7 +100,7 @@ def test_a_window_that_is_out_of_date_is_measured_anew(monkeypatch: pytest.Monke
     control = Control()
     log = Log(switching(control, {5: "bf16"}))
     train(prepare(Tiny(epochs=100_000), steps=40), log, control)
-    assert [(window.step, window.precision) for window in log.of(Float16Window)] == [(1, "fp32"), (6, "bf16")]
+    assert [(window.step, window.precision) for window in log.of(Float16Window)] == [(1, "fp32"), (7, "bf16")]
     log = Log()
     train(prepare(Tiny(epochs=100_000), steps=OLD_STEPS + 20), log)
     assert [window.step for window in log.of(Float16Window)] == [1, OLD_STEPS + 3]
