@@ -20,6 +20,7 @@ from amptui.diagnosis.answer_words import (
     measured_rows,
     safe_words,
     safety_grade,
+    short_evidence,
     short_words,
     worth_words,
 )
@@ -131,6 +132,9 @@ def test_the_panel_shows_what_the_answer_says(name: str) -> None:
         assert evidence_words(finding).split(",")[0] in row
     line = screen(view, 200, 60)[1]
     assert advised_key(view) in line
+    trouble = answer.cause or answer.doubt
+    if trouble is not None:
+        assert all(evidence in line for evidence in short_evidence(trouble)[:1])
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,9 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     key = key_of(measured_by, screen)
     if key and what:
         phrases.append(Phrase((Word(key, Style.KEY), Word(f" {what}", Style.DIM)), 5))
+    trouble_found = answer.cause or answer.doubt
+    if trouble_found is not None and (evidence := short_evidence(trouble_found)):
+        phrases.append(Phrase((Word(evidence[0], Style.DIM),), 7))
     memory = answer.of("memory")
     if memory.value is not None:
         phrases.append(Phrase((Word(f"memory {units.ratio(memory.value)}", Style.DIM),), 6))
