@@ -52,6 +52,8 @@ _NORMAL = _bits(2.0**-14 - 2.0**-25)
 _OVERFLOWS = _bits(65520.0)
 _NONFINITE = _bits(math.inf)
 _LARGEST = _NONFINITE - 1
+_LARGEST_FLUSHED = 2.0**-25
+_BELOW_NORMAL = struct.unpack("<f", struct.pack("<i", _NORMAL - 1))[0]
 _WITHIN_EXPONENT = (_NONZERO, _KEPT, _NORMAL, _OVERFLOWS)
 
 _EDGES = (
@@ -245,8 +247,9 @@ class _HalfCounter:
             counts.index_add_(0, self._bins, halves)
             product = bits.view(torch.float32)
             squares += torch.dot(product, product).item()
-            if halves[1 : (_NORMAL >> 16) + 1].any():  # usually nothing is that small
-                lost, part = _squares_below(bits, spare)
+            if halves[1 : (_NORMAL >> 16) + 1].any():  # often nothing is; the squares of half 0 are 0
+                flushes = halves[1 : (_KEPT >> 16) + 1].any()
+                lost, part = _squares_below(product, spare, scratch[2] if flushes else None)
                 flushed, subnormal = flushed + lost, subnormal + part
             for edge in _WITHIN_EXPONENT:
                 half = edge >> 16
@@ -262,15 +265,14 @@ class _HalfCounter:
 def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
     """[len(sizes) * _SUMS] float32: the norms of the first ``sizes[0]`` elements, of the next, and so on.
 
-    ``bits`` are those of non-negative float32. Seven operators; never waits. NaN where an element is NaN or
-    Inf.
+    ``bits`` are those of non-negative float32. Six operators; never waits. NaN beside NaN or Inf.
     """
     magnitudes = bits.view(torch.float32)
-    small = magnitudes * (bits < _NORMAL)
-    flushed = magnitudes * (bits < _KEPT)
-    small -= flushed
+    small = magnitudes - torch.threshold(magnitudes, _BELOW_NORMAL, 0.0)
+    subnormal = torch.threshold(small, _LARGEST_FLUSHED, 0.0)
+    small -= subnormal
     # A fused kernel sums blocks of 64 Ki, then these: in float32 the norm of 4 million is exact to 1e-6.
-    pieces = zip(*(each.split(list(sizes)) for each in (flushed, small, magnitudes)), strict=True)
+    pieces = zip(*(each.split(list(sizes)) for each in (small, subnormal, magnitudes)), strict=True)
     return torch.stack(torch._foreach_norm([part for piece in pieces for part in piece], 2))
 
 
@@ -282,12 +284,19 @@ def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
     return torch.stack([flushed, subnormal, by_bin.sum(1)], 1).sqrt().reshape(-1).float()
 
 
-def _squares_below(bits: Tensor, spare: Tensor) -> tuple[float, float]:
-    """The sums of squares of flushed and of subnormal elements, on a CPU; ``spare`` is written to."""
-    small = torch.mul(bits.view(torch.float32), bits < _NORMAL, out=spare)
-    flushed = small * (bits < _KEPT)
-    small -= flushed
-    return torch.dot(flushed, flushed).item(), torch.dot(small, small).item()
+def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) -> tuple[float, float]:
+    """The sums of squares of flushed and of subnormal elements, on a CPU; two tensors are written to.
+
+    ``other`` is None if nothing is flushed.
+    """
+    large = torch.threshold_(scratch.copy_(magnitudes), _BELOW_NORMAL, 0.0)
+    small = torch.sub(magnitudes, large, out=scratch)
+    if other is None:
+        return 0.0, torch.dot(small, small).item()
+    subnormal = torch.threshold_(other.copy_(small), _LARGEST_FLUSHED, 0.0)
+    squares = torch.dot(subnormal, subnormal).item()
+    flushed = torch.sub(small, subnormal, out=small)
+    return torch.dot(flushed, flushed).item(), squares
 
 
 def count_keys(keys: Tensor, bins: int) -> Tensor:
