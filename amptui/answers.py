@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-RequestKind = Literal["precision", "pause", "x-ray", "trace", "comparison", "checkpoint", "stop"]
+RequestKind = Literal["precision", "pause", "x-ray", "trace", "histogram", "comparison", "checkpoint", "stop"]
 
 REQUEST_KINDS: frozenset[RequestKind] = frozenset(get_args(RequestKind))
 
@@ -38,7 +38,8 @@ class RequestMade:
 class RequestTaken:
     """What was asked for is done.
 
-    A step ran in the precision, the checkpoint is on the disk, the X-ray or the trace was told, the
+    A step ran in the precision, the checkpoint is on the disk, the X-ray, the trace or the float16
+    histogram was told, the
     comparison has begun or ended, the run stands still or goes on.
     """
 

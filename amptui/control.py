@@ -41,6 +41,11 @@ class TraceRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class HistogramRequest:
+    """Measure in the next step how its gradients fit into float16."""
+
+
+@dataclass(frozen=True, slots=True)
 class ComparisonRequest:
     """Alternate between these precisions until their speeds are known; without any, end the comparison.
 
@@ -89,6 +94,7 @@ Request = (
     | PauseRequest
     | XRayRequest
     | TraceRequest
+    | HistogramRequest
     | ComparisonRequest
     | CheckpointRequest
     | StopRequest
@@ -100,6 +106,7 @@ REQUESTS: Mapping[RequestKind, type[Request]] = {
     "pause": PauseRequest,
     "x-ray": XRayRequest,
     "trace": TraceRequest,
+    "histogram": HistogramRequest,
     "comparison": ComparisonRequest,
     "checkpoint": CheckpointRequest,
     "stop": StopRequest,

@@ -15,9 +15,25 @@ from 65520 on, just below 2^16, to infinity.
 """
 
 
+OLD_STEPS = 100
+"""A measurement of a single step is old once as many steps were made since as before it, and at least so
+many: gradients change fast at first and slowly later (our choice)."""
+
+OLD_SCALE_FACTOR = 4.0
+"""It is old too if the loss scale has moved by more than this factor since: two doublings of 40 binades."""
+
+
+def is_old(step: int, scale: float | None, *, now: int, scale_now: float | None) -> bool:
+    """Whether a measurement of ``step`` is old by step ``now``; ``scale`` is its own if that matters."""
+    if now - step > max(OLD_STEPS, step):
+        return True
+    moved = 1.0 if not scale or not scale_now else max(scale_now / scale, scale / scale_now)
+    return moved > OLD_SCALE_FACTOR
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterWindow:
-    """Where one parameter's gradient lies in float16's range: counts of its elements, as in the whole."""
+    """Where one parameter's gradient lies in float16's range: counts and squares, as in the whole."""
 
     name: str
     elements: int
@@ -25,6 +41,9 @@ class ParameterWindow:
     flushed: int
     subnormal: int
     overflowing: int
+    squares: float | None = None
+    flushed_squares: float | None = None
+    subnormal_squares: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +79,13 @@ class Float16Window:
     """Steps since the one before; None for the first."""
     seconds_since: float | None = None
     """Seconds since the one before on the host's clock: the measurement's share of the time."""
+    squares: float | None = None
+    """The sum of (g s)^2 over all elements: the square of the scaled gradient's L2 norm. None, as the two
+    below, beside NaN or Inf and in older journals."""
+    flushed_squares: float | None = None
+    """The part of it in flushed elements."""
+    subnormal_squares: float | None = None
+    """The part of it in subnormal elements."""
 
     @property
     def normal(self) -> int:
@@ -125,6 +151,11 @@ class LayerAgreement:
     """The fraction of the elements not zero in FP32 that are zero in AMP."""
     output_dtype: str
     """What its output was in AMP: ``float16``; empty if it put out no tensor."""
+    norm: float | None = None
+    """The L2 norm of FP32's gradient, without a loss scale; older journals do not say."""
+    underflowing: float | None = None
+    """In ``fp16``: sqrt(the part of FP32's sum of squares in elements that float16 holds as zero or as
+    subnormals, at the loss scale); otherwise None, as in older journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

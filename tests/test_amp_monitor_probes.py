@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from amptui.answers import RequestTaken
-from amptui.control import TraceRequest, XRayRequest
+from amptui.control import HistogramRequest, TraceRequest, XRayRequest
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.steps import StepRecord
@@ -93,6 +93,19 @@ def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, ru
     scales = {record.step: record.loss_scale for record in of(StepRecord, found)}
     assert traced.step == 14
     assert (traced.loss_scale, scales[15]) == (scales[14], scales[14] / 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_histogram_is_measured_in_the_next_step(form: Form, accumulate: int, runs: Path) -> None:
+    own = Own(accumulate=accumulate)
+    with own.watch(precision="fp16") as monitor:
+        own.watched(monitor, form, 40, lambda step: ask(monitor, HistogramRequest()) if step == 30 else None)
+    found = records(runs)
+    assert [each.request.kind for each in of(RequestTaken, found)] == ["histogram"]
+    (window,) = [each for each in of(Float16Window, found) if each.step == 31]
+    scales = {record.step: record.loss_scale for record in of(StepRecord, found)}
+    assert (window.hypothetical, window.loss_scale) == (False, scales[31])
 
 
 def test_the_float16_window_is_of_the_whole_steps_gradients(runs: Path) -> None:

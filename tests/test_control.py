@@ -13,6 +13,7 @@ from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
     Control,
+    HistogramRequest,
     PauseRequest,
     PrecisionRequest,
     Request,
@@ -28,6 +29,7 @@ ONE_OF_EACH: list[Request] = [
     PauseRequest(True),
     XRayRequest(),
     TraceRequest(),
+    HistogramRequest(),
     ComparisonRequest(("fp32", "bf16")),
     CheckpointRequest(),
     StopRequest("SIGTERM"),
@@ -55,7 +57,7 @@ def test_each_request_is_told_and_wants_attention() -> None:
     assert [each.kind for each in made] == list(REQUESTS)
     assert [each.number for each in made] == numbers
     assert len(set(numbers)) == len(numbers)
-    assert (made[0].precision, made[1].paused, made[4].precisions, made[6].reason) == (
+    assert (made[0].precision, made[1].paused, made[5].precisions, made[7].reason) == (
         "bf16",
         True,
         ("fp32", "bf16"),

@@ -47,3 +47,23 @@ def test_a_line_without_an_optimizer_is_of_the_first(line: str) -> None:
     record = codec.loads(json.dumps({name: value for name, value in fields.items() if name not in names}))
     assert record is not None
     assert [getattr(record, name) for name in names] == [""] * len(names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "names"),
+    [
+        ("Float16Window", "worst", ("squares", "flushed_squares", "subnormal_squares")),
+        ("XRayTaken", "layers", ("norm", "underflowing")),
+    ],
+)
+def test_a_line_from_before_norms_were_measured_has_none(
+    kind: str, part: str, names: tuple[str, ...]
+) -> None:
+    fields = next(fields for line in LINES if (fields := json.loads(line))["type"] == kind)
+    for holder in (fields, *fields[part]):
+        for name in names:
+            holder.pop(name, None)
+    record = codec.loads(json.dumps(fields))
+    assert [getattr(item, name) for item in getattr(record, part) for name in names] == [None] * (
+        len(names) * len(getattr(record, part))
+    )

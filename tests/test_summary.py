@@ -173,7 +173,7 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
     for told in (
         "AMP fp16: 1.94× the speed of FP32; ✔ safe: gradients agree, no overflow",
         "  ✔ overflow   none in 300 steps  (step 1,204 in AMP fp16)",
-        "  ✔ float16    0% flushed at 65,536  (step 1,200 in FP32, scale 65,536)",
+        "  ✔ float16    0% of the norm underflows at 65,536  (step 1,200 in FP32, scale 65,536)",
         "  ✔ agreement  worst 0.999 features.12  (step 700 in AMP fp16, scale 65,536)",
         "input-bound: FP32 waits for data 60.0% of each step, AMP fp16 60.0%; speed up data loading first",
     ):

@@ -28,6 +28,7 @@ from amptui.request import TrainRequest
 from amptui.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
+from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import SessionView
 from tests.models.on_digits import learned, on_digits
 from tests.tiny import Log, Tiny, prepare, switching, train
@@ -252,6 +253,24 @@ def test_gradients_that_would_vanish_in_float16_are_told_while_in_fp32() -> None
     small = answer.of("float16")
     assert (small.grade, small.happened) == ("warning", False)
     assert "use bf16" in finding_words(small)
+
+
+def test_gradients_that_vanish_in_float16_are_an_alarm_told_once() -> None:
+    view = watch(unstable("underflow", steps=40))
+    answer = amp_answer(view)
+    assert answer.cause is not None
+    assert (answer.safety, answer.cause.subject, answer.cause.state) == ("warning", "float16", "underflows")
+    assert (answer.cause.value or 0) > 0.9
+    (alarm,) = [event for event in view.events if isinstance(event.about, UnderflowFound)]
+    assert alarm.severity == "warning"
+    assert view.numerics.scaler.facts.skips == 0  # the scaler notices nothing
+
+
+def test_the_other_troubles_and_none_are_no_underflow() -> None:
+    for trouble in ("none", "calibration", "forward"):
+        view = watch(unstable(trouble, steps=20))
+        assert not [event for event in view.events if isinstance(event.about, UnderflowFound)]
+        assert amp_answer(view).of("float16").state != "underflows"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ the plain output, the summary, the page, ``--json``. What happened outweighs wha
 steps were skipped or the loss was NaN, no measurement of a single step calls float16 safe.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -44,6 +45,8 @@ class AmpAnswer:
     safety: Safety = "unknown"
     cause: Finding | None = None
     """The finding that the warning or error is about."""
+    doubt: Finding | None = None
+    """A trouble that was found once and is old: nobody knows whether it still is there."""
 
     def of(self, subject: Subject) -> Finding:
         """The finding on a subject; raises ``KeyError`` where AMP is not in question."""
@@ -61,7 +64,7 @@ class AmpAnswer:
     @property
     def headline_key(self) -> tuple[object, ...]:
         """What a log repeats the answer for: it changed if this did."""
-        cause = self.cause
+        cause = self.cause or self.doubt
         return (
             self.precision,
             self.worth,
@@ -96,7 +99,10 @@ def amp_answer(view: SessionView) -> AmpAnswer:
         findings=findings,
     )
     safety, cause = _safety(answer)
-    return replace(answer, worth=_worth(answer.of("speed")), safety=safety, cause=cause)
+    doubt = _doubt(answer) if cause is None else None
+    if doubt is not None:
+        safety = "unknown"
+    return replace(answer, worth=_worth(answer.of("speed")), safety=safety, cause=cause, doubt=doubt)
 
 
 def precision_in_question(view: SessionView) -> str | None:
@@ -124,6 +130,24 @@ def steps_in(view: SessionView, precision: str) -> int:
 def _worth(speed: Finding) -> Worth:
     state = speed.state
     return state if state in ("faster", "same", "slower", "open") else "unknown"  # type: ignore[return-value]
+
+
+def _doubt(answer: AmpAnswer) -> Finding | None:
+    """The newest old trouble that a measurement of a single step found; its age makes nothing safe."""
+    old = [
+        finding
+        for subject, states in _TROUBLES.items()
+        if (finding := answer.of(subject)).freshness == "old"
+        and finding.state in states
+        and finding.about == answer.precision
+    ]
+    return max(old, key=lambda finding: finding.step or 0, default=None)
+
+
+_TROUBLES: Mapping[Subject, tuple[str, ...]] = {
+    "float16": ("underflows", "all zero"),
+    "agreement": ("differ", "disagree"),
+}
 
 
 def _safety(answer: AmpAnswer) -> tuple[Safety, Finding | None]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from amptui.findings import is_old
 from amptui.telemetry.view import SessionView
 
 Subject = Literal[
@@ -17,13 +18,6 @@ Freshness = Literal["fresh", "old", "never measured"]
 
 Measurement = Literal["", "comparison", "precision", "x-ray", "trace", "histogram"]
 """What would measure it: a kind of request, or the float16 histogram; empty if nothing need be asked for."""
-
-OLD_STEPS = 100
-"""A measurement of a single step is old once as many steps were made since as before it, and at least so
-many: gradients change fast at first and slowly later (our choice)."""
-
-OLD_SCALE_FACTOR = 4.0
-"""It is old too if the loss scale has moved by more than this factor since: two doublings of 40 binades."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +62,8 @@ class Question:
 
     def freshness(self, step: int, scale: float | None = None) -> Freshness:
         """Of a measurement of one ``step``, at a loss scale if that matters to it."""
-        since, now = self.view.step - step, self.view.scaler.scale
-        if since > max(OLD_STEPS, step):
-            return "old"
-        moved = 1.0 if not scale or not now else max(now / scale, scale / now)
-        return "old" if moved > OLD_SCALE_FACTOR else "fresh"
+        scale_now = self.view.scaler.scale
+        return "old" if is_old(step, scale, now=self.view.step, scale_now=scale_now) else "fresh"
 
     def aged(self, finding: Finding) -> Finding:
         """A finding of a single step; once that is old, it speaks neither for nor against AMP."""

@@ -65,6 +65,8 @@ def safe_words(answer: AmpAnswer) -> str:
     """``safe: gradients agree, no overflow``, or the trouble."""
     if answer.cause is not None:
         return finding_words(answer.cause)
+    if answer.doubt is not None:
+        return f"{units.count(answer.doubt.age_steps)} steps ago {_short_trouble(answer.doubt)}"
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":
@@ -76,6 +78,20 @@ def safe_words(answer: AmpAnswer) -> str:
         case "would be safe":
             return f"would be safe: {_foretold(answer)}"
     return "safety not measured yet"
+
+
+def _short_trouble(finding: Finding) -> str:
+    """``31% of the norm underflowed``, ``gradients disagreed``."""
+    return _WAS.get(finding.state, "").format(**_fields(finding))
+
+
+_WAS = {
+    "underflows": "{share} of the norm underflowed",
+    "all zero": "all gradients were zero",
+    "differ": "gradients differed: {cosine}{at_place}",
+    "disagree": "gradients disagreed: {cosine}{at_place}",
+}
+"""Troubles that are old."""
 
 
 def _foretold(answer: AmpAnswer) -> str:
@@ -97,6 +113,8 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
 
     A trouble's own measurement comes first; then the gradients, the interval, a try.
     """
+    if answer.doubt is not None:
+        return answer.doubt.measured_by, "measures again"
     if answer.cause is not None:
         measured_by = answer.cause.measured_by
         return measured_by, {
@@ -170,12 +188,10 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
     "float16": {
         **_SKIPS,
-        "survives": "{share} flushed at {scale}",
-        "outweighed": "{share} flushed at {scale}",
-        "loses": "{share} flushed at {scale}: use bf16",
-        "kept": "{share} subnormal at {scale}",
-        "flushed": "gradients underflow: use bf16",
-        "vanished": "gradients vanish: raise the scale",
+        "survives": "{share} of the norm underflows at {scale}",
+        "outweighed": "{share} of the norm underflows at {scale}",
+        "kept": "{share} of the norm underflows at {scale}",
+        "underflows": "{share} of the gradient's norm underflows: use bf16",
         "not finite": "NaN or Inf in {precision} already",
         "all zero": "all gradients are zero",
         "overflow": "overflow at {scale}",
@@ -219,12 +235,10 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("overflow", "forward overflow"): "forward pass{in_place}",
     ("overflow", "forward overflow once"): "forward pass{in_place}",
     ("forward", "fits"): "{short} of 65.5 k",
-    ("float16", "survives"): "{share} flushed",
-    ("float16", "outweighed"): "{share} flushed",
-    ("float16", "loses"): "{share} flushed",
-    ("float16", "kept"): "{share} subnormal",
-    ("float16", "flushed"): "underflow: use bf16",
-    ("float16", "vanished"): "raise the scale",
+    ("float16", "survives"): "{share} underflows",
+    ("float16", "outweighed"): "{share} underflows",
+    ("float16", "kept"): "{share} underflows",
+    ("float16", "underflows"): "{share} underflows",
     ("float16", "skipped mostly"): "{count} of {whole} skipped",
     ("agreement", "agree"): "{cosine}{at_place}",
     ("agreement", "differ"): "{cosine}{at_place}",
@@ -308,6 +322,18 @@ def evidence_words(finding: Finding) -> str:
     if finding.freshness == "old":
         parts.append(f"old, {units.count(finding.age_steps)} steps ago")
     return ", ".join(parts)
+
+
+def short_evidence(finding: Finding) -> tuple[str, ...]:
+    """What a finding of a single step is from, the longest first: ``step 1,204 fp16 at 65,536`` to its step.
+
+    Empty of others: they are of many steps.
+    """
+    if finding.subject not in ("float16", "agreement", "forward") or finding.step is None:
+        return ()
+    step = f"step {units.count(finding.step)}"
+    scale = "" if finding.loss_scale is None else f" at {units.count(finding.loss_scale)}"
+    return f"{step} {finding.precision}{scale}", f"{step} {finding.precision}", step
 
 
 def answer_lines(answer: AmpAnswer) -> list[str]:

@@ -33,6 +33,7 @@ from amptui.telemetry.events import (
 )
 from amptui.telemetry.health import least_agreeing
 from amptui.telemetry.stragglers import SlowRankNews
+from amptui.telemetry.underflow import UnderflowFound
 
 _MAX_RANGES = 5
 
@@ -211,6 +212,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     SkipRow: loss_scale.skipped,
     Storm: nonfinite.storm_text,
     ModulesTraced: float16_verdicts.trace_event,
+    UnderflowFound: float16_verdicts.underflow_found,
     XRaySummary: lambda it: f"X-ray: {float16_verdicts.xray_text(it.record, it.verdict)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,

@@ -15,8 +15,8 @@ from amptui.telemetry.health import (
     judge_trace,
     judge_window,
     judge_xray,
-    lost_share,
 )
+from amptui.telemetry.underflow import UnderflowFound, underflowing_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,41 +31,46 @@ class Verdict:
 
 
 def window_facts(window: Float16Window) -> str:
-    """``0.02% of nonzero flushed at 65,536``: what it counted; what that means is for the answer to say."""
-    found = judge_window(window)
-    tell = _before_float16 if window.hypothetical else _in_float16
-    return tell(window, found)
-
-
-def _before_float16(window: Float16Window, found: WindowVerdict) -> str:
-    if found.state == "not finite":
+    """``0.02% of the norm underflows at 65,536``: what it measured; what that means is for the answer."""
+    judged = judge_window(window)
+    if judged.state == "not finite":
         where = precision_label(window.precision)
         return f"{units.count(window.nonfinite)} NaN or Inf gradients in {where}: not a float16 problem"
-    if found.state == "all zero":
-        return "all gradients are zero"
-    share = units.share(found.flushed, window.elements - window.zeros)
-    flushed = f"{share} of nonzero flushed at {units.count(math.ldexp(window.loss_scale, -found.halvings))}"
-    if found.halvings:
-        flushed += f" ({units.count(window.loss_scale)} overflows)"
-    if found.worst is not None:
-        flushed += f"; most in {found.worst.name} ({units.share(lost_share(found.worst), 1)})"
-    return flushed
-
-
-def _in_float16(window: Float16Window, found: WindowVerdict) -> str:
-    scale = units.count(window.loss_scale)
-    if found.state == "overflow":
+    if judged.state == "overflow":
         bad = f"{units.count(window.nonfinite)} gradients are NaN or Inf"
-        return f"overflow in fp16 at {scale}: {bad}; the scaler skips this step"
-    if found.state == "empty":
+        return f"overflow in fp16 at {units.count(window.loss_scale)}: {bad}; the scaler skips this step"
+    if judged.state == "empty":
         return "no gradients"
-    zeros = "no zeros, so nothing was flushed"
-    if window.zeros:
-        zeros = f"{units.share(window.zeros, window.elements)} zeros (true zeros or flushed)"
-    text = f"in fp16 at {scale}: {zeros}, {units.share(window.subnormal, window.elements)} subnormal"
-    if found.state == "vanished":
-        return f"{text}; {found.doublings} doublings of headroom: a higher scale keeps more"
-    return text
+    if judged.state == "all zero":
+        return "all gradients are zero" + ("" if window.hypothetical else ": true zeros or flushed")
+    return _norm_facts(window, judged)
+
+
+def _norm_facts(window: Float16Window, judged: WindowVerdict) -> str:
+    """The share of the norm, then where most of it is lost, and what float16 itself hides."""
+    scale = units.count(math.ldexp(window.loss_scale, -judged.halvings))
+    text = f"{units.share(judged.share, 1)} of the norm underflows at {scale}"
+    if judged.halvings:
+        text += f" ({units.count(window.loss_scale)} overflows)"
+    if judged.worst is not None:
+        text += f"; most in {judged.worst.name} ({units.share(underflowing_share(judged.worst), 1)})"
+    if window.hypothetical:
+        return text
+    if not window.zeros:
+        return f"{text}; no zeros, so nothing was flushed"
+    return f"{text}; {units.share(window.zeros, window.elements)} zeros (true zeros or flushed)"
+
+
+def underflow_found(found: UnderflowFound) -> str:
+    """``31% of the gradient's norm underflows in AMP fp16 at 65,536: use bf16; most in head``."""
+    share, scale = units.share(found.share, 1), units.count(found.loss_scale)
+    how = (
+        "would underflow in fp16"
+        if found.hypothetical
+        else f"underflows in {precision_label(found.precision)}"
+    )
+    place = f"; most in {found.place}" if found.place else ""
+    return f"{share} of the gradient's norm {how} at {scale}: use bf16{place}"
 
 
 def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:

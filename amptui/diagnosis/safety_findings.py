@@ -10,6 +10,7 @@ from amptui.records import Severity, base_precision
 from amptui.telemetry.comparison import losses_after
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict
+from amptui.telemetry.underflow import UNDERFLOW_SHARE, xray_share
 from amptui.telemetry.view import SessionView
 
 MAJORITY = 0.5
@@ -34,6 +35,9 @@ def safety_findings(question: Question) -> tuple[Finding, ...]:
     agreement = _agreement(question)
     if failed and agreement.grade == "good" and agreement.about == "fp16":
         agreement = replace(agreement, grade="neutral")
+    underflows = small.state == "underflows" and small.grade == "warning"
+    if underflows and agreement.grade == "error" and agreement.about == "fp16":
+        small = replace(small, grade="error")  # it explains why gradients disagree, and comes before that
     return overflow, _forward(question), small, agreement, _loss(question), _weights(question)
 
 
@@ -167,13 +171,29 @@ def _forward(question: Question) -> Finding:
 
 
 def _float16(question: Question) -> Finding:
-    """What the newest float16 histogram says of gradients: the states of its verdict."""
-    window = question.view.numerics.window
-    if window is None:
+    """How much of the gradient's norm underflows: by the newest histogram, or by an X-ray in float16.
+
+    Each sees a part of what is lost only: of those that are fresh the larger share counts. A histogram sees
+    the weights' gradients, and an X-ray a single batch.
+    """
+    window, xray = question.view.numerics.window, question.view.numerics.xray
+    found = [_of_window(question, window)] if window is not None else []
+    share = None if xray is None else xray_share(xray)
+    if xray is not None and share is not None:
+        found.append(_of_xray(question, xray, share))
+    if not found:
         return never("float16", "fp16", measured_by="histogram")
+    fresh = [each for each in found if each.freshness == "fresh"]
+    if not fresh:
+        return max(found, key=lambda each: each.step or 0)
+    severe = ("neutral", "good", "warning")
+    return max(fresh, key=lambda each: (severe.index(each.grade), each.value or 0.0, each.step or 0))
+
+
+def _of_window(question: Question, window: Float16Window) -> Finding:
     judged = judge_window(window)
     grade = _GRADES[judged.severity]
-    if judged.state in ("overflow", "all zero", "empty"):
+    if judged.state in ("overflow", "empty") or (judged.state == "all zero" and window.hypothetical):
         grade = "neutral"  # the scaler's skips are a finding of their own
     found = Finding(
         subject="float16",
@@ -181,7 +201,7 @@ def _float16(question: Question) -> Finding:
         grade=grade,
         happened=not window.hypothetical,
         about="" if judged.state == "not finite" else "fp16",
-        value=_share_lost(window, judged.flushed),
+        value=judged.share,
         place="" if judged.worst is None else judged.worst.name,
         step=window.step,
         precision=window.precision,
@@ -191,11 +211,23 @@ def _float16(question: Question) -> Finding:
     return replace(question.aged(found), loss_scale=math.ldexp(window.loss_scale, -judged.halvings))
 
 
-def _share_lost(window: Float16Window, flushed: int) -> float | None:
-    nonzero = window.elements - window.zeros
-    if nonzero <= 0:
-        return None
-    return (flushed if window.hypothetical else window.subnormal) / nonzero
+def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
+    worst = max(xray.layers, key=lambda layer: layer.underflowing or 0.0)
+    underflows = share >= UNDERFLOW_SHARE
+    found = Finding(
+        subject="float16",
+        state="underflows" if underflows else "kept",
+        grade="warning" if underflows else "good",
+        happened=False,
+        about="fp16",
+        value=share,
+        place=worst.name or "the model" if underflows else "",
+        step=xray.step,
+        precision=xray.precision,
+        loss_scale=xray.loss_scale,
+        measured_by="x-ray",
+    )
+    return question.aged(found)
 
 
 # -------------------------------------------------------------------------------------- agreement

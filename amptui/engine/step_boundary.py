@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from amptui.control import Control, PauseRequest, TraceRequest, XRayRequest
+from amptui.control import Asked, Control, HistogramRequest, PauseRequest, TraceRequest, XRayRequest
 from amptui.data.batches import count_samples
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain
@@ -105,9 +105,17 @@ class StepBoundary:
         loop.allocator.look(switch.precision.name, settled=switch.settled)
         if asked := control.take(TraceRequest):
             self.probes.arm_trace(partial(control.answer, asked))
+        if wanted := control.take(HistogramRequest):
+            self._measure_window(wanted)
         self.probes.between_steps(
             loop.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
+
+    def _measure_window(self, asked: Asked[HistogramRequest]) -> None:
+        if self._is_sharded and not self._norms.probe.together:
+            self._control.refuse(asked, "unavailable", "each rank has only a part of the gradients")
+        else:
+            self.probes.arm_window(partial(self._control.answer, asked))
 
     def pause_if_wanted(self, handle: Callable[[], object]) -> None:
         """Pause, if somebody asks for it or the guard does, until asked to resume.
@@ -150,7 +158,10 @@ class StepBoundary:
 
     def plan_look(self) -> int:
         """Decide in which steps to measure gradients; return after how many to look again, at the latest."""
-        growth_interval = self.switch.precision.growth_interval
+        precision = self.switch.precision
+        if not self.switch.on_trial:  # its first step may never have been
+            self.probes.check_age(self._loop.step, precision.name, self.loss_scale())
+        growth_interval = precision.growth_interval
         steps = self._norms.look(self._loop.step, self._reporter, growth_interval)
         return 1 if self._reporter.in_trouble else min(steps, self.switch.steps_to_next_event)
 

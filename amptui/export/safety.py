@@ -13,6 +13,7 @@ from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.export import float16_histogram_svg
 from amptui.export.markup import Markup, card, chip, details, element, facts, paragraph, table, verdict
 from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
+from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import NumericsView, SessionView
 
 
@@ -96,11 +97,15 @@ def window(found: Float16Window | None) -> Markup | None:
     told = f"All gradients of step {found.step:,} by exponent, {how}."
     hidden = "" if found.hypothetical else " Gradients that float16 flushed are among the zeros."
     worst = [
-        (parameter.name, *(units.share(count, parameter.elements - parameter.zeros) for count in counts))
+        (
+            parameter.name,
+            units.share(underflowing_share(parameter), 1),
+            *(units.share(count, parameter.elements - parameter.zeros) for count in counts),
+        )
         for parameter in found.worst
         for counts in [(parameter.flushed, parameter.subnormal, parameter.overflowing)]
     ]
-    losers = table(("parameter", "flushed", "subnormal", "overflow"), worst) if worst else None
+    losers = table(("parameter", "of its norm", "flushed", "subnormal", "overflow"), worst) if worst else None
     return card(
         "gradients in float16's range",
         paragraph(told + hidden, "note"),

@@ -28,6 +28,7 @@ from amptui.records import (
 from amptui.telemetry.health import XRayVerdict, judge_trace, judge_xray, least_agreeing
 from amptui.telemetry.scaling import SkipMeaning
 from amptui.telemetry.stragglers import SlowRankNews
+from amptui.telemetry.underflow import UnderflowFound
 
 XRAY_WORST_LAYERS = 8
 """The event of an X-ray keeps so many layers, those that agree least."""
@@ -120,6 +121,7 @@ Happening = (
     | ScaleMove
     | ModulesTraced
     | XRaySummary
+    | UnderflowFound
     | ComparisonOver
     | EpochFinished
     | Validated
@@ -242,7 +244,7 @@ def severity_of(about: Happening) -> Severity:
 def _is_warning(about: Happening) -> bool:
     if isinstance(about, RanksAwaited):
         return not about.over
-    return isinstance(about, GradientsDropped) or (
+    return isinstance(about, (GradientsDropped, UnderflowFound)) or (
         isinstance(about, Resumption) and about.record.restarts > 0
     )
 

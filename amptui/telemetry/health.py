@@ -7,27 +7,10 @@ from typing import Literal
 
 from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, ParameterWindow, XRayTaken
 from amptui.records import Severity
+from amptui.telemetry.underflow import UNDERFLOW_SHARE, share_by_exponent, underflowing_share, worst_parameter
 
 LARGEST_FLOAT16 = 65504.0
 """The largest finite float16, (2 - 2^-10) 2^15."""
-
-LOST_SHARE = 0.01
-"""The fraction of nonzero gradients that float16 may flush without a warning. Our choice: Micikevicius et
-al. (2018) found the smallest gradients of a detector irrelevant to its training, but not those just above
-them, so no fraction is safe by itself; the X-ray shows the effect on each layer."""
-
-WORST_SHARE = 0.1
-"""A parameter that loses a larger fraction of its gradient is named. That alone is no warning: the gradient
-of a bias before a BatchNorm is rounding noise, and may vanish completely."""
-
-SUBNORMAL_SHARE = 0.5
-"""If a larger fraction of what float16 kept is subnormal, many gradients probably lie below its range:
-subnormals are 10 of the 40 binades of float16."""
-
-VANISHED_SHARE = 0.5
-VANISHED_DOUBLINGS = 12
-"""If more than half of all elements are zero and the largest is so many doublings below overflow, a higher
-scale would probably keep more; gradients that are only sparse reach higher."""
 
 XRAY_SAFE_COSINE = 0.9
 """A layer whose mixed-precision gradient has at least this cosine to its FP32 gradient agrees with it:
@@ -49,82 +32,48 @@ class WindowVerdict:
     """Whether gradients survive float16, or survived it."""
 
     severity: Severity
-    state: Literal[
-        "not finite", "all zero", "survives", "loses", "overflow", "empty", "kept", "flushed", "vanished"
-    ]
-    """Before float16 the first four: NaN or Inf already in this precision, no nonzero gradient, little or
-    much would be flushed. In float16 the others: NaN or Inf, no gradients at all, nothing suspicious, many
-    probably flushed, zero for want of scale."""
+    state: Literal["not finite", "all zero", "survives", "underflows", "overflow", "empty", "kept"]
+    """``not finite`` in another precision already; ``overflow`` in float16. ``empty``: no gradients at all.
+    Little of the norm underflows: it would ``survive``, or was ``kept`` in float16."""
     halvings: int = 0
     """How often the scale would have to be halved until nothing overflows, to the precision of a bin."""
-    flushed: int = 0
-    """Elements that float16 would then flush to zero."""
-    doublings: int = 0
-    """Between the largest element and overflow, to the precision of a bin."""
+    share: float | None = None
+    """The share of the gradient's norm that underflows, then; None if there is none."""
     worst: ParameterWindow | None = None
-    """The parameter that would lose most, if that is more than ``WORST_SHARE``."""
+    """The parameter that loses most, if that is worth a word."""
 
 
 def judge_window(window: Float16Window) -> WindowVerdict:
-    """Whether these gradients survive float16 at the histogram's loss scale, in fractions of nonzero ones.
+    """Whether these gradients survive float16 at the histogram's loss scale, by the norm that underflows.
 
-    If some overflow, the scaler would halve its scale until none does: the verdict is on the fraction flushed
-    then. In a step that ran in float16 itself, flushed gradients are already zero.
+    If some overflow, the scaler would halve its scale until none does: the verdict is on the share then. In a
+    step that ran in float16 itself, flushed gradients are already zero, and the share is a lower bound.
     """
-    if not window.hypothetical:
-        return _in_float16(window)
     if window.nonfinite:
-        return WindowVerdict(severity="warning", state="not finite")
-    nonzero = window.elements - window.zeros
-    if nonzero <= 0:
-        return WindowVerdict(severity="info", state="all zero")
-    halvings = max(1, _highest_exponent(window) - 15) if window.overflowing else 0
-    flushed = _flushed_after(window, halvings)
-    survives = flushed <= LOST_SHARE * nonzero
-    return WindowVerdict(
-        severity="info" if survives else "warning",
-        state="survives" if survives else "loses",
-        halvings=halvings,
-        flushed=flushed,
-        worst=_worst(window),
-    )
-
-
-def _in_float16(window: Float16Window) -> WindowVerdict:
-    if window.nonfinite:
-        return WindowVerdict(severity="info", state="overflow")
+        in_float16 = not window.hypothetical
+        return WindowVerdict(
+            severity="info" if in_float16 else "warning", state="overflow" if in_float16 else "not finite"
+        )
     if not window.elements:
         return WindowVerdict(severity="info", state="empty")
-    nonzero = window.elements - window.zeros
-    if window.zeros and window.subnormal > SUBNORMAL_SHARE * nonzero:
-        return WindowVerdict(severity="warning", state="flushed")
-    doublings = 15 - _highest_exponent(window)
-    if window.zeros > VANISHED_SHARE * window.elements and nonzero and doublings >= VANISHED_DOUBLINGS:
-        return WindowVerdict(severity="warning", state="vanished", doublings=doublings)
-    return WindowVerdict(severity="info", state="kept")
+    if window.zeros >= window.elements:
+        # In float16 that is a step that changes nothing, whether they are true zeros or were flushed.
+        return WindowVerdict(severity="info" if window.hypothetical else "warning", state="all zero")
+    halvings = max(1, _highest_exponent(window) - 15) if window.overflowing else 0
+    share = share_by_exponent(window, halvings) if halvings else underflowing_share(window)
+    underflows = share is not None and share >= UNDERFLOW_SHARE
+    return WindowVerdict(
+        severity="warning" if underflows else "info",
+        state="underflows" if underflows else "survives" if window.hypothetical else "kept",
+        halvings=halvings,
+        share=share,
+        worst=worst_parameter(window),
+    )
 
 
 def _highest_exponent(window: Float16Window) -> int:
     """Of the largest finite element."""
     return window.first_exponent + max((i for i, count in enumerate(window.counts) if count), default=0)
-
-
-def _flushed_after(window: Float16Window, halvings: int) -> int:
-    """Elements with |g s| 2^-halvings below 2^-25."""
-    if not halvings:
-        return window.flushed
-    return sum(window.counts[: max(0, halvings - 25 - window.first_exponent)])
-
-
-def _worst(window: Float16Window) -> ParameterWindow | None:
-    worst = max(window.worst, key=lost_share, default=None)
-    return worst if worst is not None and lost_share(worst) > WORST_SHARE else None
-
-
-def lost_share(parameter: ParameterWindow) -> float:
-    """The fraction of a parameter's nonzero gradients that float16 flushes or that overflow."""
-    nonzero = parameter.elements - parameter.zeros
-    return (parameter.flushed + parameter.overflowing) / nonzero if nonzero > 0 else 0.0
 
 
 # ----------------------------------------------------------------------------------- traced modules

@@ -20,9 +20,10 @@ from amptui.telemetry.optimizers import FIRST, Optimizers
 from amptui.telemetry.pace import RunningTime
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.status import Keeping, Kept, RequestWatch, as_resumed, without_ends
+from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
 from amptui.telemetry.view import SessionView
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 """To be raised when the meaning of a field of the state changes but not its name, and when screens of an
 earlier version would not know the records that come after it."""
 
@@ -67,6 +68,7 @@ class Session:
     _optimizers: Optimizers = field(default_factory=Optimizers)
     _ranks: RankWatch = field(default_factory=RankWatch)
     _requests: RequestWatch = field(default_factory=RequestWatch)
+    _underflow: UnderflowWatch = field(default_factory=UnderflowWatch)
     _log: EventLog = field(default_factory=EventLog)
     _views: dict[str, SessionView] = field(default_factory=dict, init=False)
     """By the optimizer in front."""
@@ -223,6 +225,16 @@ class Session:
         if self._steps_of(record) is not None:
             self._log.add(record)
 
+    def _add_window(self, record: findings.Float16Window) -> None:
+        self._optimizers.first.numerics.add_window(record)
+        self._tell_underflow(self._underflow.see_window(record))
+
+    def _tell_underflow(self, found: UnderflowFound | None) -> None:
+        """Before float16 it is told only where ``p`` would switch to that."""
+        foretells = self._run is not None and self._run.amp_precision == "fp16"
+        if found is not None and (foretells or not found.hypothetical):
+            self._log.add(found)
+
     def _trace(self, record: findings.ModulesTraced) -> None:
         self._optimizers.first.numerics.add_trace(record)
         self._log.add_trace(record)
@@ -230,6 +242,7 @@ class Session:
     def _take_xray(self, record: findings.XRayTaken) -> None:
         self._optimizers.first.numerics.add_xray(record)
         self._log.add(summary_of_xray(record))
+        self._tell_underflow(self._underflow.see_xray(record))
 
     def _compare(self, record: findings.PrecisionsCompared) -> None:
         self._compared = record
@@ -348,7 +361,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     ),
     records.LossScaleChanged: Session._change_loss_scale,
     records.StepSkipped: Session._skip,
-    findings.Float16Window: lambda session, record: session._optimizers.first.numerics.add_window(record),
+    findings.Float16Window: Session._add_window,
     findings.ModulesTraced: Session._trace,
     findings.XRayTaken: Session._take_xray,
     findings.PrecisionsCompared: Session._compare,

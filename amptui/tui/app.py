@@ -7,6 +7,7 @@ from amptui.answers import Answer, RequestRefused
 from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
+    HistogramRequest,
     PauseRequest,
     PrecisionRequest,
     Request,
@@ -291,9 +292,21 @@ class WatchApp(RunScreen):
         self._state = replace(self._state, focus=focus)
 
     def action_focus_numerics(self) -> None:
-        """Enlarge the float16 panel to the whole screen, or show all again."""
+        """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
         focus = None if self._state.focus == "numerics" else "numerics"
         self._state = replace(self._state, focus=focus)
+        if focus is not None:
+            self._measure_histogram()
+
+    def _measure_histogram(self) -> None:
+        """Ask for a histogram where the run can take one; elsewhere the panel says how old its own is."""
+        if self._view.run is None or "histogram" not in self._accepts():
+            return
+        self._show_first_optimizer()
+        if pending_requests.newest(self._view, "histogram") is None and self._can_ask(
+            steps="a histogram needs a batch"
+        ):
+            self._ask(HistogramRequest())
 
     def action_all_panels(self) -> None:
         """Show all panels."""

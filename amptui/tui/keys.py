@@ -37,7 +37,13 @@ RUN_KEYS = (
 """What needs a run that is still training."""
 
 VIEW_KEYS = (
-    Key("f", ("f",), "focus_numerics", "float16", "show how the gradients fit into float16, or all panels"),
+    Key(
+        "f",
+        ("f",),
+        "focus_numerics",
+        "float16",
+        "measure how the gradients fit into float16; again: all panels",
+    ),
     Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("+", ("plus", "equals_sign"), "zoom_in", "", "zoom in: show half as many steps"),

@@ -1,23 +1,38 @@
-"""Runs in which AMP is worth it or not, safe or not, each folded from records as a trainer writes them."""
+"""Runs in which AMP is worth it or not, safe or not, each folded from records as a trainer writes them.
+
+    python -m tests.diagnosis.amp_situations
+
+prints the answer of each, and the key that it advises, as a table.
+"""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from amptui.diagnosis.amp_answer import Safety, Worth
+from amptui.diagnosis.amp_answer import Safety, Worth, amp_answer
 from amptui.diagnosis.amp_finding import Subject
+from amptui.diagnosis.answer_words import answer_line, next_measurement
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.ranks import RanksDisagree, RankValue
-from amptui.records import PauseChanged, PrecisionChanged, Record, Validated, Validation
+from amptui.records import PauseChanged, Record, Validated, Validation
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
+from amptui.tui.panels.answer_panel import key_of
+from amptui.tui.panels.screen_state import ScreenState
+from tests.diagnosis.amp_records import (
+    Records,
+    both,
+    in_float16,
+    loses,
+    made,
+    skipped,
+    started,
+    survives,
+    switched,
+)
 from tests.telemetry import record_samples as samples
 from tests.telemetry.float16_windows import spread
-
-Records = list[Record]
-
-SLOW, FAST = 0.004, 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,49 +47,8 @@ class Situation:
     precision: str | None = "fp16"
 
 
-def started(precision: str = "fp32", **changes: Any) -> Records:
-    return [samples.run(precision=precision, total_steps=None, **changes)]
-
-
-def made(first: int, last: int, precision: str = "fp32", **changes: Any) -> Records:
-    facts = {
-        "precision": precision,
-        "grad_max": 0.01,
-        "step_seconds": SLOW if precision == "fp32" else FAST,
-        **changes,
-    }
-    return [*samples.steps(first, last, **facts)]
-
-
-def switched(step: int, previous: str, current: str) -> Records:
-    return [PrecisionChanged(time=100 + step / 1000, step=step, previous=previous, current=current)]
-
-
-def skipped(first: int, count: int, scale: float = 65536.0, loss: float = 0.5) -> Records:
-    """Steps in a row that the scaler skipped, each with its halving."""
-    records: Records = []
-    for number in range(count):
-        at = first + number
-        facts = {"loss_scale": scale, "skipped": True, "loss": loss, "nonfinite_gradients": 3}
-        records += made(at, at, "fp16", **facts)
-        records.append(samples.skip(at, loss_scale=scale, consecutive=number + 1, loss=loss))
-        records.append(samples.backoff(at, scale))
-        scale /= 2
-    return records
-
-
-def both(amp: str = "fp16", steps: int = 300, **changes: Any) -> Records:
-    """FP32, then AMP for as many steps."""
-    return [
-        *started(amp_precision=amp, **changes),
-        *made(1, steps),
-        *switched(steps + 1, "fp32", amp),
-        *made(steps + 1, 2 * steps, amp),
-    ]
-
-
-def survives(step: int, **changes: Any) -> Record:
-    return samples.window(step, **changes)
+# The troubles of ``unstable``: none is fp16_without_an_xray, calibration is calibrating, collapse is
+# all_skipped, forward is forward_overflow_for_good, buffers nan_validation, underflow underflow_in_fp16.
 
 
 def never_tried() -> Records:
@@ -161,14 +135,97 @@ def forward_overflow_for_good() -> Records:
     return [*started("fp16"), *made(1, 10, "fp16"), *skipped(11, 60, loss=math.nan), survives(10)]
 
 
-def loses_small_gradients() -> Records:
+def underflow_foretold_in_fp32() -> Records:
+    return [*never_tried(), loses(0.31, 40)]
+
+
+def underflow_in_an_older_journal() -> Records:
     window = spread({-20: 100, -28: 900})
     return [*never_tried(), samples.window(40, **_counts(window))]
 
 
-def flushes_in_float16() -> Records:
-    window = spread({-20: 900, -10: 100}, zeros=4000)
-    return [*both(), samples.window(590, precision="fp16", hypothetical=False, **_counts(window))]
+def many_tiny_gradients_that_do_not_matter() -> Records:
+    """Nine of ten elements are flushed, and are a thousandth of the norm."""
+    return [*both(), in_float16(0.001, 590, flushed=0, elements=40_000, subnormal=3000)]
+
+
+def underflow_in_fp16() -> Records:
+    return [*both(), in_float16(0.31, 590)]
+
+
+def underflow_in_fp16_long_ago() -> Records:
+    return [*both(), in_float16(0.9, 301), *made(601, 800, "fp16")]
+
+
+def disagreement_long_ago() -> Records:
+    layers = (samples.layer("conv1", 0.31),)
+    return [*both("bf16"), samples.xray(200, precision="bf16", loss_scale=None, layers=layers)]
+
+
+def underflow_at_another_scale() -> Records:
+    return [*both(), in_float16(0.9, 590, loss_scale=65536.0 / 16)]
+
+
+def underflow_that_only_an_xray_shows() -> Records:
+    """Gradients between the layers underflow: the weights' own look as if many were true zeros."""
+    layers = (samples.layer("conv1", 0.95, norm=3.0, underflowing=0.6),)
+    return [*both(), in_float16(0.01, 590), samples.xray(591, layers=layers)]
+
+
+def underflow_that_spoils_the_gradients() -> Records:
+    """The X-ray's layers disagree because they underflow."""
+    layers = (samples.layer("conv1", 0.31, norm=3.0, underflowing=0.9),)
+    return [*both(), in_float16(0.9, 590), samples.xray(591, layers=layers)]
+
+
+def underflow_while_bf16_runs() -> Records:
+    """What float16 would lose is no matter of bfloat16."""
+    return [*both("bf16"), loses(0.9, 590, precision="bf16")]
+
+
+def all_zero_in_fp16() -> Records:
+    nothing = samples.window(590, precision="fp16", hypothetical=False, zeros=10_000, counts=(0,) * 48)
+    return [*both(), nothing]
+
+
+def tf32_beside_fp16() -> Records:
+    return [
+        *started("tf32"),
+        *made(1, 100, "tf32"),
+        *switched(101, "tf32", "fp16"),
+        *made(101, 200, "fp16"),
+        samples.compared(
+            200,
+            baseline="tf32",
+            rows=(
+                samples.measured("tf32"),
+                samples.measured("fp16", speedup=1.2, speedup_low=1.1, speedup_high=1.3),
+            ),
+        ),
+    ]
+
+
+def ieee_alone() -> Records:
+    return [*started("ieee"), *made(1, 50, "ieee"), survives(45, precision="ieee")]
+
+
+def launch_bound() -> Records:
+    phases = (
+        PhaseSeconds(name="input", host_seconds=0.0001, device_seconds=0.0001),
+        PhaseSeconds(name="forward", host_seconds=0.002, device_seconds=0.0003),
+        PhaseSeconds(name="backward", host_seconds=0.002, device_seconds=0.0003),
+    )
+    timed = [
+        StepTimed(time=200.0, step=step, precision="fp16", settling=False, phases=phases)
+        for step in range(400, 440)
+    ]
+    rows = (samples.measured("fp32"), samples.faster(speedup=1.0, speedup_low=0.99, speedup_high=1.01))
+    return [*both(), *timed, samples.compared(580, rows=rows)]
+
+
+def own_loop_whose_precision_is_ours() -> Records:
+    refused = {"x-ray": "it needs a step function"}
+    return [*both(refuses=refused), in_float16(0.4, 590)]
 
 
 def nan_loss() -> Records:
@@ -291,8 +348,21 @@ SITUATIONS: dict[str, Situation] = {
         Situation(frequent_skips, "unknown", "warning", ("overflow", "frequent")),
         Situation(forward_overflow, "unknown", "warning", ("overflow", "forward overflow once")),
         Situation(forward_overflow_for_good, "unknown", "error", ("overflow", "forward overflow")),
-        Situation(loses_small_gradients, "unknown", "warning", ("float16", "loses")),
-        Situation(flushes_in_float16, "faster", "warning", ("float16", "flushed")),
+        Situation(underflow_foretold_in_fp32, "unknown", "warning", ("float16", "underflows")),
+        Situation(underflow_in_an_older_journal, "unknown", "warning", ("float16", "underflows")),
+        Situation(many_tiny_gradients_that_do_not_matter, "faster", "no trouble"),
+        Situation(underflow_in_fp16, "faster", "warning", ("float16", "underflows")),
+        Situation(underflow_in_fp16_long_ago, "faster", "unknown"),
+        Situation(disagreement_long_ago, "faster", "unknown", precision="bf16"),
+        Situation(underflow_at_another_scale, "faster", "unknown"),
+        Situation(underflow_that_only_an_xray_shows, "faster", "warning", ("float16", "underflows")),
+        Situation(underflow_that_spoils_the_gradients, "faster", "error", ("float16", "underflows")),
+        Situation(underflow_while_bf16_runs, "faster", "no trouble", precision="bf16"),
+        Situation(all_zero_in_fp16, "faster", "warning", ("float16", "all zero")),
+        Situation(tf32_beside_fp16, "faster", "no trouble"),
+        Situation(ieee_alone, "unknown", "would be safe"),
+        Situation(launch_bound, "same", "no trouble"),
+        Situation(own_loop_whose_precision_is_ours, "faster", "warning", ("float16", "underflows")),
         Situation(nan_loss, "faster", "error", ("loss", "not finite"), precision="bf16"),
         Situation(nan_loss_in_fp32, "unknown", "error", ("loss", "not finite")),
         Situation(nan_validation, "faster", "error", ("loss", "validation not finite")),
@@ -316,3 +386,25 @@ def view_of(name: str) -> SessionView:
     session = Session("runs/x")
     session.fold(SITUATIONS[name].build())
     return session.view()
+
+
+def advised_key(view: SessionView) -> str:
+    """The key that the line on AMP names, with what it does; empty if it names none."""
+    answer = amp_answer(view)
+    if answer.precision is None:
+        return ""
+    measured_by, what = next_measurement(answer)
+    key = key_of(measured_by, ScreenState(accepts=view.accepts))
+    return f"{key} {what}" if key and what else ""
+
+
+def main() -> None:
+    """Print the table."""
+    widest = max(map(len, SITUATIONS))
+    for name in SITUATIONS:
+        view = view_of(name)
+        print(f"{name:<{widest}}  {answer_line(amp_answer(view))}  [{advised_key(view)}]")
+
+
+if __name__ == "__main__":
+    main()

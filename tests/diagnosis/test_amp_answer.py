@@ -9,18 +9,23 @@ from html import unescape
 import pytest
 
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
-from amptui.diagnosis.amp_finding import OLD_STEPS
 from amptui.diagnosis.answer_words import (
+    LABELS,
     NO_AMP,
     SIGNS,
     answer_line,
     answer_lines,
+    evidence_words,
+    finding_words,
+    measured_rows,
     safe_words,
     safety_grade,
+    short_evidence,
     short_words,
     worth_words,
 )
 from amptui.export import safety
+from amptui.findings import OLD_STEPS
 from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.summary import summary_lines
 from amptui.telemetry.session import Session
@@ -29,7 +34,8 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
-from tests.diagnosis.amp_situations import SITUATIONS, both, view_of
+from tests.diagnosis.amp_records import both
+from tests.diagnosis.amp_situations import SITUATIONS, advised_key, view_of
 from tests.telemetry import record_samples as samples
 
 situations = pytest.mark.parametrize("name", SITUATIONS)
@@ -39,6 +45,11 @@ def screen(view: SessionView, width: int, height: int, focus: str | None = None)
     canvas = Canvas(width, height)
     Frame().draw(canvas, view, ScreenState(focus=focus, accepts=view.accepts))
     return canvas.lines()
+
+
+def panel(view: SessionView) -> list[str]:
+    """The rows of the panel that explains the answer, enlarged."""
+    return screen(view, 200, 60, "answer")[2:-1]
 
 
 def card(view: SessionView) -> str:
@@ -101,6 +112,29 @@ def test_no_surface_says_otherwise(name: str) -> None:
     for lines in screens:
         assert "safe:" not in lines[1]
         assert f"{sign} {safe_words(answer)}" in lines[1] or f"{short_words(answer.cause)}" in lines[1]
+
+
+@situations
+def test_the_panel_shows_what_the_answer_says(name: str) -> None:
+    """Each finding of the panel, with its sign, its words and its age; the line names the answer's key."""
+    view = view_of(name)
+    answer = amp_answer(view)
+    if answer.precision is None:
+        return
+    rows = {
+        line[2 : 2 + len(label)]: line for label in LABELS.values() for line in panel(view) if label in line
+    }
+    shown = measured_rows(answer, 9)
+    for finding in shown:
+        row = rows[LABELS[finding.subject]]
+        assert f"{SIGNS[finding.grade]} {finding_words(finding)[:30]}" in row
+        assert (" old " in row) == (finding.freshness == "old")
+        assert evidence_words(finding).split(",")[0] in row
+    line = screen(view, 200, 60)[1]
+    assert advised_key(view) in line
+    trouble = answer.cause or answer.doubt
+    if trouble is not None:
+        assert all(evidence in line for evidence in short_evidence(trouble)[:1])
 
 
 @pytest.mark.parametrize(

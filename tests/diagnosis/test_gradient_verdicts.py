@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.event_words import event_details
+from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.float16_verdicts import (
     Verdict,
     distance,
@@ -18,8 +18,9 @@ from amptui.diagnosis.float16_verdicts import (
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.findings import Float16Window, ModuleRange
 from amptui.telemetry.events import event_of, summary_of_xray
-from amptui.telemetry.health import VANISHED_DOUBLINGS, judge_window
-from tests.telemetry.float16_windows import spread
+from amptui.telemetry.health import judge_window
+from amptui.telemetry.underflow import UnderflowFound
+from tests.telemetry.float16_windows import spread, squares_of
 from tests.telemetry.record_samples import layer, module, parameter, traced, window, xray
 
 # ------------------------------------------------------------------------------- the float16 window
@@ -31,64 +32,48 @@ def found(seen: Float16Window) -> Verdict:
 
 
 def test_gradients_within_the_range_survive() -> None:
-    assert found(window()) == Verdict("info", "0% of nonzero flushed at 65,536")
-    few = spread({-27: 2, 0: 9998}, zeros=10_000)
-    assert found(few) == Verdict("info", "0.020% of nonzero flushed at 65,536")
+    assert found(window()) == Verdict("info", "0% of the norm underflows at 65,536")
+    few = window(**squares_of(flushed=1e-8, subnormal=3e-8))
+    assert found(few) == Verdict("info", "0.020% of the norm underflows at 65,536")
 
 
-def test_gradients_that_float16_flushes_are_a_warning() -> None:
-    verdict = found(spread({-30: 310, 0: 9690}))
-    assert verdict.severity == "warning"
-    assert verdict.text == "3.1% of nonzero flushed at 65,536"
+def test_a_norm_that_underflows_is_a_warning() -> None:
+    seen = found(window(**squares_of(flushed=0.05, subnormal=0.0461)))
+    assert seen == Verdict("warning", "31.0% of the norm underflows at 65,536")
 
 
 def test_where_gradients_overflow_the_scale_that_fits_is_judged() -> None:
     fits = found(spread({-10: 9990, 19: 10}))
-    assert fits == Verdict("info", "0% of nonzero flushed at 4,096 (65,536 overflows)")
-    too_wide = found(spread({-25: 5000, 19: 10}))
-    assert too_wide.severity == "warning"
-    assert too_wide.text.endswith("at 4,096 (65,536 overflows)")
+    assert fits == Verdict("info", "0% of the norm underflows at 4,096 (65,536 overflows)")
 
 
 def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
-    bias = parameter("bn.bias", elements=64, flushed=40)
-    verdict = found(window(worst=(parameter("a", flushed=3), bias)))
+    bias = parameter("bn.bias", **squares_of(flushed=0.36))
+    verdict = found(window(worst=(parameter("a", **squares_of(flushed=0.04)), bias)))
     assert verdict.severity == "info"
-    assert verdict.text.endswith("; most in bn.bias (62.5%)")
-    assert "most in" not in found(window(worst=(parameter("a", flushed=10),))).text
+    assert verdict.text.endswith("; most in bn.bias (60.0%)")
+    assert "most in" not in found(window(worst=(parameter("a", **squares_of(flushed=0.01)),))).text
 
 
 def test_of_a_step_in_float16_only_what_can_be_seen_is_said() -> None:
-    seen = window(precision="fp16", hypothetical=False, zeros=310, subnormal=40)
-    hidden = "true zeros or flushed"
-    text = f"in fp16 at 65,536: 3.1% zeros ({hidden}), 0.40% subnormal"
+    seen = window(precision="fp16", hypothetical=False, zeros=310, **squares_of(subnormal=16e-6))
+    text = "0.40% of the norm underflows at 65,536; 3.1% zeros (true zeros or flushed)"
     assert found(seen) == Verdict("info", text)
-    whole = found(replace(seen, zeros=0, subnormal=0)).text
-    assert whole == "in fp16 at 65,536: no zeros, so nothing was flushed, 0% subnormal"
+    assert found(replace(seen, zeros=0)).text.endswith("65,536; no zeros, so nothing was flushed")
     overflow = found(window(precision="fp16", hypothetical=False, nonfinite=12))
     assert overflow.severity == "info"
     assert overflow.text.startswith("overflow in fp16 at 65,536: 12 gradients are NaN or Inf")
 
 
-def test_float16_that_kept_mostly_subnormals_has_flushed_the_rest() -> None:
-    cut = window(precision="fp16", hypothetical=False, elements=1000, zeros=400, subnormal=301)
-    verdict = found(cut)
-    assert verdict.severity == "warning"
-    assert verdict.text.endswith("30.1% subnormal")
-    assert found(replace(cut, subnormal=300)).severity == "info"
-    assert found(replace(cut, zeros=0, subnormal=1000)).severity == "info"
-
-
-def test_many_zeros_far_below_overflow_ask_for_a_higher_scale() -> None:
-    counts = (1,) * (15 - VANISHED_DOUBLINGS + 30 + 1)
-    gone = window(
-        precision="fp16", hypothetical=False, first_exponent=-30, counts=counts, elements=1000, zeros=501
+def test_an_alarm_says_how_much_underflows_where_and_what_helps() -> None:
+    underflow = UnderflowFound(
+        time=1.0, step=40, precision="fp16", loss_scale=65536.0, hypothetical=False, share=0.31, place="head"
     )
-    verdict = found(gone)
-    assert verdict.severity == "warning"
-    assert verdict.text.endswith("12 doublings of headroom: a higher scale keeps more")
-    assert found(replace(gone, zeros=500)).severity == "info"
-    assert found(replace(gone, counts=(*counts, 1))).severity == "info"
+    text = "31.0% of the gradient's norm underflows in AMP fp16 at 65,536: use bf16; most in head"
+    assert event_text(event_of(underflow)) == text
+    foretold = replace(underflow, precision="fp32", hypothetical=True, place="")
+    text = "31.0% of the gradient's norm would underflow in fp16 at 65,536: use bf16"
+    assert event_text(event_of(foretold)) == text
 
 
 def test_nan_outside_of_float16_is_no_matter_of_float16() -> None:
@@ -98,6 +83,8 @@ def test_nan_outside_of_float16_is_no_matter_of_float16() -> None:
 
 def test_gradients_that_are_all_zero_have_no_verdict_on_float16() -> None:
     assert found(window(zeros=10_000)) == Verdict("info", "all gradients are zero")
+    in_fp16 = window(zeros=10_000, precision="fp16", hypothetical=False)
+    assert found(in_fp16) == Verdict("warning", "all gradients are zero: true zeros or flushed")
     nothing = window(elements=0, zeros=0, counts=(), hypothetical=False, precision="fp16")
     assert found(nothing) == Verdict("info", "no gradients")
 

@@ -16,6 +16,7 @@ from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
     Control,
+    HistogramRequest,
     PauseRequest,
     PrecisionRequest,
     Request,
@@ -24,7 +25,7 @@ from amptui.control import (
     XRayRequest,
 )
 from amptui.engine.checkpoint.file import write
-from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.findings import Float16Window, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.keeping import CheckpointWritten
 from amptui.records import Note, PauseChanged, PrecisionChanged, Record
 from amptui.steps import StepRecord, Steps
@@ -211,6 +212,32 @@ def test_a_trace_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(isinstance(each, RequestRefused) and "no memory for it" in each.detail for each in log.answers)
 
 
+def test_a_histogram_is_measured_now_and_once_for_all_who_asked() -> None:
+    log = trained({20: (HistogramRequest(), HistogramRequest())})
+    assert log.told == [("histogram", "taken")] * 2
+    assert 21 in [window.step for window in log.of(Float16Window)]
+    measured = next(
+        i for i, record in enumerate(log) if isinstance(record, Float16Window) and record.step == 21
+    )
+    assert all(log.index(answer) > measured for answer in log.answers)
+
+
+def test_a_histogram_is_measured_in_a_run_without_probes_too() -> None:
+    log = trained({20: (HistogramRequest(),)}, prepared={"probes": False})
+    assert [window.step for window in log.of(Float16Window)] == [21]
+    assert log.told == [("histogram", "taken")]
+
+
+def test_a_histogram_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no memory for it")
+
+    monkeypatch.setattr("amptui.engine.probes.float16_window.Float16WindowProbe.measure", fail)
+    log = trained({4: (HistogramRequest(),), 10: (HistogramRequest(),)})
+    assert log.told == [("histogram", "failed")] * 2
+    assert all(isinstance(each, RequestRefused) and "no memory for it" in each.detail for each in log.answers)
+
+
 def test_one_comparison_runs_at_a_time() -> None:
     log = trained(
         {4: (FP32_AND_BF16,), 6: (FP32_AND_BF16,), 8: (ComparisonRequest(),), 10: (ComparisonRequest(),)}
@@ -279,6 +306,7 @@ REQUESTS = st.sampled_from(
         PauseRequest(False),
         XRayRequest(),
         TraceRequest(),
+        HistogramRequest(),
         FP32_AND_BF16,
         ComparisonRequest(),
         CheckpointRequest(),

@@ -21,7 +21,12 @@ def _digits(samples: int, seed: int) -> Arrays:
 
 
 def on_digits(
-    experiment: Experiment, *, steps: int, precision: str | None = None, device: str = "cpu"
+    experiment: Experiment,
+    *,
+    steps: int,
+    precision: str | None = None,
+    device: str = "cpu",
+    amp_precision: str | None = None,
 ) -> Prepared:
     """``experiment`` with its own options, for ``steps`` steps, validated after each epoch."""
 
@@ -33,7 +38,12 @@ def on_digits(
             return Data(name="digits", real=False, train=few, validation=_digits(200, 1))
 
     request = TrainRequest(
-        model="digits", device=device, precision=precision, steps=steps, data_dir=Path("unused")
+        model="digits",
+        device=device,
+        precision=precision,
+        amp_precision=amp_precision,
+        steps=steps,
+        data_dir=Path("unused"),
     )
     setup.seed_everything(request.seed)
     asked = DataRequest(data_dir=request.data_dir, seed=request.seed)

@@ -11,6 +11,7 @@ from amptui import codec
 from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
+    HistogramRequest,
     PauseRequest,
     PrecisionRequest,
     StopRequest,
@@ -28,6 +29,7 @@ REQUESTS = st.one_of(
     st.builds(PauseRequest, st.booleans()),
     st.just(XRayRequest()),
     st.just(TraceRequest()),
+    st.just(HistogramRequest()),
     st.builds(ComparisonRequest, SEVERAL.map(tuple)),
     st.just(CheckpointRequest()),
     st.builds(StopRequest, st.text(max_size=200)),

@@ -1,5 +1,7 @@
 """Float16 histograms of gradients with given exponents."""
 
+from typing import Any
+
 from amptui.findings import Float16Window
 from tests.telemetry.record_samples import window
 
@@ -20,3 +22,8 @@ def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) ->
         subnormal=sum(count for exponent, count in exponents.items() if -25 <= exponent < -14),
         overflowing=sum(count for exponent, count in exponents.items() if exponent >= 16),
     )
+
+
+def squares_of(*, flushed: float = 0.0, subnormal: float = 0.0, whole: float = 1.0) -> dict[str, Any]:
+    """Sums of squares, as fields of a window or a parameter."""
+    return {"squares": whole, "flushed_squares": flushed, "subnormal_squares": subnormal}

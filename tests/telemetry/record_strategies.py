@@ -86,6 +86,8 @@ REQUESTS = st.builds(
     reason=st.text(max_size=3),
 )
 
+SQUARES = st.none() | st.floats()
+
 STEPS = st.builds(
     step,
     st.integers(0, 60),
@@ -172,9 +174,19 @@ OTHER_RECORDS = st.one_of(
         overflowing=st.integers(0, 9),
         nonfinite=st.sampled_from([0, 0, 3]),
         worst=st.lists(
-            st.builds(parameter, st.text(max_size=3), zeros=st.integers(0, 100), flushed=st.integers(0, 100)),
+            st.builds(
+                parameter,
+                st.text(max_size=3),
+                zeros=st.integers(0, 100),
+                flushed=st.integers(0, 100),
+                squares=SQUARES,
+                flushed_squares=SQUARES,
+            ),
             max_size=2,
         ).map(tuple),
+        squares=SQUARES,
+        flushed_squares=SQUARES,
+        subnormal_squares=SQUARES,
     ),
     st.builds(
         traced,
@@ -193,7 +205,13 @@ OTHER_RECORDS = st.one_of(
         precision=st.sampled_from(["fp16", "bf16"]),
         loss_scale=st.none() | st.floats(),
         layers=st.lists(
-            st.builds(layer, st.text(max_size=3), st.none() | st.just(math.nan) | st.floats(-1, 1)),
+            st.builds(
+                layer,
+                st.text(max_size=3),
+                st.none() | st.just(math.nan) | st.floats(-1, 1),
+                norm=SQUARES,
+                underflowing=SQUARES,
+            ),
             max_size=4,
         ).map(tuple),
         saved_bytes_fp32=st.none() | st.integers(0, 10**9),

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.findings import LayerAgreement
+from amptui.findings import LayerAgreement, ParameterWindow
 from amptui.telemetry.health import (
-    WORST_SHARE,
     XRAY_CAREFUL_COSINE,
     XRAY_SAFE_COSINE,
     judge_trace,
@@ -19,17 +18,20 @@ from amptui.telemetry.health import (
     judge_xray,
     least_agreeing,
 )
-from tests.telemetry.float16_windows import spread
+from amptui.telemetry.underflow import UNDERFLOW_SHARE, WORST_SHARE
+from tests.telemetry.float16_windows import spread, squares_of
 from tests.telemetry.record_samples import layer, module, parameter, traced, window, xray
 
 # ------------------------------------------------------------------------------- the float16 window
 
 
-def test_one_percent_of_the_nonzero_gradients_is_the_most_that_survives() -> None:
-    assert judge_window(spread({-30: 100, 0: 9900})).severity == "info"
-    assert judge_window(spread({-30: 101, 0: 9899})).severity == "warning"
-    # Zeros do not make a loss look smaller: all that is not zero vanishes here.
-    assert judge_window(spread({-30: 10}, zeros=10**9)).severity == "warning"
+def test_only_the_norm_counts() -> None:
+    # 999 of 1,000 elements are flushed, and are a millionth of the norm.
+    assert judge_window(spread({-30: 999, 0: 1})).state == "survives"
+    # One element in two is flushed, and all others are hardly larger.
+    judged = judge_window(spread({-28: 500, -20: 500}, zeros=10**9))
+    assert (judged.severity, judged.state) == ("warning", "underflows")
+    assert judged.share == pytest.approx(1.0)
 
 
 @given(
@@ -39,24 +41,33 @@ def test_one_percent_of_the_nonzero_gradients_is_the_most_that_survives() -> Non
 def test_the_verdict_is_that_of_float16_itself_at_the_scale_the_scaler_would_come_to(
     exponents: dict[int, int], log2_scale: int
 ) -> None:
-    """Against numpy's float16: halve until nothing is infinite, then count what became zero."""
+    """Against numpy's float16: halve until nothing is infinite, then sum the squares below its range."""
     scaled = np.repeat([1.5 * 2.0**e for e in exponents], list(exponents.values()))
     scale = 2.0**log2_scale
     with np.errstate(over="ignore"):
         while np.isinf(scaled.astype(np.float16)).any():
             scaled, scale = scaled / 2, scale / 2
-        flushed = (scaled.astype(np.float16) == 0).sum()
-    verdict = judge_window(spread(exponents, scale=2.0**log2_scale))
-    assert (verdict.severity == "info") == (flushed <= 0.01 * len(scaled))
-    assert verdict.state == ("survives" if verdict.severity == "info" else "loses")
-    assert verdict.flushed == flushed
-    assert math.ldexp(2.0**log2_scale, -verdict.halvings) == scale
+        small = np.abs(scaled.astype(np.float16)) < 2.0**-14
+    share = math.sqrt((scaled[small] ** 2).sum() / (scaled**2).sum())
+    judged = judge_window(spread(exponents, scale=2.0**log2_scale))
+    assert judged.share == pytest.approx(share, abs=1e-12)
+    assert judged.state == ("underflows" if share >= UNDERFLOW_SHARE else "survives")
+    assert (judged.severity == "warning") == (judged.state == "underflows")
+    assert math.ldexp(2.0**log2_scale, -judged.halvings) == scale
 
 
-def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_gradients_on() -> None:
-    little, much = parameter("a", flushed=round(100 * WORST_SHARE)), parameter("b", elements=64, flushed=40)
+def losing(name: str, share: float) -> ParameterWindow:
+    """A parameter of whose norm this share is flushed."""
+    return parameter(name, squares=4.0, flushed_squares=4.0 * share**2, subnormal_squares=0.0)
+
+
+def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_norm_on() -> None:
+    little, much = losing("a", WORST_SHARE), losing("b", 0.6)
     assert judge_window(window(worst=(little,))).worst is None
     assert judge_window(window(worst=(little, much))).worst == much
+    everywhere = squares_of(flushed=1.0)
+    assert judge_window(window(worst=(much,), **everywhere)).worst is None
+    assert judge_window(window(worst=(parameter("from an older journal", flushed=99),))).worst is None
 
 
 @pytest.mark.parametrize(
@@ -64,10 +75,12 @@ def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_gradients_on()
     [
         ({"nonfinite": 12}, "warning", "not finite"),
         ({"zeros": 10_000}, "info", "all zero"),
+        ({"hypothetical": False, "zeros": 10_000}, "warning", "all zero"),
         ({"hypothetical": False, "nonfinite": 12}, "info", "overflow"),
         ({"hypothetical": False, "elements": 0, "zeros": 0, "counts": ()}, "info", "empty"),
         ({"hypothetical": False, "zeros": 310, "subnormal": 40}, "info", "kept"),
-        ({"hypothetical": False, "elements": 1000, "zeros": 400, "subnormal": 301}, "warning", "flushed"),
+        ({"hypothetical": False, **squares_of(subnormal=1.0, whole=2.0)}, "warning", "underflows"),
+        (squares_of(subnormal=0.1, whole=10.0), "info", "survives"),
     ],
 )
 def test_each_histogram_has_its_state(changes: dict[str, Any], severity: str, state: str) -> None:

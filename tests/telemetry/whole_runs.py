@@ -24,6 +24,7 @@ from amptui.records import (
 )
 from amptui.samples import HostSample
 from amptui.telemetry.session import Session
+from tests.telemetry.float16_windows import squares_of
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import (
     compared,
@@ -113,7 +114,7 @@ EVERYTHING: tuple[Record, ...] = (
     *steps(91, 102, precision="fp16", skipped=True, loss=math.nan),
     replace(TRACED, step=102),
     nonfinite(103, what="gradient", names=("a.weight",), kinds=("inf",)),
-    window(104, worst=(parameter("a.weight", flushed=3),)),
+    window(104, worst=(parameter("a.weight", flushed=3),), **squares_of(flushed=0.5)),
     xray(
         105, operators=(OperatorCount(name="mm", dtype="float16", count=3),), output_dtypes={"a": "float16"}
     ),

@@ -51,6 +51,9 @@ def _sound_window(typical_exponent: float, spread: float, zeros: float) -> Float
         seconds=0.00058,
         steps_since=32,
         seconds_since=0.0646,
+        squares=float((magnitudes**2).sum()),
+        flushed_squares=float((magnitudes[magnitudes <= 2.0**-25] ** 2).sum()),
+        subnormal_squares=float((magnitudes[(magnitudes > 2.0**-25) & (magnitudes < 2.0**-14)] ** 2).sum()),
     )
 
 
@@ -62,9 +65,20 @@ LOSING = (
         flushed=9142,
         subnormal=61_200,
         overflowing=0,
+        squares=100.0,
+        flushed_squares=0.01,
+        subnormal_squares=0.15,
     ),
     ParameterWindow(
-        name="features.12.batch_norm.weight", elements=512, zeros=0, flushed=12, subnormal=96, overflowing=0
+        name="features.12.batch_norm.weight",
+        elements=512,
+        zeros=0,
+        flushed=12,
+        subnormal=96,
+        overflowing=0,
+        squares=100.0,
+        flushed_squares=0.01,
+        subnormal_squares=0.03,
     ),
     ParameterWindow(name="classifier.4.bias", elements=10, zeros=0, flushed=0, subnormal=0, overflowing=1),
 )

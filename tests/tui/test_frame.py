@@ -264,7 +264,7 @@ def test_boxes_are_closed_at_every_corner() -> None:
 
 def test_a_large_screen_shows_the_float16_window_beside_the_rest() -> None:
     text = text_of(drawn(numerics_views.collapsing(), 200, 60))
-    assert "float16 window  at scale 16" in text
+    assert "float16 gradients  at scale 16" in text
     assert "✖ collapsing" in text
     assert text.count("╭") == 8
 

@@ -1,14 +1,17 @@
 """The keys that look inside mixed precision: X-ray, trace, float16, and the loss scale question."""
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from amptui.control import PauseRequest, TraceRequest, XRayRequest
-from amptui.findings import ModuleRange, ModulesTraced
+from amptui.control import HistogramRequest, PauseRequest, TraceRequest, XRayRequest
+from amptui.findings import Float16Window, ModuleRange, ModulesTraced
 from amptui.records import LossScaleChanged, Note, PauseChanged, Record, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import UNANSWERED
+from tests.telemetry import record_samples as samples
 from tests.tui.overlays.opened import xray
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
 
@@ -191,6 +194,67 @@ async def test_f_enlarges_the_float16_panel_and_back() -> None:
         await screen.press("f")
         assert screen.state.focus is None
         await screen.press("tab", "f")
+        assert screen.state.focus == "numerics"
+
+
+def window(number: int, **changes: Any) -> Float16Window:
+    return samples.window(number, time=time.time(), **changes)
+
+
+@awaited
+async def test_f_measures_now_and_shows_it() -> None:
+    async with watching(started(), *steps(200), window(1)) as screen:
+        await screen.press("f")
+        assert screen.control.newest(HistogramRequest) is not None
+        assert "measuring …" in screen.lines[3]
+        assert "step 1 " in screen.lines[3]  # what is drawn below it
+        assert "histogram with the next step …" in screen.footer
+        await screen.feed(step(201), window(201, loss_scale=1024.0))
+        await screen.answer(HistogramRequest)
+        title = screen.lines[3]
+        assert "if in float16 at 1,024" in title
+        assert "step 201" in title
+        assert "measuring" not in title
+        assert "old" not in title
+
+
+@awaited
+async def test_f_asks_once_and_leaving_the_panel_asks_nothing() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("f", "f", "f")
+        asked = screen.control.take(HistogramRequest)
+        assert asked is not None
+        assert len(asked.made) == 1
+
+
+@awaited
+async def test_a_histogram_that_cannot_be_measured_leaves_the_old_one_and_says_both() -> None:
+    async with watching(started(), *steps(200), window(1)) as screen:
+        await screen.press("f")
+        await screen.answer(HistogramRequest, "failed", "out of memory")
+        assert "no histogram: out of memory" in screen.footer
+        assert "old: 199 steps ago" in screen.lines[3]
+
+
+@awaited
+async def test_where_none_can_be_measured_f_asks_nothing_and_says_why() -> None:
+    refuses = {"histogram": "amptui only observes this script"}
+    async with watching(started(refuses=refuses, observed=True), *steps(5), window(3)) as screen:
+        await screen.press("f")
+        assert screen.control.newest(HistogramRequest) is None
+        assert "step 3" in screen.lines[3]
+    async with watching(started(refuses=refuses, observed=True), *steps(5)) as screen:
+        await screen.feed(replace(step(6), grad_max=0.5))
+        await screen.press("f")
+        assert "float16 gradients: not measured, amptui only observes this script" in screen.text
+
+
+@awaited
+async def test_a_paused_run_measures_nothing() -> None:
+    async with watching(started(), *steps(5), paused()) as screen:
+        await screen.press("f")
+        assert screen.control.newest(HistogramRequest) is None
+        assert "resume first: a histogram needs a batch" in screen.footer
         assert screen.state.focus == "numerics"
 
 

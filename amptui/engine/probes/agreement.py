@@ -16,8 +16,12 @@ Gradients = Mapping[Tensor, Tensor]
 _CHUNK_ELEMENTS = 1 << 20
 """Elements that are converted to float64 at a time."""
 
-_SUMS = 6
-"""full.full, half.half, full.half, |half - full|^2, nonzero in full, of these zero in half."""
+_SUMS = 7
+"""full.full, half.half, full.half, |half - full|^2, nonzero in full, of these zero in half, and full.full of
+what half holds as zero or below float16's smallest normal number."""
+
+_SMALLEST_NORMAL = 2.0**-14
+"""Of float16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,15 +65,24 @@ def agreements(
     half: Gradients,
     *,
     output_dtypes: Mapping[str, str],
+    in_float16: bool = False,
 ) -> tuple[LayerAgreement, ...]:
     """Compare AMP's gradients in ``half`` with FP32's in ``full`` by their :func:`layer_sums` on the host.
+
+    ``in_float16``: whether ``half`` was computed in float16, where small gradients underflow.
 
     If a layer's gradients contain NaN or Inf in either, its cosine and relative error are NaN. If AMP's are
     all zero and FP32's are not, the cosine is 0. A parameter that has a gradient in only one of them has
     zeros in the other.
     """
     return tuple(
-        _agreement(layer, row, _elements(layer, full, half), output_dtypes.get(layer.name, ""))
+        _agreement(
+            layer,
+            row,
+            _elements(layer, full, half),
+            output_dtypes.get(layer.name, ""),
+            in_float16=in_float16,
+        )
         for layer, row in zip(layers, sums, strict=True)
     )
 
@@ -114,10 +127,12 @@ def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
     """[_SUMS] float64 on the device, chunk by chunk to keep temporaries small."""
     sums = torch.zeros(_SUMS, dtype=torch.float64, device=full.device)
     for full_chunk, half_chunk in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
-        f, h = full_chunk.double(), half_chunk.double() / loss_scale
+        f, scaled = full_chunk.double(), half_chunk.double()
+        h, small = scaled / loss_scale, f.masked_fill(scaled.abs() >= _SMALLEST_NORMAL, 0.0)
         difference, nonzero = h - f, f != 0
         counts = (nonzero.count_nonzero().double(), ((h == 0) & nonzero).count_nonzero().double())
-        sums += torch.stack([f.dot(f), h.dot(h), f.dot(h), difference.dot(difference), *counts])
+        products = (f.dot(f), h.dot(h), f.dot(h), difference.dot(difference))
+        sums += torch.stack([*products, *counts, small.dot(small)])
     return sums
 
 
@@ -125,15 +140,19 @@ def _elements(layer: Layer, full: Gradients, half: Gradients) -> int:
     return sum(p.numel() for p in layer.parameters if p in full or p in half)
 
 
-def _agreement(layer: Layer, row: Sequence[float], elements: int, output_dtype: str) -> LayerAgreement:
-    cosine = relative_error = lost = None
+def _agreement(
+    layer: Layer, row: Sequence[float], elements: int, output_dtype: str, *, in_float16: bool
+) -> LayerAgreement:
+    cosine = relative_error = lost = norm = underflowing = None
     if row:
-        full_square, half_square, product, difference_square, nonzero, zeroed = row
+        full_square, half_square, product, difference_square, nonzero, zeroed, small_square = row
+        norm = math.sqrt(full_square)
         if not (math.isfinite(full_square) and math.isfinite(half_square)):
             cosine = relative_error = math.nan
         elif full_square:
             cosine = _cosine(full_square, half_square, product)
             relative_error = math.sqrt(difference_square / full_square)
+            underflowing = math.sqrt(small_square / full_square) if in_float16 else None
         lost = zeroed / nonzero if nonzero else None
     return LayerAgreement(
         name=layer.name,
@@ -143,6 +162,8 @@ def _agreement(layer: Layer, row: Sequence[float], elements: int, output_dtype: 
         relative_error=relative_error,
         lost=lost,
         output_dtype=output_dtype,
+        norm=norm,
+        underflowing=underflowing,
     )
 
 

@@ -44,6 +44,14 @@ class Cadence:
             return False
         return self._free > 0 or self._credit_at(self._clock()) >= min(self._costs_seconds)
 
+    @property
+    def may_borrow(self) -> bool:
+        """Whether a measurement that cannot wait may be taken: no debt is left of the one before.
+
+        It is charged like any other, so that the next one comes later.
+        """
+        return not self._uncharged and self._credit_at(self._clock()) >= 0.0
+
     def measured(self, began: float) -> None:
         """Charge a measurement that ``began`` at that time of the clock and ends now."""
         now = self._clock()

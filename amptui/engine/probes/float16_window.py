@@ -1,4 +1,4 @@
-"""The float16 window: how many gradient elements, by binary exponent, float16 would flush, round or overflow.
+"""The float16 window: what float16 would flush, round or overflow, in elements by exponent and in squares.
 
 The bits of a non-negative float32, read as an integer, sort like its values. So one binary search puts an
 element into its bin. There is a bin for each exponent, split where a limit of float16 lies inside it.
@@ -52,6 +52,8 @@ _NORMAL = _bits(2.0**-14 - 2.0**-25)
 _OVERFLOWS = _bits(65520.0)
 _NONFINITE = _bits(math.inf)
 _LARGEST = _NONFINITE - 1
+_LARGEST_FLUSHED = 2.0**-25
+_BELOW_NORMAL = struct.unpack("<f", struct.pack("<i", _NORMAL - 1))[0]
 _WITHIN_EXPONENT = (_NONZERO, _KEPT, _NORMAL, _OVERFLOWS)
 
 _EDGES = (
@@ -70,12 +72,19 @@ _EXPONENTS = tuple(max(_MIN_EXPONENT, (edge >> 23) - 127) for edge in _EDGES[:-1
 _HALVES = 1 << 15
 """Upper halves of a non-negative float32."""
 
+_SUMS = 3
+"""Sums of squares of each segment: of its flushed, its subnormal and all its elements."""
+
+
+_Measured = tuple[list[Tensor], list[Tensor]]
+"""Rows of counts, and rows of norms, of the same segments."""
+
 
 class Float16WindowProbe:
     """Counts gradient elements by exponent against float16's range, per parameter.
 
     A row holds the bins of one segment after the other: one for each small parameter, one or more for each
-    large one. float64 gradients are rounded to float32 first.
+    large one. Then it has the ``_SUMS`` of each. float64 gradients are rounded to float32 first.
     """
 
     def __init__(self, gradients: GradientProbe) -> None:
@@ -96,6 +105,8 @@ class Float16WindowProbe:
         self._owners = [i for group in groups for i, _ in group]
         """The parameter of each segment."""
         self._owners += [i for i, p in self._large for _ in range(_segments(p))]
+        self.row_counts = len(self._owners) * _BINS
+        """How many of a row's numbers are counts; they come first."""
         devices = dict.fromkeys(p.device for p in gradients.parameters)
         self._device = next(iter(devices), torch.device("cpu"))
         self._edges = {each: torch.tensor(_EDGES, dtype=torch.int32, device=each) for each in devices}
@@ -104,18 +115,22 @@ class Float16WindowProbe:
 
     @torch.no_grad()
     def measure(self, factor: float) -> Tensor:
-        """One float32 row on the device: counts of the gradients times ``factor``.
+        """One float32 row on the device: counts and squares of the gradients times ``factor``.
 
         ``factor`` is the loss scale, or 1.0 if the gradients are scaled already. Of a sharded model the row
         is summed over all ranks; its values are negative if one of them could not count.
         """
-        return self._gradients.sum_of_counts(partial(self._count, factor), len(self._owners) * _BINS)
+        length = self.row_counts + len(self._owners) * _SUMS
+        return self._gradients.sum_of_counts(partial(self._count, factor), length)
 
     def _count(self, factor: float) -> Tensor:
-        rows = [self._count_group(group, factor) for group in self._groups]
-        for _, parameter in self._large:
-            rows += self._count_large(parameter, factor)
-        return torch.cat(together(rows, self._device)) if rows else torch.zeros(0, device=self._device)
+        measured = [self._count_group(group, factor) for group in self._groups]
+        measured += [self._count_large(parameter, factor) for _, parameter in self._large]
+        if not measured:
+            return torch.zeros(0, device=self._device)
+        counts = together([row for rows, _ in measured for row in rows], self._device)
+        norms = together([row for _, rows in measured for row in rows], self._device)
+        return torch.cat([*counts, torch.cat(norms).square()])
 
     def window(  # noqa: PLR0913 - the fields of the record, by keyword
         self,
@@ -131,9 +146,11 @@ class Float16WindowProbe:
         seconds_since: float | None = None,
     ) -> Float16Window:
         """The record of a delivered ``row``; the keywords are fields of it."""
-        counts = self._by_parameter(row)
+        counts = self._by_parameter(row[: self.row_counts], _BINS)
+        sums = self._by_parameter(row[self.row_counts :], _SUMS)
         total = [math.fsum(column) for column in zip(*counts, strict=True)] or [0.0] * _BINS
-        whole = _parameter_window("", total)
+        squares = [sum(column) for column in zip(*sums, strict=True)] or [0.0] * _SUMS
+        whole = _parameter_window("", total, squares)
         first, exponents = _by_exponent(total)
         return Float16Window(
             time=time,
@@ -149,41 +166,56 @@ class Float16WindowProbe:
             subnormal=whole.subnormal,
             overflowing=whole.overflowing,
             nonfinite=int(total[-1]),
-            worst=_worst(map(_parameter_window, self._names, counts)),
+            worst=_worst(map(_parameter_window, self._names, counts, sums)),
             seconds=seconds,
             steps_since=steps_since,
             seconds_since=seconds_since,
+            squares=whole.squares,
+            flushed_squares=whole.flushed_squares,
+            subnormal_squares=whole.subnormal_squares,
         )
 
-    def _by_parameter(self, row: Sequence[float]) -> list[Sequence[float]]:
-        """The bins of each parameter, in the model's order; all counts are whole numbers."""
-        counts: list[Sequence[float]] = [()] * len(self._names)
+    def _by_parameter(self, row: Sequence[float], width: int) -> list[Sequence[float]]:
+        """The sums of each parameter over its segments of ``width`` numbers, in the model's order."""
+        sums: list[Sequence[float]] = [()] * len(self._names)
         for number, owner in enumerate(self._owners):
-            segment = row[number * _BINS : (number + 1) * _BINS]
-            counts[owner] = [*map(float.__add__, counts[owner], segment)] if counts[owner] else segment
-        return [bins or [0.0] * _BINS for bins in counts]
+            segment = row[number * width : (number + 1) * width]
+            sums[owner] = [*map(float.__add__, sums[owner], segment)] if sums[owner] else segment
+        return [each or [0.0] * width for each in sums]
 
-    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> Tensor:
-        """[len(group) * bins] float32: the bins of small parameters, one after the other."""
+    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Measured:
+        """The rows of small parameters, one after the other in one tensor."""
         found = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
         present = [(number, in_memory_order(g)) for number, g in found if g is not None]
-        bins = len(group) * _BINS
+        bins, device = len(group) * _BINS, group[0].device
         if not present:
-            return torch.zeros(bins, device=group[0].device)
-        keys = self._binned(_magnitudes(torch.cat([g for _, g in present]).float(), factor))
+            return [torch.zeros(bins, device=device)], [torch.zeros(len(group) * _SUMS, device=device)]
+        bits = _magnitudes(torch.cat([g for _, g in present]).float(), factor)
+        sizes = [0] * len(group)
+        for number, gradient in present:
+            sizes[number] = len(gradient)
+        keys = self._binned(bits)
         torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
-        return count_keys(keys, bins)
+        if bits.is_cuda:
+            return [count_keys(keys, bins)], [norms_of_each(bits, sizes)]
+        return [count_keys(keys, bins)], [_norms_by_bin(bits, keys, len(group))]
 
-    def _count_large(self, parameter: nn.Parameter, factor: float) -> list[Tensor]:
-        """[bins] float32 for each segment of one parameter; a sparse gradient may fill fewer of them."""
+    def _count_large(self, parameter: nn.Parameter, factor: float) -> _Measured:
+        """The rows of each segment of one parameter; a sparse gradient may fill fewer of them."""
         gradient = dense_elements(parameter.grad)
         pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
         count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
-        empty = torch.zeros((_segments(parameter) - len(pieces)) * _BINS, device=parameter.device)
-        return [*(count(piece, factor) for piece in pieces), empty]
+        missing, device = _segments(parameter) - len(pieces), parameter.device
+        measured = [count(piece, factor) for piece in pieces]
+        if missing:
+            measured.append(
+                (torch.zeros(missing * _BINS, device=device), torch.zeros(missing * _SUMS, device=device))
+            )
+        return [counts for counts, _ in measured], [sums for _, sums in measured]
 
-    def _count_piece(self, values: Tensor, factor: float) -> Tensor:
-        return count_keys(self._binned(_magnitudes(values.float(), factor)), _BINS)
+    def _count_piece(self, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        bits = _magnitudes(values.float(), factor)
+        return count_keys(self._binned(bits), _BINS), norms_of_each(bits, [len(bits)])
 
     def _binned(self, bits: Tensor) -> Tensor:
         """[n] int32: the bin of each element."""
@@ -203,15 +235,22 @@ class _HalfCounter:
         # Kept, because fresh memory from the system costs more than the computation.
         self._scratch = torch.empty(4, _CHUNK_ELEMENTS)
 
-    def count(self, values: Tensor, factor: float) -> Tensor:
-        """[bins] float32 of [n] ``values`` times ``factor``."""
+    def count(self, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        """[bins] and [_SUMS] float32 of [n] ``values`` times ``factor``: counts and norms."""
         counts = torch.zeros(_BINS, dtype=torch.int64)
+        flushed = subnormal = squares = 0.0
         for chunk in values.split(_CHUNK_ELEMENTS):
             *scratch, spare = self._scratch[:, : len(chunk)]
             bits = _magnitudes(chunk.float(), factor, scratch)
             upper = torch.bitwise_right_shift(bits, 16, out=spare.view(torch.int32))
             halves = torch.bincount(upper, minlength=_HALVES)
             counts.index_add_(0, self._bins, halves)
+            product = bits.view(torch.float32)
+            squares += torch.dot(product, product).item()
+            if halves[1 : (_NORMAL >> 16) + 1].any():  # often nothing is; the squares of half 0 are 0
+                flushes = halves[1 : (_KEPT >> 16) + 1].any()
+                lost, part = _squares_below(product, spare, scratch[2] if flushes else None)
+                flushed, subnormal = flushed + lost, subnormal + part
             for edge in _WITHIN_EXPONENT:
                 half = edge >> 16
                 if halves[half]:
@@ -220,7 +259,44 @@ class _HalfCounter:
                     above = _EDGES.index(edge) + 1
                     counts[above] += beyond
                     counts[above - 1] -= beyond
-        return counts.float()
+        return counts.float(), torch.tensor((flushed, subnormal, squares)).sqrt()
+
+
+def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
+    """[len(sizes) * _SUMS] float32: the norms of the first ``sizes[0]`` elements, of the next, and so on.
+
+    ``bits`` are those of non-negative float32. Six operators; never waits. NaN beside NaN or Inf.
+    """
+    magnitudes = bits.view(torch.float32)
+    small = magnitudes - torch.threshold(magnitudes, _BELOW_NORMAL, 0.0)
+    subnormal = torch.threshold(small, _LARGEST_FLUSHED, 0.0)
+    small -= subnormal
+    # A fused kernel sums blocks of 64 Ki, then these: in float32 the norm of 4 million is exact to 1e-6.
+    pieces = zip(*(each.split(list(sizes)) for each in (small, subnormal, magnitudes)), strict=True)
+    return torch.stack(torch._foreach_norm([part for piece in pieces for part in piece], 2))
+
+
+def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
+    """The same on a CPU, which would take a call for each size, from the bins of all elements."""
+    squares = bits.view(torch.float32).double().square_()
+    by_bin = torch.bincount(keys, weights=squares, minlength=segments * _BINS).view(segments, _BINS)
+    flushed, subnormal = by_bin[:, _FLUSHED].sum(1), by_bin[:, _SUBNORMAL].sum(1)
+    return torch.stack([flushed, subnormal, by_bin.sum(1)], 1).sqrt().reshape(-1).float()
+
+
+def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) -> tuple[float, float]:
+    """The sums of squares of flushed and of subnormal elements, on a CPU; two tensors are written to.
+
+    ``other`` is None if nothing is flushed.
+    """
+    large = torch.threshold_(scratch.copy_(magnitudes), _BELOW_NORMAL, 0.0)
+    small = torch.sub(magnitudes, large, out=scratch)
+    if other is None:
+        return 0.0, torch.dot(small, small).item()
+    subnormal = torch.threshold_(other.copy_(small), _LARGEST_FLUSHED, 0.0)
+    squares = torch.dot(subnormal, subnormal).item()
+    flushed = torch.sub(small, subnormal, out=small)
+    return torch.dot(flushed, flushed).item(), squares
 
 
 def count_keys(keys: Tensor, bins: int) -> Tensor:
@@ -267,7 +343,9 @@ def _magnitudes(
     return torch.clamp(bits, min=least, max=most.clamp_(min=_LARGEST), out=bits)
 
 
-def _parameter_window(name: str, counts: Sequence[float]) -> ParameterWindow:
+def _parameter_window(name: str, counts: Sequence[float], sums: Sequence[float]) -> ParameterWindow:
+    # Beside NaN or Inf there is no norm.
+    flushed, subnormal, squares = (None, None, None) if counts[-1] else sums
     return ParameterWindow(
         name=name,
         elements=int(sum(counts)),
@@ -275,16 +353,27 @@ def _parameter_window(name: str, counts: Sequence[float]) -> ParameterWindow:
         flushed=int(sum(counts[_FLUSHED])),
         subnormal=int(sum(counts[_SUBNORMAL])),
         overflowing=int(sum(counts[_OVERFLOWING])),
+        squares=squares,
+        flushed_squares=flushed,
+        subnormal_squares=subnormal,
     )
 
 
 def _worst(parameters: Iterable[ParameterWindow]) -> tuple[ParameterWindow, ...]:
-    """Parameters that lose the largest fraction of their elements first, then those with most subnormals."""
+    """Parameters with overflows first, then those whose gradient loses the largest share of its norm."""
     losing = [p for p in parameters if p.flushed or p.overflowing or p.subnormal]
-    losing.sort(
-        key=lambda p: ((p.flushed + p.overflowing) / p.elements, p.subnormal / p.elements), reverse=True
-    )
+    losing.sort(key=lambda p: (p.overflowing / p.elements, _lost(p), p.flushed / p.elements), reverse=True)
     return tuple(losing[:MAX_PARAMETERS])
+
+
+def _lost(parameter: ParameterWindow) -> float:
+    """The part of a parameter's sum of squares that underflows, in thousandths of one."""
+    if parameter.squares is None:
+        return 0.0
+    if not parameter.squares:
+        return 1.0  # float32 cannot hold squares that small
+    small = (parameter.flushed_squares or 0.0) + (parameter.subnormal_squares or 0.0)
+    return round(small / parameter.squares, 3)
 
 
 def _by_exponent(counts: Sequence[float]) -> tuple[int, tuple[int, ...]]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from amptui.engine.probes.lost_weights import infinite_names
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.readback import open_readback
 from amptui.engine.trained import Trained
-from amptui.findings import ModulesTraced
+from amptui.findings import ModulesTraced, is_old
 from amptui.records import Note, Record
 from amptui.script_signals import is_from_signal_handler
 
@@ -83,12 +84,25 @@ def _is_autocast_disabled(device_type: str) -> bool:
     return nesting > 0 and not torch.is_autocast_enabled(device_type)
 
 
+Answer = Callable[[str], object]
+"""Called once for somebody who asked, with the reason if there is no result."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """When and of what the newest float16 window was measured."""
+
+    step: int
+    seconds: float
+    precision: str
+    scale: float
+
+
 @dataclass(slots=True)
 class _TracedSteps:
     """A few traced steps in a row, until something is found."""
 
-    answers: list[Callable[[str], object]]
-    """Called once at the end for each user who asked, with the reason if nothing was found."""
+    answers: list[Answer]
     steps_left: int = TRACE_STEPS
     best: ModulesTraced | None = None
     over: bool = False
@@ -125,7 +139,10 @@ class Probes:
         self._together = gradients.together
         self._window = Float16WindowProbe(gradients)
         self._window_cadence = Cadence(WINDOW_BUDGET, free=1)
-        self._last_window: tuple[int, float] | None = None
+        self._newest_window: _Taken | None = None
+        self._window_answers: list[Answer] = []
+        """Of those who asked for a window that was not measured yet."""
+        self._window_is_old = False
         self._buffers = BufferWatch(trained.model)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
         self._buffers_trouble_step = -BUFFERS_GAP_STEPS
@@ -134,7 +151,18 @@ class Probes:
         self._traced: _TracedSteps | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS
 
-    def arm_trace(self, answer: Callable[[str], object] | None = None) -> None:
+    def arm_window(self, answer: Answer) -> None:
+        """Measure the float16 window in the next step, whatever it costs; ``answer`` gets "" or why not."""
+        self._window_answers.append(answer)
+
+    def check_age(self, step: int, precision: str, scale: float) -> None:
+        """Note whether the newest window is out of date for the step after ``step``."""
+        newest = self._newest_window
+        self._window_is_old = newest is not None and (
+            newest.precision != precision or is_old(newest.step, newest.scale, now=step, scale_now=scale)
+        )
+
+    def arm_trace(self, answer: Answer | None = None) -> None:
         """Trace the modules in the next steps; ``answer`` gets "" when that is done, or why it failed."""
         traced = self._traced
         if traced is None or traced.over or not traced.answers:
@@ -181,8 +209,13 @@ class Probes:
 
     @property
     def window_is_due(self) -> bool:
-        """Whether it is time for another float16 window."""
-        return self._enabled and self._window_cadence.due()
+        """Whether it is time for another float16 window: somebody asked, or the budget has room.
+
+        For one that is out of date the budget lends what it has not earned yet.
+        """
+        cadence = self._window_cadence
+        is_urgent = self._window_is_old and cadence.may_borrow
+        return bool(self._window_answers) or (self._enabled and (is_urgent or cadence.due()))
 
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
@@ -193,8 +226,9 @@ class Probes:
         ``window``: whether all ranks measure the float16 window now; None if it is measured when it is due.
         """
         if self.window_is_due if window is None else window:
-            with self.suppress_errors("float16 window"):
-                self._send_window(step, precision, assumed_scale=assumed_scale)
+            answers, self._window_answers = self._window_answers, []
+            with self.suppress_errors("float16 window", failed=partial(_answer, answers)):
+                self._send_window(step, precision, answers, assumed_scale=assumed_scale)
         if self._enabled and self._buffers_cadence.due():
             with self.suppress_errors("buffer check"):
                 self._send_buffers(step)
@@ -236,8 +270,10 @@ class Probes:
         """Deliver everything; waits for the device."""
         self._readback.flush()
 
-    def _send_window(self, step: int, precision: Precision, *, assumed_scale: float) -> None:
-        steps_since, seconds_since = self._since_last_window(step)
+    def _send_window(
+        self, step: int, precision: Precision, answers: list[Answer], *, assumed_scale: float
+    ) -> None:
+        steps_since, seconds_since = self._since_last_window(step, precision, assumed_scale)
         self._window_cadence.begin()
         self._readback.begin_interval()
         try:
@@ -248,10 +284,12 @@ class Probes:
 
         def deliver(counts: Sequence[float] | None, scale: float | None, seconds: float | None) -> None:
             began = time.perf_counter()
-            if counts and counts[0] < 0:
-                with self.suppress_errors("float16 window"):
+            if counts is None:
+                _answer(answers, "its results were lost")
+            elif counts and counts[0] < 0:
+                with self.suppress_errors("float16 window", failed=partial(_answer, answers)):
                     raise RuntimeError("another rank could not measure it")
-            elif counts is not None:
+            else:
                 self._emit(
                     self._window.window(
                         counts,
@@ -267,15 +305,19 @@ class Probes:
                 )
                 # The host makes the record between two steps: charge its time like the device's.
                 seconds = None if seconds is None else seconds + time.perf_counter() - began
+                _answer(answers, "")
             self._window_cadence.charge(seconds)
 
         self._push(row, precision.scale, deliver, timed=True)
 
-    def _since_last_window(self, step: int) -> tuple[int | None, float | None]:
+    def _since_last_window(
+        self, step: int, precision: Precision, scale: float
+    ) -> tuple[int | None, float | None]:
         """Steps and seconds since the previous window; remembers this one."""
-        before, now = self._last_window, time.perf_counter()
-        self._last_window = step, now
-        return (None, None) if before is None else (step - before[0], now - before[1])
+        before, now = self._newest_window, time.perf_counter()
+        self._newest_window = _Taken(step, now, precision.name, scale)
+        self._window_is_old = False
+        return (None, None) if before is None else (step - before.step, now - before.seconds)
 
     def _trace(self) -> ModuleTrace:
         return ModuleTrace(self._model, infinite_at_start=self._infinite_at_start)
@@ -333,6 +375,12 @@ class Probes:
                 deliver(values[:-1], values[-1], seconds)
 
         self._readback.push([row] if scale is None else [row, scale], split, timed=timed)
+
+
+def _answer(answers: list[Answer], trouble: str) -> None:
+    """Answer everybody who asked, once."""
+    while answers:
+        answers.pop()(trouble)
 
 
 def _rank(found: ModulesTraced) -> tuple[bool, float]:

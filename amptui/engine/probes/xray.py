@@ -88,7 +88,7 @@ def _both_passes(
         loss_scale=loss_scale,
         loss_fp32=loss_fp32,
         loss_amp=loss_amp,
-        layers=agreements(layers, rows, *gradients, output_dtypes=dtypes),
+        layers=agreements(layers, rows, *gradients, output_dtypes=dtypes, in_float16=precision == "fp16"),
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
         weights_bytes=_bytes(model.parameters()),

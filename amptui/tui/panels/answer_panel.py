@@ -17,6 +17,7 @@ from amptui.diagnosis.answer_words import (
     next_measurement,
     safe_words,
     safety_grade,
+    short_evidence,
     short_words,
     worth_words,
 )
@@ -91,6 +92,9 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     key = key_of(measured_by, screen)
     if key and what:
         phrases.append(Phrase((Word(key, Style.KEY), Word(f" {what}", Style.DIM)), 5))
+    trouble_found = answer.cause or answer.doubt
+    if trouble_found is not None and (evidence := short_evidence(trouble_found)):
+        phrases.append(Phrase((Word(evidence[0], Style.DIM),), 7))
     memory = answer.of("memory")
     if memory.value is not None:
         phrases.append(Phrase((Word(f"memory {units.ratio(memory.value)}", Style.DIM),), 6))
@@ -145,7 +149,10 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     interval = interval_words(finding)
     if interval and x + 2 + text_width(interval) <= end:
         x = canvas.text(x + 2, y, interval, Style.DIM)
-    if roomy:
+    if not roomy:
+        fits = (form for form in short_evidence(finding) if x + 2 + text_width(form) <= end)
+        canvas.text(x + 2, y, next(fits, ""), Style.DIM, width=max(0, end - x - 2), align="right")
+    else:
         at = max(x, start + min(widest, _VALUE_WIDTH)) + 2
         canvas.text(at, y, evidence_words(finding), Style.DIM, width=max(0, end - at))
 

@@ -3,11 +3,13 @@
 from amptui import units
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_facts, xray_verdict
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_scale import outlook
-from amptui.findings import Float16Window
+from amptui.findings import Float16Window, is_old
+from amptui.records import base_precision
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.panels import verdicts
+from amptui.tui.panels import pending_requests, verdicts
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import (
     GAP,
@@ -139,21 +141,43 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
     """A title that says whether float16 ran, above the histogram."""
     window = view.numerics.window
     if window is None:
-        quiet(canvas, "float16 window not measured yet")
+        quiet(canvas, _why_no_window(view))
         return
-    write(canvas, 0, 0, fitting(_window_title(window), canvas.width))
+    write(canvas, 0, 0, fitting(_window_title(view, window), canvas.width))
     draw_exponents(canvas.rows(1), window)
 
 
-def _window_title(window: Float16Window) -> list[Phrase]:
+def _why_no_window(view: SessionView) -> str:
+    if pending_requests.newest(view, "histogram") is not None:
+        return "float16 gradients: measuring …"
+    why = view.run.refuses.get("histogram") if view.run is not None else None
+    return f"float16 gradients: not measured, {why}" if why else "float16 gradients: not measured yet"
+
+
+def _window_title(view: SessionView, window: Float16Window) -> list[Phrase]:
+    """Of which step, precision and scale the histogram is, and how old."""
     at = at_scale(window.loss_scale, hypothetical=window.hypothetical)
-    cost = _cost(window)
+    age, cost = _age(view, window), _cost(window)
+    place = f"step {units.count(window.step)}"
+    if base_precision(view.precision or "") != base_precision(window.precision):
+        place += f" in {precision_label(window.precision)}"
     return [
-        Phrase((Word("float16 window"),), 2),
+        Phrase((Word("float16 gradients"),), 3 if window.hypothetical else 1),
         Phrase((Word(at, Style.FP16 | BOLD),)),
-        *([Phrase((Word(cost, Style.DIM),), 1)] if cost else []),
-        Phrase((Word(f"step {units.count(window.step)}", Style.DIM),), 3),
+        Phrase((Word(place, Style.DIM),), 2),
+        *([Phrase((age,), 0)] if age is not None else []),
+        *([Phrase((Word(cost, Style.DIM),), 4)] if cost else []),
     ]
+
+
+def _age(view: SessionView, window: Float16Window) -> Word | None:
+    """``measuring …``, or that it is old; nothing of one that is fresh."""
+    if pending_requests.newest(view, "histogram") is not None:
+        return Word("measuring …", Style.STRONG)
+    since = view.step - window.step
+    if not is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
+        return None
+    return Word(f"old: {units.count(since)} steps ago", Style.WARNING)
 
 
 def _cost(window: Float16Window) -> str:
@@ -176,7 +200,7 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
         canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Style.DIM)
     else:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])
-    gauge = verdicts.headroom_gauge(numerics.headroom, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
+    gauge = verdicts.headroom_gauge(numerics, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
     lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.min_words(numerics))]]
     lines += wrapped_phrases(outlook(numerics.outlook), Style.TEXT, canvas.width)
     write_lines(canvas, 2 + DIGIT_LINES, lines)
@@ -185,7 +209,7 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
 
 def _all_blocks(view: SessionView, width: int) -> list[Block]:
     return [
-        verdicts.headroom(view.numerics, width),
+        verdicts.headroom(view.numerics, width, beside=view.numerics.window),
         *_now_blocks(view.numerics, width),
         *_found_blocks(view, width),
     ]
@@ -203,15 +227,31 @@ def _found_blocks(view: SessionView, width: int) -> list[Block]:
     blocks: list[Block] = []
     if window is not None:
         grade, text = answer.grade("float16", window.step), window_facts(window)
-        blocks.append(verdicts.finding("float16", grade, text, width, rank=3, step=window.step))
+        blocks.append(
+            verdicts.finding(
+                "float16", grade, text, width, rank=3, about=_about(window.step, window.precision)
+            )
+        )
         blocks += verdicts.worst(window, width)
     if trace is not None:
         grade, text = answer.grade("forward", trace.step), trace_verdict(trace).text
-        blocks.append(verdicts.finding("trace", grade, text, width, rank=4, step=trace.step))
+        blocks.append(
+            verdicts.finding("trace", grade, text, width, rank=4, about=_about(trace.step, trace.precision))
+        )
     if xray is not None:
         grade, text = answer.grade("agreement", xray.step), xray_verdict(xray).text
-        blocks.append(verdicts.finding("X-ray", grade, text, width, rank=5, step=xray.step))
+        blocks.append(
+            verdicts.finding(
+                "X-ray", grade, text, width, rank=5, about=_about(xray.step, xray.precision, xray.loss_scale)
+            )
+        )
     return blocks
+
+
+def _about(step: int, precision: str, scale: float | None = None) -> str:
+    """``step 1,204 in AMP fp16 at 65,536``."""
+    at = "" if scale is None else f" at {units.count(scale)}"
+    return f"step {units.count(step)} in {precision_label(precision)}{at}"
 
 
 def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:

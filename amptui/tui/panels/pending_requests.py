@@ -5,7 +5,12 @@ from amptui.diagnosis.labels import precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import ab_comparison
 
-_NAMES: dict[RequestKind, str] = {"x-ray": "X-ray", "trace": "trace", "checkpoint": "checkpoint"}
+_NAMES: dict[RequestKind, str] = {
+    "x-ray": "X-ray",
+    "trace": "trace",
+    "histogram": "histogram",
+    "checkpoint": "checkpoint",
+}
 
 
 def newest(view: SessionView, kind: RequestKind) -> RequestMade | None:
@@ -28,7 +33,7 @@ def pending_words(view: SessionView) -> list[str]:
     elif comparison is not None and comparison.precisions:
         words.append("comparison starts at the next step …")
     kinds = [made.kind for made in view.pending]
-    probes = dict.fromkeys(_NAMES[kind] for kind in kinds if kind in ("x-ray", "trace"))
+    probes = dict.fromkeys(_NAMES[kind] for kind in kinds if kind in ("x-ray", "trace", "histogram"))
     if probes:
         when = "when training resumes" if view.state == "paused" else "with the next step"
         words.append(f"{' and '.join(probes)} {when} …")

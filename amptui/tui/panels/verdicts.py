@@ -9,7 +9,9 @@ from amptui.diagnosis.answer_words import SIGNS
 from amptui.diagnosis.float16_verdicts import at_scale
 from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence, scaler_state
 from amptui.findings import Float16Window, ParameterWindow
+from amptui.telemetry.health import judge_window
 from amptui.telemetry.scaling import ScalerVerdict
+from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import NumericsView
 from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, end_of, flowed, wrapped_phrases
 from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
@@ -29,8 +31,8 @@ _MAX_LINES = 4
 _SHARE_WIDTH = 9
 """A column's head is ``subnormal`` at most, a share has seven cells."""
 
-_ALL_COLUMNS = 50
-"""With fewer cells the subnormal column is left out, so that names have room."""
+_ALL_COLUMNS = 60
+"""With fewer cells two columns are left out, so that names have room."""
 
 
 def state_words(verdict: ScalerVerdict) -> Word | None:
@@ -43,28 +45,40 @@ def state_words(verdict: ScalerVerdict) -> Word | None:
     return Word(f"{sign} {scaler_state(verdict)}", style if style == Style.TEXT else style | BOLD)
 
 
-def headroom_style(headroom: float | None) -> int:
-    """Green with room for the next doubling, a warning without it, an error if float16 overflows."""
+def headroom_style(headroom: float | None, *, underflows: bool = False) -> int:
+    """Green with room for the next doubling, a warning without it, an error if float16 overflows.
+
+    Not green where gradients underflow: much room is no good sign then.
+    """
     if headroom is None:
         return Style.DIM
     if not headroom >= 0:
         return Style.ERROR | BOLD
-    return Style.WARNING | BOLD if headroom < _STEP_AT_STAKE else Style.GOOD | BOLD
+    if headroom < _STEP_AT_STAKE:
+        return Style.WARNING | BOLD
+    return (Style.TEXT if underflows else Style.GOOD) | BOLD
+
+
+def _style_of(headroom: float | None, numerics: NumericsView) -> int:
+    window = numerics.window
+    underflows = window is not None and judge_window(window).state in ("underflows", "all zero")
+    return headroom_style(headroom, underflows=underflows)
 
 
 def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
     """``3.2 doublings``, or that NaN and Inf leave none."""
-    headroom, style = numerics.headroom, headroom_style(numerics.headroom)
+    headroom, style = numerics.headroom, _style_of(numerics.headroom, numerics)
     if headroom is not None and not math.isfinite(headroom):
         return (Word("none", style), Word(": NaN or Inf"))
     unit = Word(" doublings" if headroom is not None else "", Style.DIM)
     return Word(units.doublings(headroom), style), unit
 
 
-def headroom_gauge(headroom: float | None, width: int) -> Gauge:
+def headroom_gauge(numerics: NumericsView, width: int) -> Gauge:
     """The fraction of ``DOUBLINGS`` that is left; empty if float16 overflows."""
+    headroom = numerics.headroom
     fraction = None if headroom is None else max(0.0, headroom / DOUBLINGS)
-    return Gauge(width, fraction, headroom_style(headroom), "full")
+    return Gauge(width, fraction, _style_of(headroom, numerics), "full")
 
 
 def at_which_scale(numerics: NumericsView) -> Word:
@@ -81,13 +95,18 @@ def min_words(numerics: NumericsView) -> tuple[Word, ...]:
         return ()
     if not math.isfinite(least):
         return (Word("NaN/Inf"), Word(" in the last 256", Style.DIM))
-    value = Word(units.doublings(least), headroom_style(least))
+    value = Word(units.doublings(least), _style_of(least, numerics))
     return Word("least ", Style.DIM), value, Word(" of the last 256", Style.DIM)
 
 
-def headroom(numerics: NumericsView, width: int) -> Block:
-    """Value, gauge and least, then the next change of the scale."""
-    words = headroom_words(numerics), (headroom_gauge(numerics.headroom, DOUBLINGS),), min_words(numerics)
+def headroom(numerics: NumericsView, width: int, *, beside: Float16Window | None = None) -> Block:
+    """Value, gauge and least, then the next change of the scale.
+
+    With its own scale where the histogram ``beside`` it is at another one.
+    """
+    at = (at_which_scale(numerics),) if beside and beside.loss_scale != numerics.headroom_scale else ()
+    gauge = headroom_gauge(numerics, DOUBLINGS)
+    words = headroom_words(numerics), at if at and at[0].text else (), (gauge,), min_words(numerics)
     flow = flowed([Phrase(each) for each in words if each], width - _LABEL_WIDTH - GAP)
     return Block(_labelled("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
 
@@ -118,39 +137,44 @@ def gradients(numerics: NumericsView, width: int) -> Block:
     return Block(_labelled("gradients", lines), 2, len(lines))
 
 
-def finding(label: str, grade: Grade, text: str, width: int, *, rank: int, step: int) -> Block:
+def finding(label: str, grade: Grade, text: str, width: int, *, rank: int, about: str) -> Block:
     """What a measurement found, with the sign that the answer on AMP gives it, and the step it is about."""
     sign, style = SIGNS[grade], GRADE_STYLES[grade]
     text_style = style if grade in ("warning", "error") else int(Style.TEXT)
-    lines = _prose(f" {text} (step {units.count(step)})", text_style, width, Word(sign, style))
+    lines = _prose(f" {text} ({about})", text_style, width, Word(sign, style))
     return Block(_labelled(label, lines), rank)
 
 
 def worst(window: Float16Window | None, width: int) -> list[Block]:
-    """The parameters that lose most in float16: their names and the shares of nonzero elements lost."""
+    """The parameters that lose most in float16: the share of the norm, and of the nonzero elements."""
     if window is None or not window.worst:
         return []
     columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
     head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
     title = Word(f"{head} worst parameters", Style.DIM)
-    lines = [[Phrase((title,)), Phrase((Word("(of nonzero)", Style.DIM),), 1)]]
+    lines = [[Phrase((title,))]]
     for parameter in window.worst:
-        nonzero = parameter.elements - parameter.zeros
         shares = [
-            Word(f"{units.share(count, nonzero):>{_SHARE_WIDTH}} ", style if count else Style.DIM)
-            for count, style in ((count_of(parameter), style) for _, count_of, style in columns)
+            Word(f"{units.share(share, 1):>{_SHARE_WIDTH}} ", style if share else Style.DIM)
+            for share, style in ((share_of(parameter), style) for _, share_of, style in columns)
         ]
         name = end_of(parameter.name, width - len(head) - 1)
         lines.append([Phrase((*shares, Word(f" {name}")))])
     return [Block(lines, 6, 2)]
 
 
-_COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], int], int], ...] = (
-    ("flushed", lambda parameter: parameter.flushed, Style.WARNING),
-    ("subnormal", lambda parameter: parameter.subnormal, Style.TEXT),
-    ("overflow", lambda parameter: parameter.overflowing, Style.ERROR | BOLD),
+def _of_nonzero(count: int, parameter: ParameterWindow) -> float | None:
+    nonzero = parameter.elements - parameter.zeros
+    return count / nonzero if nonzero > 0 else None
+
+
+_COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], float | None], int], ...] = (
+    ("underflow", underflowing_share, Style.WARNING),
+    ("flushed", lambda parameter: _of_nonzero(parameter.flushed, parameter), Style.WARNING),
+    ("subnormal", lambda parameter: _of_nonzero(parameter.subnormal, parameter), Style.TEXT),
+    ("overflow", lambda parameter: _of_nonzero(parameter.overflowing, parameter), Style.ERROR | BOLD),
 )
-"""What float16 does to a parameter's elements, how many, and the style."""
+"""The share of a parameter's norm that underflows; what float16 does to its nonzero elements; the style."""
 
 
 def _gradient(value: float | None) -> Word:

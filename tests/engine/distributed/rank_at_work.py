@@ -26,6 +26,7 @@ from amptui.answers import RequestRefused, RequestTaken
 from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
+    HistogramRequest,
     PauseRequest,
     PrecisionRequest,
     Request,
@@ -174,6 +175,7 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
         *[lambda: PauseRequest(False)] * 3,
         CheckpointRequest,
         TraceRequest,
+        HistogramRequest,
         XRayRequest,
         lambda: ComparisonRequest(("fp32", "bf16")),
         ComparisonRequest,
@@ -294,6 +296,8 @@ def _probe(run: Run) -> None:
         run.control.ask(TraceRequest())
         run.wait_for(XRayTaken, count)
         run.wait_for(ModulesTraced, count)
+    run.control.ask(HistogramRequest())
+    run.wait_for(RequestTaken, 5)
 
 
 def _xray_in_vain(run: Run) -> None:

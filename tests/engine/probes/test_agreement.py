@@ -46,9 +46,10 @@ def agree(
     *,
     loss_scale: float = 1.0,
     output_dtypes: Mapping[str, str] | None = None,
+    in_float16: bool = True,
 ) -> tuple[LayerAgreement, ...]:
     sums = on_host(layer_sums(layers, full, half, loss_scale=loss_scale))
-    return agreements(layers, sums, full, half, output_dtypes=output_dtypes or {})
+    return agreements(layers, sums, full, half, output_dtypes=output_dtypes or {}, in_float16=in_float16)
 
 
 @given(vectors, st.integers(0, 16))
@@ -60,6 +61,9 @@ def test_numbers_match_their_definitions(pair: tuple[list[float], list[float]], 
         assert (found.cosine, found.relative_error, found.lost) == (None, None, None)
         return
     assert found.relative_error == pytest.approx(((h - f).norm() / f.norm()).item(), rel=1e-9)
+    assert found.norm == pytest.approx(f.norm().item(), rel=1e-9)
+    small = f[(half * 2.0**exponent).abs() < 2.0**-14]
+    assert found.underflowing == pytest.approx((small.norm() / f.norm()).item(), rel=1e-9)
     assert found.lost == ((f != 0) & (h == 0)).sum().item() / (f != 0).sum().item()
     if h.any():
         assert found.cosine == pytest.approx((f @ h / (f.norm() * h.norm())).item(), abs=1e-9)
@@ -74,6 +78,18 @@ def test_equal_gradients_agree_exactly(values: list[float]) -> None:
     found = compared([gradient], [gradient.clone()])
     expected = (1.0, 0.0, 0.0) if gradient.any() else (None, None, None)
     assert (found.cosine, found.relative_error, found.lost) == expected
+
+
+def test_only_in_float16_do_gradients_underflow() -> None:
+    """Zero in float16, held as a subnormal, and held in full; bfloat16 has FP32's range."""
+    model = Weights(3)
+    layers, (parameter,) = layers_of(model), model.parameters()
+    full, half = torch.tensor([3.0, 4.0, 12.0]), torch.tensor([0.0, 2.0**-15, 12.0])
+    (found,) = agree(layers, {parameter: full}, {parameter: half})
+    assert found.norm == 13
+    assert found.underflowing == pytest.approx(5 / 13)
+    (found,) = agree(layers, {parameter: full}, {parameter: half}, in_float16=False)
+    assert found.underflowing is None
 
 
 def test_all_gradients_of_a_layer_count_together() -> None:

@@ -40,6 +40,34 @@ def test_measuring_stays_within_the_budget(
     assert clock.now - began - spent <= (measurements + 1) * longest_wait + step_seconds + 1e-9
 
 
+@given(st.floats(1e-3, 1.0), st.floats(1e-3, 0.1), st.floats(0.001, 0.1), st.integers(50, 400))
+def test_what_cannot_wait_is_lent_and_paid_back(
+    step_seconds: float, cost_seconds: float, budget: float, steps: int
+) -> None:
+    """However often somebody is in a hurry: never more than one measurement beyond the budget."""
+    clock = Clock()
+    cadence = Cadence(budget, free=1, clock=clock)
+    began, spent = clock.now, 0.0
+    for _ in range(steps):
+        clock.now += step_seconds
+        if cadence.may_borrow:
+            start = clock.now
+            clock.now += cost_seconds
+            cadence.measured(start)
+            spent += cost_seconds
+    assert spent >= 2 * cost_seconds
+    assert spent - 2 * cost_seconds <= budget * (clock.now - began) + 1e-9
+
+
+def test_nothing_is_lent_before_the_cost_of_the_last_one_is_known() -> None:
+    cadence = Cadence(0.1, clock=Clock())
+    assert cadence.may_borrow
+    cadence.begin()
+    assert not cadence.may_borrow
+    cadence.charge(0.1)
+    assert cadence.may_borrow
+
+
 def test_a_cheap_measurement_is_taken_at_every_step() -> None:
     clock = Clock()
     cadence = Cadence(0.005, clock=clock)

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -17,9 +18,10 @@ from amptui.engine.probes.float16_window import (
     count_by_sorting,
     count_in_kernel,
     count_keys,
+    norms_of_each,
 )
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.findings import Float16Window
+from amptui.findings import Float16Window, ParameterWindow
 
 LARGE = 1 << 14
 """Elements of a parameter that is counted by itself."""
@@ -160,6 +162,63 @@ def test_exponents_of_scaled_elements_are_counted_and_clamped(
     assert found.first_exponent + len(found.counts) - 1 >= 17
 
 
+def squares_by_numpy(numbers: Sequence[float], factor: float) -> tuple[float, float, float]:
+    """Sums of squares as numpy's own float16 has the classes: of flushed, subnormal and all elements."""
+    with np.errstate(over="ignore"):
+        scaled = np.abs(np.asarray(numbers, np.float32) * np.float32(factor))
+        half = scaled.astype(np.float16)
+    squares = scaled.astype(np.float64) ** 2
+    flushed = half == 0
+    subnormal = ~flushed & (half < np.float16(2.0**-14))
+    return squares[flushed].sum(), squares[subnormal].sum(), squares.sum()
+
+
+def squares_of(found: Float16Window | ParameterWindow) -> tuple[float | None, float | None, float | None]:
+    return found.flushed_squares, found.subnormal_squares, found.squares
+
+
+moderate = st.one_of(
+    st.sampled_from([*(edge for edge in EDGES if abs(edge) < 1e6), 0.0]),
+    st.builds(math.ldexp, st.floats(1, 2, width=32, exclude_max=True), st.integers(-40, 15)),
+)
+
+
+@lengths
+@example(numbers=[edge for edge in EDGES if abs(edge) < 1e6], factor=1.0)
+@given(numbers=st.lists(moderate, min_size=1, max_size=30), factor=st.sampled_from([1.0, 2.0**-10, 3.0, 0.1]))
+def test_squares_are_those_of_what_numpy_s_float16_flushes_and_holds_as_subnormal(
+    as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
+) -> None:
+    gradient = as_gradient(numbers)
+    found = window_of(gradient, torch.ones(1), factor=factor)
+    flushed, subnormal, squares = squares_by_numpy(gradient.tolist(), factor)
+    one = squares_by_numpy([1.0], factor)[2]
+    assert squares_of(found) == pytest.approx((flushed, subnormal, squares + one), rel=1e-5, abs=1e-30)
+    for parameter in found.worst:
+        assert squares_of(parameter) == pytest.approx((flushed, subnormal, squares), rel=1e-5, abs=1e-30)
+
+
+@given(st.lists(st.lists(moderate, max_size=9), min_size=1, max_size=5))
+def test_the_norms_of_a_gpu_are_those_of_each_segment(segments: list[list[float]]) -> None:
+    together = [number for segment in segments for number in segment]
+    bits = torch.tensor(together).abs().view(torch.int32)
+    found = norms_of_each(bits, [len(segment) for segment in segments]).square().view(-1, 3).tolist()
+    for row, segment in zip(found, segments, strict=True):
+        assert row == pytest.approx(squares_by_numpy(segment, 1.0), rel=1e-5, abs=1e-30)
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_beside_nan_and_inf_there_is_no_norm(size: int) -> None:
+    gradient, other = torch.full((size,), 2.0**-20), torch.full((size,), 2.0**-20)
+    gradient[0] = math.nan
+    found = window_of(gradient, other)
+    assert squares_of(found) == (None, None, None)
+    assert {squares_of(parameter) for parameter in found.worst} == {
+        (None, None, None),
+        (0.0, size * 2.0**-40, size * 2.0**-40),
+    }
+
+
 def test_empty_bins_outside_float16_s_range_are_left_out() -> None:
     found = window_of(torch.tensor([1.0, 2.0]))
     assert (found.first_exponent, len(found.counts)) == (-30, 48)
@@ -202,7 +261,7 @@ def test_more_elements_than_float32_counts_are_counted_exactly() -> None:
     assert window_of_model(model).elements == (1 << 24) + 3
 
 
-def test_the_worst_lose_the_largest_share_then_most_bits() -> None:
+def test_the_worst_overflow_or_lose_the_largest_share_of_their_norm() -> None:
     lost, coarse, fine = 2.0**-30, 2.0**-20, 1.0
     found = window_of(
         torch.tensor([fine, fine]),
@@ -212,7 +271,7 @@ def test_the_worst_lose_the_largest_share_then_most_bits() -> None:
         torch.tensor([1e6, lost, fine, fine]),
         torch.tensor([0.0, lost, coarse, fine]),
     )
-    assert [p.name for p in found.worst] == ["p4", "p5", "p3", "p2", "p1"]
+    assert [p.name for p in found.worst] == ["p4", "p2", "p3", "p5", "p1"]
     worst = found.worst[0]
     assert (worst.elements, worst.zeros, worst.flushed, worst.subnormal, worst.overflowing) == (4, 0, 1, 0, 1)
 

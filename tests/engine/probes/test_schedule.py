@@ -1,6 +1,7 @@
 """When the trainer looks closer, what it then tells, and that the training does not notice."""
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 
 from amptui.control import Control, PauseRequest, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
+from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS
-from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, StepTimed, XRayTaken
+from amptui.findings import OLD_STEPS, Float16Window, MemoryBreakdown, ModulesTraced, StepTimed, XRayTaken
 from amptui.records import (
     LossScaleChanged,
     NonFinite,
@@ -83,6 +85,25 @@ def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
     assert second.steps_since == second.step - first.step
     assert (second.seconds_since or 0) > (first.seconds or 0)
     assert all((window.seconds or 0) > 0 for window in log.of(Float16Window))
+
+
+class Costly(Float16WindowProbe):
+    """So dear that its budget pays for no second one in a short run."""
+
+    def measure(self, factor: float) -> Tensor:
+        time.sleep(0.2)
+        return super().measure(factor)
+
+
+def test_a_window_that_is_out_of_date_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amptui.engine.probes.schedule.Float16WindowProbe", Costly)
+    control = Control()
+    log = Log(switching(control, {5: "bf16"}))
+    train(prepare(Tiny(epochs=100_000), steps=40), log, control)
+    assert [(window.step, window.precision) for window in log.of(Float16Window)] == [(1, "fp32"), (7, "bf16")]
+    log = Log()
+    train(prepare(Tiny(epochs=100_000), steps=OLD_STEPS + 20), log)
+    assert [window.step for window in log.of(Float16Window)] == [1, OLD_STEPS + 3]
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])

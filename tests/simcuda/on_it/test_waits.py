@@ -14,12 +14,13 @@ from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
     Control,
+    HistogramRequest,
     PrecisionRequest,
     TraceRequest,
     XRayRequest,
 )
 from amptui.data.sources import Arrays
-from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.findings import Float16Window, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import EpochFinished, Note, PrecisionChanged
 from amptui.steps import StepRecord
 from tests.gpu_check.paths import waits_told
@@ -75,6 +76,20 @@ def test_no_trace_waits(precision: str) -> None:
 
     trained = run(control=control, script=script, steps=30, precision=precision)
     assert len(trained.log.of(ModulesTraced)) == 1
+    assert trained.marks.places() == NOWHERE
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_no_histogram_waits(precision: str) -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 20:
+            control.ask(HistogramRequest())
+
+    trained = run(control=control, script=script, steps=30, precision=precision)
+    (window,) = [each for each in trained.log.of(Float16Window) if each.step == 21]
+    assert (window.squares or 0) > 0
     assert trained.marks.places() == NOWHERE
 
 

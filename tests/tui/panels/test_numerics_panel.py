@@ -4,7 +4,7 @@ import pytest
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import numerics_panel
+from amptui.tui.panels import numerics_panel, verdicts
 from amptui.tui.panels.phrases import Word
 from amptui.tui.style import BOLD, Style
 from tests.tui import numerics_views, views
@@ -36,9 +36,9 @@ def with_window(view: SessionView, **changes: object) -> SessionView:
 def test_the_classic_terminal_has_it_all() -> None:
     lines = drawn(numerics_views.healthy()).lines()
     assert lines[0].split("  ")[:3] == [
-        "float16 window",
+        "float16 gradients",
         "at scale 65,536",
-        "every 32 steps, 0.90% of the time",
+        "step 1,184",
     ]
     text = "\n".join(lines)
     for line in (
@@ -48,8 +48,8 @@ def test_the_classic_terminal_has_it_all() -> None:
         "scaler     ✔ no overflow  what underflows the scaler does not notice",
         "           no skip in the last 100 steps: 1,204 without one",
         "gradients  norm 1.02  max 0.0831  NaN/Inf 0  step 1,204",
-        "  flushed subnormal  overflow  worst parameters  (of nonzero)",
-        "     3.1%     20.8%        0%  features.13.conv.weight",
+        "underflow   flushed subnormal  overflow  worst parameters",
+        "     4.0%      3.1%     20.8%        0%  features.13.conv.weight",
         "trace      ✔ nothing overflowed in 43 modules; nearest: the output of",
         "X-ray      ✔ gradients agree in 1 of 1 layers; worst features.12 0.9991;",
     ):
@@ -62,7 +62,7 @@ def test_the_headroom_is_seen_at_every_size(name: str, width: int, height: int) 
     view = numerics_views.ALL[name]()
     text = text_of(drawn(view, width, height))
     assert "headroom" in text
-    assert "float16" in text
+    assert "float16" in text or "at scale" in text
 
 
 @sizes
@@ -103,19 +103,39 @@ def test_what_is_known_is_shown_before_the_first_window(width: int, height: int)
     ("changes", "text"),
     [
         ({"steps_since": 1, "seconds": 0.000202, "seconds_since": 0.00202}, "every step, 10.0% of the time"),
-        ({"steps_since": 32, "seconds": None}, "every 32 steps  step 1,184"),
+        ({"steps_since": 32, "seconds": None}, "step 1,184  every 32 steps"),
         ({"steps_since": None, "seconds": 0.0031}, "took 3.10 ms"),
         ({"steps_since": None, "seconds": None}, "at scale 65,536  step 1,184"),
     ],
 )
 def test_the_cost_is_said_as_far_as_it_was_measured(changes: dict[str, object], text: str) -> None:
-    title = drawn(with_window(numerics_views.healthy(), **changes)).lines()[0]
+    title = drawn(with_window(numerics_views.healthy(), **changes), 100, 24).lines()[0]
     assert text in title.rstrip()
 
 
 def test_a_narrow_title_keeps_the_scale() -> None:
     title = drawn(numerics_views.in_bf16(), 36, 8).lines()[0]
     assert title.strip() == "if in float16 at 65,536  step 1,184"
+
+
+def test_a_headroom_at_another_scale_than_the_histogram_says_so() -> None:
+    view = numerics_views.healthy()
+    assert view.numerics.headroom_scale == 65536.0
+    same, another = drawn(view).lines(), drawn(with_window(view, loss_scale=1024.0)).lines()
+    assert "at scale 1,024" in another[0]
+    assert "at scale 65,536" in next(line for line in another if line.startswith("headroom"))
+    assert "at scale" not in next(line for line in same if line.startswith("headroom"))
+    wide = drawn(with_window(view, loss_scale=1024.0), 116, 36).lines()
+    assert "at scale 1,024" in wide[0]
+    assert "headroom at scale 65,536" in wide[0]
+
+
+def test_room_to_overflow_is_no_good_sign_where_gradients_underflow() -> None:
+    view = numerics_views.healthy()
+    good = verdicts.headroom_words(view.numerics)[0]
+    lost = with_window(view, subnormal_squares=1.0, squares=2.0).numerics
+    bad = verdicts.headroom_words(lost)[0]
+    assert (good.style, bad.style) == (Style.GOOD | BOLD, Style.TEXT | BOLD)
 
 
 def test_a_wide_panel_has_the_headroom_large() -> None:

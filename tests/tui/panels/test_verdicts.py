@@ -71,15 +71,15 @@ def test_headroom_is_a_warning_before_the_next_doubling_overflows(
 def test_headroom_that_was_not_measured_is_no_number() -> None:
     words = verdicts.headroom_words(NumericsView())
     assert [word.text for word in words] == ["n/a", ""]
-    assert verdicts.headroom_gauge(None, 16).fraction is None
+    assert verdicts.headroom_gauge(NumericsView(), 16).fraction is None
 
 
 @given(st.floats(allow_nan=False))
 def test_the_gauge_is_empty_without_headroom_and_never_shrinks_with_more(headroom: float) -> None:
-    fraction = verdicts.headroom_gauge(headroom, 16).fraction
+    fraction = verdicts.headroom_gauge(NumericsView(headroom=headroom), 16).fraction
     assert fraction is not None
     assert (fraction == 0) == (headroom <= 0) or 0 < headroom < 1e-300
-    assert fraction <= (verdicts.headroom_gauge(headroom + 1, 16).fraction or 0)
+    assert fraction <= (verdicts.headroom_gauge(NumericsView(headroom=headroom + 1), 16).fraction or 0)
 
 
 @pytest.mark.parametrize(
@@ -135,31 +135,39 @@ def test_gradients_take_the_lines_that_they_need() -> None:
     ],
 )
 def test_a_finding_has_the_sign_of_its_grade(grade: Grade, sign: str, styles: tuple[int, int]) -> None:
-    block = verdicts.finding("X-ray", grade, "so it is", 60, rank=1, step=1000)
+    block = verdicts.finding("X-ray", grade, "so it is", 60, rank=1, about="step 1,000")
     assert text_of(block.lines) == [f"X-ray      {sign} so it is (step 1,000)"]
     assert tuple(word.style for word in block.lines[0][-1].words) == styles
 
 
-def test_the_worst_parameters_are_told_by_shares_of_what_is_not_zero() -> None:
+def test_the_worst_parameters_are_told_by_the_norm_and_by_shares_of_what_is_not_zero() -> None:
     losing = ParameterWindow(
-        name="fc.weight", elements=200, zeros=100, flushed=50, subnormal=3, overflowing=0
+        name="fc.weight",
+        elements=200,
+        zeros=100,
+        flushed=50,
+        subnormal=3,
+        overflowing=0,
+        squares=4.0,
+        flushed_squares=0.04,
+        subnormal_squares=0.32,
     )
     window = replace(numerics_views.float16_window(-8), worst=(losing,))
     (block,) = verdicts.worst(window, 76)
     assert text_of(block.lines) == [
-        "  flushed subnormal  overflow  worst parameters  (of nonzero)",
-        "    50.0%      3.0%        0%  fc.weight",
+        "underflow   flushed subnormal  overflow  worst parameters",
+        "    30.0%     50.0%      3.0%        0%  fc.weight",
     ]
     shares = block.lines[1][0].words
-    assert [word.style for word in shares] == [Style.WARNING, Style.TEXT, Style.DIM, Style.TEXT]
+    assert [word.style for word in shares] == [*[Style.WARNING] * 2, Style.TEXT, Style.DIM, Style.TEXT]
     assert block.least == 2
 
 
 def test_a_long_name_keeps_its_end_and_a_narrow_table_its_losses() -> None:
     (block,) = verdicts.worst(numerics_views.healthy().numerics.window, 40)
     head, *rows = text_of(block.lines)
-    assert head.split()[:2] == ["flushed", "overflow"]
-    assert rows == ["     3.1%        0%  …res.13.conv.weight", "     2.3%        0%  ….batch_norm.weight"]
+    assert head.split()[:2] == ["underflow", "overflow"]
+    assert rows == ["     4.0%        0%  …res.13.conv.weight", "     2.0%        0%  ….batch_norm.weight"]
 
 
 def test_nothing_is_told_where_nothing_is_lost() -> None:
@@ -168,7 +176,7 @@ def test_nothing_is_told_where_nothing_is_lost() -> None:
 
 
 def test_a_sentence_that_is_cut_says_so() -> None:
-    block = verdicts.finding("trace", "good", "one two three four", 24, rank=1, step=7)
+    block = verdicts.finding("trace", "good", "one two three four", 24, rank=1, about="step 7")
     assert len(block.lines) == 3
     assert text_of(fitting_lines([block], 1)) == ["trace      ✔ one two…"]
     assert text_of(fitting_lines([block], 3))[-1].endswith("(step 7)")

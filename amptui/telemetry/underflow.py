@@ -1,0 +1,152 @@
+"""Underflow: the share of the gradient's norm below float16's normal range, and when that is an alarm.
+
+Counts of elements say nothing: ReLU makes zeros, and thousands of tiny elements together are no part of the
+update. What the update loses is measured by the L2 norm.
+"""
+
+import math
+from dataclasses import dataclass
+
+from amptui.findings import FLOAT16_ZONES, Float16Window, ParameterWindow, XRayTaken
+
+UNDERFLOW_SHARE = 0.25
+"""From this share on underflow is an alarm. By ``python -m tests.benchmarks.underflow`` 16 healthy models
+have 1e-6 at most in histograms and 2e-4 in X-rays, and ``unstable`` with its underflow has 1.0. Of eight
+models at ever smaller loss scales (``--scales``), below this share no gradient in float16 was off by more
+than 0.08 of FP32's, and from it on by up to 1.3."""
+
+WORST_SHARE = 0.1
+"""A parameter of whose gradient's norm a larger share underflows is named. That alone is no warning: the
+gradient of a bias before a BatchNorm is rounding noise, and may vanish completely."""
+
+EVERYWHERE_SHARE = 0.9
+"""If a larger share underflows, it does so everywhere: no place loses most."""
+
+RECOVERED_SHARE = 0.1
+"""Below this share an alarm is over, so that the next one is told again."""
+
+
+def underflowing_share(measured: Float16Window | ParameterWindow) -> float | None:
+    """sqrt((flushed + subnormal) / all), each a sum of squares of g s: the share of the L2 norm.
+
+    0 is none of it, 1 all. In a step that ran in float16 it is a lower bound: what was flushed on the way is
+    zero already. None without nonzero elements, and beside NaN or Inf.
+    """
+    if measured.squares is None or not math.isfinite(measured.squares):
+        return share_by_exponent(measured) if isinstance(measured, Float16Window) else None
+    if measured.squares <= 0.0:  # float32 cannot hold squares that small
+        return 1.0 if measured.elements > measured.zeros else None
+    small = (measured.flushed_squares or 0.0) + (measured.subnormal_squares or 0.0)
+    return min(1.0, math.sqrt(max(0.0, small) / measured.squares))
+
+
+def share_by_exponent(window: Float16Window, halvings: int = 0) -> float | None:
+    """The same from the counts, after so many halvings of the scale; for older journals too.
+
+    All elements of a bin count as equal: the share is exact to a factor of 2.
+    """
+    last = len(window.counts) - 1  # squares are relative to its, so that none exceeds a float
+    squares = [count * 4.0 ** (place - last) for place, count in enumerate(window.counts)]
+    whole = sum(squares)
+    if window.nonfinite or not 0 < whole < math.inf:
+        return None
+    normal = max(0, halvings + FLOAT16_ZONES["normal"] - window.first_exponent)
+    return min(1.0, math.sqrt(max(0.0, sum(squares[:normal])) / whole))
+
+
+def worst_parameter(window: Float16Window) -> ParameterWindow | None:
+    """The parameter of whose norm most underflows, if that is much and not the same everywhere."""
+    whole = underflowing_share(window)
+    shares = [(underflowing_share(parameter) or 0.0, parameter) for parameter in window.worst]
+    share, worst = max(shares, key=lambda pair: pair[0], default=(0.0, None))
+    return worst if share > WORST_SHARE and (whole is None or whole < EVERYWHERE_SHARE) else None
+
+
+def xray_share(xray: XRayTaken) -> float | None:
+    """The share of FP32's norm in elements that float16 held as zero or as subnormals.
+
+    Nothing is hidden: FP32 says what float16's zeros would have been. None outside float16, beside NaN or
+    Inf, and in older journals.
+    """
+    measured = [
+        (layer.norm, layer.underflowing)
+        for layer in xray.layers
+        if layer.norm is not None and layer.underflowing is not None
+    ]
+    whole = sum(norm * norm for norm, _ in measured)
+    any_nan = any(layer.cosine is not None and math.isnan(layer.cosine) for layer in xray.layers)
+    if any_nan or not 0 < whole < math.inf:
+        return None
+    small = sum(norm * share * norm * share for norm, share in measured)
+    return min(1.0, math.sqrt(small / whole))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderflowFound:
+    """Gradients underflow, or would in float16: told once, and again only after it was better."""
+
+    time: float
+    step: int
+    precision: str
+    """What the step ran in; of an X-ray what it compared with FP32."""
+    loss_scale: float | None
+    hypothetical: bool
+    """The step did not run in float16."""
+    share: float
+    """Of the gradient's norm."""
+    place: str
+    """The parameter or layer of which most underflows, if that is known."""
+
+
+@dataclass(slots=True, eq=False)
+class UnderflowWatch:
+    """Notices when underflow begins: in float16's steps, and before, in what it would be."""
+
+    _happens: bool = False
+    _would_happen: bool = False
+
+    def see_window(self, window: Float16Window) -> UnderflowFound | None:
+        """The alarm that begins with this histogram, if one does."""
+        share = None if window.overflowing else underflowing_share(window)
+        if share is None:
+            return None
+        worst = worst_parameter(window)
+        return self._see(
+            UnderflowFound(
+                time=window.time,
+                step=window.step,
+                precision=window.precision,
+                loss_scale=window.loss_scale,
+                hypothetical=window.hypothetical,
+                share=share,
+                place="" if worst is None else worst.name,
+            )
+        )
+
+    def see_xray(self, xray: XRayTaken) -> UnderflowFound | None:
+        """The alarm that begins with this X-ray, if one does: float16 ran in it."""
+        share = xray_share(xray)
+        if share is None:
+            return None
+        shares = ((layer.underflowing or 0.0, layer.name) for layer in xray.layers)
+        worst = max(shares, default=(0.0, ""))[1]
+        return self._see(
+            UnderflowFound(
+                time=xray.time,
+                step=xray.step,
+                precision=xray.precision,
+                loss_scale=xray.loss_scale,
+                hypothetical=False,
+                share=share,
+                place=worst if share < EVERYWHERE_SHARE else "",
+            )
+        )
+
+    def _see(self, found: UnderflowFound) -> UnderflowFound | None:
+        before = self._would_happen if found.hypothetical else self._happens
+        now = found.share >= (RECOVERED_SHARE if before else UNDERFLOW_SHARE)
+        if found.hypothetical:
+            self._would_happen = now
+        else:
+            self._happens = now
+        return found if now and not before else None

@@ -1,0 +1,145 @@
+"""What share of a gradient's norm underflows, and that an alarm of it is told once."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.findings import Float16Window
+from amptui.telemetry.session import Session
+from amptui.telemetry.underflow import (
+    RECOVERED_SHARE,
+    UNDERFLOW_SHARE,
+    UnderflowFound,
+    UnderflowWatch,
+    share_by_exponent,
+    underflowing_share,
+    xray_share,
+)
+from tests.telemetry import record_samples as samples
+from tests.telemetry.float16_windows import spread, squares_of
+from tests.telemetry.record_samples import layer, window, xray
+
+
+def losing(share: float, step: int = 600, **changes: Any) -> Float16Window:
+    """A window of which this share of the norm is flushed, half of its squares as subnormals."""
+    half = share**2 / 2
+    return window(step, **squares_of(flushed=half, subnormal=half), **changes)
+
+
+def test_the_share_is_of_the_norm_of_flushed_and_subnormal_elements() -> None:
+    assert underflowing_share(losing(0.31)) == pytest.approx(0.31)
+    assert underflowing_share(window(**squares_of())) == 0
+    assert underflowing_share(samples.parameter("a", **squares_of(flushed=0.09, subnormal=0.16))) == 0.5
+
+
+def test_without_elements_or_with_nan_there_is_no_share() -> None:
+    assert underflowing_share(window(nonfinite=1)) is None
+    assert underflowing_share(window(elements=0, zeros=0, counts=())) is None
+    assert underflowing_share(samples.parameter("from an older journal")) is None
+
+
+@given(
+    *(st.none() | st.floats() for _ in range(3)),
+    st.lists(st.integers(-9, 10**18), max_size=120),
+    st.integers(-(10**9), 10**9),
+)
+def test_whatever_a_journal_says_a_share_is_one(
+    squares: float | None, flushed: float | None, subnormal: float | None, counts: list[int], first: int
+) -> None:
+    """A forged number neither raises nor makes a share beyond 0 to 1."""
+    seen = window(
+        squares=squares,
+        flushed_squares=flushed,
+        subnormal_squares=subnormal,
+        counts=tuple(counts),
+        first_exponent=first,
+    )
+    layers = (
+        layer("a", 1.0, norm=squares, underflowing=flushed),
+        layer("b", 1.0, norm=1.0, underflowing=0.5),
+    )
+    for share in (underflowing_share(seen), share_by_exponent(seen, 3), xray_share(xray(layers=layers))):
+        assert share is None or 0 <= share <= 1
+
+
+def test_squares_too_small_for_float32_have_all_underflowed() -> None:
+    assert underflowing_share(window(**squares_of(whole=0.0))) == 1
+    assert underflowing_share(window(zeros=10_000, **squares_of(whole=0.0))) is None
+
+
+def test_an_older_journal_has_the_share_by_its_exponents() -> None:
+    """To a factor of two: within a bin squares differ by up to four."""
+    seen = spread({-20: 4, -18: 1, -10: 3})
+    assert seen.squares is None
+    exact = math.sqrt((4 * 4.0**-20 + 4.0**-18) / (4 * 4.0**-20 + 4.0**-18 + 3 * 4.0**-10))
+    assert underflowing_share(seen) == share_by_exponent(seen) == pytest.approx(exact)
+    assert share_by_exponent(seen, halvings=4) == pytest.approx(exact)
+    assert share_by_exponent(seen, halvings=5) == pytest.approx(1.0)
+
+
+def test_an_xray_s_share_is_that_of_all_layers_together() -> None:
+    layers = (
+        layer("small", 1.0, norm=3.0, underflowing=1.0),
+        layer("large", 1.0, norm=4.0, underflowing=0.0),
+    )
+    assert xray_share(xray(layers=layers)) == pytest.approx(0.6)
+    assert xray_share(xray(layers=(*layers, layer("bad", math.nan)))) is None
+    assert xray_share(xray(layers=(layer("from an older journal", 1.0),))) is None
+
+
+@pytest.mark.parametrize("hypothetical", [True, False])
+def test_an_alarm_is_told_once_and_again_after_it_was_better(*, hypothetical: bool) -> None:
+    watch = UnderflowWatch()
+    shares = [0.1, UNDERFLOW_SHARE, 0.9, 0.2, 0.9, RECOVERED_SHARE / 2, 0.2, 0.3, 0.3]
+    found = [
+        watch.see_window(losing(share, step, hypothetical=hypothetical)) for step, share in enumerate(shares)
+    ]
+    assert [None if each is None else each.step for each in found] == [
+        *(None, 1, None, None, None, None, None, 7, None)
+    ]
+    assert found[7] is not None
+    assert found[7].hypothetical == hypothetical
+    assert found[7].share == pytest.approx(0.3)
+
+
+def test_what_shows_no_norm_neither_raises_nor_ends_an_alarm() -> None:
+    watch = UnderflowWatch()
+    assert watch.see_window(losing(0.9)) is not None
+    assert watch.see_window(window(nonfinite=3)) is None
+    assert watch.see_window(spread({-30: 9, 19: 1})) is None
+    assert watch.see_window(losing(0.9)) is None
+
+
+def test_an_xray_raises_the_same_alarm_and_names_the_layer() -> None:
+    watch = UnderflowWatch()
+    layers = (layer("a", 1.0, norm=1.0, underflowing=0.2), layer("b", 1.0, norm=1.0, underflowing=0.9))
+    found = watch.see_xray(xray(layers=layers))
+    assert found is not None
+    assert (found.place, found.hypothetical) == ("b", False)
+    assert watch.see_window(losing(0.9, hypothetical=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("amp", "hypothetical", "alarms"), [("fp16", True, 1), ("bf16", True, 0), ("bf16", False, 1)]
+)
+def test_it_is_foretold_where_p_would_switch_to_fp16(amp: str, alarms: int, *, hypothetical: bool) -> None:
+    session = Session()
+    session.fold([samples.run(amp_precision=amp)])
+    session.fold([losing(0.5, step, hypothetical=hypothetical) for step in (1, 2, 3)])
+    view = session.view()
+    found = [event for event in view.events if isinstance(event.about, UnderflowFound)]
+    assert [event.severity for event in found] == ["warning"] * alarms
+    assert view.warnings == alarms
+
+
+def test_a_screen_that_attaches_later_is_not_told_again() -> None:
+    session, attached = Session(), Session()
+    session.fold([samples.run(), losing(0.5, hypothetical=False)])
+    attached.restore(json.loads(session.state()))
+    attached.fold([replace(losing(0.5, hypothetical=False), step=700)])
+    assert attached.view().warnings == 1
