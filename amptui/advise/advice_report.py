@@ -1,0 +1,192 @@
+"""A finished measurement with its recommendation, as lines to read and as one JSON object."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amptui import __version__, units
+from amptui.advise import advise_words
+from amptui.advise.advice import Advice
+from amptui.advise.evidence import Candidate, Evidence, compared_eagerly
+from amptui.advise.loss_race import LossRace
+from amptui.advise.paste import NAMES
+from amptui.diagnosis.labels import data_label
+from amptui.findings import PrecisionsCompared
+from amptui.request import FRAMEWORKS, Framework
+from amptui.strictjson import plain
+
+WIDTH = 80
+
+_LABEL, _BASELINE, _GAP = 10, 10, 2
+"""Cells of the table's first two columns, and between columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Everything that one command has found."""
+
+    subject: str
+    """The model or the script, as it was asked for."""
+    is_script: bool
+    evidence: Evidence
+    candidates: tuple[Candidate, ...]
+    advice: Advice
+    race: LossRace | None
+    lines: Mapping[Framework, tuple[str, ...]]
+    """What to paste."""
+    seconds: float
+    """What the measurement took, from the first step on."""
+    interrupted: bool = False
+
+    @property
+    def compared(self) -> PrecisionsCompared | None:
+        """The comparison of the steps that are not compiled."""
+        return compared_eagerly(self.evidence.view.compared)
+
+    @property
+    def missing(self) -> list[str]:
+        """What was not measured, each with its reason."""
+        return list(advise_words.not_measured(self.candidates, self.evidence.missing, self.race))
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What stands below the headline: a label and a sentence each."""
+        view = self.evidence.view
+        labelled = [
+            ("why", advise_words.reasons(self.advice, view)),
+            ("compiled", advise_words.compiling(self.candidates)),
+            ("look out", advise_words.cautions(self.advice, self.candidates, view)),
+        ]
+        return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
+
+
+def heading(found: Recommendation) -> str:
+    """``simple-cnn on H200, CIFAR-10, batch 128``."""
+    run = found.evidence.view.run
+    if run is None:
+        return found.subject
+    parts = [f"{run.model} on {run.device_name}"]
+    parts += [] if found.is_script else [data_label(run.data)]
+    if run.batch_size:
+        parts.append(f"batch {units.count(run.batch_size)}")
+    return ", ".join(parts)
+
+
+def report_lines(found: Recommendation, framework: Framework | None = None) -> list[str]:
+    """The recommendation, why, the table, what was not measured, and the lines to paste, in 80 columns.
+
+    ``framework``: only its lines, in full; None is plain PyTorch in full and the others in brief.
+    """
+    lines = [heading(found), "", *_wrapped(advise_words.headline(found.advice) + ".")]
+    if found.interrupted:
+        lines += _wrapped("Interrupted: this follows from what was measured until then.")
+    lines += [line for label, text in found.notes for line in _labelled(label, text)]
+    rows = advise_words.table_rows(found.compared, found.candidates)
+    lines += ["", *table_lines(rows)] if rows else []
+    missing = [line for text in found.missing for line in _wrapped(text, "  ", "    ")]
+    lines += ["", "not measured:", *missing] if missing else []
+    how = [line for text in advise_words.how_measured(found.compared, found.race) for line in _wrapped(text)]
+    lines += ["", *how] if how else []
+    return lines + list(_paste_lines(found, framework))
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return _wrapped(text, f"  {label}: ", " " * (len(label) + 4))
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The columns side by side; the candidates' are cut to share what 80 columns have."""
+    count = len(rows[0]) - 2
+    fitting = (WIDTH - _LABEL - _BASELINE - _GAP * (count + 1)) // count
+    widest = [max(len(row[index + 2]) for row in rows) for index in range(count)]
+    widths = [_LABEL, _BASELINE, *(min(fitting, each) for each in widest)]
+    return [_row(row, widths) for row in rows]
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = zip(row, widths, strict=True)
+    return (" " * _GAP).join(_fitted(cell, width).ljust(width) for cell, width in cells).rstrip()
+
+
+def _fitted(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
+
+
+def _paste_lines(found: Recommendation, framework: Framework | None) -> Iterator[str]:
+    lines = found.lines
+    if found.advice.reason == "weights":
+        yield from ("", "Nothing to paste: train it as it is, or with float32 weights and autocast.")
+    elif found.advice.precision == "fp32":
+        yield from ("", "Nothing to paste: FP32 is what PyTorch trains in by default.")
+    if not lines:
+        return
+    full: Framework = framework or "pytorch"
+    if full in lines:
+        yield from ("", f"{NAMES[full]}:", *(f"    {line}" for line in lines[full]))
+    if framework is None:
+        yield ""
+        width = max(map(len, NAMES.values())) + 1
+        for name in FRAMEWORKS[1:]:
+            if name in lines:
+                yield f"{NAMES[name] + ':':<{width}} {lines[name][0]}"
+                yield from (f"{'':<{width}} {line}" for line in lines[name][1:])
+
+
+# ------------------------------------------------------------------------------------------ JSON
+
+
+def report_json(found: Recommendation) -> dict[str, Any]:
+    """The same as JSON values; non-finite numbers are strings, those not measured null."""
+    view, advice = found.evidence.view, found.advice
+    run = view.run
+    content = {
+        "type": "Advice",
+        "version": __version__,
+        "subject": found.subject,
+        "model": None if run is None else run.model,
+        "machine": None if run is None else {"device": run.device, "name": run.device_name, **run.hardware},
+        "versions": None if run is None else run.versions,
+        "data": None if run is None or found.is_script else run.data,
+        "batch_size": None if run is None else run.batch_size,
+        "interrupted": found.interrupted,
+        "seconds": found.seconds,
+        "recommended": advice.precision,
+        "reason": advice.reason,
+        "about": None if advice.about is None else advice.about.precision,
+        "compile": advice.compiles,
+        "text": advise_words.headline(advice),
+        "notes": [{"label": label, "text": text} for label, text in found.notes],
+        "baseline": None if found.compared is None else next(iter(found.compared.rows), None),
+        "candidates": [_candidate(each, advice) for each in found.candidates],
+        "loss_steps": None if found.race is None else found.race.steps,
+        "not_measured": found.missing,
+        "how": list(advise_words.how_measured(found.compared, found.race)),
+        "lines": found.lines,
+    }
+    converted: dict[str, Any] = plain(content)
+    return converted
+
+
+def _candidate(candidate: Candidate, advice: Advice) -> dict[str, Any]:
+    return {
+        "precision": candidate.precision,
+        "recommended": candidate.precision == advice.precision,
+        "excluded": candidate.exclusion,
+        "measured": candidate.row,
+        "memory_ratio": candidate.memory,
+        "compiled": candidate.compiling,
+        "answer": candidate.answer,
+        "losses": candidate.losses,
+    }
