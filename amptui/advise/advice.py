@@ -99,13 +99,14 @@ def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advic
     troubled = next((each for each in candidates if troubles(each.answer)), None)
     if troubled is not None:
         return Advice(precision="fp32", reason="unsafe", about=troubled, troubles=troubles(troubled.answer))
-    if any(each.exclusion is not None and each.exclusion.kind == "slow" for each in candidates):
-        about = next(
-            each for each in candidates if each.exclusion is not None and each.exclusion.kind == "slow"
-        )
-        return Advice(precision="fp32", reason="slower", about=about)
-    excluded = all(each.exclusion is not None for each in candidates)
-    return Advice(precision="fp32", reason="nothing to compare" if excluded else "not compared")
+    excluded: tuple[tuple[str, Reason], ...] = (("weights lost", "unsafe"), ("slow", "slower"))
+    for kind, reason in excluded:
+        about = next((each for each in candidates if each.exclusion and each.exclusion.kind == kind), None)
+        if about is not None:
+            return Advice(precision="fp32", reason=reason, about=about)
+    if all(each.exclusion is not None for each in candidates):
+        return Advice(precision="fp32", reason="nothing to compare")
+    return Advice(precision=None, reason="not compared")
 
 
 def is_safe(candidate: Candidate) -> bool:

@@ -18,7 +18,7 @@ def advice_page(found: Recommendation) -> str:
 
 def _main(found: Recommendation) -> Markup:
     where = element("p", heading(found), class_="where")
-    rows = advise_words.table_rows(found.compared, found.candidates)
+    rows = advise_words.table_rows(found.view, found.candidates)
     partial = "Interrupted: this follows from what was measured until then." if found.interrupted else ""
     notes = [element("p", element("b", label), " ", text, class_="verdict") for label, text in found.notes]
     return element(

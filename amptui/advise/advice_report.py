@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amptui import __version__, units
@@ -15,6 +15,7 @@ from amptui.diagnosis.labels import data_label
 from amptui.findings import PrecisionsCompared
 from amptui.request import FRAMEWORKS, Framework
 from amptui.strictjson import plain
+from amptui.telemetry.view import SessionView
 
 WIDTH = 80
 
@@ -38,6 +39,11 @@ class Recommendation:
     seconds: float
     """What the measurement took, from the first step on."""
     interrupted: bool = False
+
+    @property
+    def view(self) -> SessionView:
+        """The view with the comparison of the steps that are not compiled."""
+        return replace(self.evidence.view, compared=self.compared)
 
     @property
     def compared(self) -> PrecisionsCompared | None:
@@ -82,7 +88,7 @@ def report_lines(found: Recommendation, framework: Framework | None = None) -> l
     if found.interrupted:
         lines += _wrapped("Interrupted: this follows from what was measured until then.")
     lines += [line for label, text in found.notes for line in _labelled(label, text)]
-    rows = advise_words.table_rows(found.compared, found.candidates)
+    rows = advise_words.table_rows(found.view, found.candidates)
     lines += ["", *table_lines(rows)] if rows else []
     missing = [line for text in found.missing for line in _wrapped(text, "  ", "    ")]
     lines += ["", "not measured:", *missing] if missing else []

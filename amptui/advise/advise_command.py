@@ -19,7 +19,7 @@ from amptui.advise.stages_shown import StagesShown
 from amptui.bench.measure import device_of, plan_precisions
 from amptui.control import Control
 from amptui.errors import AmptuiError, DeviceLostError, UsageError
-from amptui.export.exporting import refuse_own_files, write_file
+from amptui.export.exporting import refuse_own_files, refuse_unwritable, write_file
 from amptui.model_options import check_settings
 from amptui.modelspec import parse_model
 from amptui.process.measured_training import leave_at_once
@@ -42,6 +42,7 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
     """
     if request.html is not None:
         refuse_own_files([("--html", request.html)], [])
+        refuse_unwritable(request.html)
     if request.script:
         from amptui.advise.script_trial import advise_script
 
@@ -87,7 +88,6 @@ def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation,
         error = measurer.error
         race = None
         if error is None and not measurer.hangs and stop.stop_reason is None:
-            shown.comparing_losses()
             race = _race(request, measurer, evidence, stages, precisions)
         shown.clear()
     found = recommendation(request, evidence, candidate_names(request), race, seconds=stages.seconds_spent)
@@ -127,13 +127,13 @@ def _status(found: Recommendation, error: AmptuiError | None) -> int:
 
 
 def _print(found: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:
-    if request.html is not None:
-        from amptui.advise.advice_page import advice_page
-
-        write_file(request.html, advice_page(found))
     if json:
         put(json_text.dumps(report_json(found), allow_nan=False) + "\n", out)
         with suppress(OSError):  # the stream is not shared
             out.close()
-        return
-    put("".join(inert_line(out, line) for line in report_lines(found, request.framework)), out)
+    else:
+        put("".join(inert_line(out, line) for line in report_lines(found, request.framework)), out)
+    if request.html is not None:
+        from amptui.advise.advice_page import advice_page
+
+        write_file(request.html, advice_page(found))

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from amptui import units
 from amptui.advise.advice import Advice, Reason
-from amptui.advise.evidence import Candidate, Exclusion
+from amptui.advise.evidence import Candidate, Exclusion, row_of, step_seconds
 from amptui.advise.loss_race import LossRace
 from amptui.compare.trace import MEAN_STEPS
 from amptui.diagnosis.amp_answer import AmpAnswer
@@ -103,10 +103,15 @@ def _is_faster(candidate: Candidate) -> bool:
 
 
 def _trouble(advice: Advice) -> str:
+    """What speaks against it: of the answer, of its losses, or why it is left out."""
     if advice.troubles:
         return finding_words(advice.troubles[0])
-    exclusion = None if advice.about is None else advice.about.exclusion
-    return "" if exclusion is None else exclusion_words(exclusion)
+    about = advice.about
+    if about is None:
+        return ""
+    if about.exclusion is not None:
+        return exclusion_words(about.exclusion)
+    return "its loss is higher than in FP32 by more than the noise"
 
 
 def exclusion_words(why: Exclusion) -> str:
@@ -120,8 +125,6 @@ def exclusion_words(why: Exclusion) -> str:
             return why.detail or "its steps were skipped"
         case "weights lost":
             return "weights became NaN or Inf"
-        case "failed":
-            return f"its first step failed: {why.detail}"
     return why.detail
 
 
@@ -189,9 +192,16 @@ def not_measured(
         if candidate.exclusion is not None:
             yield f"{precision_label(candidate.precision)}: {_why_excluded(candidate)}"
     for what, why in missing.items():
-        yield f"{what}: {why}"
+        yield f"{_MISSING.get(what, what)}: {why}"
     if race is not None and race.why_not:
         yield f"loss in each precision: {race.why_not}"
+
+
+_MISSING = {
+    "x-ray": "agreement of the gradients",
+    "trace": "the largest outputs",
+    "comparison": "speed in alternation",
+}
 
 
 def _why_excluded(candidate: Candidate) -> str:
@@ -229,14 +239,16 @@ def _could_show(race: LossRace) -> str:
 # ------------------------------------------------------------------------------------- the table
 
 
-def table_rows(compared: PrecisionsCompared | None, candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
+def table_rows(view: SessionView, candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
     """The head and the rows of the table: FP32 and each candidate of which something was measured."""
     shown = [each for each in candidates if each.row is not None or _steps(each)]
-    baseline = next((row for row in compared.rows if row.precision == "fp32"), None) if compared else None
+    if not shown:
+        return []
     rows = [("", "FP32", *(precision_label(each.precision) for each in shown))]
-    step = "" if baseline is None else units.milliseconds(baseline.step_seconds)
-    rows.append(("step", step, *(_step_cell(each) for each in shown)))
+    steps = (step_seconds(view, "fp32"), *(each.step_seconds for each in shown))
+    rows.append(("step", *map(units.milliseconds, steps)))
     rows.append(("speed", "baseline", *(_speed_cell(each) for each in shown)))
+    baseline = row_of(view, "fp32")
     peak = None if baseline is None else baseline.peak_allocated_bytes
     if peak is not None:
         rows.append(("memory", units.number_of_bytes(peak), *(_memory_cell(each) for each in shown)))
@@ -244,16 +256,11 @@ def table_rows(compared: PrecisionsCompared | None, candidates: Sequence[Candida
         cells = [_cell(each.answer, subject) for each in shown]
         if any(cells):
             rows.append((ROW_LABELS[subject], _baseline_cell(subject, candidates), *cells))
-    return rows if shown else []
+    return rows
 
 
 def _steps(candidate: Candidate) -> int:
     return 0 if candidate.answer is None else candidate.answer.steps
-
-
-def _step_cell(candidate: Candidate) -> str:
-    row = candidate.row
-    return units.NOT_AVAILABLE if row is None else units.milliseconds(row.step_seconds)
 
 
 def _speed_cell(candidate: Candidate) -> str:

@@ -12,6 +12,8 @@ from amptui.records import AMP_PRECISIONS, EAGER_SUFFIX, base_precision
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, SessionView
 
+OTHER_WEIGHTS = "the weights are not float32"
+
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
@@ -59,6 +61,8 @@ class Candidate:
     """None for a precision without autocast: only speed and memory are in question."""
     row: PrecisionMeasured | None
     """Its row of the comparison; None if it was not compared."""
+    step_seconds: float | None
+    """Its step time in the comparison, else the median of its steps after warm-up."""
     memory: float | None
     """Its peak by FP32's."""
     exclusion: Exclusion | None = None
@@ -92,6 +96,7 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
         precision=precision,
         answer=answer,
         row=row,
+        step_seconds=step_seconds(view, precision),
         memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
         exclusion=evidence.exclusions.get(precision),
         losses=None if race is None else race.compared(precision),
@@ -128,6 +133,13 @@ def row_of(view: SessionView, precision: str) -> PrecisionMeasured | None:
     """Its row of the comparison; None without a step time."""
     rows = () if view.compared is None else view.compared.rows
     return next((row for row in rows if row.precision == precision and row.step_seconds), None)
+
+
+def step_seconds(view: SessionView, precision: str) -> float | None:
+    """A step time in the comparison, else the median of the steps after warm-up; None if neither is known."""
+    row = row_of(view, precision)
+    medians = {stats.precision: stats.median_step_seconds for stats in view.comparison.rows}
+    return medians.get(precision) if row is None else row.step_seconds
 
 
 def _compiling(compared: PrecisionsCompared | None, precision: str) -> PairCompared | None:

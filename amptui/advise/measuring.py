@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from amptui.advise.evidence import Evidence, Exclusion, row_of, view_of
+from amptui.advise.evidence import Evidence, Exclusion, step_seconds, view_of
 from amptui.advise.loss_race import LossRace, plan_race, race
 from amptui.advise.stages import BASELINE, Stages
 from amptui.compare.trace import MEAN_STEPS
@@ -113,6 +113,7 @@ class Measurer:
 
     def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> float | None:
         losses = _Losses()
+        stages.begin_losses(precision, seed + 1)
         asked = replace(
             self.request,
             precision=precision,
@@ -163,10 +164,4 @@ def _why(end: TrainingEnd, evidence: Evidence, culprit: str) -> Exclusion:
 
 def _round_seconds(evidence: Evidence, precisions: Sequence[str]) -> float:
     """What a step in each of ``precisions`` takes together, as far as it was measured."""
-    stats = {row.precision: row.median_step_seconds for row in evidence.view.comparison.rows}
-    rows = [row_of(view_of(evidence, name), name) for name in precisions]
-    seconds = [
-        (row.step_seconds if row is not None else stats.get(name)) or 0.0
-        for name, row in zip(precisions, rows, strict=True)
-    ]
-    return sum(seconds)
+    return sum(step_seconds(view_of(evidence, name), name) or 0.0 for name in precisions)

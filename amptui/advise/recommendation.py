@@ -73,6 +73,7 @@ def train_command(request: AdviseRequest, precision: str, *, compiles: bool) -> 
         "--precision": precision,
         "--amp-dtype": precision if precision in AMP_PRECISIONS else "",
         "--batch-size": training.batch_size,
+        "--accumulate": training.accumulate if training.accumulate > 1 else None,
         "--lr": training.learning_rate,
         "--clip-norm": training.clip_norm,
         "--seed": training.seed or None,

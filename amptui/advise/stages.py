@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from amptui.advise.evidence import Evidence, Exclusion
+from amptui.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
 from amptui.answers import Answer, RequestRefused
 from amptui.control import (
     KINDS,
@@ -39,16 +39,14 @@ MIN_TRIAL_STEPS = 4
 FAR_SLOWER = 10.0
 """A precision whose steps take so many times as long as the baseline's is measured no further."""
 
-PROBE_STEPS = 200
-"""Steps after which a measurement that comes by itself is waited for no longer."""
-
 TRIAL_SHARE, PROBE_SHARE = 0.15, 0.03
-"""How long a trial takes, and such a measurement is waited for, as fractions of the time budget."""
+"""How long a trial takes at most, and how long a measurement that comes by itself is waited for, as fractions
+of the time budget."""
 
 COMPARISON_SHARE, PROBES_SHARE = 0.55, 0.7
 """By when, as fractions of the time budget, the comparison and the last probes are over."""
 
-Stage = Literal["starting", "baseline", "trial", "comparing", "probing", "over"]
+Stage = Literal["starting", "baseline", "trial", "comparing", "probing", "losses", "over"]
 
 _Script = Generator[None, None, None]
 
@@ -79,16 +77,22 @@ class Stages:
         self.stage: Stage = "starting"
         self.precision = ""
         """What the stage is about."""
+        self.seed = 0
+        """Of the training that runs, from 1 on, in the stage ``losses``."""
 
     @property
     def over(self) -> bool:
         """Whether there is nothing more to ask."""
-        return self.stage == "over"
+        return self.stage in ("losses", "over")
 
     @property
     def evidence(self) -> Evidence:
         """What is measured so far."""
         return replace(self._evidence, view=self._view)
+
+    def begin_losses(self, precision: str, seed: int) -> None:
+        """From now on other trainings run, from the same start."""
+        self.stage, self.precision, self.seed = "losses", precision, seed
 
     @property
     def seconds_spent(self) -> float:
@@ -131,6 +135,9 @@ class Stages:
         yield from self._ask(TraceRequest())
         yield from self._until_told(lambda: self._evidence.window is not None)
         self._keep(BASELINE)
+        if has_other_weights(self._view):
+            for precision in tuple(self._candidates):
+                self._exclude(precision, Exclusion("not here", OTHER_WEIGHTS))
 
     def _trial(self, precision: str) -> _Script:
         """Run some steps in it: what fails, or is hopeless, is excluded."""
@@ -168,7 +175,9 @@ class Stages:
             if compared is not None and not compared.over:
                 yield from self._ask(ComparisonRequest())
             for name, why in (compared.failed if compared is not None else {}).items():
-                self._exclude(base_precision(name), Exclusion("failed", detail=why))
+                self._exclude(
+                    base_precision(name), Exclusion("failed", detail=f"its first step failed: {why}")
+                )
             if sides == [BASELINE, *self._candidates]:
                 return
 
@@ -228,7 +237,7 @@ class Stages:
 
     def _until_told(self, holds: Callable[[], bool]) -> _Script:
         """Wait for a measurement that comes by itself, but not for long."""
-        yield from self._until(holds, within=PROBE_SHARE, steps=PROBE_STEPS)
+        yield from self._until(holds, within=PROBE_SHARE)
 
     def _handle_pause(self) -> bool:
         """Go on in FP32 after a collapsed loss scale, end with lost weights; whether it was paused."""

@@ -16,47 +16,40 @@ class StagesShown:
     def __init__(self, out: TextIO) -> None:
         self._progress = Progress(out)
         self._on_terminal = out.isatty()
-        self._losses = False
-        self._trainings = 0
-
-    def comparing_losses(self) -> None:
-        """From now on the trainings are those from the same start."""
-        self._losses = True
 
     def look(self, stages: Stages, view: SessionView) -> None:
         """Show how far it is; to be called a few times a second."""
-        if view.step == 0 and not self._losses:
+        if view.step == 0 and not stages.over:
             self._progress.tell_warnings(view)
         if self._on_terminal:
-            self._progress.show(progress_words(stages, view, losses=self._losses))
+            self._progress.show(progress_words(stages, view))
 
     def clear(self) -> None:
         """Remove the line."""
         self._progress.clear()
 
 
-def progress_words(stages: Stages, view: SessionView, *, losses: bool = False) -> str:
+def progress_words(stages: Stages, view: SessionView) -> str:
     """``alternating, round 3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
-    if view.step == 0 and not losses:
+    if stages.stage == "starting":
         return view.phase.detail if view.phase is not None else ""
     left = f"at most {units.duration(max(0.0, stages.seconds_left()))} left"
-    return ", ".join(part for part in (_doing(stages, view, losses=losses), left) if part)
+    return ", ".join(part for part in (_doing(stages, view), left) if part)
 
 
-def _doing(stages: Stages, view: SessionView, *, losses: bool) -> str:
+def _doing(stages: Stages, view: SessionView) -> str:
     label = precision_label(stages.precision)
-    if losses:
-        seed = view.run.config.get("seed") if view.run is not None else None
-        which = "" if seed is None else f", seed {seed}"
-        running = precision_label(view.precision) if view.precision else ""
-        return f"the loss from the same start{which}, {running} step {units.count(view.step)}".rstrip()
     match stages.stage:
         case "comparing":
             return _alternating(view)
         case "probing":
-            return f"looking into gradients, {label}"
+            return f"looking into the gradients of {label}"
+        case "losses":
+            total = None if view.run is None else view.run.total_steps
+            steps = f", step {units.count(view.step)} of {units.count(total)}" if total else ""
+            return f"loss from the same start, seed {stages.seed} in {label}{steps}"
         case "over":
-            return "done"
+            return ""
     return f"first steps in {label}, step {units.count(view.step)}"
 
 
