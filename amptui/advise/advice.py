@@ -4,7 +4,7 @@ Every judgement is the answer's own, as the screen shows it; here they are only 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from amptui.advise.evidence import Candidate
@@ -12,6 +12,7 @@ from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding
 from amptui.diagnosis.memory_use import LITTLE_MEMORY
 from amptui.diagnosis.worth_findings import speed_state
+from amptui.findings import PairCompared
 
 Reason = Literal[
     "faster",
@@ -54,10 +55,15 @@ class Advice:
         return limit if limit is not None and limit.freshness != "never measured" else None
 
 
-def recommend(candidates: Sequence[Candidate], *, other_weights: bool = False) -> Advice:
+def recommend(
+    candidates: Sequence[Candidate],
+    *,
+    other_weights: bool = False,
+    compiling: PairCompared | None = None,
+) -> Advice:
     """What to use: the fastest precision that is safe, else one that saves memory, else FP32.
 
-    ``other_weights``: the weights are not float32.
+    ``other_weights``: the weights are not float32; ``compiling``: what ``torch.compile`` gains in FP32.
     """
     if other_weights:
         return Advice(precision="fp32", reason="weights")
@@ -71,19 +77,22 @@ def recommend(candidates: Sequence[Candidate], *, other_weights: bool = False) -
     saving = [each for each in usable if _speed(each) in ("same", "open") and _saves(each)]
     if saving:
         return _use(min(saving, key=lambda each: each.memory or 1.0), "memory")
-    return _stay(candidates, usable)
+    return replace(_stay(candidates, usable), compiles=_gains(compiling))
 
 
 def _use(candidate: Candidate, reason: Reason) -> Advice:
-    pair = candidate.compiling
-    compiles = pair is not None and speed_state(pair.speedup, pair.speedup_low, pair.speedup_high) == "faster"
     return Advice(
         precision=candidate.precision,
         reason=reason,
         about=candidate,
         cautions=troubles(candidate.answer),
-        compiles=compiles,
+        compiles=_gains(candidate.compiling),
     )
+
+
+def _gains(pair: PairCompared | None) -> bool:
+    """Whether the compiled steps are faster."""
+    return pair is not None and speed_state(pair.speedup, pair.speedup_low, pair.speedup_high) == "faster"
 
 
 def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advice:

@@ -2,13 +2,13 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from amptui import __version__, units
 from amptui.advise import advise_words
 from amptui.advise.advice import Advice
-from amptui.advise.evidence import Candidate, Evidence, compared_eagerly
+from amptui.advise.evidence import Candidate, Evidence, eagerly
 from amptui.advise.loss_race import LossRace
 from amptui.advise.paste import NAMES
 from amptui.diagnosis.labels import data_label
@@ -42,13 +42,13 @@ class Recommendation:
 
     @property
     def view(self) -> SessionView:
-        """The view with the comparison of the steps that are not compiled."""
-        return replace(self.evidence.view, compared=self.compared)
+        """The view of the steps that are not compiled."""
+        return eagerly(self.evidence.view)
 
     @property
     def compared(self) -> PrecisionsCompared | None:
-        """The comparison of the steps that are not compiled."""
-        return compared_eagerly(self.evidence.view.compared)
+        """Their comparison."""
+        return self.view.compared
 
     @property
     def missing(self) -> list[str]:
@@ -58,11 +58,11 @@ class Recommendation:
     @property
     def notes(self) -> list[tuple[str, str]]:
         """What stands below the headline: a label and a sentence each."""
-        view = self.evidence.view
+        pairs = self.evidence.view.compared.pairs if self.evidence.view.compared is not None else ()
         labelled = [
-            ("why", advise_words.reasons(self.advice, view)),
-            ("compiled", advise_words.compiling(self.candidates)),
-            ("look out", advise_words.cautions(self.advice, self.candidates, view)),
+            ("why", advise_words.reasons(self.advice, self.view)),
+            ("torch.compile", advise_words.compiling(pairs)),
+            ("look out", advise_words.cautions(self.advice, self.candidates, self.view)),
         ]
         return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
 
@@ -135,7 +135,8 @@ def _paste_lines(found: Recommendation, framework: Framework | None) -> Iterator
     if found.advice.reason == "weights":
         yield from ("", "Nothing to paste: train it as it is, or with float32 weights and autocast.")
     elif found.advice.precision == "fp32":
-        yield from ("", "Nothing to paste: FP32 is what PyTorch trains in by default.")
+        what = "" if not found.lines else " but for torch.compile"
+        yield from ("", f"Nothing to paste{what}: FP32 is what PyTorch trains in by default.")
     if not lines:
         return
     full: Framework = framework or "pytorch"

@@ -22,7 +22,8 @@ from amptui.diagnosis.bottleneck import bound_words, evidence, why_slower
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import ratio_words
-from amptui.findings import PrecisionsCompared
+from amptui.findings import PairCompared, PrecisionsCompared
+from amptui.records import EAGER_SUFFIX
 from amptui.telemetry.view import SessionView
 
 SUBJECTS: tuple[Subject, ...] = ("overflow", "forward", "float16", "agreement", "loss", "limit")
@@ -174,14 +175,12 @@ def warnings(view: SessionView) -> Iterator[str]:
             yield event_text(event)
 
 
-def compiling(candidates: Sequence[Candidate]) -> Iterator[str]:
+def compiling(pairs: Sequence[PairCompared]) -> Iterator[str]:
     """What ``torch.compile`` gained in each precision."""
-    for candidate in candidates:
-        if candidate.compiling is not None:
-            pair = candidate.compiling
+    for pair in pairs:
+        if pair.than == pair.precision + EAGER_SUFFIX:
             ratio = ratio_words(pair.speedup, pair.speedup_low, pair.speedup_high)
-            label = precision_label(candidate.precision)
-            yield f"torch.compile: {label} compiled has {ratio} the speed of {label} eager"
+            yield f"{precision_label(pair.precision)} compiled has {ratio} the speed of eager"
 
 
 def not_measured(

@@ -100,7 +100,7 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
         memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
         exclusion=evidence.exclusions.get(precision),
         losses=None if race is None else race.compared(precision),
-        compiling=_compiling(evidence.view.compared, precision),
+        compiling=compiling(evidence.view.compared, precision),
     )
 
 
@@ -112,7 +112,7 @@ def view_of(evidence: Evidence, precision: str) -> SessionView:
         # Of a step in float16, what was flushed is among its zeros: the other one counts it.
         numerics = replace(numerics, window=evidence.window)
     numerics = replace(numerics, scaler=view.numerics.scaler)
-    return replace(view, numerics=numerics, compared=compared_eagerly(view.compared))
+    return eagerly(replace(view, numerics=numerics))
 
 
 def _warns(window: Float16Window | None) -> bool:
@@ -120,13 +120,23 @@ def _warns(window: Float16Window | None) -> bool:
     return window is not None and not window.hypothetical and judge_window(window).severity != "info"
 
 
-def compared_eagerly(compared: PrecisionsCompared | None) -> PrecisionsCompared | None:
-    """A comparison of eager and compiled steps as one of the eager ones."""
+def eagerly(view: SessionView) -> SessionView:
+    """The view without the steps that were compiled, where the comparison is of both kinds."""
+    compared = view.compared
     if compared is None or not compared.baseline.endswith(EAGER_SUFFIX):
-        return compared
-    rows = [row for row in compared.rows if row.precision.endswith(EAGER_SUFFIX)]
-    eager = tuple(replace(row, precision=base_precision(row.precision)) for row in rows)
-    return replace(compared, baseline=base_precision(compared.baseline), rows=eager, pairs=())
+        return view
+    rows = tuple(
+        replace(row, precision=base_precision(row.precision))
+        for row in compared.rows
+        if row.precision.endswith(EAGER_SUFFIX)
+    )
+    timings = tuple(
+        replace(timing, precision=base_precision(timing.precision))
+        for timing in view.timings
+        if timing.precision.endswith(EAGER_SUFFIX)
+    )
+    eager = replace(compared, baseline=base_precision(compared.baseline), rows=rows, pairs=())
+    return replace(view, compared=eager, timings=timings)
 
 
 def row_of(view: SessionView, precision: str) -> PrecisionMeasured | None:
@@ -142,7 +152,8 @@ def step_seconds(view: SessionView, precision: str) -> float | None:
     return medians.get(precision) if row is None else row.step_seconds
 
 
-def _compiling(compared: PrecisionsCompared | None, precision: str) -> PairCompared | None:
+def compiling(compared: PrecisionsCompared | None, precision: str) -> PairCompared | None:
+    """Its steps compiled beside the same run eagerly; None if that was not measured."""
     sides = precision, precision + EAGER_SUFFIX
     pairs = () if compared is None else compared.pairs
     return next((pair for pair in pairs if (pair.precision, pair.than) == sides), None)

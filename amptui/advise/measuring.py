@@ -14,7 +14,7 @@ from amptui.advise.stages import BASELINE, Stages
 from amptui.compare.trace import MEAN_STEPS
 from amptui.control import StopRequest
 from amptui.engine.ab_test import MAX_ROUNDS
-from amptui.errors import AmptuiError, DeviceLostError
+from amptui.errors import AmptuiError, DeviceLostError, ExperimentError
 from amptui.modelspec import ModelSpec
 from amptui.process.measured_training import TrainingEnd, free_memory, measure_training
 from amptui.process.training import Training
@@ -54,6 +54,7 @@ class Measurer:
             evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})
             culprit = self._culprit(end, stages, left)
             if culprit is None or self.is_stopped():
+                self.error = self.error or failure(evidence)
                 return evidence, stages
             excluded = {**evidence.exclusions, culprit: _why(end, evidence, culprit)}
             left = [name for name in left if name not in excluded]
@@ -136,6 +137,13 @@ class Measurer:
             self.error = None  # of a loss that is not finite, which is the result
             return float("nan")
         return losses.final
+
+
+def failure(evidence: Evidence) -> AmptuiError | None:
+    """That the weights were lost in FP32, which no choice of a precision repairs; None if they were not."""
+    if evidence.lost_in != BASELINE:
+        return None
+    return ExperimentError(f"in FP32, {evidence.view.pause_reason}", hint="use a smaller learning rate")
 
 
 class _Losses:

@@ -16,6 +16,8 @@ NAMES: Mapping[Framework, str] = {
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
+_COMPILE = "model = torch.compile(model)"
+
 _ALLOW_TF32 = (
     'torch.backends.cuda.matmul.fp32_precision = "tf32"',
     'torch.backends.cudnn.fp32_precision = "tf32"',
@@ -35,10 +37,11 @@ class Setting:
 
 
 def lines_for(setting: Setting) -> Mapping[Framework, tuple[str, ...]]:
-    """The lines by framework; none where nothing has to be changed, as for FP32."""
+    """The lines by framework; none where nothing has to be changed, as for FP32 that is not compiled."""
     if setting.precision == "fp32":
-        return {}
-    lines = dict(_half(setting) if setting.precision in _DTYPES else _tf32())
+        lines: dict[Framework, tuple[str, ...]] = {"pytorch": (_COMPILE,)} if setting.compiles else {}
+        return lines
+    lines = dict(_half(setting) if setting.precision in _DTYPES else _tf32(setting))
     if setting.command:
         lines["amptui"] = (setting.command,)
     return lines
@@ -54,9 +57,9 @@ def _half(setting: Setting) -> Mapping[Framework, tuple[str, ...]]:
     }
 
 
-def _tf32() -> Mapping[Framework, tuple[str, ...]]:
+def _tf32(setting: Setting) -> Mapping[Framework, tuple[str, ...]]:
     return {
-        "pytorch": _ALLOW_TF32,
+        "pytorch": (*_ALLOW_TF32, *[_COMPILE] * setting.compiles),
         "lightning": _ALLOW_TF32,
         "accelerate": _ALLOW_TF32,
         "huggingface": ("TrainingArguments(tf32=True)",),
@@ -66,7 +69,7 @@ def _tf32() -> Mapping[Framework, tuple[str, ...]]:
 def _pytorch(setting: Setting) -> tuple[str, ...]:
     """A training loop as in PyTorch's documentation."""
     device, scales = setting.device_type, setting.precision == "fp16"
-    lines = ["model = torch.compile(model)"] * setting.compiles
+    lines = [_COMPILE] * setting.compiles
     lines += [f'scaler = torch.amp.GradScaler("{device}")'] * scales
     lines += [
         "for inputs, targets in batches:",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from amptui.advise.advice import recommend
 from amptui.advise.advice_report import Recommendation
-from amptui.advise.evidence import Evidence, candidates, has_other_weights
+from amptui.advise.evidence import Evidence, candidates, compiling, has_other_weights
 from amptui.advise.loss_race import LossRace
 from amptui.advise.paste import Setting, lines_for
 from amptui.advise.stages import BASELINE
@@ -40,7 +40,11 @@ def recommendation(
 ) -> Recommendation:
     """What follows from the evidence."""
     found = tuple(candidates(evidence, precisions, race))
-    advice = recommend(found, other_weights=has_other_weights(evidence.view))
+    advice = recommend(
+        found,
+        other_weights=has_other_weights(evidence.view),
+        compiling=compiling(evidence.view.compared, BASELINE),
+    )
     run = evidence.view.run
     lines = {}
     if advice.precision is not None and run is not None:

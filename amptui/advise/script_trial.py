@@ -15,6 +15,7 @@ from amptui import units
 from amptui.advise.advice_report import Recommendation
 from amptui.advise.evidence import Evidence, Exclusion
 from amptui.advise.loss_race import LossRace
+from amptui.advise.measuring import failure
 from amptui.advise.recommendation import candidate_names, recommendation
 from amptui.advise.stages import Stages
 from amptui.advise.stages_shown import StagesShown
@@ -131,8 +132,9 @@ def _measure(
         time.sleep(_LOOK_SECONDS)
     shown.clear()
     connected.client.ask(StopRequest("measured"))
-    evidence, outcome, error = stages.evidence, connected.session.view().outcome, None
+    evidence, outcome = stages.evidence, connected.session.view().outcome
     evidence = replace(evidence, exclusions={**left_out, **evidence.exclusions})
+    error = failure(evidence)
     if not stages.over and not stop.stop_reason:
         steps = units.count(view.step)
         evidence = evidence.lacking("the rest", f"the script ended after {steps} steps; let it train longer")

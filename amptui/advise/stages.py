@@ -36,6 +36,9 @@ MAX_TRIAL_STEPS = 60
 MIN_TRIAL_STEPS = 4
 """Steps in which a precision can show that it is far too slow; the first one loads kernels."""
 
+NOTICED_STEPS = 20
+"""Steps within which lost weights are noticed."""
+
 FAR_SLOWER = 10.0
 """A precision whose steps take so many times as long as the baseline's is measured no further."""
 
@@ -246,8 +249,8 @@ class Stages:
             return False
         if view.step != self._paused_at and view.pause_cause:
             self._paused_at = view.step
-            precision = base_precision(view.precision or "")
             lost = view.pause_cause == "weights"
+            precision = self._first_to_fail() if lost else "fp16"
             self._keep(precision)
             if precision in self._candidates:
                 self._exclude(precision, Exclusion("weights lost" if lost else "trouble"))
@@ -258,6 +261,13 @@ class Stages:
             asker.ask(PrecisionRequest(BASELINE))
             asker.ask(PauseRequest(paused=False))
         return True
+
+    def _first_to_fail(self) -> str:
+        """What the first of the newest steps with NaN or Inf ran in: it is noticed some steps later."""
+        view = self._view
+        steps = [each.step for each in view.events if each.kind == "nonfinite" and each.step is not None]
+        recent = [step for step in steps if step > view.step - NOTICED_STEPS]
+        return precision_at(view, min(recent)) if recent else base_precision(view.precision or "")
 
     # ---------------------------------------------------------------------------- what is known
 

@@ -198,3 +198,15 @@ class LateNaN(Mlp):
         self.calls = getattr(self, "calls", 0) + 1
         loss = functional.cross_entropy(outputs.float(), targets)
         return loss * float("nan") if outputs.dtype == torch.bfloat16 and self.calls > self.bad else loss
+
+
+class Diverging(Mlp):
+    """Its loss is NaN in every precision from the step ``bad`` on."""
+
+    bad: int = 30
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        self.calls = getattr(self, "calls", 0) + 1
+        loss = functional.cross_entropy(model(inputs).float(), targets)
+        return loss * float("nan") if self.calls > self.bad else loss

@@ -5,10 +5,20 @@ from typing import Any
 from amptui.advise.evidence import Candidate, Exclusion
 from amptui.advise.loss_race import LossesCompared, LossRace
 from amptui.diagnosis.amp_answer import AmpAnswer, Safety
-from amptui.diagnosis.amp_finding import Finding
+from amptui.diagnosis.amp_finding import Finding, Subject
 from amptui.findings import PairCompared, PrecisionMeasured
 
-SUBJECTS = ("speed", "memory", "limit", "overflow", "forward", "float16", "agreement", "loss", "weights")
+SUBJECTS: tuple[Subject, ...] = (
+    "speed",
+    "memory",
+    "limit",
+    "overflow",
+    "forward",
+    "float16",
+    "agreement",
+    "loss",
+    "weights",
+)
 
 SAME_LOSSES = ((1.0, 1.1, 0.9), (1.01, 1.08, 0.92))
 HIGHER_LOSSES = ((1.0, 1.01, 0.99), (2.0, 2.01, 1.99))
@@ -23,7 +33,7 @@ def answer(precision: str, *found: Finding, worth: Any = "unknown", safety: Safe
     given = {each.subject: each for each in found}
     findings = tuple(
         given.get(subject)
-        or Finding(subject=subject, state="not measured", grade="unknown", freshness="never measured")  # type: ignore[arg-type]
+        or Finding(subject=subject, state="not measured", grade="unknown", freshness="never measured")
         for subject in SUBJECTS
     )
     return AmpAnswer(

@@ -7,7 +7,7 @@ import pytest
 from amptui.advise.advice import Reason, is_safe, recommend
 from amptui.advise.advise_words import headline
 from amptui.advise.evidence import Candidate, Exclusion
-from tests.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding
+from tests.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding, pair
 
 NAN_LOSSES = (SAME_LOSSES[0], (1.0, float("nan")))
 
@@ -114,6 +114,8 @@ def test_compiling_is_recommended_only_where_it_was_faster() -> None:
     assert recommend([candidate("bf16", 1.5, compiling=1.2)]).compiles
     assert not recommend([candidate("bf16", 1.5, compiling=0.9)]).compiles
     assert not recommend([candidate("bf16", 1.5, compiling=1.005)]).compiles
+    slower = recommend([candidate("bf16", 0.8)], compiling=pair("fp32", 1.3))
+    assert (slower.precision, slower.compiles) == ("fp32", True)
 
 
 def test_an_excluded_precision_is_never_safe() -> None:

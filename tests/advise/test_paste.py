@@ -14,7 +14,7 @@ from amptui.request import FRAMEWORKS
 PRECISIONS = ("bf16", "fp16", "tf32")
 
 
-@pytest.mark.parametrize(("precision", "device"), product(PRECISIONS, ("cpu", "cuda")))
+@pytest.mark.parametrize(("precision", "device"), list(product(PRECISIONS, ("cpu", "cuda"))))
 def test_every_line_is_python(precision: str, device: Any) -> None:
     lines = lines_for(
         Setting(precision=precision, device_type=device, command="amptui train x", clip_norm=1.0)
@@ -26,13 +26,15 @@ def test_every_line_is_python(precision: str, device: Any) -> None:
 
 def test_fp32_needs_no_lines() -> None:
     assert lines_for(Setting(precision="fp32", device_type="cuda")) == {}
+    compiled = lines_for(Setting(precision="fp32", device_type="cuda", compiles=True))
+    assert compiled == {"pytorch": ("model = torch.compile(model)",)}
 
 
 def test_a_script_has_no_command_of_ours() -> None:
     assert "amptui" not in lines_for(Setting(precision="bf16", device_type="cpu"))
 
 
-@pytest.mark.parametrize(("precision", "clip_norm"), product(("bf16", "fp16"), (None, 0.5)))
+@pytest.mark.parametrize(("precision", "clip_norm"), list(product(("bf16", "fp16"), (None, 0.5))))
 def test_the_plain_loop_trains(precision: str, clip_norm: float | None) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
