@@ -2,10 +2,11 @@
 
 import json as json_text
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TextIO
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     import torch
 
 
+_INTERRUPTED = "interrupted before anything was measured"
+
+_Measure = Callable[[AdviseRequest, Control], tuple[Recommendation, AmptuiError | None, bool]]
+
+
 def advise(request: AdviseRequest, *, json: bool) -> int:
     """Measure, print the recommendation, and return the exit status.
 
@@ -50,9 +56,22 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
     else:
         measure = advise_model
     out = separate_stdout() if json else sys.stdout
+    try:
+        return _advise(request, measure, out, json=json)
+    finally:
+        if json:
+            with suppress(OSError):  # the stream is not shared
+                out.close()
+
+
+def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: bool) -> int:
     stop = Control()
     with StopSignals(stop.ask) as signals:
-        found, error, hangs = measure(request, stop)
+        try:
+            found, error, hangs = measure(request, stop)
+        except KeyboardInterrupt:
+            complain(_INTERRUPTED)
+            return 128 + (signals.received or SIGINT)
         found = replace(found, interrupted=signals.received is not None)
         status = 128 + signals.received if signals.received else _status(found, error)
         if error is not None and not signals.received:
@@ -60,7 +79,7 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
         if found.evidence.view.step and (error is None or found.evidence.view.compared is not None):
             _print(found, request, out, json=json)
         elif signals.received:
-            complain("interrupted before anything was measured")
+            complain(_INTERRUPTED)
     if hangs or isinstance(error, DeviceLostError):
         leave_at_once(status or 1)
     return status
@@ -129,8 +148,7 @@ def _status(found: Recommendation, error: AmptuiError | None) -> int:
 def _print(found: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:
     if json:
         put(json_text.dumps(report_json(found), allow_nan=False) + "\n", out)
-        with suppress(OSError):  # the stream is not shared
-            out.close()
+        out.flush()
     else:
         put("".join(inert_line(out, line) for line in report_lines(found, request.framework)), out)
     if request.html is not None:

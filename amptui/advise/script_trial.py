@@ -38,6 +38,9 @@ _LOOK_SECONDS = 0.1
 _PATIENCE_SECONDS = 15.0
 """How long a script may take to end that was asked to stop, and again after each signal."""
 
+_HURRIED_SECONDS = 0.5
+"""The same for one that was not measured."""
+
 _LAST_LINES = 12
 """Of the output of a script that failed."""
 
@@ -89,10 +92,17 @@ def _running(script: Script, stop: Control) -> Iterator[_Connected]:
         offspring = Offspring(spawn(script, output=output))
     finally:
         os.close(output)
+    connected, patience = None, _HURRIED_SECONDS
     try:
-        yield _connected(script, offspring, stop)
+        connected = _connected(script, offspring, stop)
+        yield connected
+        patience = _PATIENCE_SECONDS
     finally:
-        _end(offspring)
+        if connected is not None:
+            connected.client.ask(StopRequest("measured"))
+        _end(offspring, patience)
+        if connected is not None:
+            connected.client.leave("detached")
 
 
 def _connected(script: Script, offspring: Offspring, stop: Control) -> _Connected:
@@ -131,7 +141,6 @@ def _measure(
         shown.look(stages, view)
         time.sleep(_LOOK_SECONDS)
     shown.clear()
-    connected.client.ask(StopRequest("measured"))
     evidence, outcome = stages.evidence, connected.session.view().outcome
     evidence = replace(evidence, exclusions={**left_out, **evidence.exclusions})
     error = failure(evidence)
@@ -183,10 +192,10 @@ def _tell_last_lines(script: Script) -> None:
             complain(f"  {line}")
 
 
-def _end(offspring: Offspring) -> None:
+def _end(offspring: Offspring, patience_seconds: float) -> None:
     """Wait for the script to end; with ever less courtesy, for it has a session of its own."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if offspring.wait(_PATIENCE_SECONDS) is not None:
+        if offspring.wait(patience_seconds) is not None:
             return
         with suppress(ProcessLookupError):
             os.killpg(offspring.pid, number)
