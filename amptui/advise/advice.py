@@ -115,7 +115,7 @@ def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advic
             return Advice(precision="fp32", reason=reason, about=about)
     if all(each.exclusion is not None for each in candidates):
         return Advice(precision="fp32", reason="nothing to compare")
-    return Advice(precision=None, reason="not compared")
+    return Advice(precision=None, reason="not compared", about=next(iter(usable), None))
 
 
 def is_safe(candidate: Candidate) -> bool:

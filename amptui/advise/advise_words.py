@@ -66,7 +66,7 @@ _HEADLINES: Mapping[Reason, str] = {
     "open": "Stay with FP32 for now: {speed}; more --minutes decide",
     "weights": NO_AMP,
     "nothing to compare": "Stay with FP32: no other precision could be used here",
-    "not compared": "No recommendation: the speeds were not measured",
+    "not compared": "No recommendation yet: {label}, {speed}; more --minutes decide",
     "fails": "No recommendation: FP32 itself fails: {trouble}",
 }
 

@@ -120,6 +120,9 @@ def _connected(script: Script, offspring: Offspring, stop: Control) -> _Connecte
             return _Connected(script, offspring, session, client, ended)
         if offspring.status is not None:
             _tell_last_lines(script)
+            if script.folder.journal_path.exists():
+                what = f"{script.command[0]} ended after too few steps to measure"
+                raise AmptuiError(what, hint="let it train longer")
             what = f"{script.command[0]} {how_ended(offspring.status)} before amptui could watch a training"
             raise AmptuiError(what, hint=f"{_WATCH}: see demo/guide/own_loop.md")
         time.sleep(_LOOK_SECONDS)

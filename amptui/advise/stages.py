@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from amptui.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
-from amptui.answers import Answer, RequestRefused
+from amptui.answers import Answer, RequestRefused, RequestTaken
 from amptui.control import (
     KINDS,
     Asker,
@@ -22,7 +22,9 @@ from amptui.control import (
 )
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.safety_findings import FLOAT16_FAILED, precision_at
+from amptui.findings import XRayTaken
 from amptui.records import AMP_PRECISIONS, base_precision
+from amptui.telemetry.health import judge_xray
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionStats, SessionView
 
 BASELINE = "fp32"
@@ -35,6 +37,9 @@ MAX_TRIAL_STEPS = 60
 
 MIN_TRIAL_STEPS = 4
 """Steps in which a precision can show that it is far too slow; the first one loads kernels."""
+
+XRAYS = 3
+"""Batches of which the middle agreement counts, if the first one's gradients differ: a batch may be odd."""
 
 NOTICED_STEPS = 20
 """Steps within which lost weights are noticed."""
@@ -199,10 +204,24 @@ class Stages:
 
     def _probe(self, precision: str) -> _Script:
         """X-ray, trace, and the gradients of a step in ``precision``."""
-        yield from self._ask(XRayRequest())
+        xray = yield from self._xray()
         yield from self._ask(TraceRequest())
         yield from self._until_told(lambda: self._is_measured(precision))
-        self._keep(precision)
+        self._keep(precision, xray)
+
+    def _xray(self) -> Generator[None, None, XRayTaken | None]:
+        """The agreement of one batch; if its gradients differ, the middle one of several."""
+        taken: list[XRayTaken] = []
+        while len(taken) < XRAYS:
+            answer = yield from self._ask(XRayRequest())
+            newest = self._view.numerics.xray
+            if not isinstance(answer, RequestTaken) or newest is None:
+                break
+            taken.append(newest)
+            if judge_xray(taken[0]).state not in ("differ", "disagree"):
+                break
+        ranked = sorted(taken, key=_worst_cosine)
+        return ranked[len(ranked) // 2] if ranked else None
 
     # ------------------------------------------------------------------------ asking and waiting
 
@@ -306,12 +325,19 @@ class Stages:
         step = self._view.numerics.measured_step
         return step is not None and precision_at(self._view, step) == precision
 
-    def _keep(self, precision: str) -> None:
+    def _keep(self, precision: str, xray: XRayTaken | None = None) -> None:
         """Keep what was measured in ``precision``: later measurements are of others."""
-        numerics = {**self._evidence.numerics, precision: self._view.numerics}
+        newest = self._view.numerics
+        newest = newest if xray is None else replace(newest, xray=xray)
+        numerics = {**self._evidence.numerics, precision: newest}
         self._evidence = replace(self._evidence, numerics=numerics)
 
     def _exclude(self, precision: str, why: Exclusion) -> None:
         if precision in self._candidates:
             self._candidates.remove(precision)
             self._evidence = self._evidence.without(precision, why)
+
+
+def _worst_cosine(xray: XRayTaken) -> float:
+    worst = judge_xray(xray).worst
+    return 1.0 if worst is None or worst.cosine is None else worst.cosine

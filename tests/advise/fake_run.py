@@ -15,7 +15,14 @@ from amptui.control import (
     XRayRequest,
     record_of,
 )
-from amptui.findings import Float16Window, MemoryBreakdown, MemoryKind, PrecisionsCompared
+from amptui.findings import (
+    Float16Window,
+    LayerAgreement,
+    MemoryBreakdown,
+    MemoryKind,
+    PrecisionsCompared,
+    XRayTaken,
+)
 from amptui.telemetry.view import (
     EMPTY_VIEW,
     Comparison,
@@ -46,6 +53,32 @@ WINDOW = Float16Window(
 )
 
 
+def xray(step: int, cosine: float) -> XRayTaken:
+    """An X-ray whose one layer agrees so well."""
+    layer = LayerAgreement(
+        name="head", kind="Linear", elements=8, cosine=cosine, relative_error=0.1, lost=0.0, output_dtype=""
+    )
+    return XRayTaken(
+        time=0.0,
+        step=step,
+        precision="bf16",
+        loss_scale=None,
+        loss_fp32=1.0,
+        loss_amp=1.0,
+        layers=(layer,),
+        operators=(),
+        output_dtypes={},
+        weights_bytes=0,
+        gradients_bytes=0,
+        optimizer_bytes=0,
+        buffers_bytes=0,
+        saved_bytes_fp32=None,
+        saved_bytes_amp=None,
+        random=False,
+        seconds=0.0,
+    )
+
+
 @dataclass
 class FakeRun:
     """Each look is some steps later; ``step_seconds`` and ``refused`` are by precision."""
@@ -54,6 +87,8 @@ class FakeRun:
     refused: Mapping[str, tuple[Refusal, str]] = field(default_factory=dict)
     rounds_needed: int = 3
     weights_dtype: str = "float32"
+    cosines: list[float] = field(default_factory=list)
+    """Of the X-rays to come; those after them agree."""
     refuses: frozenset[str] = frozenset()
     asked: list[Request] = field(default_factory=list)
     now: float = 0.0
@@ -82,6 +117,9 @@ class FakeRun:
         elif isinstance(request, ComparisonRequest):
             self._sides, self._rounds = request.precisions, 0
             self._compare()
+        elif isinstance(request, XRayRequest):
+            taken = xray(self.view.step, self.cosines.pop(0) if self.cosines else 0.999)
+            self.view = replace(self.view, numerics=replace(self.view.numerics, xray=taken))
         elif isinstance(request, PauseRequest):
             self.view = replace(self.view, state="running", pause_cause="")
         self.view = replace(self.view, answers=(*self.view.answers, answer))
@@ -113,7 +151,7 @@ class FakeRun:
             step=step,
             switches=view.switches or (PrecisionSwitch(1, precision),),
             comparison=Comparison(rows=tuple(map(self._stats, self._steps))),
-            numerics=NumericsView(measured_step=step, window=WINDOW),
+            numerics=NumericsView(measured_step=step, window=WINDOW, xray=view.numerics.xray),
             memory=(breakdown,),
         )
         return self.view

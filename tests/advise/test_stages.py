@@ -37,6 +37,18 @@ def test_each_precision_is_tried_then_compared_then_looked_into() -> None:
     assert (evidence.exclusions, evidence.missing, evidence.lost_in) == ({}, {}, "")
 
 
+def test_the_middle_of_three_batches_counts_where_the_first_one_differs() -> None:
+    run = FakeRun(cosines=[0.3, 0.97, 0.8, 0.999])
+    stages = Stages(["bf16"], seconds=1000.0, clock=run.clock)
+    while stages.stage != "comparing":
+        stages.look(run.advance(), run)
+    asked = [short(request) for request in run.asked]
+    assert asked[:6] == ["trace", "bf16", "x-ray", "x-ray", "x-ray", "trace"]
+    taken = stages.evidence.numerics["bf16"].xray
+    assert taken is not None
+    assert taken.layers[0].cosine == 0.8
+
+
 def test_tf32_has_no_autocast_to_look_into() -> None:
     run = FakeRun()
     measure(run, "tf32")
