@@ -5,6 +5,7 @@ Every judgement is the answer's own, as the screen shows it; here they are only 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from amptui.advise.evidence import Candidate
@@ -13,6 +14,7 @@ from amptui.diagnosis.amp_finding import Finding
 from amptui.diagnosis.memory_use import LITTLE_MEMORY
 from amptui.diagnosis.worth_findings import speed_state
 from amptui.findings import PairCompared
+from amptui.records import AMP_PRECISIONS
 
 Reason = Literal[
     "faster",
@@ -101,8 +103,10 @@ def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advic
         worst = _best(unsafe)
         return Advice(precision="fp32", reason="unsafe", about=worst, troubles=troubles(worst.answer))
     reasons: tuple[Reason, ...] = ("same", "open", "slower")
-    for reason in reasons:
-        about = next((each for each in usable if _speed(each) == reason), None)
+    # What people ask about is AMP: TF32 is told of only where nothing is known of that.
+    for is_amp, reason in product((True, False), reasons):
+        of_kind = [each for each in usable if (each.precision in AMP_PRECISIONS) == is_amp]
+        about = next((each for each in of_kind if _speed(each) == reason), None)
         if about is not None:
             return Advice(precision="fp32", reason=reason, about=about)
     troubled = next((each for each in candidates if troubles(each.answer)), None)

@@ -19,8 +19,8 @@ from amptui.telemetry.view import SessionView
 
 WIDTH = 80
 
-_LABEL, _BASELINE, _GAP = 10, 10, 2
-"""Cells of the table's first two columns, and between columns."""
+_GAP = 2
+"""Cells between two columns of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,17 +113,32 @@ def _labelled(label: str, text: str) -> list[str]:
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The columns side by side; the candidates' are cut to share what 80 columns have."""
-    count = len(rows[0]) - 2
-    fitting = (WIDTH - _LABEL - _BASELINE - _GAP * (count + 1)) // count
-    widest = [max(len(row[index + 2]) for row in rows) for index in range(count)]
-    widths = [_LABEL, _BASELINE, *(min(fitting, each) for each in widest)]
-    return [_row(row, widths) for row in rows]
+    """The columns side by side; those that do not fit into 80 columns stand below, with the labels again."""
+    labels, *columns = (list(column) for column in zip(*rows, strict=True))
+    lines: list[str] = []
+    while columns:
+        shown = [labels]
+        while columns and (len(shown) == 1 or _width([*shown, columns[0]]) <= WIDTH):
+            shown.append(columns.pop(0))
+        lines += [""] * bool(lines) + _table(shown)
+    return lines
 
 
-def _row(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = zip(row, widths, strict=True)
-    return (" " * _GAP).join(_fitted(cell, width).ljust(width) for cell, width in cells).rstrip()
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) for column in columns) + _GAP * (len(columns) - 1)
+
+
+def _table(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Without the rows that say nothing; a column too wide for a table of its own is cut."""
+    first = max(map(len, columns[0]))
+    widths = [min(max(map(len, column)), WIDTH - first - _GAP) for column in columns]
+    rows = [row for row in zip(*columns, strict=True) if any(row[1:])]
+    return [
+        (" " * _GAP)
+        .join(_fitted(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
+        .rstrip()
+        for row in rows
+    ]
 
 
 def _fitted(cell: str, width: int) -> str:

@@ -8,6 +8,7 @@ from amptui.advise.advice import Advice, Reason
 from amptui.advise.evidence import Candidate, Exclusion, row_of, step_seconds
 from amptui.advise.loss_race import LossRace
 from amptui.compare.trace import MEAN_STEPS
+from amptui.compare.welch import MIN_SEEDS
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding, Subject
 from amptui.diagnosis.answer_words import (
@@ -160,6 +161,8 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
             yield f"fp16 needs the GradScaler, which skips steps now and then{count}; save its state too"
         if about.losses is None or about.losses.outcome == "not measured":
             yield "whether it ends at the loss of FP32 was not measured: `amptui compare` does that"
+        elif about.losses.outcome == "same" and len(about.losses.losses) <= MIN_SEEDS:
+            yield "two seeds show only large differences of the loss; more --minutes train more"
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
             grave = [each for each in other.answer.counted if each.grade == "error"]

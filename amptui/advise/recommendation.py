@@ -14,7 +14,7 @@ from amptui.records import AMP_PRECISIONS
 from amptui.request import AdviseRequest
 from amptui.runs.rundir import default_data_dir
 
-_CANDIDATES = ("tf32", "bf16", "fp16")
+_CANDIDATES = ("bf16", "fp16", "tf32")
 """What FP32 is compared with, in this order."""
 
 
@@ -25,7 +25,7 @@ def candidate_names(request: AdviseRequest) -> tuple[str, ...]:
     names = tuple(name for name in request.precisions if name != BASELINE)
     if not names:
         raise UsageError(
-            "nothing to compare FP32 with", hint="name one of tf32, bf16, fp16 with --precisions"
+            "nothing to compare FP32 with", hint="name one of bf16, fp16, tf32 with --precisions"
         )
     return names
 

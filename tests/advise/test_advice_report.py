@@ -8,7 +8,7 @@ import pytest
 
 from amptui.advise.advice import recommend
 from amptui.advise.advice_page import advice_page
-from amptui.advise.advice_report import WIDTH, Recommendation, report_json, report_lines
+from amptui.advise.advice_report import WIDTH, Recommendation, report_json, report_lines, table_lines
 from amptui.advise.evidence import Candidate, Evidence, Exclusion
 from amptui.advise.loss_race import LossRace
 from amptui.advise.paste import Setting, lines_for
@@ -54,6 +54,20 @@ def test_no_line_is_longer_than_80_columns() -> None:
     assert lines[2].startswith("Use AMP bf16: 1.65× the speed of FP32 (1.62 to 1.68), 0.71× its peak memory")
     assert any(line.startswith("  look out: gradients differ: 0.700") for line in lines)
     assert "  TF32: left out, TF32 needs an NVIDIA GPU" in lines
+
+
+def test_columns_that_do_not_fit_stand_below() -> None:
+    rows = [
+        ("", "FP32", "bf16", "fp16"),
+        ("speed", "baseline", "b" * 40, "c" * 40),
+        ("loss", "", "", "x" * 90),
+    ]
+    lines = table_lines(rows)
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[0].split() == ["FP32", "bf16"]
+    assert lines[2] == ""
+    assert lines[3].split() == ["fp16"]
+    assert lines[5] == "loss   " + "x" * 72 + "…"
 
 
 def test_only_one_framework_s_lines_are_printed_where_one_is_asked_for() -> None:

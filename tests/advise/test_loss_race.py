@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from amptui.advise.loss_race import MAX_SEEDS, MIN_LOSS_STEPS, LossRace, Outcome, plan_race, race
+from amptui.advise.loss_race import MAX_SEEDS, MIN_LOSS_STEPS, LossRace, Outcome, RacePlan, plan_race, race
 
 NAN = math.nan
 
@@ -80,7 +80,7 @@ def test_it_ends_when_there_is_no_time_for_another_seed() -> None:
         seconds_left=lambda: 0.5,
         clock=lambda: float(next(ticks)),
     )
-    assert found.seeds == 2
+    assert found.seeds == 3
 
 
 def test_an_interrupted_race_keeps_what_it_has() -> None:
@@ -90,8 +90,9 @@ def test_an_interrupted_race_keeps_what_it_has() -> None:
 
 
 def test_fewer_steps_are_made_where_time_is_short_and_none_where_they_would_say_nothing() -> None:
-    assert plan_race(300, 0.1, 60.0).steps == 300
-    assert plan_race(300, 0.2, 60.0).steps == 150
+    assert plan_race(300, 0.1, 90.0) == RacePlan(steps=300, seeds=3)
+    assert plan_race(300, 0.1, 60.0) == RacePlan(steps=200, seeds=3)
+    assert plan_race(300, 0.6, 60.0) == RacePlan(steps=50, seeds=2)
     assert plan_race(300, 0.001, 60.0).steps == 300
     too_slow = plan_race(300, 2.0, 60.0)
     assert too_slow.steps == 0
