@@ -15,7 +15,7 @@ from amptui.engine.distributed.launchers import variables_of, world_of
 from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.options import build_parser
 from amptui.prompt import complain, replace_closed_streams, say
-from amptui.request import BenchRequest, TrainRequest
+from amptui.request import ADVISE_LOSS_STEPS, AdviseRequest, BenchRequest, TrainRequest
 from amptui.terminal import can_show_a_screen
 
 if TYPE_CHECKING:
@@ -209,6 +209,34 @@ def _bench(options: argparse.Namespace) -> int:
     return bench(request, json=options.json)
 
 
+def _advise(options: argparse.Namespace) -> int:
+    from amptui.advise import advise
+    from amptui.runs.rundir import default_data_dir
+    from amptui.script_source import is_script
+
+    given = _given(options)
+    script = (options.model, *options.arguments) if is_script(options.model) else ()
+    if not script and options.arguments:
+        raise UsageError(f"{options.arguments[0]!r} follows a model", hint="only a script has arguments")
+    for name in (*given, *(["loss_steps"] if options.loss_steps != ADVISE_LOSS_STEPS else [])):
+        if script and name != "model":
+            option = _OPTION_NAMES.get(name, name).replace("_", "-")
+            what = f"--{option} is for models; {options.model} is a script"
+            raise UsageError(what, hint="give it in the script, or to the script after its name")
+    if "data_dir" not in given:
+        given["data_dir"] = default_data_dir()
+    request = AdviseRequest(
+        training=TrainRequest(**given),
+        script=script,
+        precisions=options.precisions,
+        minutes=options.minutes,
+        loss_steps=options.loss_steps,
+        framework=options.lines,
+        html=options.html,
+    )
+    return advise(request, json=options.json)
+
+
 def _replay(options: argparse.Namespace) -> int:
     from amptui.replay import replay
     from amptui.runs.find import find_run
@@ -259,9 +287,13 @@ def _models(_options: argparse.Namespace) -> int:
     return 0
 
 
+_OPTION_NAMES = {"learning_rate": "lr", "settings": "set", "compile_mode": "compile"}
+"""The options of fields of ``TrainRequest`` that are called otherwise."""
+
 _COMMANDS = {
     "train": _train,
     "run": _run,
+    "advise": _advise,
     "attach": _attach,
     "runs": _runs,
     "bench": _bench,

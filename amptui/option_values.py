@@ -48,6 +48,11 @@ def workers(text: str) -> int:
 
 def restarts(text: str) -> int:
     """How often to start again."""
+    return count_or_none(text)
+
+
+def count_or_none(text: str) -> int:
+    """A count; 0 is none at all."""
     return int(_number(text, int, "a whole number, 0 or more", lambda value: value >= 0, _MAX_INT))
 
 

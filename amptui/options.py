@@ -11,6 +11,7 @@ from amptui.errors import UsageError
 from amptui.option_values import (
     MAX_ROUNDS,
     absolute_path,
+    count_or_none,
     device,
     finite_float,
     frames_per_second,
@@ -27,7 +28,8 @@ from amptui.option_values import (
 )
 from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
-from amptui.request import COMPILE_MODES, PAGE_RUNS
+from amptui.request import ADVISE_LOSS_STEPS, ADVISE_MINUTES, COMPILE_MODES, FRAMEWORKS, PAGE_RUNS
+from amptui.script_source import is_script
 
 _PRECISION_HELP = "precision to start in; ieee is FP32 without TF32 (default: fp32)"
 
@@ -45,11 +47,32 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
+    splits_script = False
+    """Whether what follows a script is the script's own."""
+
     # argparse's own overloads differ in the type of the namespace only.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None and self.splits_script:
+            args, own = self._split(args)
+            options, unknown = super().parse_known_args(_with_compile_mode(args), namespace)
+            options.arguments = [*options.arguments, *own]
+            return options, unknown
         if args is not None and "--compile" in self._option_string_actions:
             args = _with_compile_mode(args)
         return super().parse_known_args(args, namespace)
+
+    def _split(self, words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """The words up to a script that is the first argument, and those after it."""
+        taken = 0
+        for place, word in enumerate(words):
+            if taken:
+                taken -= 1
+            elif word.startswith("-") and word != "-":
+                action = self._option_string_actions.get(word)
+                taken = int(action is not None and action.nargs is None)
+            else:
+                return (words[: place + 1], words[place + 1 :]) if is_script(word) else (words, ())
+        return words, ()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -67,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_script(commands.add_parser("run", help="run a script of yours and watch its training"))
     _add_attach(commands.add_parser("attach", help="watch a live run from any terminal"))
     _add_runs(commands.add_parser("runs", help="list runs and their status"))
+    _add_advise(commands.add_parser("advise", help="recommend a precision for a model or a script"))
     _add_bench(commands.add_parser("bench", help="benchmark a model in every precision"))
     _add_replay(commands.add_parser("replay", help="play back a recorded run"))
     _add_compare(commands.add_parser("compare", help="compare runs: curves, figures, final losses"))
@@ -203,6 +227,58 @@ def _add_runs(runs: argparse.ArgumentParser) -> None:
         "--all", dest="limit", action="store_const", const=sys.maxsize, help="list all runs"
     )
     runs.add_argument("--json", action="store_true", help="write one JSON line for each run")
+
+
+def _add_advise(advise: argparse.ArgumentParser) -> None:
+    advise.usage = "amptui advise [options] (MODEL | SCRIPT [ARGUMENT ...])"
+    advise.description = (
+        "Recommend FP32, bf16 or fp16 for a model or a script, from measurements: speed, memory, overflow, "
+        "underflow, agreement of the gradients, and the loss from the same start. Nothing is saved. A SCRIPT "
+        "calls amptui.watch() or a framework's integration; it is run, and stopped after the measurement."
+    )
+    advise.epilog = "Options come before a SCRIPT: what follows it are its own arguments."
+    assert isinstance(advise, _Parser), "made by the parser's own class"
+    advise.splits_script = True
+    _add_model(advise)
+    rest = advise.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the script's own arguments")
+    rest.required = False
+    add = advise.add_argument_group("measurement").add_argument
+    add(
+        "--minutes",
+        type=positive_float,
+        default=ADVISE_MINUTES,
+        metavar="X",
+        help=f"measure for X minutes at most, from the first step on (default: {ADVISE_MINUTES:g})",
+    )
+    add(
+        "--precisions",
+        type=precisions,
+        metavar="A,B,...",
+        help="precisions to compare with FP32 (default: all that are useful here)",
+    )
+    add(
+        "--loss-steps",
+        type=count_or_none,
+        default=ADVISE_LOSS_STEPS,
+        metavar="N",
+        help="compare the loss after N steps from the same start, with several seeds; 0: do not (default: "
+        f"{ADVISE_LOSS_STEPS})",
+    )
+    add = advise.add_argument_group("model and device, not for a SCRIPT").add_argument
+    add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")
+    add("--accumulate", type=positive_int, metavar="N", help="accumulate N batches per optimizer step")
+    _add_recipe(add)
+    _add_device(add)
+    _add_speed(add)
+    _add_data(add)
+    add = advise.add_argument_group("output").add_argument
+    add(
+        "--lines",
+        choices=FRAMEWORKS,
+        help="print the lines to paste for one of these (default: PyTorch in full, the others in brief)",
+    )
+    add("--json", action="store_true", help="write one JSON object to standard output")
+    add("--html", type=path, metavar="FILE", help="write a self-contained page to share")
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:

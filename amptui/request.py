@@ -15,6 +15,14 @@ SAFETENSORS = ".safetensors"
 PAGE_RUNS = 100
 """Runs that are listed in a pipe, a file or JSON if the command line sets no limit."""
 
+ADVISE_MINUTES, ADVISE_LOSS_STEPS = 3.0, 300
+"""How long a measurement for a recommendation takes at most; the steps after which losses are compared."""
+
+Framework = Literal["pytorch", "lightning", "accelerate", "huggingface", "amptui"]
+"""What lines to paste are for."""
+
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
+
 HANG_SECONDS = 600.0
 """A rank that makes all others wait so long is given up, unless the command line says otherwise."""
 
@@ -149,3 +157,22 @@ class BenchRequest:
     """Rounds at most, each with a block of steps of every precision; None leaves that to the intervals."""
     run_dir: Path | None = None
     """Where the runs are kept; None keeps none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviseRequest:
+    """What a recommendation is asked for: a model as ``training`` has it, or a script."""
+
+    training: TrainRequest
+    """Of a script only its name counts, which is the first word of ``script``."""
+    script: tuple[str, ...] = ()
+    """The script and its arguments; empty for a model."""
+    precisions: tuple[str, ...] | None = None
+    """What FP32 is compared with; None is all that pay to be looked at here."""
+    minutes: float
+    """What the measurement takes at most, from the first step on."""
+    loss_steps: int
+    """Steps of each training from the same start; 0 compares no losses."""
+    framework: Framework | None = None
+    """Whose lines to paste are printed; None is all."""
+    html: Path | None = None

@@ -1,14 +1,11 @@
 """Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
-import gc
 import json as json_text
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,13 +20,13 @@ from amptui.errors import AmptuiError, DataError, DeviceError, DeviceLostError, 
 from amptui.findings import ModelCompiled
 from amptui.model_options import check_settings
 from amptui.modelspec import ModelSpec, parse_model
+from amptui.process.measured_training import free_memory, leave_at_once, measure_training
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
-from amptui.process.training import Training, follow, wire
+from amptui.process.training import Training
 from amptui.prompt import complain, put
 from amptui.records import PRECISIONS, Record
 from amptui.request import BenchRequest, TrainRequest
-from amptui.runs.rundir import create_run_dir
 from amptui.text import inert_line
 
 if TYPE_CHECKING:
@@ -86,11 +83,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
         _print(found, out, json=json)
     status = 128 + signals.received if signals.received else _status(ended)
     if any(end.hangs or isinstance(end.error, DeviceLostError) for end in ended):
-        # A thread inside torch, or pinned memory after a kernel's failure, would abort Python's exit.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(status or 1)
+        leave_at_once(status or 1)
     return status
 
 
@@ -105,7 +98,7 @@ def plan_precisions(asked: Sequence[str] | None, device: "torch.device", *, comp
     if asked is not None:
         left_out = {name: left_out[name] for name in asked if name in left_out}
     elif device.type == "cpu":
-        left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | _slow_float16()
+        left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
     wanted = tuple(dict.fromkeys(PRECISIONS if asked is None else asked))
     precisions = tuple(name for name in wanted if name not in left_out)
     if len(precisions) < (1 if compiles else 2):
@@ -132,17 +125,23 @@ def float16_slowdown(size: int = 512) -> float:
 
 
 def _make_plan(request: BenchRequest) -> Plan:
+    device = device_of(request.training)
+    return plan_precisions(request.precisions, device, compiles=request.training.compile_mode is not None)
+
+
+def device_of(training: TrainRequest) -> "torch.device":
+    """The device that it trains on. Raises ``AmptuiError`` if torch cannot be imported."""
     try:
         import torch  # noqa: F401 - a second attempt would raise another error
     except Exception as error:
         raise torch_failed(error) from error
     from amptui.engine.setup import choose_device
 
-    device = choose_device(request.training.device)
-    return plan_precisions(request.precisions, device, compiles=request.training.compile_mode is not None)
+    return choose_device(training.device)
 
 
-def _slow_float16() -> dict[str, str]:
+def slow_float16() -> dict[str, str]:
+    """``fp16`` with the reason, if this CPU is much slower in float16; else nothing."""
     times = float16_slowdown()
     if times < SLOW:
         return {}
@@ -176,7 +175,7 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
             )
             end = _measure(training, spec, plan, folder, watch)
             ended.append(end)
-            _free_memory()
+            free_memory()
             if end.error is not None:
                 batch = f"batch {batch_size}: " if batch_size is not None else ""
                 complain(f"{batch}{end.error}")
@@ -187,29 +186,28 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
 
 def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, watch: "_Watch") -> _Ended:
     """Train like any run, until the precisions are compared."""
-    from amptui.engine.precision import Tf32Flags
-
-    run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
     compiling = _Compiling()
-    with wire(request, spec, run_dir, listeners=[compiling]) as training:
+
+    def begin(training: Training) -> None:
         training.control.ask(ComparisonRequest(plan.precisions, eager=request.compile_mode is not None))
         watch.progress.begin()
-        training.start()
-        follow(training, partial(watch.look, training))
-        in_time = training.stopping.wait(hurried=lambda: watch.stop.stop_reason is not None)
-        training.close()
-    # A run leaves the flags of its last precision, which the next one would take for torch's defaults.
-    flags.apply()
+
+    end = measure_training(
+        request,
+        spec,
+        folder,
+        begin=begin,
+        look=watch.look,
+        hurried=lambda: watch.stop.stop_reason is not None,
+        listeners=[compiling],
+    )
     watch.progress.clear()
-    error = training.thread.error
-    if not in_time:
-        error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
-    view = training.recording.view()
+    view, error = end.view, end.error
     batch_size = view.run.batch_size if view.run is not None else request.batch_size
     measured = Measured(
         batch_size=batch_size, view=view, error=str(error or ""), compile_seconds=compiling.seconds
     )
-    return _Ended(measured=measured, error=error, hangs=not in_time)
+    return _Ended(measured=measured, error=error, hangs=end.hangs)
 
 
 class _Compiling:
@@ -240,15 +238,6 @@ class _Watch:
             training.control.ask(StopRequest(self.stop.stop_reason))
         elif view.compared is not None and view.compared.over:
             training.control.ask(StopRequest("compared"))
-
-
-def _free_memory() -> None:
-    """Free the memory of the previous training."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _print(found: Bench, out: TextIO, *, json: bool) -> None:

@@ -37,20 +37,27 @@ class Progress:
 
     def update(self, view: SessionView) -> None:
         """Show the progress; to be called a few times a second."""
+        self.tell_warnings(view)
+        # Before the first step the text changes rarely: print each change.
+        self.show(progress_text(view), each=view.step == 0)
+
+    def tell_warnings(self, view: SessionView) -> None:
+        """Write the new events that are warnings or errors as lines that stay."""
         fresh = [event for event in reversed(view.events) if event.number > self._warned]
         self._warned = max((event.number for event in fresh), default=self._warned)
         for event in fresh:
             if event.severity != "info" and event.kind != "failed":  # that one is reported as an error
                 self.line(event_line(event))
-        text = progress_text(view)
+
+    def show(self, text: str, *, each: bool = False) -> None:
+        """Show ``text`` instead of what was shown; elsewhere than on a terminal now and then, or ``each``."""
         if not text or text == self._told:
             return
         if self._on_terminal:
             columns = shutil.get_terminal_size().columns
             self._rewrite(f"\r{_cut(printable(text), columns - 1)}\x1b[K")
         elif time.monotonic() >= self._due:
-            # Before the first step the text changes rarely: print each change.
-            self._due = time.monotonic() + _LINE_INTERVAL_SECONDS if view.step else 0.0
+            self._due = 0.0 if each else time.monotonic() + _LINE_INTERVAL_SECONDS
             self._gone = self._gone or not write_line(self.out, text)
         self._told = text
 

@@ -5,7 +5,7 @@ the plain output, the summary, the page, ``--json``. What happened outweighs wha
 steps were skipped or the loss was NaN, no measurement of a single step calls float16 safe.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -55,6 +55,12 @@ class AmpAnswer:
                 return finding
         raise KeyError(subject)
 
+    @property
+    def counted(self) -> tuple[Finding, ...]:
+        """What makes its precision safe or not, the gravest subject first."""
+        findings = (self.of(subject) for subject in SAFETY_SUBJECTS)
+        return tuple(finding for finding in findings if finding.about in ("", self.precision))
+
     def grade(self, subject: Subject, step: int) -> Grade:
         """What the answer makes of a measurement of ``step``; ``neutral`` if it follows from another one."""
         matching = (finding for finding in self.findings if finding.subject == subject)
@@ -84,13 +90,21 @@ def _codec() -> Codec[AmpAnswer]:
     return Codec(AmpAnswer)
 
 
-def amp_answer(view: SessionView) -> AmpAnswer:
-    """The answer for a view: the precision in question, a finding of each subject, and what follows."""
-    precision = precision_in_question(view)
+def amp_answer(
+    view: SessionView, precision: str | None = None, *, measured: Sequence[Finding] = ()
+) -> AmpAnswer:
+    """The answer for a view: the precision in question, a finding of each subject, and what follows.
+
+    ``precision`` asks for another one than that in question; what was ``measured`` outside of the run takes
+    the place of the run's own finding on the same subject.
+    """
+    precision = precision or precision_in_question(view)
     if precision is None:
         return AmpAnswer(step=view.step, precision=None, baseline="", steps=0)
     question = Question(view, precision)
-    findings = (*worth_findings(question), *safety_findings(question))
+    others = {finding.subject: finding for finding in measured}
+    own = (*worth_findings(question), *safety_findings(question))
+    findings = tuple(others.get(finding.subject, finding) for finding in own)
     answer = AmpAnswer(
         step=view.step,
         precision=precision,
@@ -152,11 +166,7 @@ _TROUBLES: Mapping[Subject, tuple[str, ...]] = {
 
 def _safety(answer: AmpAnswer) -> tuple[Safety, Finding | None]:
     """The gravest trouble, what happened before what would happen; else how well safety is known."""
-    counted = [
-        finding
-        for subject in SAFETY_SUBJECTS
-        if (finding := answer.of(subject)).about in ("", answer.precision)
-    ]
+    counted = answer.counted
     for grade in ("error", "warning"):
         for happened in (True, False):
             for finding in counted:

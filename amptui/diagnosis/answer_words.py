@@ -212,6 +212,9 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "validation not finite": "the validation loss is {loss}",
         "mid-run": "{other_loss} FP32, {loss} AMP",
         "finite": "finite: {loss}",
+        "same": "{loss}, FP32 {other_loss}: the same within the noise",
+        "higher": "{loss}, FP32 {other_loss}: higher by more than the noise",
+        "lower": "{loss}, FP32 {other_loss}: lower by more than the noise",
     },
     "weights": {
         "lost": "weights hold NaN or Inf{in_place}",
@@ -246,6 +249,9 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("loss", "not finite"): "{loss} in {precision}",
     ("loss", "validation not finite"): "validation {loss}",
     ("loss", "mid-run"): "{other_loss} → {loss}",
+    ("loss", "same"): "same within noise",
+    ("loss", "higher"): "{loss}, not {other_loss}",
+    ("loss", "lower"): "{loss}, not {other_loss}",
     ("weights", "lost"): "NaN or Inf{in_place}",
     ("weights", "ranks differ"): "{count} ranks differ",
 }

@@ -18,14 +18,14 @@ MAJORITY = 0.5
 
 _GRADES: dict[Severity, Grade] = {"info": "good", "warning": "warning", "error": "error"}
 
-_FLOAT16_FAILED = ("skipped mostly", "collapsing", "forward overflow")
+FLOAT16_FAILED = ("skipped mostly", "collapsing", "forward overflow")
 """What happened to float16's steps so that no single step's measurement calls it safe."""
 
 
 def safety_findings(question: Question) -> tuple[Finding, ...]:
     """One finding each on overflow, forward pass, float16's small numbers, agreement, loss and weights."""
     skips = _float16_skips(question)
-    failed = skips.state in _FLOAT16_FAILED
+    failed = skips.state in FLOAT16_FAILED
     overflow = skips if question.precision == "fp16" else _nonfinite_gradients(question)
     small = _float16(question)
     if failed and question.precision != "fp16":

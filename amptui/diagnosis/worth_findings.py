@@ -42,7 +42,7 @@ def _speed(question: Question, tally: Comparison) -> Finding:
     rows, compared = _in_turns(question), question.view.compared
     if rows is not None and compared is not None:
         speedup, low, high = rows[1].speedup or 1.0, rows[1].speedup_low, rows[1].speedup_high
-        state = _of_interval(speedup, low, high)
+        state = speed_state(speedup, low, high)
         return _speed_finding(question, state, speedup, low=low, high=high, step=compared.step)
     if tally.speedup:
         return _speed_finding(question, _of_ratio(tally.speedup), tally.speedup, step=question.view.step)
@@ -97,7 +97,8 @@ def _speed_finding(
     )
 
 
-def _of_interval(speedup: float, low: float | None, high: float | None) -> str:
+def speed_state(speedup: float, low: float | None, high: float | None) -> str:
+    """``faster``, ``same``, ``slower``, or ``open`` if a wide interval contains 1."""
     if not low or not high:
         return _of_ratio(speedup)
     if low <= 1 <= high:

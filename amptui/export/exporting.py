@@ -184,6 +184,16 @@ def write_file(out: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", errors="replace")
 
 
+def refuse_unwritable(out: Path) -> None:
+    """Raise ``AmptuiError`` now if ``out`` could not be written after a long measurement."""
+    with _writing(out):
+        target = _target(out, is_named=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_beside(target)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        temporary.unlink()
+
+
 @contextmanager
 def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
     """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.

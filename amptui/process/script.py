@@ -56,7 +56,7 @@ NO_STEP = "the script's process made no step with an optimizer of torch.optim, s
 
 
 @dataclass(frozen=True, slots=True)
-class _Script:
+class Script:
     """What is run, and where its run is kept."""
 
     interpreter_options: Sequence[str]
@@ -84,6 +84,16 @@ def run_script(
     That of the script if this process stays to its end; 128 + N where signal N ended it; instead of 0
     ``UNSAVED_STATUS`` if not all records are saved. Raises UsageError and RunFolderError.
     """
+    script = plan_script(command, run_dir, observe=observe)
+    if not screen:
+        return _pass_through(script)
+    # A signal without a handler would end this process and leave the script unattended.
+    with blocked_stop_signals():
+        return _show(script, frames_per_second, quiet=quiet)
+
+
+def plan_script(command: Sequence[str], run_dir: Path | None, *, observe: bool) -> Script:
+    """What ``python command`` runs, with the folder of its run. Raises UsageError and RunFolderError."""
     options: tuple[str, ...] = ()
     if command[0] == "torchrun" and not os.path.exists("torchrun"):  # noqa: PTH110 - as below
         # The program torchrun imports nothing from the current folder, as `python -m` alone would.
@@ -91,12 +101,7 @@ def run_script(
     if command[0] not in ("-m", "-") and not os.path.exists(command[0]):  # noqa: PTH110 - a path may be too long
         raise UsageError(f"no script {command[0]!r}", hint="check the path, or use -m MODULE")
     folder = create_run_dir(run_dir, script_name(command))
-    script = _Script(options, command, folder, observe, launches=_launched(command) is not None)
-    if not screen:
-        return _pass_through(script)
-    # A signal without a handler would end this process and leave the script unattended.
-    with blocked_stop_signals():
-        return _show(script, frames_per_second, quiet=quiet)
+    return Script(options, command, folder, observe, launches=_launched(command) is not None)
 
 
 def script_name(command: Sequence[str]) -> str:
@@ -124,13 +129,13 @@ def _launched(command: Sequence[str]) -> Sequence[str] | None:
     return "torchrun", *given
 
 
-def _pass_through(script: _Script) -> int:
+def _pass_through(script: Script) -> int:
     """Run the script with the streams, terminal and session of this process."""
     complain(f"recording {script.folder.path}")
     heeded = {n for n in (signal.SIGINT, *_PASSED_ON) if signal.getsignal(n) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
     try:
-        offspring = Offspring(_spawn(script))
+        offspring = Offspring(spawn(script))
         while offspring.status is None:
             received = received_within(_POLL_SECONDS, {*heeded, signal.SIGCHLD})
             if received is not None and received.si_signo in heeded and not _is_ctrl_c(received):
@@ -153,12 +158,12 @@ def _pass_on(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> int:
+def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
     """Run the script behind the screen; until it opens, and once it is closed, show the script's output."""
     path, log = script.folder.path, script.folder.output_path
     output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        offspring = Offspring(_spawn(script, output=output))
+        offspring = Offspring(spawn(script, output=output))
     finally:
         os.close(output)
     with log.open("rb") as written:
@@ -194,7 +199,7 @@ def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> i
         return _exit_status(offspring.status, script.folder) or unsaved_status
 
 
-def _spawn(script: _Script, *, output: int | None = None) -> int:
+def spawn(script: Script, *, output: int | None = None) -> int:
     """Start it; with ``output`` in a session of its own, reading nothing. Returns its pid."""
     how = {"observe": script.observe, "launches": script.launches}
     variables = environment(os.environ, str(script.folder.path.absolute()), **how)
@@ -257,7 +262,7 @@ class _Ending:
     or leaves by ``os._exit``, has no time for it.
     """
 
-    def __init__(self, script: _Script, offspring: Offspring) -> None:
+    def __init__(self, script: Script, offspring: Offspring) -> None:
         self._script = script
         self._offspring = offspring
         self._last: RunFinished | RunFailed | None = None
@@ -309,7 +314,7 @@ class _Ending:
         return words if recorded or status < 0 else f"{words}, {LEFT}"
 
 
-def _report(script: _Script, offspring: Offspring) -> None:
+def _report(script: Script, offspring: Offspring) -> None:
     """After the script's own output: what was recorded, on standard error, or that nothing was."""
     folder = script.folder
     if not folder.journal_path.exists():

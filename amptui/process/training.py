@@ -41,7 +41,7 @@ from amptui.runs import protocol
 from amptui.runs.rundir import RunDir
 from amptui.runs.trust import resume_command
 
-_LOOK_INTERVAL_SECONDS = 0.5
+LOOK_INTERVAL_SECONDS = 0.5
 """How often lines are written without a screen."""
 
 _SWITCH_INTERVAL_SECONDS = 0.0005
@@ -210,9 +210,13 @@ def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
     renew_streams()
 
 
-def follow(training: Training, *looks: Callable[[], object]) -> None:
+def follow(
+    training: Training,
+    *looks: Callable[[], object],
+    interval_seconds: float = LOOK_INTERVAL_SECONDS,
+) -> None:
     """Poll until the trainer has ended or was asked to stop."""
-    while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
+    while not training.thread.ended.wait(interval_seconds) and not training.control.stop_reason:
         for look in looks:
             look()
 

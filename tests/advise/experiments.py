@@ -1,0 +1,212 @@
+"""A dozen small experiments, each with one thing that matters to a choice of precision."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amptui import Arrays, Data, DataRequest, Experiment
+
+
+class Mlp(Experiment):
+    """Classifies noise by its mean."""
+
+    epochs: int = 1
+    batch_size: int = 16
+    learning_rate: float = 1e-3
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+
+    def load_data(self, request: DataRequest) -> Data:
+        generator = torch.Generator().manual_seed(request.seed)
+        inputs = torch.rand((256, 1, 8, 8), generator=generator)
+        targets = (inputs.flatten(1).mean(1) * 40 - 18).long().clamp(0, 3)
+        arrays = Arrays(inputs, targets)
+        return Data(name="noise", real=False, train=arrays, validation=arrays)
+
+
+class Cnn(Mlp):
+    """With batch norm."""
+
+    def build_model(self) -> nn.Module:
+        conv = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        return nn.Sequential(conv, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4))
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.embed, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.layer(self.embed(inputs.squeeze(1))).mean(1))
+        return outputs
+
+
+class TransformerBlock(Mlp):
+    """Rows of the image as a sequence."""
+
+    def build_model(self) -> nn.Module:
+        return _Block()
+
+
+class _Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs, _ = self.lstm(inputs.squeeze(1))
+        logits: Tensor = self.head(outputs[:, -1])
+        return logits
+
+
+class Lstm(Mlp):
+    """A recurrent layer over the rows."""
+
+    def build_model(self) -> nn.Module:
+        return _Rows()
+
+
+class Embedding(Mlp):
+    """Classifies bags of tokens."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.EmbeddingBag(32, 16), nn.Linear(16, 4))
+
+    def load_data(self, request: DataRequest) -> Data:
+        generator = torch.Generator().manual_seed(request.seed)
+        tokens = torch.randint(0, 32, (256, 12), generator=generator)
+        arrays = Arrays(tokens, tokens.sum(1) % 4)
+        return Data(name="tokens", real=False, train=arrays, validation=arrays)
+
+
+class Autoencoder(Mlp):
+    """Reconstructs its input."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 64))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, _ = batch
+        return functional.mse_loss(model(inputs), inputs.flatten(1))
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": self.loss(model, batch)}
+
+
+class _Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.factor
+
+
+class Outliers(Mlp):
+    """Activations of a million in front of a norm: they leave float16's range in the forward pass."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 64), _Times(1e6), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 4)
+        )
+
+
+class Underflow(Mlp):
+    """A loss so small that float16 flushes its gradients, also at the first loss scale."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs), targets) * 1e-9
+
+
+class UnsafeLoss(Mlp):
+    """A sigmoid and ``binary_cross_entropy``, which CUDA's autocast rejects."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Sigmoid())
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        return functional.binary_cross_entropy(model(inputs).float().squeeze(1), (targets > 1).float())
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": self.loss(model, batch)}
+
+
+class Float64Weights(Mlp):
+    """All in double precision."""
+
+    def build_model(self) -> nn.Module:
+        return super().build_model().double()
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs.double()), targets)
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": self.loss(model, batch)}
+
+
+class Bf16Weights(Mlp):
+    """Weights of bfloat16."""
+
+    def build_model(self) -> nn.Module:
+        return super().build_model().bfloat16()
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs.bfloat16()).float(), targets)
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": self.loss(model, batch)}
+
+
+class HostBound(Mlp):
+    """Each step waits for the host far longer than it computes: no precision can gain anything."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        time.sleep(0.02)
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs), targets)
+
+
+class RefusesBf16(Mlp):
+    """Its own operator fails in bfloat16."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        outputs = model(inputs)
+        if outputs.dtype == torch.bfloat16:
+            raise RuntimeError("my_kernel not implemented for 'BFloat16'")
+        return functional.cross_entropy(outputs.float(), targets)
+
+
+class LateNaN(Mlp):
+    """From the step ``bad`` on, its loss is NaN in bfloat16, and so are the weights then."""
+
+    bad: int = 30
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        outputs = model(inputs)
+        self.calls = getattr(self, "calls", 0) + 1
+        loss = functional.cross_entropy(outputs.float(), targets)
+        return loss * float("nan") if outputs.dtype == torch.bfloat16 and self.calls > self.bad else loss
+
+
+class Diverging(Mlp):
+    """Its loss is NaN in every precision from the step ``bad`` on."""
+
+    bad: int = 30
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        self.calls = getattr(self, "calls", 0) + 1
+        loss = functional.cross_entropy(model(inputs).float(), targets)
+        return loss * float("nan") if self.calls > self.bad else loss

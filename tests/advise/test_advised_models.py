@@ -1,0 +1,189 @@
+"""Advice on every model that ships and on a dozen small experiments: the class of verdict, never a speed."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.models import CATALOGUE
+from tests.checkout import ROOT
+from tests.terminal import amptui_command
+
+pytestmark = pytest.mark.slow
+
+EXPERIMENTS = str(ROOT / "tests" / "advise" / "experiments.py")
+
+SETTINGS = {
+    "mnist-deep": ("--batch-size", "4"),
+    "resnet50": ("--batch-size", "2"),
+    "char-gpt": ("--batch-size", "2"),
+    "simple-cnn": ("--batch-size", "4"),
+    "multi-task": ("--batch-size", "8"),
+    "selective": ("--batch-size", "8"),
+}
+"""What makes a step short enough; models that are not here are small as they are."""
+
+SCRIPT = """
+import sys, time, torch
+from torch import nn
+import amptui
+torch.set_num_threads(1)
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+monitor = amptui.watch(model, optimizer)
+open(sys.argv[1], "w").write("mine")
+for inputs in monitor.steps(torch.randn(4, 8) for _ in range({steps})):
+    time.sleep({pause})
+    targets = inputs.argmax(1) % 4
+    monitor.train_step(lambda: nn.functional.cross_entropy(model(inputs), targets))
+"""
+
+OBSERVES = """
+import torch, amptui
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+amptui.observe(model, optimizer)
+while True:
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+HARMLESS = ("Mlp", "Cnn", "TransformerBlock", "Lstm", "Embedding", "Autoencoder")
+
+
+def advise(
+    *words: str, status: int | None = 0, minutes: float = 0.2, device: Sequence[str] = ("--device", "cpu")
+) -> dict[str, Any]:
+    """The advice as JSON, of a process of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [*amptui_command(), "advise", *device, "--minutes", str(minutes), "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert status in (None, done.returncode), done.stderr
+    told: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail) if done.stdout else {}
+    return told | {"errors": done.stderr}
+
+
+def of(told: dict[str, Any], precision: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in told["candidates"] if each["precision"] == precision)
+    return found
+
+
+def states(candidate: dict[str, Any]) -> dict[str, str]:
+    return {each["subject"]: each["state"] for each in candidate["answer"]["findings"]}
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_model_gets_a_recommendation(name: str) -> None:
+    settings = SETTINGS.get(name, ())
+    told = advise(name, "--data", "synthetic", *settings, minutes=0.5, status=None)
+    if told["reason"] == "not compared":  # a slow machine
+        assert told["recommended"] is None
+        return
+    assert told["recommended"] in ("fp32", "bf16", "fp16")
+    assert of(told, "bf16")["answer"]["safety"] != "error"
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_nothing_speaks_against_bf16_where_nothing_is_wrong(name: str) -> None:
+    told = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16")
+    assert told["reason"] in ("faster", "same", "slower", "open")
+    bf16 = of(told, "bf16")
+    assert bf16["excluded"] is None
+    assert bf16["answer"]["safety"] in ("safe", "no trouble")
+    assert states(bf16)["agreement"] == "agree"
+    assert bf16["losses"]["outcome"] in ("same", "lower")
+
+
+@pytest.mark.parametrize("name", ["Outliers", "Underflow"])
+def test_fp16_is_not_recommended_where_its_range_is_left(name: str) -> None:
+    told = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16,fp16")
+    assert told["recommended"] in ("fp32", "bf16")
+    fp16 = of(told, "fp16")
+    if fp16["excluded"] is not None and fp16["excluded"]["kind"] == "slow":
+        return
+    assert fp16["answer"]["safety"] in ("warning", "error")
+    assert fp16["answer"]["cause"]["subject"] == {"Outliers": "overflow", "Underflow": "float16"}[name]
+
+
+def test_an_unsafe_loss_is_something_to_look_out_for() -> None:
+    told = advise(f"{EXPERIMENTS}:UnsafeLoss")
+    assert any("BCEWithLogitsLoss" in each["text"] for each in told["notes"] if each["label"] == "look out")
+
+
+@pytest.mark.parametrize("name", ["Float64Weights", "Bf16Weights"])
+def test_weights_that_are_not_float32_leave_nothing_to_choose(name: str) -> None:
+    told = advise(f"{EXPERIMENTS}:{name}")
+    assert (told["recommended"], told["reason"], told["lines"]) == ("fp32", "weights", {})
+
+
+def test_steps_that_wait_for_the_host_gain_nothing() -> None:
+    told = advise(f"{EXPERIMENTS}:HostBound", "--precisions", "bf16", minutes=0.5)
+    assert told["reason"] in ("same", "open")
+
+
+def test_a_precision_that_fails_is_left_out_with_its_error() -> None:
+    told = advise(f"{EXPERIMENTS}:RefusesBf16", "--precisions", "bf16")
+    found = of(told, "bf16")["excluded"]
+    assert found["kind"] == "failed"
+    assert "my_kernel not implemented" in found["detail"]
+    assert (told["recommended"], told["reason"]) == ("fp32", "nothing to compare")
+
+
+def test_a_precision_that_loses_the_weights_is_left_out() -> None:
+    told = advise(f"{EXPERIMENTS}:LateNaN", "--precisions", "bf16")
+    assert of(told, "bf16")["excluded"]["kind"] == "weights lost"
+    assert (told["recommended"], told["reason"]) == ("fp32", "unsafe")
+
+
+def test_a_training_that_diverges_in_fp32_is_an_error() -> None:
+    told = advise(f"{EXPERIMENTS}:Diverging", status=1)
+    assert "amptui: in FP32, the loss has been nan since step 31" in told["errors"]
+
+
+def test_ctrl_c_prints_what_is_known() -> None:
+    command = [*amptui_command(), "advise", f"{EXPERIMENTS}:Mlp", "--device", "cpu", "--loss-steps", "100000"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(20)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted: this follows from what was measured until then." in out
+    assert "  loss in each precision: it was interrupted" in out.splitlines()
+
+
+def test_a_script_is_driven_and_stopped(tmp_path: Path) -> None:
+    script, own = tmp_path / "trains.py", tmp_path / "own.txt"
+    script.write_text(SCRIPT.format(steps=10**9, pause=0))
+    told = advise(str(script), str(own), device=())
+    assert "is stopped after the measurement" in told["errors"]
+    assert own.read_text() == "mine"
+    bf16 = of(told, "bf16")
+    assert bf16["measured"]["speedup"] > 0
+    assert states(bf16)["agreement"] == "agree"
+    assert any(text.startswith("loss in each precision: a script cannot") for text in told["not_measured"])
+    assert "amptui" not in told["lines"]
+
+
+def test_a_script_that_is_only_observed_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "observes.py"
+    script.write_text(OBSERVES)
+    told = advise(str(script), device=(), status=1)
+    assert "is only observed: its own loop chooses the precision; let amptui.watch()" in told["errors"]
+
+
+def test_a_script_that_ends_early_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "short.py"
+    script.write_text(SCRIPT.format(steps=300, pause=0.01))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [*amptui_command(), "advise", "--json", str(script), str(tmp_path / "own.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    told = json.loads(done.stdout)
+    assert any(text.startswith("the rest: the script ended after") for text in told["not_measured"])

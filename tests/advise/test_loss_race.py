@@ -1,0 +1,100 @@
+"""The losses from the same start: what is trained, and what follows from it."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from amptui.advise.loss_race import MAX_SEEDS, MIN_LOSS_STEPS, LossRace, Outcome, RacePlan, plan_race, race
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("baseline", "other", "outcome"),
+    [
+        ((1.0, 1.1, 0.9), (1.01, 1.08, 0.92), "same"),
+        ((1.0, 1.01, 0.99), (2.0, 2.01, 1.99), "higher"),
+        ((2.0, 2.01, 1.99), (1.0, 1.01, 0.99), "lower"),
+        ((1.0, 1.0), (1.0, 1.0), "same"),
+        ((1.0, 1.0), (1.5, 1.5), "higher"),
+        ((1.0, 1.1), (1.0, NAN), "not finite"),
+        ((1.0,), (math.inf,), "not finite"),
+        ((1.0, NAN), (1.0, 1.0), "not measured"),
+        ((1.0,), (1.0,), "not measured"),
+        ((), (), "not measured"),
+    ],
+)
+def test_losses_are_judged_by_the_noise_of_seeds(
+    baseline: Sequence[float], other: Sequence[float], outcome: Outcome
+) -> None:
+    found = LossRace(steps=300, finals={"fp32": baseline, "bf16": other})
+    assert found.compared("bf16").outcome == outcome
+    finding = found.finding("bf16")
+    assert (finding is None) == (outcome == "not measured")
+    if finding is not None:
+        assert (finding.state, finding.about, finding.whole) == (outcome, "bf16", 300)
+
+
+def test_what_the_seeds_would_have_shown_is_told() -> None:
+    compared = LossRace(steps=9, finals={"fp32": (1.0, 1.1, 0.9), "bf16": (1.0, 1.1, 0.9)}).compared("bf16")
+    assert compared.interval is not None
+    assert compared.interval.low < 0 < compared.interval.high
+    assert 0.1 < (compared.detectable or 0) < 1
+
+
+class _Trainer:
+    """Trains in no time, and remembers what it was asked for."""
+
+    def __init__(self, bad: str = "", stops_at: int = 1000) -> None:
+        self.made: list[tuple[str, int, int]] = []
+        self._bad, self._stops_at = bad, stops_at
+
+    def __call__(self, precision: str, seed: int, steps: int) -> float | None:
+        self.made.append((precision, seed, steps))
+        if len(self.made) > self._stops_at:
+            return None
+        return NAN if precision == self._bad else 1.0 + seed
+
+
+def test_each_seed_trains_once_in_each_precision() -> None:
+    train = _Trainer()
+    found = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
+    assert train.made == [(name, seed, 100) for seed in range(MAX_SEEDS) for name in ("fp32", "bf16")]
+    assert (found.seeds, found.why_not) == (MAX_SEEDS, "")
+
+
+def test_a_precision_that_diverged_is_trained_no_further() -> None:
+    train = _Trainer(bad="fp16")
+    found = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
+    assert [name for name, *_ in train.made].count("fp16") == 1
+    assert found.compared("fp16").outcome == "not finite"
+
+
+def test_it_ends_when_there_is_no_time_for_another_seed() -> None:
+    ticks = iter(range(1000))
+    found = race(
+        plan_race(100, 0.001, 60.0),
+        ("fp32", "bf16"),
+        _Trainer(),
+        seconds_left=lambda: 0.5,
+        clock=lambda: float(next(ticks)),
+    )
+    assert found.seeds == 3
+
+
+def test_an_interrupted_race_keeps_what_it_has() -> None:
+    found = race(plan_race(9, 0.0, 60.0), ("fp32", "bf16"), _Trainer(stops_at=3), seconds_left=lambda: 60.0)
+    assert (found.seeds, found.why_not) == (2, "it was interrupted")
+    assert len(found.finals["bf16"]) == 1
+
+
+def test_fewer_steps_are_made_where_time_is_short_and_none_where_they_would_say_nothing() -> None:
+    assert plan_race(300, 0.1, 90.0) == RacePlan(steps=300, seeds=3)
+    assert plan_race(300, 0.1, 60.0) == RacePlan(steps=200, seeds=3)
+    assert plan_race(300, 0.6, 60.0) == RacePlan(steps=50, seeds=2)
+    assert plan_race(300, 0.001, 60.0).steps == 300
+    too_slow = plan_race(300, 2.0, 60.0)
+    assert too_slow.steps == 0
+    assert f"{2 * MIN_LOSS_STEPS * 2 - 60} s more" in too_slow.why_not
+    assert plan_race(10, 0.1, 60.0).steps == 10
