@@ -37,7 +37,7 @@ class Finding:
     """A ratio, a share or a count, as the subject has it."""
     low: float | None = None
     high: float | None = None
-    """The ends of the value's interval."""
+    """The ends of the value's interval; ``low`` alone is what the state compares it with."""
     whole: int | None = None
     """What a count is of."""
     place: str = ""

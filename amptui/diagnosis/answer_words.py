@@ -47,12 +47,13 @@ def interval_words(finding: Finding) -> str:
 def speed_words(speed: Finding, *, than: str) -> str:
     """``1.65× the speed of FP32``: the one phrase for it."""
     words = _SPEED.get(speed.state, "no steps yet")
-    return words.format(ratio=units.ratio(speed.value), than=than)
+    return words.format(ratio=units.ratio(speed.value), mean=units.ratio(speed.low), than=than)
 
 
 _SPEED = {
     **dict.fromkeys(("faster", "slower", "same"), "{ratio} the speed of {than}"),
     "open": "no clear difference from {than} yet",
+    "disturbed": "{ratio} by median, {mean} by mean",
     "first impression": "~{ratio} the speed of {than}, provisional",
     "AMP never ran": "never tried here",
     "FP32 never ran": "never compared with FP32",
@@ -127,7 +128,7 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
         return "precision", "tries it" if speed.state == "AMP never ran" else "tries FP32"
     if agreement.freshness != "fresh":
         return "x-ray", "compares gradients"
-    if speed.low is None and speed.measured_by == "comparison":
+    if speed.high is None and speed.measured_by == "comparison":
         return "comparison", "interval"
     return "", ""
 
@@ -228,6 +229,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
 _SHORT: Mapping[tuple[Subject, str], str] = {
     **{("speed", state): "{ratio}" for state in ("faster", "slower", "same", "open")},
     ("speed", "first impression"): "~{ratio} provisional",
+    ("speed", "disturbed"): "{ratio}, mean {mean}",
     **{("memory", state): "{ratio} the peak" for state in ("less", "same", "more")},
     ("limit", "launch"): "launch, little gain",
     ("overflow", "none recently"): "none in {whole} steps",
@@ -269,6 +271,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "share": units.share(value, 1),
         "short": units.short_count(value),
         "loss": units.loss(value),
+        "mean": units.ratio(finding.low),
         "other_loss": units.loss(finding.low),
         "cosine": _cosine(value),
         "kind": "NaN" if value is not None and math.isnan(value) else "Inf",

@@ -163,6 +163,10 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
     if comparison.missing in ("AMP", "baseline"):
         other = "AMP" if comparison.missing == "AMP" else "FP32"
         return f"press p to compare with {other}" if "precision" in accepts else f"no steps in {other}"
+    if comparison.missing == "steady steps":
+        by_median, by_mean = units.ratio(comparison.by_median), units.ratio(comparison.by_mean)
+        hint = "; press c to compare in turns" if "comparison" in accepts else ""
+        return f"disturbed steps: AMP {by_median} by the median, {by_mean} by the mean{hint}"
     if comparison.missing == "steps" and comparison.rows and not (comparison.baseline or comparison.amp):
         return "neither FP32 nor AMP ran"
     return {"": "", "steps": "no steps yet"}[comparison.missing]

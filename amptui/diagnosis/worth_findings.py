@@ -37,6 +37,8 @@ def _in_turns(question: Question) -> tuple[PrecisionMeasured, PrecisionMeasured]
 def _speed(question: Question, tally: Comparison) -> Finding:
     """``faster``, ``same``, ``slower``; ``open`` if a wide interval contains 1, or why it is not known.
 
+    ``disturbed``: ``value`` is the ratio by the median steps, and ``low`` by the mean ones says the opposite.
+
     The A/B test's if there is one, else the ratio of the medians, which has no interval.
     """
     rows, compared = _in_turns(question), question.view.compared
@@ -53,6 +55,18 @@ def _speed(question: Question, tally: Comparison) -> Finding:
             grade="unknown",
             about=question.precision,
             value=tally.provisional_speedup,
+            step=question.view.step,
+            age_steps=0,
+            measured_by="comparison",
+        )
+    if tally.by_median:
+        return Finding(
+            subject="speed",
+            state="disturbed",
+            grade="unknown",
+            about=question.precision,
+            value=tally.by_median,
+            low=tally.by_mean,
             step=question.view.step,
             age_steps=0,
             measured_by="comparison",

@@ -273,8 +273,9 @@ def compare(rows: Sequence[PrecisionStats]) -> Comparison:
     """The rows in order, and the gain of the most used AMP precision over the most used baseline.
 
     The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the medians. It has no
-    interval, because the two were measured at different times and it includes any drift between them. Both
-    sides need ``MIN_STEPS`` counted steps; before that something is missing, and from
+    interval, because the two were measured at different times and it includes any drift between them. If the
+    ratio of the rates, which are means, says the opposite, other work disturbed the steps and there is none.
+    Both sides need ``MIN_STEPS`` counted steps; before that something is missing, and from
     ``MIN_PROVISIONAL_STEPS`` on there is a provisional speed-up.
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
@@ -291,9 +292,17 @@ def compare(rows: Sequence[PrecisionStats]) -> Comparison:
     memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
     found = replace(found, memory_saving=None if memory_left is None else 1 - memory_left)
     if min(baseline.steps, amp.steps) >= MIN_STEPS:
+        by_mean = _ratio(amp.samples_per_second, baseline.samples_per_second)
+        if speedup is not None and by_mean is not None and _contradict(speedup, by_mean):
+            return replace(found, missing="steady steps", by_median=speedup, by_mean=by_mean)
         return replace(found, speedup=speedup, held_back_by=held_back_by(baseline, amp, speedup))
     enough = min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS
     return replace(found, missing="more steps", provisional_speedup=speedup if enough else None)
+
+
+def _contradict(one: float, other: float) -> bool:
+    """Whether one of two speed-ups is a gain and the other a loss, each more than a little."""
+    return min(one, other) < 1 / (1 + LITTLE_SPEED) and max(one, other) > 1 + LITTLE_SPEED
 
 
 def held_back_by(

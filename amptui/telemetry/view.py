@@ -137,8 +137,12 @@ class Comparison:
     rows: tuple[PrecisionStats, ...] = ()
     baseline: str | None = None
     amp: str | None = None
-    missing: Literal["", "steps", "AMP", "baseline", "more steps"] = ""
-    """Why there is no speed-up to show yet: no steps at all, none on one side, or too few."""
+    missing: Literal["", "steps", "AMP", "baseline", "more steps", "steady steps"] = ""
+    """Why there is no speed-up to show yet: no steps at all, none on one side, too few, or such that were
+    disturbed so much that median and mean disagree."""
+    by_median: float | None = None
+    """Of disturbed steps, the ratio of the medians, which says the opposite of that of the rates."""
+    by_mean: float | None = None
     speedup: float | None = None
     """The baseline's median step time over AMP's: above 1, AMP is faster. Only A/B runs have intervals."""
     memory_saving: float | None = None

@@ -21,6 +21,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.panels.answer_panel import key_of
 from amptui.tui.panels.screen_state import ScreenState
 from tests.diagnosis.amp_records import (
+    SLOW,
     Records,
     both,
     in_float16,
@@ -209,6 +210,11 @@ def ieee_alone() -> Records:
     return [*started("ieee"), *made(1, 50, "ieee"), survives(45, precision="ieee")]
 
 
+def disturbed() -> Records:
+    """AMP's median step is faster, its mean step slower: another program used the machine."""
+    return [*both(), *made(601, 720, "fp16", step_seconds=10 * SLOW)]
+
+
 def launch_bound() -> Records:
     phases = (
         PhaseSeconds(name="input", host_seconds=0.0001, device_seconds=0.0001),
@@ -361,6 +367,7 @@ SITUATIONS: dict[str, Situation] = {
         Situation(all_zero_in_fp16, "faster", "warning", ("float16", "all zero")),
         Situation(tf32_beside_fp16, "faster", "no trouble"),
         Situation(ieee_alone, "unknown", "would be safe"),
+        Situation(disturbed, "unknown", "no trouble"),
         Situation(launch_bound, "same", "no trouble"),
         Situation(own_loop_whose_precision_is_ours, "faster", "warning", ("float16", "underflows")),
         Situation(nan_loss, "faster", "error", ("loss", "not finite"), precision="bf16"),

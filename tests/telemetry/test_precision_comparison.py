@@ -53,6 +53,25 @@ def test_the_speed_up_is_of_the_figures_that_are_shown_however_long_the_run() ->
     assert comparison.speedup == pytest.approx(0.006 / 0.013)
 
 
+@pytest.mark.parametrize(("slow_steps", "missing"), [(0, ""), (4, ""), (20, "steady steps")])
+def test_disturbed_steps_whose_mean_says_the_opposite_have_no_speed_up(slow_steps: int, missing: str) -> None:
+    """Of 100 AMP steps at twice the speed, each slow one takes ten times as long as an FP32 step."""
+    slow = 200 - slow_steps
+    comparison = compared(
+        steps(1, 100, step_seconds=0.004),
+        steps(101, slow, precision="fp16", step_seconds=0.002),
+        *([steps(slow + 1, 200, precision="fp16", step_seconds=0.04)] if slow_steps else []),
+    )
+    assert comparison.missing == missing
+    mean = 0.4 / (0.002 * (100 - slow_steps) + 0.04 * slow_steps)
+    if missing:
+        assert (comparison.speedup, comparison.by_median) == (None, pytest.approx(2.0))
+        assert comparison.by_mean == pytest.approx(mean)
+    else:
+        assert (comparison.by_median, comparison.by_mean) == (None, None)
+        assert comparison.speedup == pytest.approx(2.0)
+
+
 def skips(first: int, last: int, **fields: Any) -> list[StepRecord]:
     return [step(n, precision="fp16", skipped=True, **fields) for n in range(first, last + 1)]
 

@@ -134,7 +134,7 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     key, end = key_of(finding.measured_by, screen), canvas.width
     if key:
         canvas.text(end - 1, y, key, Style.KEY)
-    end -= 2
+        end -= 2
     if finding.freshness == "old":
         canvas.text(end - 3, y, "old", Style.WARNING)
         end -= 4
