@@ -82,18 +82,18 @@ def last_change(change: LossScaleChanged | None) -> str:
 
 
 def outlook(found: GrowthOutlook | None) -> str:
-    """``×2 in 760 steps, headroom then 1.4``, or that it will probably overflow; empty if unknown."""
+    """``the scale doubles in 760 steps, headroom then 1.4``, or that it will overflow; else empty."""
     if found is None:
         return ""
-    after = f"×2 in {units.count(found.steps)} step{'s' if found.steps > 1 else ''}"
+    after = f"the scale doubles in {units.count(found.steps)} step{'s' if found.steps > 1 else ''}"
     if found.overflow_step is not None:
         overflowed = (
             f"{units.count(found.overflow_scale)} overflowed at step {units.count(found.overflow_step)}"
         )
-        return f"{after}, probably a skip: {overflowed}"
+        return f"{after} and will probably overflow: {overflowed}"
     assert found.headroom_then is not None, "an outlook has a headroom or an overflow"
     if found.headroom_then < 0:
-        return f"{after}, probably a skip: min headroom {units.doublings(found.headroom_now)} doublings"
+        return f"{after} and will probably overflow: least headroom {units.doublings(found.headroom_now)}"
     return f"{after}, headroom then {units.doublings(found.headroom_then)}"
 
 

@@ -99,15 +99,21 @@ def test_where_to_look_is_what_a_trace_found_rather_than_a_parameter(
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (GrowthOutlook(steps=760, headroom_now=3.1, headroom_then=2.1), "×2 in 760 steps, headroom then 2.1"),
-        (GrowthOutlook(steps=1, headroom_now=1.0, headroom_then=0.0), "×2 in 1 step, headroom then 0.0"),
+        (
+            GrowthOutlook(steps=760, headroom_now=3.1, headroom_then=2.1),
+            "the scale doubles in 760 steps, headroom then 2.1",
+        ),
+        (
+            GrowthOutlook(steps=1, headroom_now=1.0, headroom_then=0.0),
+            "the scale doubles in 1 step, headroom then 0.0",
+        ),
         (
             GrowthOutlook(steps=760, headroom_now=0.6, headroom_then=-0.4),
-            "×2 in 760 steps, probably a skip: min headroom 0.6 doublings",
+            "the scale doubles in 760 steps and will probably overflow: least headroom 0.6",
         ),
         (
             GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0),
-            "×2 in 1,999 steps, probably a skip: 65,536 overflowed at step 1",
+            "the scale doubles in 1,999 steps and will probably overflow: 65,536 overflowed at step 1",
         ),
         (None, ""),
     ],

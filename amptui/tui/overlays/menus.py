@@ -31,6 +31,14 @@ MEANINGS = {
 }
 """What each precision is, in half a line."""
 
+TERMS = (
+    ("loss scale", "fp16's factor on the loss, so that small gradients survive"),
+    ("headroom", "how often the loss scale can double before an overflow"),
+    ("underflow", "gradients too small for float16: zero, or with few bits"),
+    ("cosine", "1 if AMP's gradients point where FP32's do"),
+)
+"""Words that the screen uses, for those who have not met them."""
+
 _HELP_LABEL_WIDTH = len("run folder")
 
 
@@ -46,7 +54,9 @@ class Help(Overlay):
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         """See :class:`Overlay`."""
         blank = int(len(self._keys) + 5 <= canvas.height)
-        inner = open_box(canvas, self._title, width=78, height=len(self._keys) + 4 + blank)
+        height = len(self._keys) + 4 + blank
+        terms = TERMS if height + 1 + len(TERMS) <= canvas.height else ()
+        inner = open_box(canvas, self._title, width=78, height=height + bool(terms) + len(terms))
         x = _HELP_LABEL_WIDTH + 2
         for y, key in enumerate(self._keys):
             inner.text(0, y, key.label, Style.KEY | BOLD, width=_HELP_LABEL_WIDTH, align="right")
@@ -55,6 +65,9 @@ class Help(Overlay):
         inner.text(0, y, "precisions", Style.DIM)
         inner.text(0, y + 1, "run folder", Style.DIM)
         inner.text(x, y + 1, view.run_dir, Style.DIM, width=max(0, inner.width - x))
+        for row, (term, meaning) in enumerate(terms, y + 3):
+            inner.text(0, row, term, Style.DIM)
+            inner.text(x, row, meaning, width=max(0, inner.width - x))
         for name in PRECISIONS:
             x = inner.text(x, y, signed_label(name), precision_style(name)) + 2
 

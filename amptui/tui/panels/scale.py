@@ -44,12 +44,13 @@ def kept_words(view: SessionView) -> str:
 
 
 def growth(scaler: ScalerView, bar_width: int) -> Phrase:
-    """``1,240/2,000 to ×2`` behind a bar: applied steps without overflow until the scale doubles."""
+    """``doubles in 760 steps``, a bar within: applied steps without overflow until the scale does."""
     done, whole = scaler.growth_tracker, scaler.growth_interval
     fraction = None if done is None or not whole else min(1.0, done / whole)
-    text = f" {units.count(done):>{len(units.count(whole))}}/{units.count(whole)} to ×2"
+    left = None if done is None or not whole else max(0, whole - done)
+    text = f" in {units.count(left):>{len(units.count(whole))}} steps"
     return Phrase(
-        (Word("growth ", Style.DIM), Gauge(bar_width, fraction, precision_style("fp16")), Word(text)), 2
+        (Word("doubles ", Style.DIM), Gauge(bar_width, fraction, precision_style("fp16")), Word(text)), 2
     )
 
 

@@ -10,7 +10,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import KEYS as ALL_KEYS
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
-from amptui.tui.overlays.menus import Help, PrecisionMenu, QuitQuestion
+from amptui.tui.overlays.menus import TERMS, Help, PrecisionMenu, QuitQuestion
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.overlays.xray_overlay import XRay
 from tests.tui import views
@@ -71,3 +71,10 @@ def test_an_ascii_terminal_has_a_replacement_for_every_character(name: str, keys
     shown = "".join(drawn(overlay, view, ascii_only=True).lines())
     assert shown.isascii()
     assert shown.count("?") == "".join(drawn(overlay, view).lines()).count("?")
+
+
+def test_the_help_explains_words_where_there_is_room() -> None:
+    overlay = OVERLAYS["help"]()
+    tall, low = (" ".join(drawn(overlay, with_xray(), 80, height).lines()) for height in (40, 20))
+    assert all(term in tall and meaning in tall for term, meaning in TERMS)
+    assert not any(meaning in low for _term, meaning in TERMS)

@@ -21,7 +21,7 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
         (
             oneliners.scale,
             views.with_skips(),
-            "loss scale 8,192 growth ━━──────── 392/2,000 to ×2 skipped 3 applied 701",
+            "loss scale 8,192 doubles ━━──────── in 1,608 steps skipped 3 applied 701",
         ),
         (
             oneliners.scale,
@@ -31,12 +31,12 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
         (
             oneliners.scale,
             numerics_views.collapsing(),
-            "loss scale 32 ✖ collapsing growth ────────── 0/2,000 to ×2 skipped 12",
+            "loss scale 32 ✖ collapsing doubles ────────── in 2,000 steps skipped 12",
         ),
         (
             oneliners.scale,
             numerics_views.healthy(),
-            "loss scale 65,536 growth ━━━─────── 604/2,000 to ×2 skipped 0",
+            "loss scale 65,536 doubles ━━━─────── in 1,396 steps skipped 0 applied 604",
         ),
         (oneliners.memory, views.starting(), "memory no sample yet"),
         (

@@ -14,14 +14,14 @@ def lines(view: SessionView, width: int = 34, height: int = 6) -> list[str]:
 
 def test_growth_and_counts_stand_under_the_curve() -> None:
     *curve, growth, counts = lines(views.with_skips())
-    assert growth.split() == ["growth", growth.split()[1], "392/2,000", "to", "×2"]
+    assert growth.split() == ["doubles", growth.split()[1], "in", "1,608", "steps"]
     assert "━" in growth
     assert counts == "skipped 3  applied 701"
     assert any(char > "⠀" for line in curve for char in line)
 
 
 def test_a_narrow_panel_gives_up_the_bar_before_the_numbers() -> None:
-    assert lines(views.with_skips(), 26)[-2] == "growth    392/2,000 to ×2"
+    assert lines(views.with_skips(), 26)[-2] == "doubles  in 1,608 steps"
 
 
 def test_the_last_move_is_told_where_the_curve_keeps_its_room() -> None:
@@ -43,7 +43,7 @@ def test_a_kept_scale_is_dim_and_says_so() -> None:
     assert scale.kept_words(views.back_in_fp32()) == "kept while FP32 runs"
     assert scale.kept_words(views.with_skips()) == ""
     assert scale.value(views.back_in_fp32()).words == (Word("65,536", Style.DIM),)
-    assert "to ×2" not in " ".join(lines(views.back_in_fp32()))
+    assert "doubles" not in " ".join(lines(views.back_in_fp32()))
 
 
 def test_a_scale_below_one_is_an_error() -> None:
@@ -55,7 +55,7 @@ def test_a_scale_below_one_is_an_error() -> None:
 def test_trouble_comes_before_the_counts_in_a_small_panel() -> None:
     *curve, growth, counts = lines(numerics_views.collapsing(), 30)
     assert counts == "✖ collapsing  skipped 12"
-    assert growth.endswith("0/2,000 to ×2")
+    assert growth.endswith("in 2,000 steps")
     assert len(curve) == 4
     canvas = draw_alone(scale.ScalePanel().draw, numerics_views.collapsing(), 30, 6)
     assert style_of(canvas, "✖ collapsing") == Style.ERROR | BOLD
