@@ -22,10 +22,19 @@ class Key:
     """One line for the help."""
     hint_paused: str = ""
     """The word while the run is paused, if it is another."""
+    hint_in_amp: str = ""
+    """The word while a step runs in AMP, if it is another."""
 
 
 RUN_KEYS = (
-    Key("p", ("p",), "toggle_precision", "AMP", "switch the running training between FP32 and AMP"),
+    Key(
+        "p",
+        ("p",),
+        "toggle_precision",
+        "AMP",
+        "switch the running training between FP32 and AMP",
+        hint_in_amp="FP32",
+    ),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
@@ -68,11 +77,11 @@ ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 
 
 def footer_hints(
-    keys: Iterable[Key], *, paused: bool = False, several_optimizers: bool = False
+    keys: Iterable[Key], *, paused: bool = False, in_amp: bool = False, several_optimizers: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """The footer's hints: each key with its word."""
     return tuple(
-        (key.label, (paused and key.hint_paused) or key.hint)
+        (key.label, (paused and key.hint_paused) or (in_amp and key.hint_in_amp) or key.hint)
         for key in keys
         if key.hint and (several_optimizers or key.action != "next_optimizer")
     )

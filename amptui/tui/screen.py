@@ -13,7 +13,7 @@ from amptui.control import Asker
 from amptui.cores import read_cores, read_limits
 from amptui.diagnosis.alerts import Alerts
 from amptui.notification import notification
-from amptui.records import Severity
+from amptui.records import AMP_PRECISIONS, Severity, base_precision
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left
@@ -187,6 +187,7 @@ class RunScreen(CanvasApp):
             hints=footer_hints(
                 self._keys(),
                 paused=self._view.state == "paused",
+                in_amp=base_precision(self._view.precision or "") in AMP_PRECISIONS,
                 several_optimizers=bool(self._view.optimizers),
             ),
             lost=self._state.lost or self._lost_words(),

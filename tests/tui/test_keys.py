@@ -38,6 +38,12 @@ def test_a_paused_run_can_be_resumed() -> None:
     assert {**paused, "space": "pause"} == running
 
 
+def test_the_footer_names_what_p_switches_to() -> None:
+    in_fp32, in_amp = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, in_amp=True))
+    assert (in_fp32["p"], in_amp["p"]) == ("AMP", "FP32")
+    assert {**in_amp, "p": "AMP"} == in_fp32
+
+
 def test_several_optimizers_have_a_key_in_the_footer() -> None:
     assert ("o", "optimizer") not in FOOTER_HINTS
     assert ("o", "optimizer") in footer_hints(ENDED_KEYS, several_optimizers=True)
