@@ -37,6 +37,8 @@ class PeerProgress:
         self._emit = emit
         self._table, self._news = ProgressTable(world.size, 0.0), AwaitedNews()
         self._beats = 0
+        self._told_step = 0
+        """This rank's step when somebody was last told to make the others wait."""
         self._due = 0.0
         self._collect_at: float | None = None
         self._were_taken = self._posted = False
@@ -54,6 +56,11 @@ class PeerProgress:
         if self._world.leads:
             self._look(board, now, step)
 
+    def end(self, step: int) -> None:
+        """The loop ended after ``step``, perhaps before the next look: tell that a wait was over before."""
+        if step > self._told_step and (record := self._news.judge(None, 0.0)) is not None:
+            self._emit(record)
+
     def post(self, board: Board, step: int) -> None:
         """Tell the others how far this rank is."""
         self._beats += 1
@@ -65,6 +72,7 @@ class PeerProgress:
         self._table.take(now, [Beat(*beat) for beat in beats])
         still_seconds, awaited = self._table.still_seconds(now), self._table.awaited(now)
         if (record := self._news.judge(awaited, still_seconds)) is not None:
+            self._told_step = step
             self._emit(record)
         if awaited is not None and still_seconds >= STACKS_SECONDS and not self._were_taken:
             self._were_taken, self._collect_at = True, now + _COLLECTING_SECONDS

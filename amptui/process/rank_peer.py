@@ -158,6 +158,8 @@ class RankPeer:
         if self._control is not None:
             self._control.end(f"rank {self._world.rank} {why}")
         self._thread.join(_CLOSING_SECONDS)
+        if self._loop is not None:
+            self._progress.end(self._loop.step)
         if not self._ended:
             self._tell_gone(why, error)
         self._ended = True

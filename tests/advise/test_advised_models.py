@@ -124,7 +124,8 @@ def test_weights_that_are_not_float32_leave_nothing_to_choose(name: str) -> None
 
 def test_steps_that_wait_for_the_host_gain_nothing() -> None:
     told = advise(f"{EXPERIMENTS}:HostBound", "--precisions", "bf16", minutes=0.5)
-    assert told["reason"] in ("same", "open")
+    assert told["recommended"] == "fp32"
+    assert told["reason"] in ("same", "open", "slower")  # casts take time, and nothing makes up for it
 
 
 def test_a_precision_that_fails_is_left_out_with_its_error() -> None:
