@@ -119,7 +119,7 @@ def _large(body: Rect, *, has_scale: bool) -> Layout:
     inside = _between(16, round(0.32 * body.height), 24)
     # Each row takes its part of what is left: on a higher screen the loss is never smaller.
     curves = _between(8, round(0.28 * (body.height - inside)), 12)
-    foot = _between(5, round(0.26 * (body.height - inside - curves)), 14)
+    foot = _between(5, round(0.24 * (body.height - inside - curves)), 14)
     top = body.height - inside - curves - foot
     right = _between(40, round(0.27 * body.width), 56)
     upper, middle, lower, last = _rows(body, top, inside, curves, foot)

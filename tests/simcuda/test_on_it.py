@@ -136,7 +136,7 @@ def test_the_screen_shows_the_gpu_and_switches(machine: dict[str, str], tmp_path
         terminal.wait_for("FP32 → AMP fp16")
         terminal.wait_for("AMP fp16 .*running")
         terminal.wait_for(r"median\s+~?[\d.]+ ms\s+~?[\d.]+ ms")
-        terminal.wait_for(r"growth .*/2,000")
+        terminal.wait_for(r"doubles .* in [\d,]+ steps")
         terminal.press("x")
         terminal.wait_for("X-ray of step .* FP32 and AMP fp16 at loss scale")
         terminal.wait_for("esc back")
