@@ -21,13 +21,13 @@ Delivered = tuple[Any, Sequence[float] | None, float | None]
 DeliverSteps = Callable[[list[Delivered]], object]
 """Takes the steps that have arrived, oldest first, at least one."""
 
-RING_ROWS = 512
+RING_ROWS = 1024
 """Rows in flight before new ones are dropped: how many tiny steps the host may run ahead of a drain."""
 
-LOOK_INTERVAL_SECONDS = 0.16
-"""Six looks a second: more than a screen draws. What a look costs is mostly that its code is cold."""
+LOOK_INTERVAL_SECONDS = 0.24
+"""Four looks a second, as often as a screen draws. What a look costs is mostly that its code is cold."""
 
-MAX_STEPS_BETWEEN_LOOKS = 128
+MAX_STEPS_BETWEEN_LOOKS = 256
 """A quarter of the readback's ring: a look comes before rows of tiny steps must be dropped."""
 
 _SPARE_VALUES = 16

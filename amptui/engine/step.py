@@ -1,6 +1,6 @@
 """The step engine: one optimizer step in the current precision, and the measurements around it.
 
-A loop drives it. Between two looks, six a second, a step does what training needs, pushes its numbers
+A loop drives it. Between two looks, four a second, a step does what training needs, pushes its numbers
 and nothing else; a look handles records, budgets, probes and switches. ``Control.attention``, one plain
 attribute, requests a look at the next step boundary.
 """

@@ -167,6 +167,10 @@ class Recorder:
         self._drain_to_viewers()
 
     def _drain(self) -> None:
+        if not self._outbox and not self._journal.is_behind:
+            self._fold_if_due()
+            self._show(self._publish, ())  # a screen may wait for a history
+            return
         with self._keeping:
             batch, lines = self._drain_to_viewers()
             if self._held is not None:
@@ -192,8 +196,7 @@ class Recorder:
                     self._note_unsaved(taken)
         with self._folding:
             self._unfolded += batch
-        if time.monotonic() >= self._fold_due:
-            self._fold()
+        self._fold_if_due()
         for show in self._listeners if batch else ():
             self._show(show, batch)
         for record in batch:
@@ -208,6 +211,10 @@ class Recorder:
             self._unsaved[change.what] = change
         else:
             self._unsaved.pop(change.what, None)
+
+    def _fold_if_due(self) -> None:
+        if time.monotonic() >= self._fold_due:
+            self._fold()
 
     def _fold(self) -> None:
         """Fold what was drained since the last time."""
