@@ -5,7 +5,7 @@ the plain output, the summary, the page, ``--json``. What happened outweighs wha
 steps were skipped or the loss was NaN, no measurement of a single step calls float16 safe.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -147,21 +147,10 @@ def _worth(speed: Finding) -> Worth:
 
 
 def _doubt(answer: AmpAnswer) -> Finding | None:
-    """The newest old trouble that a measurement of a single step found; its age makes nothing safe."""
-    old = [
-        finding
-        for subject, states in _TROUBLES.items()
-        if (finding := answer.of(subject)).freshness == "old"
-        and finding.state in states
-        and finding.about == answer.precision
-    ]
+    """The newest old trouble that a histogram or an X-ray found; its age makes nothing safe."""
+    findings = (answer.of("float16"), answer.of("agreement"))
+    old = [finding for finding in findings if finding.was_trouble and finding.about == answer.precision]
     return max(old, key=lambda finding: finding.step or 0, default=None)
-
-
-_TROUBLES: Mapping[Subject, tuple[str, ...]] = {
-    "float16": ("underflows", "all zero"),
-    "agreement": ("differ", "disagree"),
-}
 
 
 def _safety(answer: AmpAnswer) -> tuple[Safety, Finding | None]:

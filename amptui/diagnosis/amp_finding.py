@@ -51,6 +51,8 @@ class Finding:
     loss_scale: float | None = None
     """The scale that the finding is for."""
     measured_by: Measurement = ""
+    was_trouble: bool = False
+    """It was a warning or an error while it was fresh, and is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,13 @@ class Question:
 
     def aged(self, finding: Finding) -> Finding:
         """A finding of a single step; once that is old, it speaks neither for nor against AMP."""
-        step = finding.step or 0
-        freshness = self.freshness(step, finding.loss_scale)
-        grade: Grade = "neutral" if freshness == "old" else finding.grade
-        return replace(finding, age_steps=self.age(step), freshness=freshness, grade=grade)
+        step, scale, scale_now = finding.step or 0, finding.loss_scale, self.view.scaler.scale
+        if finding.state == "underflows" and scale and scale_now and scale_now < scale:
+            scale = None  # at a smaller one more of them underflows
+        finding = replace(finding, age_steps=self.age(step), freshness=self.freshness(step, scale))
+        if finding.freshness == "fresh":
+            return finding
+        return replace(finding, grade="neutral", was_trouble=finding.grade in ("warning", "error"))
 
     def age(self, step: int | None) -> int | None:
         """Steps made since ``step``."""

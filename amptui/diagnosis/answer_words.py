@@ -67,7 +67,9 @@ def safe_words(answer: AmpAnswer) -> str:
     if answer.cause is not None:
         return finding_words(answer.cause)
     if answer.doubt is not None:
-        return f"{units.count(answer.doubt.age_steps)} steps ago {_short_trouble(answer.doubt)}"
+        age = answer.doubt.age_steps
+        ago = "1 step ago" if age == 1 else f"{units.count(age)} steps ago"
+        return f"{ago} {_short_trouble(answer.doubt)}"
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":
@@ -83,12 +85,14 @@ def safe_words(answer: AmpAnswer) -> str:
 
 def _short_trouble(finding: Finding) -> str:
     """``31% of the norm underflowed``, ``gradients disagreed``."""
-    return _WAS.get(finding.state, "").format(**_fields(finding))
+    return _WAS[finding.state].format(**_fields(finding))
 
 
 _WAS = {
     "underflows": "{share} of the norm underflowed",
     "all zero": "all gradients were zero",
+    "AMP loss not finite": "the loss was finite in FP32 only",
+    "not finite": "gradients were NaN or Inf{in_place}",
     "differ": "gradients differed: {cosine}{at_place}",
     "disagree": "gradients disagreed: {cosine}{at_place}",
 }

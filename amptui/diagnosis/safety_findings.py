@@ -183,11 +183,13 @@ def _float16(question: Question) -> Finding:
         found.append(_of_xray(question, xray, share))
     if not found:
         return never("float16", "fp16", measured_by="histogram")
-    fresh = [each for each in found if each.freshness == "fresh"]
-    if not fresh:
-        return max(found, key=lambda each: each.step or 0)
-    severe = ("neutral", "good", "warning")
-    return max(fresh, key=lambda each: (severe.index(each.grade), each.value or 0.0, each.step or 0))
+    decisive = [finding for finding in found if finding.grade != "neutral"]  # what is old is neutral
+    if not decisive:
+        return max(found, key=lambda finding: (finding.was_trouble, finding.step or 0))
+    severe = ("good", "warning")
+    return max(
+        decisive, key=lambda finding: (severe.index(finding.grade), finding.value or 0.0, finding.step or 0)
+    )
 
 
 def _of_window(question: Question, window: Float16Window) -> Finding:

@@ -30,6 +30,10 @@ LOOK_INTERVAL_SECONDS = 0.24
 MAX_STEPS_BETWEEN_LOOKS = 256
 """A quarter of the readback's ring: a look comes before rows of tiny steps must be dropped."""
 
+MAX_SCALED_STEPS_BETWEEN_LOOKS = 64
+"""The same with a loss scale, which may halve in every step: from the scale at which the guard ends or pauses
+a run (``MIN_LOSS_SCALE``) 126 halvings lead to 0, where a step makes the weights NaN."""
+
 _SPARE_VALUES = 16
 """Extra values per row, so that the ring is not reallocated when a later step adds a few."""
 

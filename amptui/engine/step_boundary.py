@@ -21,6 +21,7 @@ from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
+from amptui.engine.readback import MAX_SCALED_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
 from amptui.engine.sharding import is_sharded
 from amptui.engine.trained import Trained
@@ -76,10 +77,15 @@ class StepBoundary:
         self._norms = norms
         self._emit = emit
         self.switch = PrecisionSwitch(trained, control, loop.allocator, emit)
-        self.follow_model()
+        self._probe_model()
 
     def follow_model(self) -> None:
-        """Probe the model that is trained now."""
+        """Probe the model that is trained from now on."""
+        before = self.probes
+        self._probe_model()
+        self.probes.take_over(before)
+
+    def _probe_model(self) -> None:
         self._is_sharded = is_sharded(self._trained.model)
         self.probes = Probes(self._trained, self._norms.probe, self._emit)
         self._norms.suppress_errors = self.probes.suppress_errors
@@ -163,6 +169,8 @@ class StepBoundary:
             self.probes.check_age(self._loop.step, precision.name, self.loss_scale())
         growth_interval = precision.growth_interval
         steps = self._norms.look(self._loop.step, self._reporter, growth_interval)
+        if precision.scales:
+            steps = min(steps, MAX_SCALED_STEPS_BETWEEN_LOOKS)
         return 1 if self._reporter.in_trouble else min(steps, self.switch.steps_to_next_event)
 
     # --------------------------------------------------------------------------- measurements

@@ -168,8 +168,9 @@ class Recorder:
 
     def _drain(self) -> None:
         if not self._outbox and not self._journal.is_behind:
-            self._fold_if_due()
-            self._show(self._publish, ())  # a screen may wait for a history
+            with self._keeping:  # a history that is sent while the journal is cut would be of before
+                self._fold_if_due()
+                self._show(self._publish, ())  # a screen may wait for a history
             return
         with self._keeping:
             batch, lines = self._drain_to_viewers()

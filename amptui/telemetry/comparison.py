@@ -146,6 +146,7 @@ class WarmUpSteps:
         return replace(
             stats,
             median_step_seconds=median(seconds),
+            mean_step_seconds=mean(seconds),
             samples_per_second=samples_per_second(samples, seconds),
             last_loss=self._last_loss if stats.last_loss is None else stats.last_loss,
             provisional_steps=self._timed,
@@ -227,6 +228,7 @@ class _Account:
                 warm_up_steps=self._warm_up_steps,
                 untimed_steps=self._untimed_steps,
                 median_step_seconds=median(self._seconds),
+                mean_step_seconds=mean(self._seconds),
                 samples_per_second=samples_per_second(self._samples, self._seconds),
                 peak_allocated_bytes=self._peak_bytes,
                 last_loss=self._last_loss,
@@ -252,6 +254,11 @@ def median(values: deque[float]) -> float | None:
     return float(ordered[below]) / 2 + float(ordered[above]) / 2
 
 
+def mean(values: deque[float]) -> float | None:
+    """The mean of ``values``; None if there are none."""
+    return sum(values) / len(values) if values else None
+
+
 def samples_per_second(samples: deque[int], seconds: deque[float]) -> float | None:
     """The rate over steps with these samples and durations; None without steps, or with unknown samples."""
     return (sum(samples) / sum(seconds) or None) if seconds else None
@@ -274,7 +281,7 @@ def compare(rows: Sequence[PrecisionStats]) -> Comparison:
 
     The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the medians. It has no
     interval, because the two were measured at different times and it includes any drift between them. If the
-    ratio of the rates, which are means, says the opposite, other work disturbed the steps and there is none.
+    ratio of the means says the opposite, other work disturbed the steps and there is none.
     Both sides need ``MIN_STEPS`` counted steps; before that something is missing, and from
     ``MIN_PROVISIONAL_STEPS`` on there is a provisional speed-up.
     """
@@ -292,7 +299,7 @@ def compare(rows: Sequence[PrecisionStats]) -> Comparison:
     memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
     found = replace(found, memory_saving=None if memory_left is None else 1 - memory_left)
     if min(baseline.steps, amp.steps) >= MIN_STEPS:
-        by_mean = _ratio(amp.samples_per_second, baseline.samples_per_second)
+        by_mean = _ratio(baseline.mean_step_seconds, amp.mean_step_seconds)
         if speedup is not None and by_mean is not None and _contradict(speedup, by_mean):
             return replace(found, missing="steady steps", by_median=speedup, by_mean=by_mean)
         return replace(found, speedup=speedup, held_back_by=held_back_by(baseline, amp, speedup))

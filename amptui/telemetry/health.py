@@ -46,8 +46,8 @@ class WindowVerdict:
 def judge_window(window: Float16Window) -> WindowVerdict:
     """Whether these gradients survive float16 at the histogram's loss scale, by the norm that underflows.
 
-    If some overflow, the scaler would halve its scale until none does: the verdict is on the share then. In a
-    step that ran in float16 itself, flushed gradients are already zero, and the share is a lower bound.
+    If some would overflow, the scaler would halve its scale until none does: the verdict is on the share
+    then. In a step of float16's own, flushed gradients are already zero, and the share is a lower bound.
     """
     if window.nonfinite:
         in_float16 = not window.hypothetical
@@ -59,7 +59,9 @@ def judge_window(window: Float16Window) -> WindowVerdict:
     if window.zeros >= window.elements:
         # In float16 that is a step that changes nothing, whether they are true zeros or were flushed.
         return WindowVerdict(severity="info" if window.hypothetical else "warning", state="all zero")
-    halvings = max(1, _highest_exponent(window) - 15) if window.overflowing else 0
+    # In a step of float16's own, what overflows is a gradient in float32: the scaler halves nothing.
+    would_overflow = window.hypothetical and window.overflowing > 0
+    halvings = max(1, _highest_exponent(window) - 15) if would_overflow else 0
     share = share_by_exponent(window, halvings) if halvings else underflowing_share(window)
     underflows = share is not None and share >= UNDERFLOW_SHARE
     return WindowVerdict(

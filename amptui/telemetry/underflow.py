@@ -107,7 +107,7 @@ class UnderflowWatch:
 
     def see_window(self, window: Float16Window) -> UnderflowFound | None:
         """The alarm that begins with this histogram, if one does."""
-        share = None if window.overflowing else underflowing_share(window)
+        share = None if window.hypothetical and window.overflowing else underflowing_share(window)
         if share is None:
             return None
         worst = worst_parameter(window)

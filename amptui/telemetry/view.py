@@ -116,6 +116,8 @@ class PrecisionStats:
     warm-up; None until they cover 10 s."""
     provisional_steps: int = 0
     """The number of timed warm-up steps behind median and rate if there are no counted ones; else 0."""
+    mean_step_seconds: float | None = None
+    """Over the steps of the median."""
     untimed_steps: int = 0
     """Steps after the warm-up that do not count, since they were not timed."""
 
@@ -141,7 +143,7 @@ class Comparison:
     """Why there is no speed-up to show yet: no steps at all, none on one side, too few, or such that were
     disturbed so much that median and mean disagree."""
     by_median: float | None = None
-    """Of disturbed steps, the ratio of the medians, which says the opposite of that of the rates."""
+    """Of disturbed steps, the ratio of the medians, which says the opposite of that of the means."""
     by_mean: float | None = None
     speedup: float | None = None
     """The baseline's median step time over AMP's: above 1, AMP is faster. Only A/B runs have intervals."""

@@ -132,6 +132,7 @@ class Probes:
 
     def __init__(self, trained: Trained, gradients: GradientProbe, emit: Callable[[Record], object]) -> None:
         self._model = trained.model
+        self._device = trained.device
         self._enabled = trained.probes
         self.flops = FlopSchedule(trained.model, emit)
         self._emit = emit
@@ -150,6 +151,18 @@ class Probes:
         self._reported_failures: set[str] = set()
         self._traced: _TracedSteps | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS
+
+    def take_over(self, before: "Probes") -> None:
+        """Answer what ``before`` was asked for, whose model another one has replaced."""
+        if before._device == self._device:
+            self._readback = before._readback  # what was measured may still arrive
+        else:
+            before.flush()
+        self._window_answers, before._window_answers = before._window_answers, []
+        if before._traced is not None and before._traced.active:
+            answers, before._traced.answers = before._traced.answers, []
+            for answer in answers:
+                self.arm_trace(answer)
 
     def arm_window(self, answer: Answer) -> None:
         """Measure the float16 window in the next step, whatever it costs; ``answer`` gets "" or why not."""
