@@ -2,9 +2,11 @@
 
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from html import unescape
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
-from tests.diagnosis.amp_records import both
+from tests.diagnosis.amp_records import both, in_float16, made, survives
 from tests.diagnosis.amp_situations import SITUATIONS, advised_key, view_of
 from tests.telemetry import record_samples as samples
 
@@ -154,6 +156,46 @@ def test_a_measurement_at_another_scale_is_old() -> None:
     view = view_of("fp16_agrees")
     at_another = replace(view, numerics=replace(view.numerics, xray=samples.xray(590, loss_scale=1024.0)))
     assert amp_answer(at_another).of("agreement").freshness == "old"
+
+
+NAN_LAYER = (samples.layer("a", math.nan),)
+
+
+@pytest.mark.parametrize(
+    ("precision", "changes"),
+    [
+        ("fp16", {"loss_amp": math.nan}),
+        ("fp16", {"layers": (samples.layer("a", 0.1),)}),
+        ("bf16", {"layers": NAN_LAYER, "loss_scale": None}),
+    ],
+)
+def test_age_makes_no_trouble_safe(precision: str, changes: dict[str, Any]) -> None:
+    session = Session()
+    session.fold([*both(precision), samples.xray(20, precision=precision, **changes), survives(590)])
+    view = session.view()
+    answer = amp_answer(view)
+    assert (answer.safety, answer.cause) == ("unknown", None)
+    assert answer.doubt == answer.of("agreement")
+    assert re.search(r"^580 steps ago \w+", safe_words(answer))
+    assert amp_answer(replace(view, step=30)).safety == "error"
+
+
+def test_a_fact_that_was_no_trouble_is_none_when_it_is_old() -> None:
+    session = Session()
+    zeros = {"zeros": 10_000, "counts": (0,) * 48, "hypothetical": True}
+    session.fold([*both(), samples.xray(590), samples.window(1, **zeros)])
+    answer = amp_answer(session.view())
+    assert (answer.safety, answer.doubt) == ("safe", None)
+
+
+@pytest.mark.parametrize(("scale", "safety"), [(8192.0, "warning"), (2.0**20, "unknown")])
+def test_underflow_stays_an_alarm_where_the_scale_has_fallen(scale: float, safety: str) -> None:
+    session = Session()
+    session.fold([*both(), in_float16(0.5, 600), *made(601, 601, "fp16", loss_scale=scale)])
+    answer = amp_answer(session.view())
+    assert answer.safety == safety
+    assert (answer.cause or answer.doubt) == answer.of("float16")
+    assert ("1 step ago" in safe_words(answer)) == (safety == "unknown")
 
 
 def test_what_is_not_measured_says_what_would_measure_it() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,13 @@ def test_only_the_norm_counts() -> None:
     judged = judge_window(spread({-28: 500, -20: 500}, zeros=10**9))
     assert (judged.severity, judged.state) == ("warning", "underflows")
     assert judged.share == pytest.approx(1.0)
+
+
+def test_a_large_gradient_in_float32_halves_nothing_in_a_step_of_float16s_own() -> None:
+    would = spread({-28: 1, -2: 1000, 17: 1})
+    assert judge_window(would).halvings == 2
+    judged = judge_window(replace(would, precision="fp16", hypothetical=False))
+    assert (judged.state, judged.halvings) == ("kept", 0)
 
 
 @given(

@@ -73,6 +73,14 @@ def test_disturbed_steps_whose_mean_says_the_opposite_have_no_speed_up(slow_step
         assert comparison.speedup == pytest.approx(2.0)
 
 
+def test_steps_of_more_samples_are_not_disturbed() -> None:
+    comparison = compared(
+        steps(1, 100, step_seconds=0.004, samples=64),
+        steps(101, 200, precision="fp16", step_seconds=0.006, samples=256),
+    )
+    assert (comparison.missing, comparison.speedup) == ("", pytest.approx(0.004 / 0.006))
+
+
 def skips(first: int, last: int, **fields: Any) -> list[StepRecord]:
     return [step(n, precision="fp16", skipped=True, **fields) for n in range(first, last + 1)]
 
