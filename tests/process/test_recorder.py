@@ -5,9 +5,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from amptui.process.recorder import Recorder
 from amptui.records import Note, Record, RunFailed
 from amptui.runs.journal import read
 from amptui.runs.rundir import RunDir
+from amptui.runs.server import Server
 from amptui.samples import DeviceSample, HostSample
 from amptui.telemetry.session import Session
 from tests.tui import views
@@ -254,6 +255,37 @@ def test_a_checkpoint_waits_for_all_that_was_emitted_before_it(tmp_path: Path) -
     pump.recorder.wait_until_kept(1)
     assert texts(list(read(tmp_path / "journal.jsonl"))) == ["1"]
     pump.close()
+
+
+class Unhurried:
+    """A server whose screen is sent its history while the journal is to be cut."""
+
+    def __init__(self) -> None:
+        self.sends, self.is_cut = threading.Event(), threading.Event()
+        self.was_cut_meanwhile: list[bool] = []
+
+    def publish(self, _lines: bytes, history: Callable[[], str]) -> None:
+        if not self.sends.is_set():
+            history()
+            self.sends.set()
+            self.was_cut_meanwhile.append(self.is_cut.wait(0.3))
+
+    def renew(self) -> None:
+        self.is_cut.set()
+
+
+def test_a_screen_keeps_no_history_of_before_the_cut(tmp_path: Path) -> None:
+    first = Pump(tmp_path)
+    first.recorder.emit(views.run_started())
+    first.close()
+    recorder, server = Recorder(Session(), RunDir(tmp_path), asked={}, goes_on=True), Unhurried()
+    recorder.show_to(cast("Server", server))
+    recorder.start()
+    assert server.sends.wait(ENOUGH_SECONDS)
+    recorder.cut_after(1)
+    assert recorder.close(ENOUGH_SECONDS)
+    assert server.is_cut.is_set(), "then it is sent another one"
+    assert server.was_cut_meanwhile == [False]
 
 
 def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: Path) -> None:
