@@ -261,8 +261,8 @@ def _add_advise(advise: argparse.ArgumentParser) -> None:
         type=count_or_none,
         default=ADVISE_LOSS_STEPS,
         metavar="N",
-        help="compare the loss after N steps from the same start, with several seeds; 0: do not (default: "
-        f"{ADVISE_LOSS_STEPS})",
+        help="compare the loss after N steps (40 or more) from the same start, with several seeds; 0: not "
+        f"(default: {ADVISE_LOSS_STEPS})",
     )
     add = advise.add_argument_group("model and device, not for a SCRIPT").add_argument
     add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")

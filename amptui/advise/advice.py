@@ -109,6 +109,16 @@ def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advic
         about = next((each for each in of_kind if _speed(each) == reason), None)
         if about is not None:
             return Advice(precision="fp32", reason=reason, about=about)
+    unknown = [each for each in usable if each.precision in AMP_PRECISIONS and _speed(each) == "unknown"]
+    if unknown:
+        return Advice(precision=None, reason="not compared", about=unknown[0])
+    return _speak_against(candidates) or Advice(
+        precision=None, reason="not compared", about=next(iter(usable), None)
+    )
+
+
+def _speak_against(candidates: Sequence[Candidate]) -> Advice | None:
+    """FP32, for what was found on the others; None if nothing was."""
     troubled = next((each for each in candidates if troubles(each.answer)), None)
     if troubled is not None:
         return Advice(precision="fp32", reason="unsafe", about=troubled, troubles=troubles(troubled.answer))
@@ -119,7 +129,7 @@ def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advic
             return Advice(precision="fp32", reason=reason, about=about)
     if all(each.exclusion is not None for each in candidates):
         return Advice(precision="fp32", reason="nothing to compare")
-    return Advice(precision=None, reason="not compared", about=next(iter(usable), None))
+    return None
 
 
 def is_safe(candidate: Candidate) -> bool:

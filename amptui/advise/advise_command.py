@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from amptui.advise.advice_report import Recommendation, report_json, report_lines
 from amptui.advise.evidence import Evidence, Exclusion
-from amptui.advise.loss_race import LossRace
+from amptui.advise.loss_race import MIN_LOSS_STEPS, LossRace
 from amptui.advise.measuring import Measurer
 from amptui.advise.recommendation import candidate_names, recommendation
 from amptui.advise.stages import BASELINE, Stages
@@ -46,7 +46,11 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
     ended it. With ``json`` standard output is one JSON object. Raises ``UsageError`` for what is not there,
     and other ``AmptuiError`` for what cannot be done here.
     """
+    if 0 < request.loss_steps < MIN_LOSS_STEPS:
+        what = f"--loss-steps {request.loss_steps}: the losses would be those that every training begins with"
+        raise UsageError(what, hint=f"use at least {MIN_LOSS_STEPS}, or 0 to leave them out")
     if request.html is not None:
+        _refuse_source(request, request.html)
         refuse_own_files([("--html", request.html)], [])
         refuse_unwritable(request.html)
     if request.script:
@@ -64,9 +68,17 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
                 out.close()
 
 
+def _refuse_source(request: AdviseRequest, out: Path) -> None:
+    """Raise UsageError if ``out`` is the script, or the model's file."""
+    source = request.script[0] if request.script else parse_model(request.training.model).path
+    with suppress(OSError):
+        if source is not None and out.samefile(source):
+            raise UsageError(f"--html {out} is what is to be measured", hint="choose another path")
+
+
 def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: bool) -> int:
     stop = Control()
-    with StopSignals(stop.ask) as signals:
+    with StopSignals(stop.ask, closes=True) as signals:
         try:
             found, error, hangs = measure(request, stop)
         except KeyboardInterrupt:
@@ -106,8 +118,11 @@ def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation,
         evidence = replace(evidence, exclusions={**left_out, **evidence.exclusions})
         error = measurer.error
         race = None
-        if error is None and not measurer.hangs and stop.stop_reason is None:
+        if stop.stop_reason is not None:
+            race = LossRace(steps=0, why_not="it was interrupted")
+        elif error is None and not measurer.hangs:
             race = _race(request, measurer, evidence, stages, precisions)
+            error = measurer.error
         shown.clear()
     found = recommendation(request, evidence, candidate_names(request), race, seconds=stages.seconds_spent)
     return found, error, measurer.hangs

@@ -220,7 +220,7 @@ def how_measured(compared: PrecisionsCompared | None, race: LossRace | None) -> 
     if compared is not None and compared.rounds:
         rounds = f"{units.count(compared.rounds)} round{'' if compared.rounds == 1 else 's'}"
         yield f"speed: {rounds} of {compared.block_steps} steps in alternation, without warm-up"
-    if race is not None and race.seeds:
+    if race is not None and race.seeds >= MIN_SEEDS:
         steps = f"mean of the last {min(MEAN_STEPS, race.steps)} of {units.count(race.steps)} steps"
         seeds = f"{race.seeds} seed{'' if race.seeds == 1 else 's'}"
         yield f"loss: {steps}, {seeds}, each from the same start in every precision{_could_show(race)}"
@@ -234,7 +234,7 @@ def _could_show(race: LossRace) -> str:
         return ""
     worst = max(found, key=lambda each: each.detectable or 0.0)
     mean = abs(fmean(worst.baseline_losses))
-    share = f", {units.percent((worst.detectable or 0.0) / mean)} of it" if mean else ""
+    share = f", {units.share(worst.detectable, mean)} of it" if mean else ""
     return f"; a difference of {units.loss(worst.detectable)}{share}, would show"
 
 

@@ -89,8 +89,8 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
     row, baseline = row_of(view, precision), row_of(view, "fp32")
     answer = None
     if precision in AMP_PRECISIONS:
-        found = None if race is None else race.finding(precision)
-        answer = amp_answer(view, precision, measured=() if found is None else (found,))
+        found = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
+        answer = amp_answer(view, precision, measured=[each for each in found if each is not None])
     peaks = [None if each is None else each.peak_allocated_bytes for each in (row, baseline)]
     return Candidate(
         precision=precision,
@@ -98,10 +98,15 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
         row=row,
         step_seconds=step_seconds(view, precision),
         memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
-        exclusion=evidence.exclusions.get(precision),
+        exclusion=evidence.exclusions.get(precision) or _failed(race, precision),
         losses=None if race is None else race.compared(precision),
         compiling=compiling(evidence.view.compared, precision),
     )
+
+
+def _failed(race: LossRace | None, precision: str) -> Exclusion | None:
+    error = "" if race is None else race.failed.get(precision, "")
+    return Exclusion("failed", error) if error else None
 
 
 def view_of(evidence: Evidence, precision: str) -> SessionView:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Literal
 
@@ -50,13 +51,17 @@ class LossRace:
     steps: int
     finals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """By precision, one for each seed."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The error of each precision in which a training failed."""
+    troubles: Mapping[str, Finding] = field(default_factory=dict)
+    """What went wrong in each precision's steps first, such as an overflow in the forward pass."""
     why_not: str = ""
     """Why it was not measured, or not to its end; empty if it was."""
 
     @property
     def seeds(self) -> int:
         """How many trained in FP32."""
-        return len(self.finals.get("fp32", ()))
+        return sum(math.isfinite(loss) for loss in self.finals.get("fp32", ()))
 
     def compared(self, precision: str) -> LossesCompared:
         """What the losses in ``precision`` say."""
@@ -136,31 +141,53 @@ def plan_race(steps: int, round_seconds: float, seconds_left: float) -> RacePlan
     return RacePlan(steps=0, why_not=f"there was no time left; it takes {math.ceil(needed)} s more")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceTraining:
+    """How one training of a race ended."""
+
+    loss: float | None
+    """Its final loss, NaN if it diverged; None if it failed or was stopped."""
+    error: str = ""
+    """Why it failed; empty if it was stopped."""
+    trouble: Finding | None = None
+    """What went wrong in its steps."""
+
+
 def race(
     plan: RacePlan,
     precisions: Sequence[str],
-    train: Callable[[str, int, int], float | None],
+    train: Callable[[str, int, int], RaceTraining],
     *,
     seconds_left: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
 ) -> LossRace:
     """Train every precision, FP32 first, with one seed after the other, while there is time for another one.
 
-    ``train`` takes a precision, a seed's number from 0 on and the steps, and returns the final loss, None if
-    it was stopped. A precision whose loss is not finite is trained no further.
+    ``train`` takes a precision, a seed's number from 0 on and the steps. A precision that failed, or whose
+    loss is not finite, is trained no further; if that is FP32, nothing is left to compare with.
     """
-    finals: dict[str, list[float]] = {name: [] for name in precisions}
     if not plan.steps:
         return LossRace(steps=0, why_not=plan.why_not)
+    finals: dict[str, list[float]] = {name: [] for name in precisions}
+    failed: dict[str, str] = {}
+    troubles: dict[str, Finding] = {}
+    found = partial(LossRace, steps=plan.steps, finals=finals, failed=failed, troubles=troubles)
     for seed in range(MAX_SEEDS):
         began = clock()
         for precision in precisions:
-            if any(not math.isfinite(loss) for loss in finals[precision]):
+            if precision in failed or any(not math.isfinite(loss) for loss in finals[precision]):
                 continue
-            final = train(precision, seed, plan.steps)
-            if final is None:
-                return LossRace(steps=plan.steps, finals=finals, why_not="it was interrupted")
-            finals[precision].append(final)
+            end = train(precision, seed, plan.steps)
+            if end.loss is None and not end.error:
+                return found(why_not="it was interrupted")
+            if end.trouble is not None:
+                troubles.setdefault(precision, end.trouble)
+            if end.loss is not None:
+                finals[precision].append(end.loss)
+            else:
+                failed[precision] = end.error
+            if precision == precisions[0] and (end.loss is None or not math.isfinite(end.loss)):
+                return found(why_not=f"FP32 with seed {seed}: {end.error or 'the loss is not finite'}")
         if seed + 1 >= plan.seeds and clock() - began > seconds_left():
             break
-    return LossRace(steps=plan.steps, finals=finals)
+    return found()

@@ -3,22 +3,26 @@
 Nothing is kept: the folder of each training is a temporary one, and no weights leave this process.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from amptui.advise.evidence import Evidence, Exclusion, step_seconds, view_of
-from amptui.advise.loss_race import LossRace, plan_race, race
+from amptui.advise.loss_race import LossRace, RaceTraining, plan_race, race
 from amptui.advise.stages import BASELINE, Stages
 from amptui.compare.trace import MEAN_STEPS
 from amptui.control import StopRequest
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.amp_finding import Finding
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.errors import AmptuiError, DeviceLostError, ExperimentError
 from amptui.modelspec import ModelSpec
 from amptui.process.measured_training import TrainingEnd, free_memory, measure_training
 from amptui.process.training import Training
-from amptui.records import Record, base_precision
+from amptui.records import AMP_PRECISIONS, Record, base_precision
 from amptui.request import TrainRequest
 from amptui.steps import Steps
 from amptui.telemetry.view import SessionView
@@ -112,7 +116,7 @@ class Measurer:
         plan = plan_race(steps, _round_seconds(evidence, names), stages.seconds_left())
         return race(plan, names, partial(self._final_loss, stages), seconds_left=stages.seconds_left)
 
-    def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> float | None:
+    def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> RaceTraining:
         losses = _Losses()
         stages.begin_losses(precision, seed + 1)
         asked = replace(
@@ -121,7 +125,6 @@ class Measurer:
             seed=self.request.seed + seed,
             steps=steps,
             interactive=False,
-            probes=False,
             compile_mode=None,
         )
 
@@ -131,19 +134,20 @@ class Measurer:
                 training.control.ask(StopRequest("interrupted"))
 
         end = self._train(asked, look, [losses])
-        if self.is_stopped() or end.hangs:
-            return None
-        if end.error is not None:
-            self.error = None  # of a loss that is not finite, which is the result
-            return float("nan")
-        return losses.final
+        if self.is_stopped() or end.hangs or isinstance(end.error, DeviceLostError):
+            return RaceTraining(loss=None)
+        self.error, final = None, losses.final
+        if final is None or (end.error is not None and math.isfinite(final)):
+            return RaceTraining(loss=None, error=str(end.error or "it made no step"))
+        return RaceTraining(loss=final, trouble=_trouble(end.view, precision))
 
 
 def failure(evidence: Evidence) -> AmptuiError | None:
     """That the weights were lost in FP32, which no choice of a precision repairs; None if they were not."""
     if evidence.lost_in != BASELINE:
         return None
-    return ExperimentError(f"in FP32, {evidence.view.pause_reason}", hint="use a smaller learning rate")
+    reason = evidence.view.pause_reason or "the loss is not finite"
+    return ExperimentError(f"in FP32, {reason}", hint="use a smaller learning rate")
 
 
 class _Losses:
@@ -159,9 +163,18 @@ class _Losses:
                 self._newest = [*self._newest, *(loss for loss in losses if loss is not None)][-MEAN_STEPS:]
 
     @property
-    def final(self) -> float:
-        """Their mean; NaN if one is not finite, or if there are none."""
-        return sum(self._newest) / len(self._newest) if self._newest else float("nan")
+    def final(self) -> float | None:
+        """Their mean; NaN if one is not finite, None if there are none."""
+        return fmean(self._newest) if self._newest else None
+
+
+def _trouble(view: SessionView, precision: str) -> Finding | None:
+    """What went wrong in a training's steps, by the answer's own judgement, but for its loss."""
+    if precision not in AMP_PRECISIONS:
+        return None
+    answer = amp_answer(view, precision)
+    findings = (answer.of(subject) for subject in ("weights", "forward", "overflow"))
+    return next((found for found in findings if found.happened and found.grade in ("warning", "error")), None)
 
 
 def _why(end: TrainingEnd, evidence: Evidence, culprit: str) -> Exclusion:

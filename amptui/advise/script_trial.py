@@ -38,8 +38,11 @@ _LOOK_SECONDS = 0.1
 _PATIENCE_SECONDS = 15.0
 """How long a script may take to end that was asked to stop, and again after each signal."""
 
+_STOPPED_SECONDS = 3.0
+"""The same after a signal to stop: all three must fit into what a process may take to end."""
+
 _HURRIED_SECONDS = 0.5
-"""The same for one that was not measured."""
+"""The same for one that was not measured, or after a second signal."""
 
 _LAST_LINES = 12
 """Of the output of a script that failed."""
@@ -74,11 +77,12 @@ def advise_script(request: AdviseRequest, stop: Control) -> tuple[Recommendation
         f"running {request.script[0]}: it is stopped after the measurement, at most {limit} after its first "
         "step; what it writes itself, it writes"
     )
+    slow = slow_float16() if request.precisions is None else {}  # it takes a second in which a script may end
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) / script_name(request.script)
         script = plan_script(request.script, folder, observe=False)
         with _running(script, stop) as connected:
-            evidence, stages, error, names = _measure(request, connected, stop)
+            evidence, stages, error, names = _measure(request, connected, stop, slow)
     race = LossRace(steps=0, why_not=_NO_RACE)
     found = recommendation(request, evidence, names, race, seconds=stages.seconds_spent)
     return found, error, False
@@ -100,7 +104,7 @@ def _running(script: Script, stop: Control) -> Iterator[_Connected]:
     finally:
         if connected is not None:
             connected.client.ask(StopRequest("measured"))
-        _end(offspring, patience)
+        _end(offspring, patience, stop)
         if connected is not None:
             connected.client.leave("detached")
 
@@ -130,12 +134,12 @@ def _connected(script: Script, offspring: Offspring, stop: Control) -> _Connecte
 
 
 def _measure(
-    request: AdviseRequest, connected: _Connected, stop: Control
+    request: AdviseRequest, connected: _Connected, stop: Control, slow: Mapping[str, str]
 ) -> tuple[Evidence, Stages, AmptuiError | None, tuple[str, ...]]:
     """Drive the loop until all is measured, or it ends."""
     view = _first_view(connected, stop)
     _refuse_what_cannot_be_switched(request, view)
-    names, left_out = _plan(request, view)
+    names, left_out = _plan(request, view, slow)
     stages = Stages([name for name in names if name not in left_out], seconds=request.minutes * 60)
     shown = StagesShown(sys.stderr)
     while not (stages.over or connected.ended.is_set() or stop.stop_reason):
@@ -144,16 +148,25 @@ def _measure(
         shown.look(stages, view)
         time.sleep(_LOOK_SECONDS)
     shown.clear()
-    evidence, outcome = stages.evidence, connected.session.view().outcome
-    evidence = replace(evidence, exclusions={**left_out, **evidence.exclusions})
+    view, evidence = connected.session.view(), stages.evidence
+    evidence = replace(evidence, view=view, exclusions={**left_out, **evidence.exclusions})
     error = failure(evidence)
     if not stages.over and not stop.stop_reason:
-        steps = units.count(view.step)
-        evidence = evidence.lacking("the rest", f"the script ended after {steps} steps; let it train longer")
-        if isinstance(outcome, RunFailed):
+        ended = _how_it_ended(connected)
+        evidence = evidence.lacking("the rest", f"the script {ended}; let it train longer")
+        if isinstance(view.outcome, RunFailed):
             _tell_last_lines(connected.script)
-            error = AmptuiError(f"{request.script[0]}: {outcome.error}")
+            error = AmptuiError(f"{request.script[0]}: {view.outcome.error}")
+        elif not view.step:
+            error = AmptuiError(f"{request.script[0]} {ended}", hint="let it train longer")
     return evidence, stages, error, names
+
+
+def _how_it_ended(connected: _Connected) -> str:
+    """``ended after 40 steps``, with its status if that is none of success."""
+    steps, status = connected.session.view().step, connected.offspring.wait(_STOPPED_SECONDS)
+    how = f" and {how_ended(status)}" if status else ""
+    return f"ended after {units.count(steps)} step{'' if steps == 1 else 's'}{how}"
 
 
 def _first_view(connected: _Connected, stop: Control) -> SessionView:
@@ -165,6 +178,8 @@ def _first_view(connected: _Connected, stop: Control) -> SessionView:
         time.sleep(_LOOK_SECONDS)
     if stop.stop_reason:
         raise KeyboardInterrupt
+    if (view := connected.session.view()).run is not None:
+        return view
     _tell_last_lines(connected.script)
     raise AmptuiError(f"{connected.script.command[0]} ended before its first step")
 
@@ -176,14 +191,16 @@ def _refuse_what_cannot_be_switched(request: AdviseRequest, view: SessionView) -
         raise AmptuiError(what, hint=f"{_WATCH} instead of observe(): see demo/guide/own_loop.md")
 
 
-def _plan(request: AdviseRequest, view: SessionView) -> tuple[tuple[str, ...], dict[str, Exclusion]]:
-    """The precisions in question, and those of them that are left out."""
+def _plan(
+    request: AdviseRequest, view: SessionView, slow: Mapping[str, str]
+) -> tuple[tuple[str, ...], dict[str, Exclusion]]:
+    """The precisions in question, and those of them that are left out; ``slow`` ones on a CPU, and why."""
     run = view.run
     assert run is not None, "the run has said what it is"
     unsupported: Mapping[str, str] = run.unsupported
     left_out = {name: Exclusion("not here", why) for name, why in unsupported.items() if name in PRECISIONS}
     if run.device == "cpu" and request.precisions is None:
-        left_out |= {name: Exclusion("slow", why) for name, why in slow_float16().items()}
+        left_out |= {name: Exclusion("not here", why) for name, why in slow.items()}
     names = candidate_names(request)
     return names, {name: why for name, why in left_out.items() if name in names}
 
@@ -195,11 +212,19 @@ def _tell_last_lines(script: Script) -> None:
             complain(f"  {line}")
 
 
-def _end(offspring: Offspring, patience_seconds: float) -> None:
+def _end(offspring: Offspring, patience_seconds: float, stop: Control) -> None:
     """Wait for the script to end; with ever less courtesy, for it has a session of its own."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if offspring.wait(patience_seconds) is not None:
-            return
+        began = time.monotonic()
+        while time.monotonic() - began < _shortened(patience_seconds, stop):
+            if offspring.wait(_LOOK_SECONDS) is not None:
+                return
         with suppress(ProcessLookupError):
             os.killpg(offspring.pid, number)
-    offspring.wait(_PATIENCE_SECONDS)
+    offspring.wait(_STOPPED_SECONDS)
+
+
+def _shortened(patience_seconds: float, stop: Control) -> float:
+    if stop.ends_at_once:
+        return _HURRIED_SECONDS
+    return patience_seconds if stop.stop_reason is None else min(patience_seconds, _STOPPED_SECONDS)

@@ -3,6 +3,7 @@
 The run may be a training of a model here or a script with a loop of its own: both take the same requests.
 """
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -54,6 +55,9 @@ of the time budget."""
 COMPARISON_SHARE, PROBES_SHARE = 0.55, 0.7
 """By when, as fractions of the time budget, the comparison and the last probes are over."""
 
+STUCK_SECONDS, STUCK_STEPS = 10.0, 5
+"""How long a step is waited for once the time is up: so many seconds, and so many times the step before."""
+
 Stage = Literal["starting", "baseline", "trial", "comparing", "probing", "losses", "over"]
 
 _Script = Generator[None, None, None]
@@ -77,6 +81,8 @@ class Stages:
         self._candidates = list(candidates)
         self._seconds, self._eager, self._clock = seconds, eager, clock
         self._began: float | None = None
+        self._progressed = 0.0
+        """When the newest step was seen first."""
         self._view = EMPTY_VIEW
         self._asker: Asker | None = None
         self._paused_at = -1
@@ -113,6 +119,8 @@ class Stages:
 
     def look(self, view: SessionView, asker: Asker) -> None:
         """Note what is known now, and ask for what comes next."""
+        if view.step != self._view.step:
+            self._progressed = self._clock()
         self._view, self._asker = view, asker
         window = view.numerics.window
         if window is not None and window.hypothetical:
@@ -120,6 +128,11 @@ class Stages:
         if view.step and self._began is None:
             self._began = self._clock()
         if self._handle_pause() or self.over:
+            return
+        if self._is_stuck():
+            seconds = round(self._clock() - self._progressed)
+            self._evidence = self._evidence.lacking("the rest", f"no step ended for {seconds} s")
+            self.stage = "over"
             return
         if next(self._script, self) is self:
             self.stage = "over"
@@ -130,6 +143,8 @@ class Stages:
         while not self._view.step:
             yield
         yield from self._first_steps()
+        if self._evidence.lost_in:
+            return
         for precision in tuple(self._candidates):
             yield from self._trial(precision)
         yield from self._compare()
@@ -143,6 +158,8 @@ class Stages:
         yield from self._ask(TraceRequest())
         yield from self._until_told(lambda: self._evidence.window is not None)
         self._keep(BASELINE)
+        if self._baseline_fails():
+            self._evidence = replace(self._evidence, lost_in=BASELINE)
         if has_other_weights(self._view):
             for precision in tuple(self._candidates):
                 self._exclude(precision, Exclusion("not here", OTHER_WEIGHTS))
@@ -290,10 +307,25 @@ class Stages:
 
     # ---------------------------------------------------------------------------- what is known
 
+    def _is_stuck(self) -> bool:
+        """Whether the time is up and no step ends, by which everything else is waited for."""
+        last = self._view.last
+        step_seconds = 0.0 if last is None else last.step_seconds or 0.0
+        patience = max(STUCK_SECONDS, STUCK_STEPS * step_seconds)
+        return (
+            self._began is not None and self.seconds_left() < 0 < self._clock() - self._progressed - patience
+        )
+
     def _is_compared(self) -> bool:
         """Whether the newest comparison, of all that are still candidates, has ended."""
         compared = self._view.compared
         return compared is None or compared.over
+
+    def _baseline_fails(self) -> bool:
+        """Whether FP32 alone has led to a loss or to weights that are not finite."""
+        last, trace = self._view.last, self._view.numerics.trace
+        lost = last is not None and last.loss is not None and not math.isfinite(last.loss)
+        return lost or (trace is not None and trace.lost_count > 0)
 
     def _row(self, precision: str) -> PrecisionStats | None:
         rows = self._view.comparison.rows

@@ -213,7 +213,9 @@ class ABTest:
             blocks=len(medians),
             steps=blocks.steps,
             step_seconds=step_seconds,
-            samples_per_second=blocks.samples / blocks.steps / step_seconds if step_seconds else None,
+            samples_per_second=(blocks.samples / blocks.steps / step_seconds or None)
+            if step_seconds
+            else None,
             speedup=ratio.value if ratio else None,
             speedup_low=ratio.low if ratio else None,
             speedup_high=ratio.high if ratio else None,

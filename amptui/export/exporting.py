@@ -187,9 +187,7 @@ def write_file(out: Path, text: str) -> None:
 def refuse_unwritable(out: Path) -> None:
     """Raise ``AmptuiError`` now if ``out`` could not be written after a long measurement."""
     with _writing(out):
-        target = _target(out, is_named=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_beside(target)
+        temporary = temporary_beside(_file_to_replace(out, is_named=True))
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         temporary.unlink()
 
@@ -202,10 +200,7 @@ def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
     is not a file.
     """
     with _writing(out):
-        target = _target(out, is_named=is_named)
-        if target.exists() and not target.is_file() and not target.is_symlink():
-            raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = _file_to_replace(out, is_named=is_named)
         # Not named after the target: TensorBoard reads every file with "tfevents" in its name.
         temporary = temporary_beside(target)
         # Exclusively: in a shared folder such as /tmp, somebody's link could be there.
@@ -217,6 +212,15 @@ def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _file_to_replace(out: Path, *, is_named: bool) -> Path:
+    """:func:`_target`, in a folder that is there. Raises ``AmptuiError`` for what is not a file."""
+    target = _target(out, is_named=is_named)
+    if target.exists() and not target.is_file() and not target.is_symlink():
+        raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
 
 
 def _target(out: Path, *, is_named: bool) -> Path:

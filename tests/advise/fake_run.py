@@ -32,6 +32,7 @@ from amptui.telemetry.view import (
     SessionView,
 )
 from tests.advise.situations import row
+from tests.telemetry import record_samples as samples
 
 WINDOW = Float16Window(
     time=0.0,
@@ -87,6 +88,7 @@ class FakeRun:
     refused: Mapping[str, tuple[Refusal, str]] = field(default_factory=dict)
     rounds_needed: int = 3
     weights_dtype: str = "float32"
+    loss: float = 1.0
     cosines: list[float] = field(default_factory=list)
     """Of the X-rays to come; those after them agree."""
     refuses: frozenset[str] = frozenset()
@@ -153,6 +155,7 @@ class FakeRun:
             comparison=Comparison(rows=tuple(map(self._stats, self._steps))),
             numerics=NumericsView(measured_step=step, window=WINDOW, xray=view.numerics.xray),
             memory=(breakdown,),
+            last=samples.step(step, precision=precision, loss=self.loss, step_seconds=0.01),
         )
         return self.view
 

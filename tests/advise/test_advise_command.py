@@ -84,6 +84,8 @@ def test_a_script_that_amptui_cannot_watch_is_told_what_to_do(
         (["mnist-deep", "--set", "wdth=1"], "has no option 'wdth'", 2),
         (["--seed", "3", "SCRIPT"], "--seed is for models", 2),
         (["--lr", "3", "SCRIPT"], "--lr is for models", 2),
+        (["mnist-deep", "--loss-steps", "5"], "use at least 40, or 0 to leave them out", 2),
+        (["mnist-deep", "--html", "/proc"], "cannot write /proc: it is not a file", 1),
         (["mnist-deep", "--html", "/proc/no/page.html"], "cannot write /proc/no/page.html", 1),
     ],
 )
@@ -95,6 +97,17 @@ def test_what_cannot_be_done_is_one_line(
     assert main(["advise", *(str(script) if word == "SCRIPT" else word for word in words)]) == status
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
+
+
+def test_a_page_takes_the_place_of_nothing_that_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text("import amptui\n")
+    for measured in (str(source), f"{source}:Mine"):
+        assert main(["advise", "--html", str(source), measured]) == 2
+        assert "is what is to be measured" in capsys.readouterr().err
+    assert source.read_text() == "import amptui\n"
 
 
 def test_a_page_takes_the_place_of_no_file_of_a_run(

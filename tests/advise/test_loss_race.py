@@ -1,11 +1,26 @@
 """The losses from the same start: what is trained, and what follows from it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from amptui.advise.loss_race import MAX_SEEDS, MIN_LOSS_STEPS, LossRace, Outcome, RacePlan, plan_race, race
+from amptui.advise.advice import is_safe
+from amptui.advise.evidence import Evidence, Exclusion, candidates
+from amptui.advise.loss_race import (
+    MAX_SEEDS,
+    MIN_LOSS_STEPS,
+    LossRace,
+    Outcome,
+    RacePlan,
+    RaceTraining,
+    plan_race,
+    race,
+)
+from amptui.diagnosis.amp_finding import Finding
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import EMPTY_VIEW
+from tests.diagnosis.amp_records import both
 
 NAN = math.nan
 
@@ -46,15 +61,17 @@ def test_what_the_seeds_would_have_shown_is_told() -> None:
 class _Trainer:
     """Trains in no time, and remembers what it was asked for."""
 
-    def __init__(self, bad: str = "", stops_at: int = 1000) -> None:
+    def __init__(
+        self, ends: Mapping[tuple[str, int], RaceTraining] | None = None, stops_at: int = 1000
+    ) -> None:
         self.made: list[tuple[str, int, int]] = []
-        self._bad, self._stops_at = bad, stops_at
+        self._ends, self._stops_at = ends or {}, stops_at
 
-    def __call__(self, precision: str, seed: int, steps: int) -> float | None:
+    def __call__(self, precision: str, seed: int, steps: int) -> RaceTraining:
         self.made.append((precision, seed, steps))
         if len(self.made) > self._stops_at:
-            return None
-        return NAN if precision == self._bad else 1.0 + seed
+            return RaceTraining(loss=None)
+        return self._ends.get((precision, seed), RaceTraining(loss=1.0 + seed))
 
 
 def test_each_seed_trains_once_in_each_precision() -> None:
@@ -65,10 +82,41 @@ def test_each_seed_trains_once_in_each_precision() -> None:
 
 
 def test_a_precision_that_diverged_is_trained_no_further() -> None:
-    train = _Trainer(bad="fp16")
+    train = _Trainer({("fp16", 0): RaceTraining(loss=NAN)})
     found = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
     assert [name for name, *_ in train.made].count("fp16") == 1
     assert found.compared("fp16").outcome == "not finite"
+
+
+def test_a_precision_that_failed_is_trained_no_further_and_its_error_is_kept() -> None:
+    train = _Trainer({("bf16", 1): RaceTraining(loss=None, error="no kernel")})
+    found = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
+    assert [name for name, *_ in train.made].count("bf16") == 2
+    assert (found.seeds, found.failed, found.why_not) == (MAX_SEEDS, {"bf16": "no kernel"}, "")
+    (candidate,) = candidates(Evidence(view=EMPTY_VIEW), ("bf16",), found)
+    assert candidate.exclusion == Exclusion("failed", "no kernel")
+
+
+@pytest.mark.parametrize("end", [RaceTraining(loss=NAN), RaceTraining(loss=None, error="no memory")])
+def test_nothing_is_compared_with_an_fp32_that_fails(end: RaceTraining) -> None:
+    train = _Trainer({("fp32", 1): end})
+    found = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
+    assert len(train.made) == 3
+    assert found.seeds == 1, "whose loss counts"
+    assert found.compared("bf16").outcome == "not measured"
+    assert (end.error or "not finite") in found.why_not
+
+
+def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
+    session = Session()
+    session.fold(both())
+    place = Finding(subject="forward", state="overflowed", grade="error", about="fp16", place="norm")
+    train = _Trainer({("fp16", 1): RaceTraining(loss=1.0, trouble=place)})
+    found = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
+    (candidate,) = candidates(Evidence(view=session.view()), ("fp16",), found)
+    assert candidate.answer is not None
+    assert candidate.answer.cause == place
+    assert not is_safe(candidate)
 
 
 def test_it_ends_when_there_is_no_time_for_another_seed() -> None:

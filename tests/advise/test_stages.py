@@ -1,8 +1,10 @@
 """What is asked of a run, in which order, and what ends it early."""
 
+import math
+
 import pytest
 
-from amptui.advise.stages import Stages
+from amptui.advise.stages import STUCK_SECONDS, Stages
 from amptui.advise.stages_shown import progress_words
 from tests.advise.fake_run import FakeRun, short
 
@@ -107,6 +109,27 @@ def test_lost_weights_end_it_and_name_the_precision() -> None:
     assert stages.over
     assert stages.evidence.lost_in == "bf16"
     assert stages.evidence.exclusions["bf16"].kind == "weights lost"
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_in_fp32_is_no_other_precisions_fault(loss: float) -> None:
+    run = FakeRun(loss=loss)
+    stages = measure(run, "bf16")
+    assert stages.over
+    assert stages.evidence.lost_in == "fp32"
+    assert [short(request) for request in run.asked] == ["trace"]
+
+
+def test_a_run_whose_steps_end_no_more_is_not_waited_for_after_the_time() -> None:
+    run = FakeRun(rounds_needed=10_000)
+    stages = Stages(["bf16"], seconds=20.0, clock=run.clock)
+    while stages.stage != "comparing":
+        stages.look(run.advance(), run)
+    while not stages.over:
+        run.now += 1.0
+        stages.look(run.view, run)
+    assert 20.0 < run.now < 20.0 + 2 * STUCK_SECONDS
+    assert stages.evidence.missing["the rest"].startswith("no step ended for ")
 
 
 def test_weights_of_another_dtype_end_it_early() -> None:

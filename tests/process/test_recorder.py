@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -17,10 +17,12 @@ from amptui.process.recorder import Recorder
 from amptui.records import Note, Record, RunFailed
 from amptui.runs.journal import read
 from amptui.runs.rundir import RunDir
-from amptui.runs.server import Server
 from amptui.samples import DeviceSample, HostSample
 from amptui.telemetry.session import Session
 from tests.tui import views
+
+if TYPE_CHECKING:
+    from amptui.runs.server import Server
 
 ENOUGH_SECONDS = 60.0
 
