@@ -43,8 +43,8 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
     """Measure, print the recommendation, and return the exit status.
 
     0 if there is one, 1 if the model fails or nothing could be measured, 128 + the number of the signal that
-    ended it. With ``json`` standard output is one JSON object. Raises ``UsageError`` for what is not there,
-    and other ``AmptuiError`` for what cannot be done here.
+    ended it. With ``json`` standard output is one JSON object, or nothing if the model fails. Raises
+    ``UsageError`` for what is not there, and other ``AmptuiError`` for what cannot be done here.
     """
     if 0 < request.loss_steps < MIN_LOSS_STEPS:
         what = f"--loss-steps {request.loss_steps}: the losses would be those that every training begins with"

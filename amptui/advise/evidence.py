@@ -89,8 +89,10 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
     row, baseline = row_of(view, precision), row_of(view, "fp32")
     answer = None
     if precision in AMP_PRECISIONS:
-        found = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
-        answer = amp_answer(view, precision, measured=[each for each in found if each is not None])
+        findings = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
+        answer = amp_answer(
+            view, precision, measured=[finding for finding in findings if finding is not None]
+        )
     peaks = [None if each is None else each.peak_allocated_bytes for each in (row, baseline)]
     return Candidate(
         precision=precision,

@@ -171,7 +171,7 @@ def race(
     finals: dict[str, list[float]] = {name: [] for name in precisions}
     failed: dict[str, str] = {}
     troubles: dict[str, Finding] = {}
-    found = partial(LossRace, steps=plan.steps, finals=finals, failed=failed, troubles=troubles)
+    finished = partial(LossRace, steps=plan.steps, finals=finals, failed=failed, troubles=troubles)
     for seed in range(MAX_SEEDS):
         began = clock()
         for precision in precisions:
@@ -179,7 +179,7 @@ def race(
                 continue
             end = train(precision, seed, plan.steps)
             if end.loss is None and not end.error:
-                return found(why_not="it was interrupted")
+                return finished(why_not="it was interrupted")
             if end.trouble is not None:
                 troubles.setdefault(precision, end.trouble)
             if end.loss is not None:
@@ -187,7 +187,7 @@ def race(
             else:
                 failed[precision] = end.error
             if precision == precisions[0] and (end.loss is None or not math.isfinite(end.loss)):
-                return found(why_not=f"FP32 with seed {seed}: {end.error or 'the loss is not finite'}")
+                return finished(why_not=f"FP32 with seed {seed}: {end.error or 'the loss is not finite'}")
         if seed + 1 >= plan.seeds and clock() - began > seconds_left():
             break
-    return found()
+    return finished()

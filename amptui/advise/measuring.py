@@ -174,7 +174,9 @@ def _trouble(view: SessionView, precision: str) -> Finding | None:
         return None
     answer = amp_answer(view, precision)
     findings = (answer.of(subject) for subject in ("weights", "forward", "overflow"))
-    return next((found for found in findings if found.happened and found.grade in ("warning", "error")), None)
+    return next(
+        (finding for finding in findings if finding.happened and finding.grade in ("warning", "error")), None
+    )
 
 
 def _why(end: TrainingEnd, evidence: Evidence, culprit: str) -> Exclusion:

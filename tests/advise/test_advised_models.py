@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from amptui.models import CATALOGUE
 from tests.checkout import ROOT
+from tests.living import wait_until
 from tests.terminal import amptui_command
 
 pytestmark = pytest.mark.slow
@@ -142,6 +144,14 @@ def test_a_precision_that_loses_the_weights_is_left_out() -> None:
     assert (told["recommended"], told["reason"]) == ("fp32", "unsafe")
 
 
+def test_an_error_in_the_race_of_losses_is_no_loss() -> None:
+    told = advise(f"{EXPERIMENTS}:FailsLate", "--precisions", "bf16", minutes=0.5)
+    excluded = of(told, "bf16")["excluded"]
+    assert excluded["kind"] == "failed"
+    assert "ValueError: no kernel for this step" in excluded["detail"]
+    assert told["recommended"] == "fp32"
+
+
 def test_a_training_that_diverges_in_fp32_is_an_error() -> None:
     told = advise(f"{EXPERIMENTS}:Diverging", status=1)
     assert "amptui: in FP32, the loss has been nan since step 31" in told["errors"]
@@ -188,3 +198,52 @@ def test_a_script_that_ends_early_says_so(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     told = json.loads(done.stdout)
     assert any(text.startswith("the rest: the script ended after") for text in told["not_measured"])
+
+
+def test_a_script_that_ends_at_once_fails_and_tells_how_it_ended(tmp_path: Path) -> None:
+    script = tmp_path / "short.py"
+    script.write_text(SCRIPT.format(steps=8, pause=0) + "sys.exit(3)\n")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [*amptui_command(), "advise", str(script), str(tmp_path / "own.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert "ended after 8 steps" in " ".join((done.stdout + done.stderr).split())
+    assert "exited with status 3" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_inputs_that_are_nan_in_a_script_are_not_the_fault_of_bf16(tmp_path: Path) -> None:
+    script = tmp_path / "nan.py"
+    script.write_text(
+        SCRIPT.format(steps=10**9, pause=0).replace("torch.randn(4, 8)", "torch.randn(4, 8) / 0 * 0")
+    )
+    told = advise(str(script), str(tmp_path / "own.txt"), device=(), status=1)
+    assert "amptui: in FP32, the loss is not finite" in told["errors"]
+
+
+def made_steps(scratch: Path) -> bool:
+    journals = scratch.glob("amptui-advise-*/*/journal.jsonl")
+    return any(b'"type":"Steps"' in journal.read_bytes() for journal in journals)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_ends_a_script_that_ignores_it(signals: int, tmp_path: Path) -> None:
+    """It has a session of its own: nobody else would end it."""
+    script, own, scratch = tmp_path / "deaf.py", tmp_path / "own.txt", tmp_path / "scratch"
+    trains = SCRIPT.format(steps=10**9, pause=0).replace("monitor.steps(", "(")
+    trains = trains.replace('.write("mine")', ".write(str(os.getpid()))")
+    script.write_text(f"import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{trains}")
+    scratch.mkdir()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
+    command = [*amptui_command(), "advise", str(script), str(own)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        wait_until(lambda: made_steps(scratch), "the script made no step")
+        pid = int(own.read_text())
+        for _ in range(signals):
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    assert list(scratch.glob("amptui-*")) == []

@@ -76,35 +76,35 @@ class _Trainer:
 
 def test_each_seed_trains_once_in_each_precision() -> None:
     train = _Trainer()
-    found = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
+    result = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
     assert train.made == [(name, seed, 100) for seed in range(MAX_SEEDS) for name in ("fp32", "bf16")]
-    assert (found.seeds, found.why_not) == (MAX_SEEDS, "")
+    assert (result.seeds, result.why_not) == (MAX_SEEDS, "")
 
 
 def test_a_precision_that_diverged_is_trained_no_further() -> None:
     train = _Trainer({("fp16", 0): RaceTraining(loss=NAN)})
-    found = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
+    result = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
     assert [name for name, *_ in train.made].count("fp16") == 1
-    assert found.compared("fp16").outcome == "not finite"
+    assert result.compared("fp16").outcome == "not finite"
 
 
 def test_a_precision_that_failed_is_trained_no_further_and_its_error_is_kept() -> None:
     train = _Trainer({("bf16", 1): RaceTraining(loss=None, error="no kernel")})
-    found = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
+    result = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
     assert [name for name, *_ in train.made].count("bf16") == 2
-    assert (found.seeds, found.failed, found.why_not) == (MAX_SEEDS, {"bf16": "no kernel"}, "")
-    (candidate,) = candidates(Evidence(view=EMPTY_VIEW), ("bf16",), found)
+    assert (result.seeds, result.failed, result.why_not) == (MAX_SEEDS, {"bf16": "no kernel"}, "")
+    (candidate,) = candidates(Evidence(view=EMPTY_VIEW), ("bf16",), result)
     assert candidate.exclusion == Exclusion("failed", "no kernel")
 
 
 @pytest.mark.parametrize("end", [RaceTraining(loss=NAN), RaceTraining(loss=None, error="no memory")])
 def test_nothing_is_compared_with_an_fp32_that_fails(end: RaceTraining) -> None:
     train = _Trainer({("fp32", 1): end})
-    found = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
+    result = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
     assert len(train.made) == 3
-    assert found.seeds == 1, "whose loss counts"
-    assert found.compared("bf16").outcome == "not measured"
-    assert (end.error or "not finite") in found.why_not
+    assert result.seeds == 1, "whose loss counts"
+    assert result.compared("bf16").outcome == "not measured"
+    assert (end.error or "not finite") in result.why_not
 
 
 def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
@@ -112,8 +112,8 @@ def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
     session.fold(both())
     place = Finding(subject="forward", state="overflowed", grade="error", about="fp16", place="norm")
     train = _Trainer({("fp16", 1): RaceTraining(loss=1.0, trouble=place)})
-    found = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
-    (candidate,) = candidates(Evidence(view=session.view()), ("fp16",), found)
+    result = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
+    (candidate,) = candidates(Evidence(view=session.view()), ("fp16",), result)
     assert candidate.answer is not None
     assert candidate.answer.cause == place
     assert not is_safe(candidate)
@@ -121,20 +121,20 @@ def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
 
 def test_it_ends_when_there_is_no_time_for_another_seed() -> None:
     ticks = iter(range(1000))
-    found = race(
+    result = race(
         plan_race(100, 0.001, 60.0),
         ("fp32", "bf16"),
         _Trainer(),
         seconds_left=lambda: 0.5,
         clock=lambda: float(next(ticks)),
     )
-    assert found.seeds == 3
+    assert result.seeds == 3
 
 
 def test_an_interrupted_race_keeps_what_it_has() -> None:
-    found = race(plan_race(9, 0.0, 60.0), ("fp32", "bf16"), _Trainer(stops_at=3), seconds_left=lambda: 60.0)
-    assert (found.seeds, found.why_not) == (2, "it was interrupted")
-    assert len(found.finals["bf16"]) == 1
+    result = race(plan_race(9, 0.0, 60.0), ("fp32", "bf16"), _Trainer(stops_at=3), seconds_left=lambda: 60.0)
+    assert (result.seeds, result.why_not) == (2, "it was interrupted")
+    assert len(result.finals["bf16"]) == 1
 
 
 def test_fewer_steps_are_made_where_time_is_short_and_none_where_they_would_say_nothing() -> None:
