@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 
+import amptui
 from amptui.guest import monitor
 from amptui.guest.loop import loop_search, observed_loop
 from amptui.guest.loop.loop_search import search_loop
@@ -165,7 +166,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
         raise TimeoutError
 
     loop = Loop("fp32")
-    searched(loop, 1 if "own_loop" in place else 0)
+    searched(loop, 1 if "guest.loop" in place else 0)
     before = signal.signal(signal.SIGUSR1, alarm)
     try:
         with monkeypatch.context() as patch:
@@ -174,7 +175,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
                 loop.train_step(2)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    ours = str(Path(monitor.__file__).parent)
+    ours = str(Path(amptui.__file__).parent)
     assert not [entry.path for entry in raised.traceback if str(entry.path).startswith(ours)]
     loop.train_step(3)
 

@@ -2,14 +2,12 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from amptui.engine.setup import choose_device
 from amptui.reports.doctor.software import NEEDED, check_package, compile_checks, release, software_checks
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.checkout import ROOT
 
 
 def test_where_everything_is_installed_nothing_is_to_be_fixed() -> None:
