@@ -7,7 +7,7 @@ from typing import Any
 
 from amptui.records.run import Record
 from amptui.records.steps import COLUMNS, StepRecord, Steps
-from amptui.runs import journal
+from amptui.runs.reader import JournalReader
 
 
 def one_by_one(records: Iterable[Record]) -> Iterator[Record]:
@@ -42,7 +42,7 @@ class SingleSteps(Iterator[Record]):
     """The records of a journal; other attributes are its reader's."""
 
     def __init__(self, path: Path) -> None:
-        self._reader = journal.read(path)
+        self._reader = JournalReader(path)
         self._records = one_by_one(self._reader)
 
     def __next__(self) -> Record:

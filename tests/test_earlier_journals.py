@@ -9,8 +9,8 @@ from amptui.records import codec
 from amptui.records.run import RunResumed, StepSkipped
 from amptui.records.steps import StepRecord, Steps
 from amptui.reports.export import export
-from amptui.runs import journal
 from amptui.runs.kept_run import look_at
+from amptui.runs.reader import JournalReader
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
@@ -27,13 +27,13 @@ TABLE = JOURNAL.with_suffix(".csv")
 
 
 def test_its_steps_are_blocks_of_one() -> None:
-    blocks = [record for record in journal.read(JOURNAL) if isinstance(record, Steps)]
+    blocks = [record for record in JournalReader(JOURNAL) if isinstance(record, Steps)]
     assert [(block.first_step, block.count) for block in blocks] == [(step, 1) for step in range(1, 41)]
 
 
 def test_it_plays_back_as_before() -> None:
     session = Session()
-    session.fold(journal.read(JOURNAL))
+    session.fold(JournalReader(JOURNAL))
     view = session.view()
     assert (view.state, view.step, view.precision, view.unmeasured_steps) == ("finished", 40, "fp16", 0)
     assert (view.smoothed_loss, view.best_loss_step) == (1.3081375472112529, 33)
@@ -61,7 +61,7 @@ def test_it_is_cut_where_a_run_goes_on(tmp_path: Path) -> None:
     assert cut_after(path, 20) == 20
     kept = path.read_bytes().splitlines(keepends=True)
     assert kept == lines[: len(kept)]
-    steps = [record for record in journal.read(path) if isinstance(record, Steps)]
+    steps = [record for record in JournalReader(path) if isinstance(record, Steps)]
     assert steps[-1].last_step == 20
 
 
@@ -71,7 +71,7 @@ def test_a_run_that_an_earlier_version_began_goes_on_in_its_journal(warm: WarmSo
     knobs = ("--set", "trouble=nan", "--set", "at=15")
     assert warm.run(*train_arguments(tmp_path, "--steps", "30", *options, *knobs)).returncode == 0
     path = tmp_path / "journal.jsonl"
-    earlier = [codec.dumps(record) for record in one_by_one(journal.read(path))]
+    earlier = [codec.dumps(record) for record in one_by_one(JournalReader(path))]
     assert sum(json.loads(line)["type"] == "StepRecord" for line in earlier) == 30
     path.write_text("".join(f"{line}\n" for line in earlier))
     done = warm.run(
@@ -86,4 +86,4 @@ def test_a_run_that_an_earlier_version_began_goes_on_in_its_journal(warm: WarmSo
     types = [json.loads(line)["type"] for line in path.read_text().splitlines()]
     assert types.count("StepRecord") == 30
     assert 1 <= types.count("Steps") <= 20
-    assert not any(isinstance(record, StepRecord) for record in journal.read(path))
+    assert not any(isinstance(record, StepRecord) for record in JournalReader(path))

@@ -14,8 +14,8 @@ from amptui.command.plain_lines import PlainFront
 from amptui.diagnosis.summary import summary_lines
 from amptui.records.run import Record
 from amptui.reports.export import export
-from amptui.runs.journal import read
 from amptui.runs.kept_run import look_at
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -70,7 +70,7 @@ def folded(records: Iterable[Record]) -> Session:
 
 def used_in_every_way(folder: Path) -> None:
     """All that amptui does with a journal."""
-    session = folded(read(RunDir(folder).journal_path))
+    session = folded(JournalReader(RunDir(folder).journal_path))
     drawn(session.view())
     attached = Session()
     attached.restore(json.loads(session.state()))
@@ -103,7 +103,7 @@ def written(folder: Path, journal: bytes) -> Path:
 
 def test_a_run_of_every_kind_is_used_in_every_way(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", "".join(f"{line}\n" for line in LINES).encode())
-    reader = read(RunDir(folder).journal_path)
+    reader = JournalReader(RunDir(folder).journal_path)
     assert len(list(reader)) == len(REAL)
     assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (0, 0, False)
     used_in_every_way(folder)

@@ -26,11 +26,12 @@ from amptui.engine.checkpoint.file import (
 )
 from amptui.recording.capture import _OutputLog
 from amptui.reports.export import export
-from amptui.runs import journal, socket_place
+from amptui.runs import socket_place
 from amptui.runs.find import find_run, resumable
 from amptui.runs.kept_run import look_at
 from amptui.runs.lasting import LastingFile
 from amptui.runs.lock import RunLock, holder
+from amptui.runs.reader import JournalReader
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
 from amptui.tui.replay.player import span_of
@@ -149,7 +150,7 @@ WRITERS: tuple[Callable[[Path], object], ...] = (
 READERS: tuple[Callable[[Path], object], ...] = (
     holder,
     lambda path: look_at(RunDir(path)),
-    lambda path: list(journal.read(path / "journal.jsonl")),
+    lambda path: list(JournalReader(path / "journal.jsonl")),
     lambda path: span_of(path / "journal.jsonl"),
     lambda path: export(path, csv=path.parent / "steps.csv"),
     socket_place.connect,

@@ -325,11 +325,11 @@ def _report(script: Script, offspring: Offspring) -> None:
             folder.path.rmdir()
         return
     from amptui.diagnosis.summary import summary_lines
-    from amptui.runs.journal import read
+    from amptui.runs.reader import JournalReader
     from amptui.telemetry.session import Session
 
     session = Session(str(folder.path))
-    session.fold(read(folder.journal_path))
+    session.fold(JournalReader(folder.journal_path))
     for line in summary_lines(_Ending(script, offspring).told(session.view())):
         write_line(sys.stderr, line)
 

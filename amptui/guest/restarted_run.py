@@ -10,7 +10,7 @@ from amptui.ranks.world import World
 from amptui.records.ranks import RankLost
 from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import Steps
-from amptui.runs.journal import read
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 
 _UNKNOWN_CAUSE = "a rank ended"
@@ -65,7 +65,7 @@ def _read_journal(run_dir: RunDir) -> tuple[dict[str, int], str]:
     """The last step of each optimizer of the ranks before, and which rank was lost; reads all of it."""
     last_steps: dict[str, int] = {}
     cause = ""
-    for record in read(run_dir.journal_path):
+    for record in JournalReader(run_dir.journal_path):
         if isinstance(record, Steps):
             last_steps[record.optimizer] = record.last_step
         elif isinstance(record, RunStarted | RunResumed):

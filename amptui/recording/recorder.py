@@ -17,7 +17,8 @@ from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.keeping import KeepingChanged, ViewersChanged
 from amptui.records.run import Note, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.samples import DeviceSample
-from amptui.runs.journal import Journal, read
+from amptui.runs.journal import Journal
+from amptui.runs.reader import JournalReader
 from amptui.runs.repair import StepRanges, cut_after
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
@@ -132,7 +133,7 @@ class Recorder:
         # While records are held nothing is written: the pump need not wait for a long journal.
         lost_steps = cut_after(self._run_dir.journal_path, step)
         before, steps = Session(str(self._run_dir.path)), StepRanges()
-        before.fold(steps.seen(read(self._run_dir.journal_path)))
+        before.fold(steps.seen(JournalReader(self._run_dir.journal_path)))
         with self._keeping:
             before.fold(self._held or [])
             known = before.view().run

@@ -3,14 +3,12 @@
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import BinaryIO
 
-from amptui.base import strictjson, units
+from amptui.base import units
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_to_read
 from amptui.records import codec
 from amptui.records.run import Record
 from amptui.runs.lasting import LastingFile
@@ -20,7 +18,7 @@ MAX_WAITING = 100_000
 """Records, about 40 MiB, that wait in memory while they cannot be written; then the oldest are dropped."""
 
 _PIECE_BYTES = 2**20
-"""Piece size for reading a line that is not a record: it may be longer than memory."""
+"""Read at once to count lines."""
 
 LINES_A_WRITE = 1000
 """Lines in one write call at most: a batch fits, and a backlog is written in small parts."""
@@ -246,87 +244,6 @@ class _Written:
         self.lines, self._size_bytes, self._end = lines, size_bytes, b""
         self._first_at = min(self._first_at, size_bytes)
         return missing, [line for line in dict.fromkeys(in_memory) if line.strip() and line not in there]
-
-
-class Losses:
-    """What of a journal could not be read."""
-
-    def __init__(self) -> None:
-        self.damaged_lines = 0
-        """Lines so far that are not records."""
-        self.unknown_records = 0
-        """Records so far of types that only a later version knows."""
-        self.torn = False
-        """The last line is incomplete: the run died while writing, or is writing now."""
-
-    @property
-    def passed_over(self) -> str:
-        """``passed over: 3 damaged lines, 1 record of a later version`` so far; empty if all was read."""
-        found = []
-        if self.damaged_lines:
-            found.append(_counted(self.damaged_lines, "damaged line"))
-        if self.unknown_records:
-            found.append(f"{_counted(self.unknown_records, 'record')} of a later version")
-        if self.torn:
-            found.append("a last line that was cut off")
-        return f"passed over: {', '.join(found)}" if found else ""
-
-
-class JournalReader(Losses, Iterator[Record]):
-    """The records of a journal, in order; damaged lines are skipped and counted.
-
-    Raises ``RunFolderError`` at the first record if the file cannot be opened.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._records = self._read(path)
-
-    def __next__(self) -> Record:
-        return next(self._records)
-
-    def _read(self, path: Path) -> Iterator[Record]:
-        try:
-            file = open_to_read(path)
-        except OSError as error:
-            raise RunFolderError(f"cannot read the journal {path}: {reason(error)}") from error
-        with file:
-            for line in _lines(file):
-                record = self._parsed(line)
-                if record is not None:
-                    yield record
-
-    def _parsed(self, line: bytes) -> Record | None:
-        try:
-            record = codec.loads(line.decode())
-        except ValueError:
-            if line.endswith(b"\n"):
-                self.damaged_lines += 1
-            else:
-                self.torn = True
-            return None
-        self.unknown_records += record is None
-        return record
-
-
-def read(path: Path) -> JournalReader:
-    """The records of the journal at ``path``; tolerates damaged lines and an incomplete last one."""
-    return JournalReader(path)
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{units.count(number)} {word}{'s' if number > 1 else ''}"
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The file's lines; only the beginning and the end of one that is too long for a record."""
-    while line := file.readline(strictjson.MAX_LINE_BYTES + 1):
-        if len(line) > strictjson.MAX_LINE_BYTES:
-            rest = line
-            while rest and not rest.endswith(b"\n"):
-                rest = file.readline(_PIECE_BYTES)
-            line += rest[-1:]
-        yield line
 
 
 def _count_lines(file: int) -> int:

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import open_to_read
-from amptui.records import codec
 from amptui.records.run import (
     PauseChanged,
     PrecisionChanged,
@@ -21,6 +20,7 @@ from amptui.records.run import (
 )
 from amptui.records.steps import Steps
 from amptui.runs.lock import Holder, holder
+from amptui.runs.reader import parsed
 from amptui.runs.rundir import RunDir, read_run_json, reason, written
 
 State = Literal[
@@ -275,7 +275,7 @@ def _searched(
             break
         line_end = data.find(b"\n", at + 1)
         with suppress(ValueError):
-            record = codec.loads(data[at + 1 : line_end if line_end >= 0 else len(data)].decode())
+            record = parsed(data[at + 1 : line_end if line_end >= 0 else len(data)])
             if isinstance(record, kind) and fits(record):
                 return at, record
         start, end = (at + 1, end) if search is bytes.find else (0, at)

@@ -14,6 +14,7 @@ from amptui.base.runfiles import open_file
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import Steps
+from amptui.runs.reader import parsed
 from amptui.runs.rundir import reason
 
 _OF_STEPS = re.compile(rb'"type": ?"Step(?:s|Record)"')
@@ -138,7 +139,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        return codec.loads(line.decode())
+        return parsed(line.rstrip(b"\n"))
     except ValueError:
         return None
 

@@ -16,8 +16,8 @@ from amptui.base.script_signals import aside, in_background, is_from_signal_hand
 from amptui.guest import run as guest_run
 from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.records.run import RunFinished
-from amptui.runs.journal import read
 from amptui.runs.lock import holder
+from amptui.runs.reader import JournalReader
 from amptui.runs.server import Server
 from tests.living import wait_until
 from tests.observed import Loop
@@ -144,7 +144,7 @@ def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
     with pytest.raises(AlarmError):
         monitor.close()
     wait_until(lambda: holder(path) is None, "the run was not closed")
-    assert isinstance(list(read(path / "journal.jsonl"))[-1], RunFinished)
+    assert isinstance(list(JournalReader(path / "journal.jsonl"))[-1], RunFinished)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from amptui.runs.journal import Journal, read
+from amptui.runs.journal import Journal
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
 from tests.benchmarks import long_run
@@ -152,7 +153,7 @@ def _fold(folder: Path) -> dict[str, Any]:
 
 def _folded(folder: Path) -> Session:
     session = Session(str(folder))
-    session.fold(read(RunDir(folder).journal_path))
+    session.fold(JournalReader(RunDir(folder).journal_path))
     return session
 
 

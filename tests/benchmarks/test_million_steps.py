@@ -7,7 +7,7 @@ import pytest
 from amptui.records.run import LossScaleChanged, PrecisionChanged, StepSkipped
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Steps
-from amptui.runs.journal import read
+from amptui.runs.reader import JournalReader
 from tests.benchmarks import million_steps
 from tests.benchmarks.long_run import records
 
@@ -33,7 +33,7 @@ def test_a_long_run_has_all_that_comes_between_its_steps() -> None:
 def test_every_command_is_measured_on_a_long_run(tmp_path: Path, single: bool) -> None:
     for seed, name in enumerate(("one", "other")):
         million_steps.make_run(tmp_path / name, STEPS, seed=seed, single=single)
-    assert sum(isinstance(record, Steps) for record in read(tmp_path / "one" / "journal.jsonl")) > 0
+    assert sum(isinstance(record, Steps) for record in JournalReader(tmp_path / "one" / "journal.jsonl")) > 0
     costs = {name: million_steps.measure(name, tmp_path) for name in million_steps.COMMANDS}
     assert all(cost.cpu_seconds > 0 and cost.peak_bytes > 2**20 for cost in costs.values())
     assert {costs[name].detail["step"] for name in ("fold", "attach", "replay-end")} == {STEPS}

@@ -17,7 +17,7 @@ from amptui.records import codec
 from amptui.records.ranks import RankLost
 from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record, RunFinished
 from amptui.records.steps import StepRecord, Steps
-from amptui.runs import journal
+from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView
 from tests.single_steps import read
@@ -217,7 +217,7 @@ def test_json_is_every_record_of_the_journal_and_the_answer_last(warm: WarmSourc
         json.loads(line, parse_constant=pytest.fail)
     assert json.loads(last)["type"] == "AmpAnswer"
     told = [codec.loads(line) for line in lines]
-    assert told == list(journal.read(tmp_path / "run" / "journal.jsonl"))
+    assert told == list(JournalReader(tmp_path / "run" / "journal.jsonl"))
     assert sum(record.count for record in told if isinstance(record, Steps)) == 40
     for said in ("print from step 40", "printf from C 40", "red stderr 40"):
         assert said in done.stderr.decode()

@@ -23,8 +23,8 @@ from amptui.recipe.request import PAGE_RUNS
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.runs.find import find_run, live_run, resumable
-from amptui.runs.journal import read
 from amptui.runs.lock import RunLock
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir, default_base
 from tests.opened import Opened
 from tests.telemetry.record_samples import run, step
@@ -362,7 +362,7 @@ def test_a_folder_that_cannot_be_read_is_listed() -> None:
     os.utime(circle, (NOW + 90, NOW + 90), follow_symlinks=False)
     circle_line, *others = (line.split()[:2] for line in shown()[1:])
     assert (circle_line, len(others)) == (["circle", "unreadable"], 3)
-    for use in (lambda: list(read(find_run(""))), lambda: resumable("")):
+    for use in (lambda: list(JournalReader(find_run(""))), lambda: resumable("")):
         with pytest.raises(RunFolderError, match=r"^cannot read .*circle"):
             use()
 

@@ -15,7 +15,8 @@ import pytest
 from amptui.records import codec
 from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged
 from amptui.records.steps import Steps
-from amptui.runs.journal import TRUNCATED, read
+from amptui.runs.journal import TRUNCATED
+from amptui.runs.reader import JournalReader
 from tests.checkout import ROOT
 from tests.faults.test_disk import fill, small_disk
 from tests.living import ended_afterwards, last_step, records_of, run_pid, steps_of, wait_until
@@ -126,7 +127,7 @@ def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_sa
     # The line after the last record is the answer about AMP, which is no record.
     emitted = [record for line in out.splitlines() if (record := codec.loads(line)) is not None]
     assert sum(record.count for record in emitted if isinstance(record, Steps)) == 100
-    kept = list(read(folder / "journal.jsonl"))
+    kept = list(JournalReader(folder / "journal.jsonl"))
     # The last word on what is lost comes when the journal is closed.
     lost = len(emitted) - 1 - len(kept)
     assert lost > 0

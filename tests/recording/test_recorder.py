@@ -16,7 +16,7 @@ from amptui.recording.recorder import Recorder
 from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged, ViewersChanged, unsaved_status
 from amptui.records.run import Note, Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
-from amptui.runs.journal import read
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
 from tests.tui import views
@@ -48,7 +48,7 @@ class Pump:
     def close(self) -> list[Record]:
         """Drain; what the journal holds."""
         assert self.recorder.close(ENOUGH_SECONDS)
-        return list(read(self.run_dir.journal_path))
+        return list(JournalReader(self.run_dir.journal_path))
 
 
 def test_what_several_threads_emit_is_kept_with_each_one_s_order(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_session_that_raises_stops_neither_journal_nor_listeners(tmp_path: Pat
     recorder.start()
     recorder.emit(note(1))
     assert recorder.close(ENOUGH_SECONDS)
-    kept = list(read(tmp_path / "journal.jsonl"))
+    kept = list(JournalReader(tmp_path / "journal.jsonl"))
     assert texts(kept) == ["1", "some records could not be shown: ZeroDivisionError: in a fold"]
     assert shown == kept
 
@@ -226,12 +226,14 @@ def test_a_full_disk_is_told_on_the_screen_and_again_when_it_is_over(*, back: bo
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), "back" if back else "stays full"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
-    kept = texts(list(read(tmp_path / "journal.jsonl")))
+    kept = texts(list(JournalReader(tmp_path / "journal.jsonl")))
     numbers = [int(text.split()[1]) for text in kept if text.startswith("record ")]
     if back:
         assert done.stdout.strip() == ""
         assert numbers == list(range(21))
-        changes = [r.trouble for r in read(tmp_path / "journal.jsonl") if isinstance(r, KeepingChanged)]
+        changes = [
+            r.trouble for r in JournalReader(tmp_path / "journal.jsonl") if isinstance(r, KeepingChanged)
+        ]
         assert [trouble.split(":")[:2] for trouble in changes] == [["journal", " file too large"], [""]]
     else:
         lost, _, told = done.stdout.partition(" ")
@@ -255,7 +257,7 @@ def test_a_checkpoint_waits_for_all_that_was_emitted_before_it(tmp_path: Path) -
     pump = Pump(tmp_path)
     pump.recorder.emit(note(1))
     pump.recorder.wait_until_kept(1)
-    assert texts(list(read(tmp_path / "journal.jsonl"))) == ["1"]
+    assert texts(list(JournalReader(tmp_path / "journal.jsonl"))) == ["1"]
     pump.close()
 
 
@@ -301,7 +303,7 @@ def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: 
     while not second.recorder.view().events:
         assert time.monotonic() < limit
         time.sleep(0.01)
-    assert list(read(tmp_path / "journal.jsonl")) == before
+    assert list(JournalReader(tmp_path / "journal.jsonl")) == before
     assert second.recorder.cut_after(0) == 0
     known = [event_text(event) for event in second.recorder.view().events]
     assert known[:2] == ["2", "1"], "what was said meanwhile is known beside what was known before"

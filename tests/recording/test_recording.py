@@ -10,8 +10,8 @@ from amptui.recording.recording import Recording
 from amptui.records.control import PauseRequest, Request, new_number
 from amptui.records.run import Printed, Record, RunFinished
 from amptui.runs import protocol
-from amptui.runs.journal import read
 from amptui.runs.lock import holder
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
 
@@ -63,7 +63,7 @@ def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_p
         with opened(tmp_path, goes_on=True):
             recording.close()  # once more, which must not release what is another's now
             assert holder(tmp_path) is not None
-    assert list(read(tmp_path / "journal.jsonl"))[-1] == FINISHED
+    assert list(JournalReader(tmp_path / "journal.jsonl"))[-1] == FINISHED
 
 
 def test_a_request_of_a_screen_comes_to_whoever_answers(tmp_path: Path) -> None:
@@ -93,7 +93,9 @@ def test_the_last_lines_of_the_output_come_before_the_last_record(tmp_path: Path
             file.write("the last line\n")
         recording.end_output()
         recording.emit(FINISHED)
-    told: list[Record] = [r for r in read(tmp_path / "journal.jsonl") if isinstance(r, Printed | RunFinished)]
+    told: list[Record] = [
+        r for r in JournalReader(tmp_path / "journal.jsonl") if isinstance(r, Printed | RunFinished)
+    ]
     assert [r.text for r in told if isinstance(r, Printed)] == ["the last line"]
     assert told[-1] == FINISHED
 

@@ -12,7 +12,8 @@ from amptui.records import codec
 from amptui.records.run import Note, Record
 from amptui.runs import journal as journals
 from amptui.runs import lasting
-from amptui.runs.journal import TRUNCATED, Journal, read
+from amptui.runs.journal import TRUNCATED, Journal
+from amptui.runs.reader import JournalReader
 from tests.runs.served import until
 
 
@@ -66,10 +67,10 @@ def test_a_journal_that_lost_its_name_is_told_and_made_again_with_all_it_held(
     assert journal.is_behind
     journal.append(notes(5, 5))
     assert (journal.trouble, journal.is_behind) == ("", False)
-    assert list(read(path)) == notes(1, 5)
+    assert list(JournalReader(path)) == notes(1, 5)
     journal.append(notes(6, 6))
     journal.close()
-    assert list(read(path)) == notes(1, 6)
+    assert list(JournalReader(path)) == notes(1, 6)
     assert not list(path.parent.glob("*.tmp"))
 
 
@@ -78,7 +79,7 @@ def test_it_is_noticed_without_a_word_from_anybody(path: Path) -> None:
     journal.append(notes(1, 2))
     path.unlink()
     until(path.exists, meanwhile=lambda: journal.append([]))
-    assert list(read(path)) == notes(1, 2)
+    assert list(JournalReader(path)) == notes(1, 2)
     journal.close()
 
 
@@ -87,7 +88,7 @@ def test_what_was_deleted_just_before_the_end_is_there_after_it(path: Path) -> N
     journal.append(notes(1, 3))
     shutil.rmtree(path.parent)
     journal.close()
-    assert list(read(path)) == notes(1, 3)
+    assert list(JournalReader(path)) == notes(1, 3)
     assert journal.trouble == ""
 
 
@@ -103,7 +104,7 @@ def test_a_place_that_cannot_be_made_again_is_told_until_it_can(path: Path) -> N
     path.parent.unlink()
     journal.append(notes(6, 6))
     assert journal.trouble == ""
-    assert list(read(path)) == notes(1, 6)
+    assert list(JournalReader(path)) == notes(1, 6)
     journal.close()
 
 
@@ -119,13 +120,13 @@ def test_another_s_file_of_that_name_is_never_overwritten(path: Path) -> None:
     assert journal.trouble == ("another file took the name journal.jsonl: records go to journal.2.jsonl")
     assert not journal.is_behind
     assert path.read_text() == "somebody else's\n"
-    assert list(read(stand_in)) == notes(1, 5)
+    assert list(JournalReader(stand_in)) == notes(1, 5)
     path.unlink()
     for number in (6, 7):
         journal.append(notes(number, number))
     journal.close()
     assert journal.trouble == ""
-    assert list(read(path)) == notes(1, 7)
+    assert list(JournalReader(path)) == notes(1, 7)
     assert not stand_in.exists(), "what stood in for the journal is not left twice"
 
 
@@ -141,7 +142,7 @@ def test_a_journal_that_somebody_truncates_is_written_again(path: Path, left_byt
     journal.append([])
     assert (journal.trouble, journal.cause) == ("", "")
     journal.close()
-    assert sorted(read(path), key=lambda record: record.time) == notes(1, 13)
+    assert sorted(JournalReader(path), key=lambda record: record.time) == notes(1, 13)
 
 
 def test_of_a_long_journal_that_somebody_truncates_both_ends_are_written_again(
@@ -155,7 +156,7 @@ def test_of_a_long_journal_that_somebody_truncates_both_ends_are_written_again(
     os.truncate(path, 0)
     journal.append(notes(41, 41))
     journal.append([])
-    kept = [int(record.time) for record in read(path)]
+    kept = [int(record.time) for record in JournalReader(path)]
     lost = 41 - len(kept)
     assert kept[:3] == [1, 2, 3]
     assert kept[3:] == list(range(4 + lost, 42))
@@ -173,7 +174,7 @@ def test_a_journal_that_somebody_overwrites_with_more_is_written_again(path: Pat
     assert (journal.cause, journal.unsaved) == (TRUNCATED, 0)
     journal.append([])
     journal.close()
-    assert list(read(path)) == notes(1, 5)
+    assert list(JournalReader(path)) == notes(1, 5)
 
 
 def test_what_others_append_is_no_trouble(path: Path) -> None:
@@ -185,7 +186,7 @@ def test_what_others_append_is_no_trouble(path: Path) -> None:
         journal.append([])
         assert journal.cause == ""
     journal.close()
-    assert list(read(path)) == notes(1, 3)
+    assert list(JournalReader(path)) == notes(1, 3)
 
 
 def test_what_was_written_after_a_truncation_is_not_written_twice(path: Path) -> None:
@@ -197,7 +198,7 @@ def test_what_was_written_after_a_truncation_is_not_written_twice(path: Path) ->
     journal._flush(journal._file)  # as if the file was truncated between the look and the write
     journal.append([])
     journal.close()
-    assert [record.time for record in read(path)] == [5.0, 6.0, 1.0, 2.0, 3.0, 4.0]
+    assert [record.time for record in JournalReader(path)] == [5.0, 6.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_records_of_an_earlier_process_are_counted_when_they_are_truncated(path: Path) -> None:
@@ -208,7 +209,7 @@ def test_records_of_an_earlier_process_are_counted_when_they_are_truncated(path:
             journal.close()
     os.truncate(path, 0)
     journal.close()
-    assert list(read(path)) == notes(6, 10)
+    assert list(JournalReader(path)) == notes(6, 10)
     assert journal.unsaved == 5
 
 
@@ -231,7 +232,7 @@ def test_where_the_old_lines_cannot_be_read_at_least_the_new_ones_are_kept(path:
         journal.append(notes(number, number))
     assert journal.trouble == "the old journal could not be read: 4 records are lost"
     journal.close()
-    assert list(read(path)) == notes(5, 6)
+    assert list(JournalReader(path)) == notes(5, 6)
 
 
 @pytest.mark.usefixtures("_always_look")
@@ -255,7 +256,7 @@ def test_a_descriptor_that_went_stale_is_replaced_by_the_same_file(
     journal.append(notes(6, 6))
     journal.close()
     assert journal.trouble == ""
-    assert list(read(path)) == notes(1, 6)
+    assert list(JournalReader(path)) == notes(1, 6)
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -289,10 +290,10 @@ def test_a_descriptor_that_became_somebody_else_s_is_never_written_and_never_clo
     if moment == "append":
         journal.append(notes(4, 5))
         assert (journal.trouble, journal.is_behind) == ("", False)
-        assert list(read(path)) == notes(1, 5)
+        assert list(JournalReader(path)) == notes(1, 5)
     journal.close()
     assert theirs.read_bytes() == b"dear\n"
-    assert list(read(path)) == notes(1, 5 if moment == "append" else 3)
+    assert list(JournalReader(path)) == notes(1, 5 if moment == "append" else 3)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
@@ -305,7 +306,7 @@ def test_a_descriptor_that_somebody_closed_is_opened_again(path: Path, moment: s
     if moment == "append":
         journal.append(notes(4, 5))
     journal.close()
-    assert list(read(path)) == notes(1, 5 if moment == "append" else 3)
+    assert list(JournalReader(path)) == notes(1, 5 if moment == "append" else 3)
 
 
 @pytest.mark.usefixtures("_always_look")
@@ -321,5 +322,5 @@ def test_a_journal_that_was_deleted_and_whose_descriptor_was_taken_keeps_what_co
     journal.append(notes(6, 6))
     assert "3 are lost" in journal.trouble or "3 records are lost" in journal.trouble
     journal.close()
-    assert list(read(path)) == notes(4, 6)
+    assert list(JournalReader(path)) == notes(4, 6)
     assert theirs.read_bytes() == b"dear\n"

@@ -10,8 +10,8 @@ from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from amptui.reports.compare import tail
-from amptui.reports.compare.tail import JournalTail
+from amptui.runs import reader as journal_reader
+from amptui.runs.reader import JournalReader
 from tests.reports.compare.compared_runs import trained
 from tests.single_steps import one_by_one
 
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_each_call_returns_what_is_new(path: Path) -> None:
-    reader = JournalTail(path)
+    reader = JournalReader(path)
     assert numbers(reader.read()) == [1, 2]
     assert reader.read() == []
     append(path, LINES[2])
@@ -45,7 +45,7 @@ def test_each_call_returns_what_is_new(path: Path) -> None:
 
 
 def test_a_line_that_is_being_written_comes_once_it_is_whole(path: Path) -> None:
-    reader = JournalTail(path)
+    reader = JournalReader(path)
     append(path, LINES[2][:40])
     assert numbers(reader.read()) == [1, 2]
     assert reader.torn
@@ -60,7 +60,7 @@ def test_a_line_that_is_being_written_comes_once_it_is_whole(path: Path) -> None
 
 def test_damaged_and_unknown_lines_are_counted(path: Path) -> None:
     append(path, b"{broken\n" + b'{"type":"Later","time":1.0}\n' + LINES[2] + b"{torn")
-    reader = JournalTail(path)
+    reader = JournalReader(path)
     assert numbers(reader.read()) == [1, 2, 3]
     assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (1, 1, True)
     words = reader.passed_over
@@ -70,9 +70,9 @@ def test_damaged_and_unknown_lines_are_counted(path: Path) -> None:
 
 
 def test_small_pieces_make_the_same_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "PIECE_BYTES", 7)
+    monkeypatch.setattr(journal_reader, "PIECE_BYTES", 7)
     append(path, b"".join(LINES[2:]))
-    reader = JournalTail(path)
+    reader = JournalReader(path)
     found: list[Record] = []
     while not reader.at_end or not found:
         found += reader.read()
@@ -83,9 +83,9 @@ def test_small_pieces_make_the_same_records(path: Path, monkeypatch: pytest.Monk
 
 def test_a_line_without_end_is_one_damaged_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 2000)
-    monkeypatch.setattr(tail, "PIECE_BYTES", 500)
+    monkeypatch.setattr(journal_reader, "PIECE_BYTES", 500)
     append(path, b"x" * 9000 + b"\n" + LINES[2])
-    reader = JournalTail(path)
+    reader = JournalReader(path)
     found: list[Record] = []
     while not reader.at_end or not found:
         found += reader.read()
@@ -97,7 +97,7 @@ def test_a_line_without_end_is_one_damaged_line(path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("how", ["cut", "replaced"])
 def test_a_journal_that_was_repaired_is_read_again(path: Path, how: str) -> None:
     append(path, b"".join(LINES[2:4]))
-    reader = JournalTail(path)
+    reader = JournalReader(path)
     assert numbers(reader.read()) == [1, 2, 3, 4]
     assert not reader.restarted
     if how == "cut":
@@ -116,4 +116,4 @@ def test_a_journal_that_was_repaired_is_read_again(path: Path, how: str) -> None
 
 def test_a_journal_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="cannot read the journal"):
-        JournalTail(tmp_path / "none").read()
+        JournalReader(tmp_path / "none").read()

@@ -10,10 +10,10 @@ from typing import Any
 
 from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.reports.compare.contrasts import Compared, compared
-from amptui.reports.compare.tail import JournalTail
 from amptui.reports.compare.trace import RunFigures, Trace
 from amptui.runs.find import name_of
 from amptui.runs.lock import holder
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir, read_run_json
 
 LOOK_SECONDS = 1.0
@@ -27,7 +27,7 @@ class FollowedRun:
 
     def __init__(self, journal: Path, name: str) -> None:
         self.name = name
-        self._tail = JournalTail(journal)
+        self._tail = JournalReader(journal)
         self._trace = Trace(str(journal.parent))
         self._figures: RunFigures | None = None
         self._asked = _asked(journal)

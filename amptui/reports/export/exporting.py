@@ -16,9 +16,9 @@ from amptui.records.steps import in_batches
 from amptui.reports.export.page import page
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.reports.export.table import RankTable, StepTable
-from amptui.runs import journal
 from amptui.runs.find import journal_of, name_of
 from amptui.runs.own_files import why_owned
+from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import reason
 
 _HINT = "choose another path, or free some space"
@@ -61,7 +61,7 @@ def export(
     path = journal_of(run)
     ranks: _RanksBeside | None = None
     # The table of the steps alone needs a view only to name several optimizers.
-    read_again = partial(journal.read, path) if tensorboard is None and html is None else None
+    read_again = partial(JournalReader, path) if tensorboard is None and html is None else None
     recording = RecordedRun(name_of(path), str(path.parent), read_again=read_again)
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
     refuse_own_files(_places(csv, event_file, html), [path])
@@ -147,7 +147,7 @@ def _opened(out: Path, make: Callable[[Path], _Sink], *, is_named: bool = True) 
 
 
 def _read(path: Path, recording: RecordedRun, sinks: Mapping[Path, _Sink]) -> None:
-    reader, empty = journal.read(path), True
+    reader, empty = JournalReader(path), True
     for batch in in_batches(reader):
         empty = False
         recording.add(batch)

@@ -1,20 +1,17 @@
 """The player: folds a journal into a session in step with a clock that can pause, change speed and seek."""
 
 import math
-import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from amptui.base.errors import AmptuiError, RunFolderError
-from amptui.base.runfiles import open_to_read
-from amptui.records import codec
 from amptui.records.run import Record
 from amptui.records.steps import Steps
-from amptui.runs import journal
+from amptui.runs.reader import JournalReader, records_at_end
 from amptui.runs.rundir import reason
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -88,7 +85,7 @@ class Player:
         self._clock = self._folded = 0.0
         # The folding thread's own.
         self._moved_at: float | None = None
-        self._reader = journal.read(path)
+        self._reader = JournalReader(path)
         self._records = self._timed(self._reader)
         self._next = next(self._records, None)
         self._session = Session(str(path.parent))
@@ -233,7 +230,7 @@ class Player:
 
     def _start_over(self) -> None:
         self._session = Session(str(self._path.parent))
-        self._reader = journal.read(self._path)
+        self._reader = JournalReader(self._path)
         self._records = self._timed(self._reader)
         self._next = next(self._records, None)
 
@@ -265,7 +262,7 @@ class Player:
             return 0.0
         return (come - self._clock) / self._speed
 
-    def _timed(self, reader: Iterator[Record]) -> Iterator[tuple[float, Record]]:
+    def _timed(self, reader: Iterable[Record]) -> Iterator[tuple[float, Record]]:
         """Records with their seconds since the first, which never go back."""
         seconds = 0.0
         for record in reader:
@@ -275,23 +272,8 @@ class Player:
 
 def span_of(path: Path) -> Span:
     """The journal's span. Raises ``RunFolderError`` if it cannot be read or has no records."""
-    first = next((record.time for record in journal.read(path)), None)
+    first = next((record.time for record in JournalReader(path)), None)
     if first is None:
         raise RunFolderError(f"{path} holds no records")
-    return Span(first, max(0.0, max(_last_times(path), default=first) - first))
-
-
-def _last_times(path: Path) -> list[float]:
-    """The times in the last part of the file, which may start within a line."""
-    with open_to_read(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-        lines = file.read().splitlines()
-    times = []
-    for line in lines:
-        try:
-            record = codec.loads(line.decode())
-        except ValueError:
-            continue
-        if record is not None:
-            times.append(record.time)
-    return times
+    last = max((record.time for record in records_at_end(path, _TAIL_BYTES)), default=first)
+    return Span(first, max(0.0, last - first))
