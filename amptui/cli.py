@@ -265,8 +265,8 @@ def _export(options: argparse.Namespace) -> int:
         raise UsageError("no export format given", hint="use --csv FILE, --tensorboard DIR or --html FILE")
     journal = find_run(options.run)
     exported = export(journal, **places)
-    written = ", ".join(str(place) for place in (*places.values(), exported.ranks_csv) if place is not None)
-    say(f"{journal}: exported {exported.steps:,} steps to {written}")
+    files = ", ".join(str(place) for place in (*places.values(), exported.ranks_csv) if place is not None)
+    say(f"{journal}: exported {exported.steps:,} steps to {files}")
     if exported.passed_over:
         complain(exported.passed_over)
     return 0

@@ -80,10 +80,10 @@ def end_workers(patience_seconds: float = 1.0) -> None:
 
 def in_forks(method: Callable[[], object]) -> None:
     """Call a bound method in every process that this one forks, as long as its object lives."""
-    found = weakref.WeakMethod(method)
+    method_reference = weakref.WeakMethod(method)
 
     def call() -> None:
-        method = found()
+        method = method_reference()
         if method is not None:
             method()
 

@@ -125,10 +125,10 @@ def names_in(path: Path) -> list[str]:
         return []
 
 
-def _check(found: os.stat_result, path: str, *, writes: bool) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def _check(status: os.stat_result, path: str, *, writes: bool) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
-    if writes and found.st_nlink > 1:
+    if writes and status.st_nlink > 1:
         raise OSError(errno.EMLINK, "it has a second name (a hard link), where it would change as well", path)

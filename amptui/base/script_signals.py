@@ -185,7 +185,7 @@ def _got_its_caller(frame: FrameType) -> bool:
         values = frame.f_locals
         for name in code.co_varnames[: count + code.co_kwonlyargcount]:
             value = values.get(name)
-            if value is caller or (isinstance(value, tuple) and any(each is caller for each in value)):
+            if value is caller or (isinstance(value, tuple) and any(item is caller for item in value)):
                 return True
     return False
 

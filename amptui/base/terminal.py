@@ -38,14 +38,14 @@ def can_show_a_screen() -> bool:
 
 def terminal_size() -> tuple[int, int]:
     """Columns and lines to draw on: the terminal's, or fewer if COLUMNS and LINES say so."""
-    asked = shutil.get_terminal_size()
-    found = asked
+    from_environment = shutil.get_terminal_size()
+    size = from_environment
     for descriptor in (1, 0, 2):
         with suppress(OSError):
-            found = os.get_terminal_size(descriptor)
+            size = os.get_terminal_size(descriptor)
             break
     # A terminal without a size reports 0.
-    columns, lines = (min(a, b or a) for a, b in zip(asked, found, strict=True))
+    columns, lines = (min(a, b or a) for a, b in zip(from_environment, size, strict=True))
     return min(columns, MAX_COLUMNS), min(lines, MAX_LINES)
 
 

@@ -74,8 +74,8 @@ def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
     check_settings(spec, request.settings)
     _check_weights(request, run_dir)
     folder = create_run_dir(run_dir, spec.name)
-    kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
-    return Plan(kept, spec, folder)
+    saved_request = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
+    return Plan(saved_request, spec, folder)
 
 
 def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
@@ -111,7 +111,7 @@ def _with_files_of_this_user(asked: TrainRequest, given: Mapping[str, Any], fold
 
     Raises UsageError if not.
     """
-    effects = [named.effect for named in named_files(asked) if named.field not in given]
+    effects = [file.effect for file in named_files(asked) if file.field not in given]
     if effects:
         what = f"{folder} is not one of your runs, and resuming it {' and '.join(effects)}"
         raise UsageError(what, hint=f"if you trust that: {resume_command(folder)}")
@@ -260,8 +260,8 @@ def rank_plan(plan: Plan, *, json: bool = False, quiet: bool = False) -> "RankPl
     """What each rank of ``plan`` has to know."""
     from amptui.command.rank_process import RankPlan
 
-    shown = plan.request.interactive
-    return RankPlan(request=plan.request, run_dir=plan.run_dir, shown=shown, json=json, quiet=quiet)
+    interactive = plan.request.interactive
+    return RankPlan(request=plan.request, run_dir=plan.run_dir, shown=interactive, json=json, quiet=quiet)
 
 
 def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -> int:
@@ -390,5 +390,5 @@ def _as_option(name: str, value: object) -> str:
     if value is None or value is False or value == {}:
         return f"no --{option.replace('_', '-')}"
     if isinstance(value, Mapping):
-        value = ", ".join(f"{key}={each}" for key, each in value.items())
+        value = ", ".join(f"{key}={part}" for key, part in value.items())
     return f"{value}" if name == "model" else f"--{option.replace('_', '-')} {value}"

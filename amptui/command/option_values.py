@@ -85,7 +85,7 @@ def finite_float(text: str) -> float:
 def _number(
     text: str,
     kind: type[int] | type[float],
-    wanted: str,
+    description: str,
     allowed: Callable[[float], bool],
     most: float = math.inf,
 ) -> float:
@@ -94,7 +94,7 @@ def _number(
     except ValueError:
         value = math.nan
     if not allowed(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {description}")
     if value > most:
         raise argparse.ArgumentTypeError(f"{text!r} is more than {most:,}")
     return value

@@ -63,13 +63,13 @@ class _Parser(argparse.ArgumentParser):
 
     def _split(self, words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         """The words up to a script that is the first argument, and those after it."""
-        taken = 0
+        values = 0
         for place, word in enumerate(words):
-            if taken:
-                taken -= 1
+            if values:
+                values -= 1
             elif word.startswith("-") and word != "-":
                 action = self._option_string_actions.get(word)
-                taken = int(action is not None and action.nargs is None)
+                values = int(action is not None and action.nargs is None)
             else:
                 return (words[: place + 1], words[place + 1 :]) if is_script(word) else (words, ())
         return words, ()

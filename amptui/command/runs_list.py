@@ -94,11 +94,11 @@ def _table(runs: Sequence[KeptRun], width: int | None) -> Iterator[str]:
     rows = [[column.heading for column in columns]]
     rows += [[printable(column.cell(run)) for column in columns] for run in runs]
     widths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
-    shown = list(range(len(columns)))
-    while width is not None and len(shown) > 2 and sum(widths[at] + len(_GAP) for at in shown) > width:
-        shown.remove(min(shown, key=lambda at: columns[at].worth))
+    visible = list(range(len(columns)))
+    while width is not None and len(visible) > 2 and sum(widths[at] + len(_GAP) for at in visible) > width:
+        visible.remove(min(visible, key=lambda at: columns[at].worth))
     for row in rows:
-        line = _GAP.join(set_cell_size(row[at], widths[at]) for at in shown).rstrip()
+        line = _GAP.join(set_cell_size(row[at], widths[at]) for at in visible).rstrip()
         yield _cut(line, width)
 
 

@@ -233,10 +233,10 @@ class _LastHeard:
         if seconds < _SILENT_SECONDS:
             return ""
         words = f"no response from the run for {units.duration(seconds)}"
-        found = holder(self._run_dir)
-        if found is None or found.pid is None or not found.is_here or not _stands_still(found.pid):
+        process = holder(self._run_dir)
+        if process is None or process.pid is None or not process.is_here or not _stands_still(process.pid):
             return words
-        return f"{words}: suspended (SIGSTOP); to continue it: kill -CONT {found.pid}"
+        return f"{words}: suspended (SIGSTOP); to continue it: kill -CONT {process.pid}"
 
 
 def _stands_still(pid: int) -> bool:

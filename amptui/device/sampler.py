@@ -81,17 +81,17 @@ class Sampler:
     def _sample_until_stopped(self) -> None:
         """The sampling thread."""
         host = HostProbe()
-        known = _Reading((), "waiting for NVML")
+        newest = _Reading((), "waiting for NVML")
         while not self._stopping:
             began = time.monotonic()
             answer = self._ask_gpus()
-            known = answer or _without_figures(known)
+            newest = answer or _without_figures(newest)
             sample = DeviceSample(
                 time=time.time(),
-                gpus=known.gpus,
+                gpus=newest.gpus,
                 host=self._or_else("host sampling", host.sample, HostSample()),
                 allocator=self._or_else("reading torch's allocator", self._read_allocator, None),
-                note=known.note,
+                note=newest.note,
             )
             if not self._stopping:
                 self._emit(sample)

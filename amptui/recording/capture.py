@@ -86,8 +86,8 @@ class OutputCapture:
 
 
 def _is_null_device(descriptor: int) -> bool:
-    found, null = os.fstat(descriptor), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev
+    stream_status, null = os.fstat(descriptor), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path
+    return stat.S_ISCHR(stream_status.st_mode) and stream_status.st_rdev == null.st_rdev
 
 
 def _close_quietly(stream: IO[str] | None) -> None:
@@ -118,9 +118,9 @@ class _OutputLog:
                 return
             try:
                 self._file = self._file or open_to_append(self._path)
-                left = memoryview(data)
-                while left:  # a nearly full disk accepts a part
-                    left = left[self._file.write(left) :]
+                rest = memoryview(data)
+                while rest:  # a nearly full disk accepts a part
+                    rest = rest[self._file.write(rest) :]
             except OSError as error:
                 self._broken = True
                 text = f"output is no longer saved in {self._path}: {error.strerror}"

@@ -106,8 +106,8 @@ class OutputLines:
         end = len(text) if unfinished is None else unfinished.start()
         self._rest = text[end:]
         for token in _TOKEN.finditer(text, 0, end):
-            if (written := token["text"]) is not None:
-                self._write(written)
+            if (text := token["text"]) is not None:
+                self._write(text)
             elif token["final"] is not None:
                 self._obey(token["final"], token["parameters"])
             elif token["control"] is not None:
@@ -151,9 +151,9 @@ class OutputLines:
             self._block = 0
         self._give_out(1 + self._block)
 
-    def _give_out(self, kept: int) -> None:
+    def _give_out(self, count: int) -> None:
         """Complete all rows but the last ``kept``; forget those out of the cursor's reach."""
-        end = len(self._rows) - kept
+        end = len(self._rows) - count
         for row in self._rows[self._first_open : end]:
             if row.is_new and (text := row.text.rstrip()) and text != row.completed:
                 self._complete.append(text)

@@ -136,7 +136,7 @@ class Recorder:
         before.fold(steps.seen(JournalReader(self._run_dir.journal_path)))
         with self._keeping:
             before.fold(self._held or [])
-            known = before.view().run
+            started = before.view().run
             with self._folding:
                 self._unfolded.clear()  # they are among those that were held
                 self._session.adopt(before)
@@ -146,7 +146,7 @@ class Recorder:
         if missing := steps.missing(step, starts_at_one=starts_at_one):
             text = steps_missing(missing, step)
             self.emit(Note(time=time.time(), severity="warning", text=text))
-        return None if known is None else lost_steps
+        return None if started is None else lost_steps
 
     def _pump(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
@@ -181,14 +181,14 @@ class Recorder:
         """Drain the outbox to all but the journal; return the records, and each one's line."""
         batch: list[Record] = []
         for _ in range(len(self._outbox)):
-            taken = self._outbox.popleft()
-            if isinstance(taken, threading.Event):
-                self._marks.append(taken)
-            elif not (self._over and isinstance(taken, _MEANWHILE)):
-                batch.append(taken)
-                self._over |= isinstance(taken, RunFinished | RunFailed)
-                if isinstance(taken, KeepingChanged):
-                    self._note_unsaved(taken)
+            item = self._outbox.popleft()
+            if isinstance(item, threading.Event):
+                self._marks.append(item)
+            elif not (self._over and isinstance(item, _MEANWHILE)):
+                batch.append(item)
+                self._over |= isinstance(item, RunFinished | RunFailed)
+                if isinstance(item, KeepingChanged):
+                    self._note_unsaved(item)
         with self._folding:
             self._unfolded += batch
         self._fold_if_due()
@@ -228,9 +228,9 @@ class Recorder:
             self._server.publish(b"".join(lines), self._state)
 
     def _keep_held(self) -> None:
-        held, self._held = self._held, None
-        if held:
-            self._journal.append_lines([_line(record) for record in held])
+        records, self._held = self._held, None
+        if records:
+            self._journal.append_lines([_line(record) for record in records])
 
     def _show(self, show: Callable[[Sequence[_Shown]], None], batch: Sequence[_Shown]) -> None:
         try:

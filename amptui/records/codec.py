@@ -89,8 +89,8 @@ class Codec(Generic[_T]):
 
     def read(self, value: object) -> _T:
         """The value that :meth:`dumps` wrote, from parsed JSON. Raises ``JsonError``."""
-        made: _T = self._read(value)
-        return made
+        decoded: _T = self._read(value)
+        return decoded
 
     # Writing depends on the value's own type, which may be numpy's. Records are written beside the training:
     # so common types are compared by identity, and punctuation is formatted once.
@@ -127,10 +127,10 @@ class Codec(Generic[_T]):
             # "%s" of an int or a finite float is its JSON text: the fast path for most fields.
             return layout % tuple(
                 [
-                    each
-                    if (kind := type(each)) is int or (kind is float and each - each == 0.0)
-                    else ("null" if each is None else writers.get(kind, text)(each))
-                    for each in values(value)
+                    item
+                    if (kind := type(item)) is int or (kind is float and item - item == 0.0)
+                    else ("null" if item is None else writers.get(kind, text)(item))
+                    for item in values(value)
                 ]
             )
 
@@ -161,16 +161,16 @@ class Codec(Generic[_T]):
             hints, missing = get_type_hints(cls), dataclasses.MISSING
             readers = {field.name: self._reader(hints[field.name], field.name) for field in _fields_of(cls)}
             required: Set[str] = {
-                each.name for each in _fields_of(cls) if each.default is each.default_factory is missing
+                field.name for field in _fields_of(cls) if field.default is field.default_factory is missing
             }
-            known = None
+            known_names = None
             if self._exact:
-                required, known = readers.keys(), {*readers, "type"}
-            self._objects[cls] = _object_reader(cls, readers, required, known)
+                required, known_names = readers.keys(), {*readers, "type"}
+            self._objects[cls] = _object_reader(cls, readers, required, known_names)
         return self._objects[cls]
 
     def _union_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
-        hints = [each for each in arguments if each is not NoneType]
+        hints = [hint for hint in arguments if hint is not NoneType]
         reader = self._reader(hints[0], name) if len(hints) == 1 else self._any_object_of(hints)
         if len(hints) == len(arguments):
             return reader
@@ -184,7 +184,7 @@ class Codec(Generic[_T]):
 
     def _tuple_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
         if arguments[-1] is not Ellipsis:
-            return _row_of([self._reader(each, name) for each in arguments])
+            return _row_of([self._reader(argument, name) for argument in arguments])
         items = self._items_of(arguments, name, min_items=1 if name == "rows" else 0)
         return lambda value: tuple(items(value))
 
@@ -206,11 +206,11 @@ class Codec(Generic[_T]):
         def read(value: Any) -> deque[Any]:
             if not isinstance(value, list) or len(value) != 2:
                 raise JsonError(f"expected a bound and items, not {strictjson.shown(value)}")
-            bound, found = value
+            bound, content = value
             if bound is not None and not (type(bound) is int and 0 <= bound <= strictjson.MAX_ITEMS):
                 raise JsonError("a deque with an invalid bound")
-            packs = arguments == (float,) and isinstance(found, str)
-            return deque(_unpacked(found, partial(array, "d")) if packs else items(found), bound)
+            packs = arguments == (float,) and isinstance(content, str)
+            return deque(_unpacked(content, partial(array, "d")) if packs else items(content), bound)
 
         return read
 
@@ -258,7 +258,7 @@ def _fields_of(cls: type[Any]) -> list[dataclasses.Field[Any]]:
 
 
 def _object_reader(
-    cls: type[Any], readers: Mapping[str, Reader], required: Set[str], known: Set[str] | None
+    cls: type[Any], readers: Mapping[str, Reader], required: Set[str], known_names: Set[str] | None
 ) -> Reader:
     """Reads an object of ``cls`` with ``readers`` for its fields; with ``known``, other fields are errors."""
     name = cls.__name__
@@ -268,7 +268,7 @@ def _object_reader(
             raise JsonError(f"{name}: expected an object, not {strictjson.shown(value)}")
         if absent := required - value.keys():
             raise JsonError(f"{name}: missing {', '.join(sorted(absent))}")
-        if known is not None and not value.keys() <= known:
+        if known_names is not None and not value.keys() <= known_names:
             raise JsonError(f"{name}: unknown fields")
         fields = {}
         for key, reader in readers.items():

@@ -68,7 +68,7 @@ class ComparisonRequest:
         """What alternates: ``fp32 eager``, ``fp32``, ``bf16 eager`` and so on, or only the precisions."""
         if not self.eager:
             return self.precisions
-        return tuple(name for each in self.precisions for name in (each + EAGER_SUFFIX, each))
+        return tuple(name for precision in self.precisions for name in (precision + EAGER_SUFFIX, precision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,28 +222,28 @@ class Control:
 
     def ask(self, request: Request, number: int | None = None) -> int:
         """See :class:`Asker`; ``number`` is that of a request from another process."""
-        made = record_of(request, new_number() if number is None else number)
-        self._emit(made)
+        record = record_of(request, new_number() if number is None else number)
+        self._emit(record)
         overruled: Asked[Any] | None = None
         with self._changed:
             if isinstance(request, StopRequest):
                 self._stop_reason = self._stop_reason or request.reason
                 self.ends_at_once |= request.at_once
             else:
-                overruled = self._put(request, made)
+                overruled = self._put(request, record)
             self.wake()
         self.refuse(overruled, "overruled")
         if self._closed:
             self.close(self._closed)
-        return made.number
+        return record.number
 
-    def _put(self, request: Request, made: RequestMade) -> Asked[Any] | None:
+    def _put(self, request: Request, record: RequestMade) -> Asked[Any] | None:
         """Queue ``request``; return what it overrules."""
-        self._unanswered[made.number] = made
+        self._unanswered[record.number] = record
         before = self._waiting.get(type(request))
         same = before is not None and before.request == request
         others = before.made if before is not None and same else ()
-        self._waiting[type(request)] = Asked(request, (*others, made))
+        self._waiting[type(request)] = Asked(request, (*others, record))
         return None if same else before
 
     def wake(self) -> None:
@@ -266,24 +266,24 @@ class Control:
             self.attention = False
 
     def wait_until_resumed(
-        self, asked: Asked[PauseRequest] | None, handle: Callable[[], object]
+        self, pause: Asked[PauseRequest] | None, handle: Callable[[], object]
     ) -> Asked[PauseRequest] | None:
         """Stay paused, as ``asked``, until a request resumes the run or it should stop.
 
         ``handle`` handles the other requests. Returns the one that resumed it, for the caller to answer.
         """
-        self.answer(asked)
+        self.answer(pause)
         handle()  # ranks take what came with the pause together: they wait at different times
         paused = True
         while paused and not self.stopping:
             self.wait()
             handle()
-            asked = self.take(PauseRequest)
-            paused = asked is None or asked.request.paused
+            pause = self.take(PauseRequest)
+            paused = pause is None or pause.request.paused
             if paused:
-                self.answer(asked)
+                self.answer(pause)
         self.wake()  # requests that need a step still wait
-        return asked
+        return pause
 
     def at_boundary(self, *, validating: bool = False) -> None:
         """Agree with the other ranks of a run of several; called before each step and validation batch."""
@@ -296,8 +296,8 @@ class Control:
 
     def newest(self, kind: type[R]) -> R | None:
         """The pending request of that kind, or None."""
-        asked = self._waiting.get(kind)
-        return None if asked is None else cast("R", asked.request)
+        waiting = self._waiting.get(kind)
+        return None if waiting is None else cast("R", waiting.request)
 
     def take(self, kind: type[R]) -> Asked[R] | None:
         """Take the pending request of that kind, or None; the caller answers it."""
@@ -306,40 +306,40 @@ class Control:
         with self._changed:
             return self._waiting.pop(kind, None)
 
-    def answer(self, asked: Asked[Any] | None, trouble: str = "") -> None:
+    def answer(self, request: Asked[Any] | None, trouble: str = "") -> None:
         """Answer that a request is done, or that it failed with ``trouble``. From any thread.
 
         Does nothing for None or for a request that has its answer.
         """
         if trouble:
-            self.refuse(asked, "failed", trouble)
+            self.refuse(request, "failed", trouble)
             return
-        for made in self._open(asked):
-            self._emit(RequestTaken(time=time.time(), step=self._step, request=made))
+        for record in self._open(request):
+            self._emit(RequestTaken(time=time.time(), step=self._step, request=record))
 
-    def refuse(self, asked: Asked[Any] | None, reason: Refusal, detail: str = "") -> None:
+    def refuse(self, request: Asked[Any] | None, reason: Refusal, detail: str = "") -> None:
         """Answer that a request will not be done; otherwise like :meth:`answer`."""
-        for made in self._open(asked):
-            self._emit(self._refusal(made, reason, detail))
+        for record in self._open(request):
+            self._emit(self._refusal(record, reason, detail))
 
     def close(self, why: str = "the run has ended") -> None:
         """Refuse every request without an answer, taken or not, and all that follow; but not a stop."""
         with self._changed:
             self._closed = why
             self._waiting.clear()
-            left, self._unanswered = self._unanswered, {}
-        for made in left.values():
-            self._emit(self._refusal(made, "unavailable", why))
+            unanswered, self._unanswered = self._unanswered, {}
+        for record in unanswered.values():
+            self._emit(self._refusal(record, "unavailable", why))
 
-    def _refusal(self, made: RequestMade, reason: Refusal, detail: str) -> RequestRefused:
-        return RequestRefused(time=time.time(), step=self._step, request=made, reason=reason, detail=detail)
+    def _refusal(self, record: RequestMade, reason: Refusal, detail: str) -> RequestRefused:
+        return RequestRefused(time=time.time(), step=self._step, request=record, reason=reason, detail=detail)
 
-    def _open(self, asked: Asked[Any] | None) -> list[RequestMade]:
+    def _open(self, request: Asked[Any] | None) -> list[RequestMade]:
         """Those of ``asked`` without an answer, which they get now."""
-        if asked is None:
+        if request is None:
             return []
         with self._changed:
-            open_ = [made for made in asked.made if made.number in self._unanswered]
-            for made in open_:
-                del self._unanswered[made.number]
+            open_ = [record for record in request.made if record.number in self._unanswered]
+            for record in open_:
+                del self._unanswered[record.number]
         return open_

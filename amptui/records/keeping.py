@@ -63,4 +63,4 @@ class ViewersChanged:
 
 def unsaved_status(changes: Iterable[KeepingChanged]) -> int:
     """The exit status that follows from the newest change of each part: 0 if nothing is missing."""
-    return UNSAVED_STATUS if any(each.trouble and each.unsaved != 0 for each in changes) else 0
+    return UNSAVED_STATUS if any(change.trouble and change.unsaved != 0 for change in changes) else 0

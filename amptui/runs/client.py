@@ -158,33 +158,33 @@ class Client:
         """Fold the lines in order, in batches as large as possible."""
         records: list[Record] = []
         for line in lines:
-            said = self._read(line)
-            if isinstance(said, RunHello | History | RunError):
+            message = self._read(line)
+            if isinstance(message, RunHello | History | RunError):
                 self._fold_all(records)
                 records = []
-                self._obey(said)
-            elif said is not None:
-                records.append(said)
+                self._obey(message)
+            elif message is not None:
+                records.append(message)
         self._fold_all(records)
 
     def _read(self, line: bytes) -> RunHello | History | RunError | Record | None:
         """Decode a line; None for one that is not of this version."""
         try:
-            said = protocol.read(line)
+            message = protocol.read(line)
         except ProtocolError:
-            said = None
-        if self.hello is None and not isinstance(said, RunHello | RunError):
+            message = None
+        if self.hello is None and not isinstance(message, RunHello | RunError):
             raise ProtocolError("not an amptui run")
-        return said
+        return message
 
-    def _obey(self, said: RunHello | History | RunError) -> None:
-        match said:
+    def _obey(self, message: RunHello | History | RunError) -> None:
+        match message:
             case RunHello():
-                self.hello = said
-                if said.protocol != protocol.PROTOCOL:
+                self.hello = message
+                if message.protocol != protocol.PROTOCOL:
                     raise ProtocolError(
-                        f"the run uses protocol {said.protocol}, this amptui {protocol.PROTOCOL}; "
-                        f"attach with amptui {said.version}"
+                        f"the run uses protocol {message.protocol}, this amptui {protocol.PROTOCOL}; "
+                        f"attach with amptui {message.version}"
                     )
             case History(state):
                 try:

@@ -213,9 +213,9 @@ def _meant(text: str) -> list[str]:
     """
     if len(Path(text).parts) != 1:
         raise UsageError(f"no run {text!r}", hint="check the path")
-    named = RunDir(default_base() / text)
-    if text not in (".", "..") and os.path.isdir(named.path) and named.holds_a_run:  # noqa: PTH112
-        return [named.path.name]
+    run_dir = RunDir(default_base() / text)
+    if text not in (".", "..") and os.path.isdir(run_dir.path) and run_dir.holds_a_run:  # noqa: PTH112
+        return [run_dir.path.name]
     names = kept_names(lambda name: _is_called(name, text)) or kept_names(lambda name: name.startswith(text))
     if not names:
         raise UsageError(f"no run {text!r}", hint=_GIVE)
@@ -236,11 +236,11 @@ def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
         return UsageError("no run is live", hint="`amptui train MODEL` starts one")
     words = {"stopped": "was stopped", "died": "died unexpectedly", "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
-    named = run_argument(run.folder)
+    argument = run_argument(run.folder)
     if run.state == "died" and _may_start_again(RunDir(run.folder)):
         hint = "its ranks may be starting again: repeat this in a few seconds"
         return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
-    hint = f"view it with `amptui replay {named}`"
+    hint = f"view it with `amptui replay {argument}`"
     if run.state not in ("finished", "unreadable") and RunDir(run.folder).checkpoints_path.is_dir():
         hint += f", or resume it with `{resume_command(run.folder)}`"
     return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)

@@ -153,28 +153,28 @@ class Journal:
                 self._waiting[0] = b"\n" + self._waiting[0]
                 self._torn = False
             lines = list(islice(self._waiting, LINES_A_WRITE))
-            taken = self._write(file.descriptor, lines)
-            self._written.add(b"".join(lines[:taken]), taken)
-            for _ in range(taken):
+            whole_lines = self._write(file.descriptor, lines)
+            self._written.add(b"".join(lines[:whole_lines]), whole_lines)
+            for _ in range(whole_lines):
                 self._waiting.popleft()
-            if taken < len(lines):
+            if whole_lines < len(lines):
                 return
 
     def _write(self, file: int, lines: list[bytes]) -> int:
         """Append ``lines``; return how many fit completely. The file keeps no part of a line."""
         data = b"".join(lines)
-        done = 0
+        written_bytes = 0
         try:
-            while done < len(data):
-                done += os.write(file, data[done:])
+            while written_bytes < len(data):
+                written_bytes += os.write(file, data[written_bytes:])
         except OSError as error:
             self._reason = reason(error)
         else:
             return len(lines)
         ends = list(accumulate(map(len, lines), initial=0))
-        taken = bisect_right(ends, done) - 1
-        self._cut(file, done - ends[taken])
-        return taken
+        whole_lines = bisect_right(ends, written_bytes) - 1
+        self._cut(file, written_bytes - ends[whole_lines])
+        return whole_lines
 
     def _cut(self, file: int, surplus_bytes: int) -> None:
         """Cut an incomplete line off the file's end."""

@@ -151,13 +151,14 @@ class _Newest:
 
     @property
     def step(self) -> int | None:
-        return max((each.step for each in (self.stepped, self.resumed) if each is not None), default=None)
+        records = (self.stepped, self.resumed)
+        return max((record.step for record in records if record is not None), default=None)
 
     @property
     def precision(self) -> str | None:
         # A switch may be recorded before earlier steps that were still being measured.
-        ran = [each for each in (self.stepped, self.resumed) if each is not None]
-        ran = sorted(ran, key=lambda each: each.step)
+        ran = [record for record in (self.stepped, self.resumed) if record is not None]
+        ran = sorted(ran, key=lambda record: record.step)
         if self.switched is not None and (not ran or self.switched.step > ran[-1].step):
             return self.switched.current
         return ran[-1].precision if ran else None
@@ -197,22 +198,22 @@ def _begun(file: BinaryIO, size: int) -> RunStarted | None:
     """The run's first record."""
     for length in _HEAD_BYTES:
         file.seek(0)
-        found = _searched(b"\n" + file.read(length), RunStarted, bytes.find)[1]
-        if found is not None or length >= size:
-            return found
+        started = _searched(b"\n" + file.read(length), RunStarted, bytes.find)[1]
+        if started is not None or length >= size:
+            return started
     return None
 
 
 def _newest(file: BinaryIO, size: int) -> _Newest:
     """The newest records."""
-    found = _Newest()
+    newest = _Newest()
     for length in _TAIL_BYTES:
         start = max(0, size - length)
         file.seek(start)
-        found = _newest_in(file.read(length) if start else b"\n" + file.read(length))
-        if found.stepped is not None or not start:
+        newest = _newest_in(file.read(length) if start else b"\n" + file.read(length))
+        if newest.stepped is not None or not start:
             break
-    return found
+    return newest
 
 
 def _newest_in(data: bytes) -> _Newest:
@@ -221,7 +222,7 @@ def _newest_in(data: bytes) -> _Newest:
     optimizer = stepped[1].optimizer if stepped[1] is not None else ""
     after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
     # The end of a run that was resumed later is not its last record.
-    at, word = max(words, key=lambda found: found[0])
+    at, word = max(words, key=lambda place_and_word: place_and_word[0])
     return _Newest(
         stepped=stepped[1],
         resumed=resumed[1],

@@ -191,5 +191,5 @@ def _rename(file: Path, path: Path) -> None:
             file.unlink()
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -164,18 +164,18 @@ def _try_to_lock(file: int) -> bool:
 
 def _holder_by_name(file: int) -> Holder | None:
     """The holder named in the file, unless it has ended; a process on another machine cannot be checked."""
-    found = _read_holder(file)
-    if found.pid is None or not found.is_here:
-        return found if found.pid is not None else None
-    if found.pid == os.getpid():
+    signed = _read_holder(file)
+    if signed.pid is None or not signed.is_here:
+        return signed if signed.pid is not None else None
+    if signed.pid == os.getpid():
         return None
     try:
-        os.kill(found.pid, 0)
+        os.kill(signed.pid, 0)
     except (ProcessLookupError, OverflowError):
         return None
     except OSError:
         pass  # another user's
-    return found
+    return signed
 
 
 def _read_holder(file: int) -> Holder:

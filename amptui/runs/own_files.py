@@ -28,14 +28,14 @@ def why_owned(path: Path, *, read: Iterable[Path] = (), created: Path | None = N
     """
     journals = tuple(read)
     real = Path(os.path.realpath(path))
-    named = Path(os.path.realpath(path.parent)) / path.name  # which may be a link
+    path_by_name = Path(os.path.realpath(path.parent)) / path.name  # which may be a link
     starts = None if created is None else Path(os.path.realpath(created))
-    for place in dict.fromkeys((real, named)):
+    for place in dict.fromkeys((real, path_by_name)):
         for own in (place, *place.parents):
             names = _OWN_NAME if own is place else _OWN_FOLDER
             if names.fullmatch(own.name) and (own.parent == starts or _holds_a_run(own.parent)):
                 return f"{own.name} in {own.parent} belongs to a run"
-    folders = dict.fromkeys((real.parent, named.parent, *(each.parent for each in journals)))
+    folders = dict.fromkeys((real.parent, path_by_name.parent, *(journal.parent for journal in journals)))
     for own in (*journals, *(own for folder in folders for own in _own_files(folder))):
         if _is_same(own, path):
             return f"it is {own}, which belongs to a run"

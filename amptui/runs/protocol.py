@@ -82,9 +82,9 @@ class RunError:
     text: str
 
 
-def encode(said: Hello | Ask | Leave) -> bytes:
+def encode(message: Hello | Ask | Leave) -> bytes:
     """Encode a screen's message as a line."""
-    match said:
+    match message:
         case Hello(protocol):
             return _line({"hello": {"protocol": protocol}})
         case Leave(kind):
@@ -95,15 +95,15 @@ def encode(said: Hello | Ask | Leave) -> bytes:
 
 def parse(line: bytes) -> Hello | Ask | Leave:
     """Decode a screen's ``line``. Raises ``ProtocolError``."""
-    said = _object(line)
-    match said:
+    fields = _object(line)
+    match fields:
         case {"hello": {"protocol": int(protocol)}}:
             return Hello(protocol)
         case {"leave": "detached" | "hung up" as kind}:
             return Leave(kind)
         case {"request": str(kind)}:
-            request = _request(kind, said)
-            return Ask(_number(said.get("number")), request)
+            request = _request(kind, fields)
+            return Ask(_number(fields.get("number")), request)
     raise ProtocolError("neither a hello nor a request nor a farewell")
 
 
@@ -189,9 +189,9 @@ def _record(line: bytes) -> Record | None:
         raise ProtocolError(f"not a record: {error}") from error
 
 
-def _request(kind: str, said: Mapping[str, Any]) -> Request:
+def _request(kind: str, fields: Mapping[str, Any]) -> Request:
     try:
-        return _REQUESTS[kind].read(said)
+        return _REQUESTS[kind].read(fields)
     except (KeyError, ValueError) as error:
         raise ProtocolError("not a request that this run knows") from error
 

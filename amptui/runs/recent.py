@@ -23,7 +23,7 @@ class LockFile(NamedTuple):
     """Of the run."""
 
 
-def kept_names(named: Callable[[str], object] | None = None) -> list[str]:
+def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:
     """The names of all saved runs, or those for which ``named`` is true; the one written last first.
 
     A run that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
@@ -31,7 +31,7 @@ def kept_names(named: Callable[[str], object] | None = None) -> list[str]:
     """
     base = default_base()
     prefix = f"{base}{os.sep}"
-    dated = [(_last_change(prefix + name), name) for name in _folder_names(base, named)]
+    dated = [(_last_change(prefix + name), name) for name in _folder_names(base, matches)]
     dated.sort(reverse=True)
     return [name for when, name in dated if when != _NO_RUN]
 
@@ -70,11 +70,13 @@ def _last_change(folder: str) -> float:
         return _NO_RUN  # deleted meanwhile
 
 
-def _folder_names(base: Path, named: Callable[[str], object] | None) -> list[str]:
+def _folder_names(base: Path, matches: Callable[[str], object] | None) -> list[str]:
     try:
         with os.scandir(base) as entries:
             return [
-                entry.name for entry in entries if (named is None or named(entry.name)) and _is_folder(entry)
+                entry.name
+                for entry in entries
+                if (matches is None or matches(entry.name)) and _is_folder(entry)
             ]
     except (FileNotFoundError, NotADirectoryError):
         return []

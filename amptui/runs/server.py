@@ -118,9 +118,9 @@ class Server:
         """Send every screen what it accepts within that time; then close the connections and the socket."""
         limit = time.monotonic() + timeout_seconds
         self._closing.set()
-        while self._history is not None and (left := limit - time.monotonic()) > 0:
+        while self._history is not None and (seconds := limit - time.monotonic()) > 0:
             with self._lock:
-                self._lock.wait_for(self._may_go_on, left)
+                self._lock.wait_for(self._may_go_on, seconds)
                 if all(viewer.settled for viewer in self._connected):
                     break
             self._send_history(self._history)
@@ -147,7 +147,9 @@ class Server:
     def _may_go_on(self) -> bool:
         """Whether a closing server can end or has to send a history."""
         viewers = self._connected
-        return all(viewer.settled for viewer in viewers) or any(each.waits_for_history for each in viewers)
+        if any(viewer.waits_for_history for viewer in viewers):
+            return True
+        return all(viewer.settled for viewer in viewers)
 
     def _send_history(self, history: Callable[[], str]) -> None:
         """Send the state to the screens that wait for it; called by the thread that publishes."""
@@ -265,19 +267,19 @@ class Server:
             return "lost"
         viewer.connection.settimeout(None)
         self._introduce(viewer, hello)
-        for said in _messages(requests):
-            if isinstance(said, Leave):
-                return said.kind
-            if isinstance(said, Hello):
+        for message in _messages(requests):
+            if isinstance(message, Leave):
+                return message.kind
+            if isinstance(message, Hello):
                 raise ProtocolError("a second hello")
-            self._obey(said.request, said.number)
+            self._obey(message.request, message.number)
         return "lost"
 
-    def _introduce(self, viewer: Viewer, said: protocol.Hello | protocol.Ask | Leave) -> None:
-        if not isinstance(said, Hello):
+    def _introduce(self, viewer: Viewer, message: protocol.Hello | protocol.Ask | Leave) -> None:
+        if not isinstance(message, Hello):
             raise ProtocolError("the first line must be a hello")
-        if said.protocol != protocol.PROTOCOL:
-            versions = f"the run uses protocol {protocol.PROTOCOL}, the screen {said.protocol}"
+        if message.protocol != protocol.PROTOCOL:
+            versions = f"the run uses protocol {protocol.PROTOCOL}, the screen {message.protocol}"
             raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
         with self._lock:
             viewer.introduced = True

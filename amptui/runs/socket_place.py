@@ -94,23 +94,23 @@ def connect_to_live(folder: Path) -> socket.socket:
 
     Raises ``RunFolderError`` as that does, and if the run ends meanwhile or does not listen in time.
     """
-    asked = time.monotonic()
+    began = time.monotonic()
     while True:
         trains = holder(folder)  # first: it may begin to listen and end meanwhile
         with suppress(NotListeningError):
             return connect(folder)
-        named = run_argument(folder)
+        run = run_argument(folder)
         if trains is None:
-            raise RunFolderError(f"{named} has just ended", hint=f"view it with `amptui replay {named}`")
-        if not _may_listen_soon(trains, asked):
-            hint = f"what it has recorded: `amptui replay {named}`"
-            raise RunFolderError(f"{named} is running, {trains}, but lets no screen attach", hint=hint)
+            raise RunFolderError(f"{run} has just ended", hint=f"view it with `amptui replay {run}`")
+        if not _may_listen_soon(trains, began):
+            hint = f"what it has recorded: `amptui replay {run}`"
+            raise RunFolderError(f"{run} is running, {trains}, but lets no screen attach", hint=hint)
         time.sleep(_RETRY_SECONDS)
 
 
-def _may_listen_soon(trains: Holder, asked: float) -> bool:
+def _may_listen_soon(trains: Holder, began: float) -> bool:
     age_seconds = time.time() - (trains.started or 0.0)
-    return 0 <= age_seconds < STARTING_SECONDS or time.monotonic() - asked < _PATIENCE_SECONDS
+    return 0 <= age_seconds < STARTING_SECONDS or time.monotonic() - began < _PATIENCE_SECONDS
 
 
 def connect(folder: Path) -> socket.socket:

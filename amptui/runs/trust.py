@@ -21,13 +21,14 @@ def is_own(folder: Path) -> bool:
     """
     try:
         base = default_base().resolve()
-        seen = [path.stat(follow_symlinks=False) for path in (folder.resolve(), RunDir(folder).run_json_path)]
+        paths = (folder.resolve(), RunDir(folder).run_json_path)
+        statuses = [path.stat(follow_symlinks=False) for path in paths]
         # A saved run may be a link to another disk, and there may be links to it.
         places = (folder.absolute().parent.resolve(), folder.resolve().parent)
     except (OSError, RunFolderError):
         return False
     user = os.geteuid()
-    return base in places and all(s.st_uid == user and not s.st_mode & _OTHERS_MAY_WRITE for s in seen)
+    return base in places and all(s.st_uid == user and not s.st_mode & _OTHERS_MAY_WRITE for s in statuses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,25 +43,25 @@ class NamedFile:
     """What names it on the command line."""
 
 
-def named_files(asked: TrainRequest) -> list[NamedFile]:
+def named_files(request: TrainRequest) -> list[NamedFile]:
     """What the options name besides the defaults of this user and the models of amptui."""
-    named: list[NamedFile] = []
+    files: list[NamedFile] = []
 
     def add(field: str, effect: str, *words: str) -> None:
-        named.append(NamedFile(field=field, effect=effect, words=words))
+        files.append(NamedFile(field=field, effect=effect, words=words))
 
-    if asked.model not in CATALOGUE:
-        add("model", f"executes {asked.model}", _model_argument(asked))
-    if asked.save_weights is not None:
-        add("save_weights", f"writes {asked.save_weights}", f"--save-weights={asked.save_weights}")
-    if not _is_default(asked.data_dir):
-        add("data_dir", f"reads data in {asked.data_dir}", f"--data-dir={asked.data_dir}")
-    texts = [f"{name}={text}" for name, text in asked.settings.items() if _may_name_a_file(text)]
+    if request.model not in CATALOGUE:
+        add("model", f"executes {request.model}", _model_argument(request))
+    if request.save_weights is not None:
+        add("save_weights", f"writes {request.save_weights}", f"--save-weights={request.save_weights}")
+    if not _is_default(request.data_dir):
+        add("data_dir", f"reads data in {request.data_dir}", f"--data-dir={request.data_dir}")
+    texts = [f"{name}={text}" for name, text in request.settings.items() if _may_name_a_file(text)]
     if texts:
         # The command line names all settings or none.
-        words = (f"--set={name}={text}" for name, text in asked.settings.items())
+        words = (f"--set={name}={text}" for name, text in request.settings.items())
         add("settings", f"uses {', '.join(texts)}", *words)
-    return named
+    return files
 
 
 def resume_command(folder: Path) -> str:
@@ -68,15 +69,15 @@ def resume_command(folder: Path) -> str:
     words = ["amptui", "train", "--resume", run_argument(folder)]
     if not is_own(folder):
         with suppress(RunFolderError, KeyError, TypeError, ValueError, AttributeError):
-            asked = TrainRequest.from_json(read_run_json(folder)["asked"])
-            words.insert(2, _model_argument(asked))
-            words += [word for named in named_files(asked) if named.field != "model" for word in named.words]
+            request = TrainRequest.from_json(read_run_json(folder)["asked"])
+            words.insert(2, _model_argument(request))
+            words += [word for file in named_files(request) if file.field != "model" for word in file.words]
     return shlex.join(words)
 
 
-def _model_argument(asked: TrainRequest) -> str:
+def _model_argument(request: TrainRequest) -> str:
     """MODEL on the command line, where it must not look like an option."""
-    return f"./{asked.model}" if asked.model.startswith("-") else asked.model
+    return f"./{request.model}" if request.model.startswith("-") else request.model
 
 
 def _is_default(data_dir: Path) -> bool:

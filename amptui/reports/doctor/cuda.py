@@ -257,8 +257,8 @@ def _loaded_version(root: Path) -> str | None:
         text = (root / "proc/driver/nvidia/version").read_text()
     except OSError:
         return None
-    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
-    return found[1] if found else "unknown"
+    version = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+    return version[1] if version else "unknown"
 
 
 def _device_files(root: Path) -> list[Path]:

@@ -100,11 +100,11 @@ def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
 
 
 def _serves(architecture: str, capability: tuple[int, int]) -> bool:
-    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
-    if not found:
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+    if not match:
         return False
-    kind, suffix = found[1], found[4]
-    built_for = int(found[2]), int(found[3])
+    kind, suffix = match[1], match[4]
+    built_for = int(match[2]), int(match[3])
     if suffix == "a":
         return capability == built_for
     if kind == "compute" and not suffix:

@@ -70,7 +70,7 @@ def precision_checks() -> list[Check]:
     size = _SIZES[device.type]
     return [
         *([] if gpus else [_cpu_level(torch.backends.cpu.get_cpu_capability(), flags)]),
-        *(check_precision(name, found, reasons[name], size, best) for name, found in measured.items()),
+        *(check_precision(name, ratio, reasons[name], size, best) for name, ratio in measured.items()),
         *(check_unsupported(name, why, best) for name, why in unsupported.items() if gpus),
     ]
 
@@ -85,17 +85,17 @@ def check_precision(name: str, measured: Measured, reason: str, size: int, best:
 
     ``best`` is the precision to use instead.
     """
-    found = measured.ratio
-    facts: dict[str, object] = {"reason": reason, "size": size, "speedup": found and found.value}
-    facts |= {"speedup_low": found and found.low, "speedup_high": found and found.high}
+    ratio = measured.ratio
+    facts: dict[str, object] = {"reason": reason, "size": size, "speedup": ratio and ratio.value}
+    facts |= {"speedup_low": ratio and ratio.low, "speedup_high": ratio and ratio.high}
     hint = f"train with --precision {best}"
-    if found is None:
+    if ratio is None:
         return poor(name, f"{name} could not be measured ({measured.trouble}); {reason}", hint, **facts)
-    times = ratio_words(found.value, found.low, found.high)
+    times = ratio_words(ratio.value, ratio.low, ratio.high)
     speed = f"{times} the speed of FP32 in {size} × {size} matrix products; {reason}"
-    if found.low is not None and found.low > 1:
+    if ratio.low is not None and ratio.low > 1:
         return fine(name, f"{name} is faster: {speed}", pays=True, **facts)
-    if found.high is not None and found.high < 1:
+    if ratio.high is not None and ratio.high < 1:
         return poor(name, f"{name} is slower: {speed}", hint, pays=False, **facts)
     hint = "the machine may be busy; `amptui bench` measures a whole model"
     return poor(name, f"{name}: no significant difference, {speed}", hint, pays=None, **facts)
@@ -121,8 +121,8 @@ def gpu_reason(name: str, gpu: Gpu) -> str:
 
 def cpu_reason(name: str, flags: frozenset[str]) -> str:
     """The processor's instructions for ``name``."""
-    found = [flag for flag in _INSTRUCTIONS[name] if flag in flags]
-    return f"the CPU has {', '.join(found) if found else f'no {_LABELS[name]} instructions'}"
+    present = [flag for flag in _INSTRUCTIONS[name] if flag in flags]
+    return f"the CPU has {', '.join(present) if present else f'no {_LABELS[name]} instructions'}"
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
@@ -131,10 +131,10 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
         lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    found = (
+    sentence = (
         line.partition(":")[2] for line in lines if line.partition(":")[0].strip() in ("flags", "Features")
     )
-    return frozenset(next(found, "").split())
+    return frozenset(next(sentence, "").split())
 
 
 def measure(
@@ -147,13 +147,13 @@ def measure(
     """
     from amptui.engine.precision import Tf32Flags
 
-    kept, share_seconds = Tf32Flags.current(), budget_seconds / len(names)
+    flags_before, share_seconds = Tf32Flags.current(), budget_seconds / len(names)
     try:
         return {
             name: _measure_one(device, name, size or _SIZES[device.type], share_seconds) for name in names
         }
     finally:
-        kept.apply()
+        flags_before.apply()
 
 
 def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: float) -> Measured:
@@ -200,6 +200,6 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
 
 
 def _cpu_level(level: str, flags: frozenset[str]) -> Check:
-    known = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
-    low = f"; low-precision instructions: {', '.join(known)}" if known else ""
-    return fine("cpu", f"torch uses {level} kernels{low}", capability=level, low_precision_flags=known)
+    present = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
+    low = f"; low-precision instructions: {', '.join(present)}" if present else ""
+    return fine("cpu", f"torch uses {level} kernels{low}", capability=level, low_precision_flags=present)

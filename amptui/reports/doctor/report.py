@@ -65,8 +65,10 @@ def _late(module: str, checks: str) -> Callable[[], Iterable[Check]]:
     """``checks`` of ``module``, imported when called: if one module fails to import, others still run."""
 
     def look() -> Iterable[Check]:
-        found: Iterable[Check] = getattr(importlib.import_module(f"amptui.reports.doctor.{module}"), checks)()
-        return found
+        results: Iterable[Check] = getattr(
+            importlib.import_module(f"amptui.reports.doctor.{module}"), checks
+        )()
+        return results
 
     return look
 

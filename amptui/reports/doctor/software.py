@@ -73,5 +73,5 @@ def _installed(name: str) -> str | None:
 
 def release(version: str) -> tuple[int, ...]:
     """The leading numbers of a version: ``2.15.0+cu132`` is (2, 15, 0)."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -28,8 +28,8 @@ def check_kind(term: str, *, is_terminal: bool) -> Check:
     if not is_terminal:
         return fine("terminal", "not a terminal: amptui writes plain lines", **facts)
     if term in ("", "dumb"):
-        said = f"TERM={term}" if term else "TERM is not set"
-        text = f"{said}: amptui writes plain lines instead of the screen"
+        terminal_words = f"TERM={term}" if term else "TERM is not set"
+        text = f"{terminal_words}: amptui writes plain lines instead of the screen"
         return poor("terminal", text, _SET_TERM, **facts)
     return fine("terminal", f"TERM={term}", **facts)
 
