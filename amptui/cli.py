@@ -19,8 +19,8 @@ from amptui.ranks.launchers import variables_of, world_of
 from amptui.recipe.request import ADVISE_LOSS_STEPS, AdviseRequest, BenchRequest, TrainRequest
 
 if TYPE_CHECKING:
-    from amptui.command.launch import Plan
-    from amptui.command.rank_process import RankPlan
+    from amptui.process.launch import Plan
+    from amptui.process.rank_process import RankPlan
     from amptui.ranks.world import World
 
 
@@ -52,7 +52,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from amptui.command import launch
+    from amptui.process import launch
 
     world = None if options.nproc == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else world_of(os.environ)
     if world is not None:
@@ -72,8 +72,8 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
     """Train as one of the processes that a launcher started; rank 0 writes lines."""
-    from amptui.command.launch import rank_plan
-    from amptui.command.rank_process import leave, run_under_launcher
+    from amptui.process.launch import rank_plan
+    from amptui.process.rank_process import leave, run_under_launcher
 
     for name in ("detach", "nproc", "max_restarts"):
         if getattr(options, name):
@@ -98,7 +98,7 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
-    from amptui.command import launch
+    from amptui.process import launch
     from amptui.runs.rundir import default_data_dir
 
     resumes = options.resume is not None
@@ -166,7 +166,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from amptui.command.run_script import run_script
+    from amptui.guest.run_script import run_script
 
     return run_script(
         [*(["-m"] if options.module else []), options.script, *options.arguments],
@@ -179,13 +179,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _attach(options: argparse.Namespace) -> int:
-    from amptui.command.launch import attach
+    from amptui.process.launch import attach
 
     return attach(options.run, frames_per_second=options.fps, quiet=options.quiet)
 
 
 def _runs(options: argparse.Namespace) -> int:
-    from amptui.command.runs_list import list_runs
+    from amptui.command.runs import list_runs
 
     return list_runs(json=options.json, out=sys.stdout, limit=options.limit)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amptui.command.plain_lines import PlainFront
 from amptui.diagnosis.summary import summary_lines
+from amptui.process.plain_lines import PlainFront
 from amptui.records.run import Record
 from amptui.reports.export import export
 from amptui.runs.kept_run import look_at

@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from amptui.command.plain_lines import LastingStream
+from amptui.process.plain_lines import LastingStream
 from amptui.records.run import RunFinished
 from tests.living import outcome, steps_of
 from tests.terminal import KNOBS, amptui_command

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from amptui.command.plain_lines import JsonLines, PlainFront
+from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records.run import Note, Record
 from amptui.reports.export import export
 from amptui.telemetry.session import Session

@@ -12,11 +12,11 @@ import torch
 
 from amptui.base.errors import AmptuiError
 from amptui.cli import main
-from amptui.command import launch
 from amptui.engine import weights
 from amptui.engine.checkpoint.disk_file import save_whole
 from amptui.engine.checkpoint.file import checkpoint_name
 from amptui.guest import handover
+from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.reports.export import exporting
 from amptui.runs.rundir import RunDir, create_run_dir

@@ -23,14 +23,14 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "allowed"),
     [
         ("import amptui", set()),
-        ("import amptui.cli, amptui.recipe.modelspec, amptui.command.runs_list, amptui.runs.find", set()),
+        ("import amptui.cli, amptui.recipe.modelspec, amptui.command.runs, amptui.runs.find", set()),
         ("import amptui.records.run, amptui.records.control, amptui.base.errors, amptui.base.units", set()),
         ("import amptui.recipe.request", set()),
         ("import amptui.records.codec", set()),
         ("import amptui.telemetry.session", {"numpy"}),
-        ("import amptui.command.plain_lines, amptui.diagnosis.summary", {"numpy"}),
+        ("import amptui.process.plain_lines, amptui.diagnosis.summary", {"numpy"}),
         ("import amptui.engine.worker", set()),
-        ("import amptui.command.launch", {"numpy", "psutil"}),
+        ("import amptui.process.launch", {"numpy", "psutil"}),
         ("import amptui.tui.app", {"numpy", "textual"}),
     ],
 )

@@ -14,7 +14,6 @@ import pytest
 from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.base.runfiles import temporary_beside
 from amptui.cli import main
-from amptui.command.training import _redirect_output
 from amptui.engine.checkpoint.file import (
     DamagedError,
     checkpoint_name,
@@ -24,7 +23,8 @@ from amptui.engine.checkpoint.file import (
     read,
     write,
 )
-from amptui.recording.capture import _OutputLog
+from amptui.process.capture import _OutputLog
+from amptui.process.training import _redirect_output
 from amptui.reports.export import export
 from amptui.runs import socket_place
 from amptui.runs.find import find_run, resumable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.command.run_script import LEFT, NEVER_CALLED, script_name
+from amptui.guest.run_script import LEFT, NEVER_CALLED, script_name
 from amptui.records.run import Note, Printed, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
 from amptui.runs.kept_run import look_at

@@ -41,7 +41,7 @@ KILLS_A_SCREEN = (signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL
 
 HURRIED = """
 import sys
-from amptui.command import stop_signals
+from amptui.process import stop_signals
 from amptui.cli import main
 stop_signals.LEAVE_AFTER_SECONDS = 0.1
 sys.exit(main(sys.argv[1:]))
@@ -301,7 +301,7 @@ def test_a_screen_that_is_killed_after_its_run_ended_does_not_say_it_goes_on(
 
 HEARING = """
 import sys
-from amptui.command import viewer as watching
+from amptui.process import viewer as watching
 from amptui.cli import main
 watching._SILENT_SECONDS = 1.5
 sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.command.run_script import NO_STEP
+from amptui.guest.run_script import NO_STEP
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from amptui.command.run_script import NO_STEP
+from amptui.guest.run_script import NO_STEP
 from amptui.records.run import Record
 from tests.single_steps import read
 

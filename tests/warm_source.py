@@ -29,15 +29,15 @@ MAX_BYTES = 2**20
 LOADED = (
     *(
         "amptui.cli",
-        "amptui.command.launch",
-        "amptui.command.training",
-        "amptui.command.viewer",
+        "amptui.process.launch",
+        "amptui.process.training",
+        "amptui.process.viewer",
         "amptui.command.replay",
         "amptui.reports.bench",
     ),
     *(
         "amptui.diagnosis.summary",
-        "amptui.command.plain_lines",
+        "amptui.process.plain_lines",
         "amptui.runs.client",
         "amptui.runs.server",
         "amptui.tui.app",

@@ -1,1 +1,1 @@
-"""The command line: a file for each command, its options, and the processes that it starts."""
+"""The command line: one file for each command, with its options and what it starts."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, say
 from amptui.base.terminal import HeldTerminal, can_show_a_screen
-from amptui.command.stop_signals import StopSignals
+from amptui.process.stop_signals import StopSignals
 from amptui.records.control import Control
 from amptui.runs.find import journal_of
 

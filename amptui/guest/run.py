@@ -30,9 +30,9 @@ from amptui.guest.script import (
     with_length,
 )
 from amptui.guest.watched_scripts import Emit, Observed, Watched
+from amptui.process.recording import Recording
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.world import World
-from amptui.recording.recording import Recording
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunStarted, Severity

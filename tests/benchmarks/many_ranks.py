@@ -21,10 +21,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from amptui.process.recorder import Recorder
 from amptui.ranks.agreement.posted_rows import PostedRows, rows_seconds
 from amptui.ranks.agreement.rows import RankNumbers, RankRow
 from amptui.ranks.numbers.meter import RankReport
-from amptui.recording.recorder import Recorder
 from amptui.records import codec
 from amptui.records.keeping import ViewersChanged
 from amptui.records.ranks import RanksSampled, StandingOut, condensed

@@ -196,7 +196,7 @@ def _replay_end(folder: Path) -> dict[str, Any]:
 
 
 def _resume(folder: Path) -> dict[str, Any]:
-    from amptui.recording.recorder import Recorder
+    from amptui.process.recorder import Recorder
 
     copy = folder.with_name(f"{folder.name}-resumed")
     shutil.copytree(folder, copy)

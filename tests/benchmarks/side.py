@@ -13,10 +13,10 @@ import argparse
 import os
 from pathlib import Path
 
-from amptui.command.launch import plan_new
-from amptui.command.training import wire
 from amptui.engine import setup
 from amptui.engine.worker import TrainingThread
+from amptui.process.launch import plan_new
+from amptui.process.training import wire
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from amptui.command.plain_lines import JsonLines, PlainFront
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
 from amptui.diagnosis.answer_words import (
     LABELS,
@@ -28,6 +27,7 @@ from amptui.diagnosis.answer_words import (
     worth_words,
 )
 from amptui.diagnosis.summary import summary_lines
+from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records.findings import OLD_STEPS
 from amptui.reports.export import safety
 from amptui.telemetry.session import Session

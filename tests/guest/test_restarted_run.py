@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from amptui.guest.restarted_run import RestartedRun, last_before_restart
+from amptui.process.recorder import Recorder
 from amptui.ranks.world import World
-from amptui.recording.recorder import Recorder
 from amptui.records.ranks import RankLost
 from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TextIO
 from amptui.base.errors import AmptuiError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line
-from amptui.command.measured_training import leave_at_once
-from amptui.command.plain_lines import separate_stdout
-from amptui.command.stop_signals import StopSignals
+from amptui.process.measured_training import leave_at_once
+from amptui.process.plain_lines import separate_stdout
+from amptui.process.stop_signals import StopSignals
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import AdviseRequest

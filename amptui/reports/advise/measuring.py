@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import fmean
 
 from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
-from amptui.command.measured_training import TrainingEnd, free_memory, measure_training
-from amptui.command.training import Training
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Finding
 from amptui.engine.ab_test import MAX_ROUNDS
+from amptui.process.measured_training import TrainingEnd, free_memory, measure_training
+from amptui.process.training import Training
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import StopRequest

@@ -16,7 +16,7 @@ from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.base.fork import Offspring, how_ended
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
-from amptui.command.run_script import Script, plan_script, script_name, spawn
+from amptui.guest.run_script import Script, plan_script, script_name, spawn
 from amptui.recipe.request import AdviseRequest
 from amptui.records.control import Control, StopRequest
 from amptui.records.run import PRECISIONS, RunFailed

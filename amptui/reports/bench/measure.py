@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, TextIO
 from amptui.base.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line
-from amptui.command.measured_training import free_memory, leave_at_once, measure_training
-from amptui.command.plain_lines import separate_stdout
-from amptui.command.stop_signals import StopSignals
-from amptui.command.training import Training
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.engine.torch_failure import torch_failed
+from amptui.process.measured_training import free_memory, leave_at_once, measure_training
+from amptui.process.plain_lines import separate_stdout
+from amptui.process.stop_signals import StopSignals
+from amptui.process.training import Training
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest

@@ -8,9 +8,9 @@ from typing import TextIO
 from unicodedata import east_asian_width
 
 from amptui.base.text import printable, write_line
-from amptui.command.plain_lines import event_line
 from amptui.diagnosis.labels import compared_label
 from amptui.diagnosis.speed import ratio_words
+from amptui.process.plain_lines import event_line
 from amptui.telemetry.view import SessionView
 
 _LINE_INTERVAL_SECONDS = 5.0

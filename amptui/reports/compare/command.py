@@ -14,7 +14,7 @@ from amptui.base import units
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, put, say
 from amptui.base.terminal import HeldTerminal, can_show_a_screen
-from amptui.command.stop_signals import StopSignals
+from amptui.process.stop_signals import StopSignals
 from amptui.runs.find import find_run
 
 _PATIENCE_SECONDS = 1.0

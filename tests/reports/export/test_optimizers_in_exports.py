@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amptui.command.plain_lines import status_line
 from amptui.diagnosis.summary import summary_lines
+from amptui.process.plain_lines import status_line
 from amptui.records.steps import StepRecord
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import compared

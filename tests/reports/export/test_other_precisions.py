@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from amptui.command.plain_lines import status_line
 from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.diagnosis.summary import summary_lines
+from amptui.process.plain_lines import status_line
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record

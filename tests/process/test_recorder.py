@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from amptui.diagnosis.event_words import event_text
-from amptui.recording.recorder import Recorder
+from amptui.process.recorder import Recorder
 from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged, ViewersChanged, unsaved_status
 from amptui.records.run import Note, Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
@@ -185,7 +185,7 @@ FULL_DISK = """
 import resource, sys, threading, time
 from pathlib import Path
 from amptui.diagnosis.event_words import event_text
-from amptui.recording.recorder import Recorder
+from amptui.process.recorder import Recorder
 from amptui.records.run import Note
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session

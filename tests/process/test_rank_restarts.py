@@ -14,8 +14,8 @@ from amptui.records.ranks import RankLost, RanksStarted
 from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.rundir import RunDir
 from amptui.runs.trust import resume_command
-from tests.command.test_elastic import ALONE, TORCHRUN, pid_of, ranks
 from tests.living import outcome, records_of, steps_of
+from tests.process.test_elastic import ALONE, TORCHRUN, pid_of, ranks
 
 RESTARTED_TORCHRUN = (*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:])
 

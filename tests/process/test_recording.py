@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.recording.recording import Recording
+from amptui.process.recording import Recording
 from amptui.records.control import PauseRequest, Request, new_number
 from amptui.records.run import Printed, Record, RunFinished
 from amptui.runs import protocol

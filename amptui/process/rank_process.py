@@ -1,6 +1,6 @@
 """One rank's process: rank 0 is a run as any other, the others train beside it and say nothing.
 
-``python -P -m amptui.command.rank_process`` is what the launcher starts once for each rank.
+``python -P -m amptui.process.rank_process`` is what the launcher starts once for each rank.
 """
 
 import gc
@@ -21,11 +21,11 @@ from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.fork import end_workers
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
-from amptui.command.stop_signals import StopSignals, blocked_stop_signals
-from amptui.command.stopping import Stopping
-from amptui.command.training import run_for_viewers, run_plainly
 from amptui.device.sampler import watch_gpu
 from amptui.engine.worker import TrainingThread
+from amptui.process.stop_signals import StopSignals, blocked_stop_signals
+from amptui.process.stopping import Stopping
+from amptui.process.training import run_for_viewers, run_plainly
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.launchers import world_of
 from amptui.ranks.world import World, refuse_unsupported

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 from amptui.base import units
 from amptui.base.errors import RunFolderError
 from amptui.base.prompt import complain
-from amptui.command.plain_lines import PlainFront
-from amptui.command.stop_signals import StopSignals
 from amptui.diagnosis.alerts import Alerts
-from amptui.recording.capture import OutputCapture
+from amptui.process.capture import OutputCapture
+from amptui.process.plain_lines import PlainFront
+from amptui.process.stop_signals import StopSignals
 from amptui.records.control import Asker, StopRequest
 from amptui.runs.client import Client
 from amptui.runs.find import RESTART_SECONDS

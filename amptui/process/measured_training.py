@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from amptui.base.errors import AmptuiError
-from amptui.command.training import LOOK_INTERVAL_SECONDS, Training, follow, wire
+from amptui.process.recorder import Listener
+from amptui.process.training import LOOK_INTERVAL_SECONDS, Training, follow, wire
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
-from amptui.recording.recorder import Listener
 from amptui.runs.rundir import create_run_dir
 from amptui.telemetry.view import SessionView
 

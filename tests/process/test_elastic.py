@@ -16,10 +16,10 @@ import pytest
 from torch.distributed.launcher import api
 
 from amptui.cli import main
-from amptui.command import elastic
-from amptui.command.elastic import _status
-from amptui.command.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
-from amptui.command.stopping import RANKS_PATIENCE_SECONDS
+from amptui.process import elastic
+from amptui.process.elastic import _status
+from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
+from amptui.process.stopping import RANKS_PATIENCE_SECONDS
 from amptui.ranks.ends.progress import AWAITED_SECONDS
 from amptui.recipe.request import TrainRequest
 from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken

@@ -12,8 +12,8 @@ from amptui.records.ranks import RankLost
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
-from tests.command.test_elastic import ALONE, TORCHRUN, pid_of, ranks
 from tests.living import records_of
+from tests.process.test_elastic import ALONE, TORCHRUN, pid_of, ranks
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.recording.capture import LIVE_INTERVAL_SECONDS, MAX_LINES_A_SECOND, LogTail
+from amptui.process.capture import LIVE_INTERVAL_SECONDS, MAX_LINES_A_SECOND, LogTail
 from amptui.records.run import Printed, Record
 from amptui.telemetry.session import Session
 from tests import deprecations
@@ -21,7 +21,7 @@ PRELUDE = """
 import json, os, resource, subprocess, sys, time
 from pathlib import Path
 from amptui.records import codec
-from amptui.recording.capture import OutputCapture
+from amptui.process.capture import OutputCapture
 from amptui.records.run import Note, Printed
 
 folder = Path(sys.argv[1])
@@ -291,7 +291,7 @@ def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(t
 def test_a_progress_bar_that_is_cleared_leaves_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amptui.recording.capture.LIVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("amptui.process.capture.LIVE_INTERVAL_SECONDS", 0.0)
     log, records = tmp_path / "output.log", list[Record]()
     with log.open("wb", buffering=0) as output:
         tail = LogTail(log, records.append, skip=False)

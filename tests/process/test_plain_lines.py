@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.command.plain_lines import JsonLines, PlainFront, event_line, status_line
+from amptui.process.plain_lines import JsonLines, PlainFront, event_line, status_line
 from amptui.records import codec
 from amptui.records.ranks import RankLost
 from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record, RunFinished

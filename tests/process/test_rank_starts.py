@@ -16,9 +16,9 @@ import pytest
 from amptui.records.ranks import RanksStarted
 from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.trust import resume_command
-from tests.command.test_elastic import ALONE, MODEL, TORCHRUN, _family, has_begun, is_building, pid_of, ranks
-from tests.command.test_rank_restarts import has_a_checkpoint, held, of
 from tests.living import ended_afterwards, outcome, records_of, steps_of, wait_until
+from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, _family, has_begun, is_building, pid_of, ranks
+from tests.process.test_rank_restarts import has_a_checkpoint, held, of
 
 pytestmark = pytest.mark.slow
 

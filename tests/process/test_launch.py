@@ -14,7 +14,7 @@ import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.cli import main
-from amptui.command import launch
+from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord

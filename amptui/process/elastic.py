@@ -18,8 +18,8 @@ from amptui.base.errors import RunFolderError
 from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.command.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
-from amptui.command.stop_signals import received_within
+from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
+from amptui.process.stop_signals import received_within
 from amptui.runs import protocol
 from amptui.runs.lock import holder
 from amptui.runs.rundir import RunDir
@@ -136,7 +136,7 @@ class _Launch(threading.Thread):
         # `python -m` alone would import json.py and the like from the current folder, which may not be on the
         # path of this process. The ranks get that path, and so import the model as one process would.
         os.environ[IMPORT_PATH_VARIABLE] = json.dumps([each for each in sys.path if isinstance(each, str)])
-        elastic_launch(config, sys.executable)("-P", "-m", "amptui.command.rank_process")
+        elastic_launch(config, sys.executable)("-P", "-m", "amptui.process.rank_process")
 
 
 def _status(launch: _Launch, folder: Path) -> int:

@@ -16,26 +16,26 @@ from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
-from amptui.command.plain_lines import (
+from amptui.device.sampler import watch_gpu
+from amptui.diagnosis.alerts import Alerts
+from amptui.diagnosis.summary import tell_unsaved
+from amptui.engine.worker import TrainingThread
+from amptui.process.capture import OutputCapture
+from amptui.process.plain_lines import (
     JsonLines,
     PlainFront,
     lasting_streams,
     renew_streams,
     separate_stdout,
 )
-from amptui.command.stop_signals import StopSignals
-from amptui.command.stopping import Stopping, lost_words, signal_of
-from amptui.device.sampler import watch_gpu
-from amptui.diagnosis.alerts import Alerts
-from amptui.diagnosis.summary import tell_unsaved
-from amptui.engine.worker import TrainingThread
+from amptui.process.recorder import Listener
+from amptui.process.recording import Recording
+from amptui.process.stop_signals import StopSignals
+from amptui.process.stopping import Stopping, lost_words, signal_of
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.world import World
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
-from amptui.recording.capture import OutputCapture
-from amptui.recording.recorder import Listener
-from amptui.recording.recording import Recording
 from amptui.records.control import Control
 from amptui.records.run import Note, PhaseChanged, RunFailed
 from amptui.runs import protocol

@@ -19,7 +19,7 @@ STOPPERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PROGRAM = """
 import signal, sys, threading
 from amptui.records.control import Control
-from amptui.command.stop_signals import StopSignals
+from amptui.process.stop_signals import StopSignals
 
 control = Control()
 with StopSignals(control.ask) as signals:
@@ -33,7 +33,7 @@ print("left", *(signal.getsignal(s).__name__ if callable(signal.getsignal(s)) el
 
 WAITING = """
 import signal
-from amptui.command.stop_signals import blocked_stop_signals, received_within
+from amptui.process.stop_signals import blocked_stop_signals, received_within
 
 with blocked_stop_signals():
     print("ready", flush=True)
@@ -109,7 +109,7 @@ def test_afterwards_the_handlers_are_what_they_were() -> None:
 
 
 LAST_RESORT = """
-from amptui.command import stop_signals as signals
+from amptui.process import stop_signals as signals
 signals.LEAVE_AFTER_SECONDS = 0.2
 """
 
@@ -123,7 +123,7 @@ def test_a_process_that_cannot_leave_by_itself_is_left_in_the_end() -> None:
 RAW_TERMINAL = """
 import os, signal, sys, termios, threading, tty
 from amptui.records.control import Control
-from amptui.command.stop_signals import StopSignals
+from amptui.process.stop_signals import StopSignals
 from amptui.base.terminal import HeldTerminal
 with HeldTerminal(lambda: "farewell") as terminal, StopSignals(Control().ask, terminal=terminal):
     tty.setraw(0)
@@ -167,7 +167,7 @@ def test_the_terminal_is_whole_before_a_process_that_leaves_at_once_is_gone(
 INTERRUPTED = """
 import os, signal
 from amptui.records.control import Control
-from amptui.command.stop_signals import StopSignals
+from amptui.process.stop_signals import StopSignals
 
 class Interrupted(StopSignals):
     def _ask(self, number, frame):
@@ -187,7 +187,7 @@ def test_a_second_signal_in_the_middle_of_the_first_has_the_same_exit_status() -
 FORKS = r"""
 import os, signal, sys
 from amptui.records.control import Control
-from amptui.command.stop_signals import StopSignals
+from amptui.process.stop_signals import StopSignals
 control = Control()
 with StopSignals(control.ask):
     worker = os.fork()
@@ -223,7 +223,7 @@ def test_a_signal_that_somebody_else_handles_is_left_to_them() -> None:
 HANGS_UP = """
 import signal, sys
 from amptui.records.control import Control
-from amptui.command.stop_signals import StopSignals
+from amptui.process.stop_signals import StopSignals
 control, hangups = Control(), []
 with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
     print("ready", flush=True)
@@ -296,7 +296,7 @@ def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
 HELD_BACK = r"""
 import os, signal, sys
 from amptui.records.control import Control
-from amptui.command.stop_signals import StopSignals, blocked_stop_signals
+from amptui.process.stop_signals import StopSignals, blocked_stop_signals
 control, hangups = Control(), []
 with blocked_stop_signals():
     pid = os.fork()

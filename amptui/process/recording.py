@@ -8,8 +8,8 @@ from typing import Any
 
 from amptui import __version__
 from amptui.device.sampler import Sampler
-from amptui.recording.capture import LogTail
-from amptui.recording.recorder import Listener, Recorder
+from amptui.process.capture import LogTail
+from amptui.process.recorder import Listener, Recorder
 from amptui.records.control import Request
 from amptui.records.keeping import KeepingChanged
 from amptui.records.run import Note

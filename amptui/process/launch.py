@@ -18,7 +18,7 @@ from amptui.base.errors import OutputError, RunFolderError, UsageError
 from amptui.base.fork import Offspring, fork, how_ended
 from amptui.base.prompt import complain, say
 from amptui.base.terminal import HeldTerminal, can_show_a_screen
-from amptui.command.stop_signals import blocked_stop_signals
+from amptui.process.stop_signals import blocked_stop_signals
 from amptui.ranks.world import refuse_unsupported
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
@@ -40,8 +40,8 @@ from amptui.runs.rundir import (
 from amptui.runs.trust import is_own, named_files, resume_command
 
 if TYPE_CHECKING:
-    from amptui.command.rank_process import RankPlan
-    from amptui.command.viewer import ViewerEnd
+    from amptui.process.rank_process import RankPlan
+    from amptui.process.viewer import ViewerEnd
 
 _ENDING_SECONDS = 20.0
 """How long a run's process may take to exit after its last record, for example to close a file."""
@@ -222,12 +222,12 @@ def train(
     # A signal without a handler would end this process and leave the run unattended.
     with blocked_stop_signals():
         if plan.request.nproc > 1 and not plan.request.interactive:
-            from amptui.command.elastic import run_ranks
+            from amptui.process.elastic import run_ranks
 
             return run_ranks(rank_plan(plan, json=json, quiet=quiet), plan.request.nproc)
         if detach or plan.request.interactive:
             return _train_in_a_process(plan, detach=detach, frames_per_second=frames_per_second, quiet=quiet)
-        from amptui.command.training import run_plainly
+        from amptui.process.training import run_plainly
 
         return run_plainly(plan.request, plan.spec, plan.run_dir, json=json, quiet=quiet)
 
@@ -238,10 +238,10 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
     def work() -> int:
         ours.close()
         if plan.request.nproc > 1:
-            from amptui.command.elastic import run_ranks
+            from amptui.process.elastic import run_ranks
 
             return run_ranks(rank_plan(plan), plan.request.nproc, theirs)
-        from amptui.command.training import run_for_viewers
+        from amptui.process.training import run_for_viewers
 
         return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
 
@@ -249,7 +249,7 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
     theirs.close()
     folder = plan.run_dir.path
     if detach:
-        from amptui.command.viewer import follow_until_first_step
+        from amptui.process.viewer import follow_until_first_step
 
         return _conclude(follow_until_first_step(ours, folder), folder, offspring)
     watched = watch_run(ours, folder, frames_per_second, attached=False, quiet=quiet)
@@ -258,7 +258,7 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
 
 def rank_plan(plan: Plan, *, json: bool = False, quiet: bool = False) -> "RankPlan":
     """What each rank of ``plan`` has to know."""
-    from amptui.command.rank_process import RankPlan
+    from amptui.process.rank_process import RankPlan
 
     interactive = plan.request.interactive
     return RankPlan(request=plan.request, run_dir=plan.run_dir, shown=interactive, json=json, quiet=quiet)
@@ -287,14 +287,14 @@ def watch_run(
     quiet: bool,
     why_lost: Callable[[], str] = str,
 ) -> "ViewerEnd":
-    """Show the run in ``folder`` on the screen; see :func:`amptui.command.viewer.watch`."""
+    """Show the run in ``folder`` on the screen; see :func:`amptui.process.viewer.watch`."""
     # It forks, so it must run before numpy is imported, which starts threads.
     with HeldTerminal(lambda: _farewell(folder)) as terminal:
         from amptui.tui.opening import Opening
 
         # Shows the boxes of the panels while Textual is imported.
         with Opening(terminal) as opening:
-            from amptui.command.viewer import watch
+            from amptui.process.viewer import watch
 
             return watch(
                 connection,

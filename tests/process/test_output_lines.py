@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.recording.output_lines import MAX_LINE_CHARACTERS, OutputLines
+from amptui.process.output_lines import MAX_LINE_CHARACTERS, OutputLines
 
 UP = "\x1b[A"
 

@@ -21,9 +21,9 @@ from amptui.base.fork import Offspring, how_ended
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
 from amptui.base.text import write_line
-from amptui.command.launch import left_running, tell, watch_run
-from amptui.command.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
 from amptui.guest.handover import OPTIMIZERS_FILE, environment, take_unsaved
+from amptui.process.launch import left_running, tell, watch_run
+from amptui.process.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.runs.rundir import RunDir, create_run_dir, folder_name

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from amptui.command import launch
 from amptui.engine.checkpoint.file import checkpoints
+from amptui.process import launch
 from amptui.records.run import RunFailed
 from amptui.runs.trust import resume_command
-from tests.command.test_elastic import ranks
-from tests.command.test_launch import request, start, train
 from tests.living import records_of, wait_until
+from tests.process.test_elastic import ranks
+from tests.process.test_launch import request, start, train
 from tests.terminal import KNOBS
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from amptui.command.rank_process import leave
+from amptui.process.rank_process import leave
 
 
 @pytest.mark.parametrize("status", [0, 3])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from amptui.base.runfiles import open_to_append
-from amptui.recording.output_lines import OutputLines
+from amptui.process.output_lines import OutputLines
 from amptui.records.run import Note, Printed, Record
 
 MAX_LINES_A_SECOND = 20
