@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 import amptui
-from amptui.command.options import build_parser
+from amptui.cli import build_parser
 from amptui.records.run import RunFinished
 from amptui.records.steps import StepRecord
 from amptui.tui.keys import KEYS

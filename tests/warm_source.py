@@ -32,7 +32,7 @@ LOADED = (
         "amptui.process.launch",
         "amptui.process.training",
         "amptui.process.viewer",
-        "amptui.command.replay",
+        "amptui.process.replay",
         "amptui.reports.bench",
     ),
     *(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.command.options import build_parser
+from amptui.cli import build_parser
 from amptui.recipe.request import TrainRequest
 from amptui.runs import trust
 from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir

@@ -78,7 +78,7 @@ def check_mnist(data_dir: Path) -> Check:
             missing.append(file.name)
     if damaged:
         text = f"MNIST: {', '.join(path.name for path in damaged)} in {folder} is corrupt"
-        return poor("mnist", text, DOWNLOAD_AGAIN, is_there=False, folder=str(folder))
+        return poor("mnist", text, DOWNLOAD_AGAIN, found=False, folder=str(folder))
     return _check_found("mnist", "MNIST", folder, is_there=not missing, megabytes=12)
 
 
@@ -92,7 +92,7 @@ def check_cifar10(data_dir: Path) -> Check:
         missing = [name for name in names if not (folder / name).exists()]
         if missing:
             text = f"CIFAR-10: {', '.join(missing)} is missing from {folder}"
-            return poor("cifar-10", text, "delete or rename the folder to download it again", is_there=False)
+            return poor("cifar-10", text, "delete or rename the folder to download it again", found=False)
         return _check_found("cifar-10", "CIFAR-10", folder, is_there=True, megabytes=170)
     archive = data_dir / CIFAR10.archive
     return _check_found("cifar-10", "CIFAR-10", archive, is_there=archive.exists(), megabytes=170)
@@ -100,9 +100,9 @@ def check_cifar10(data_dir: Path) -> Check:
 
 def _check_found(name: str, title: str, path: Path, *, is_there: bool, megabytes: int) -> Check:
     if is_there:
-        return fine(name, f"{title} is in {path}", is_there=True, folder=str(path))
+        return fine(name, f"{title} is in {path}", found=True, folder=str(path))
     hint = f"the first run downloads it ({megabytes} MB); without a network it uses synthetic data"
-    return poor(name, f"{title} is not downloaded yet", hint, is_there=False, folder=str(path))
+    return poor(name, f"{title} is not downloaded yet", hint, found=False, folder=str(path))
 
 
 def _check_room(name: str, what: str, folder: Path, hint: str) -> Check:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.command.options import build_parser
+from amptui.cli import build_parser
 from amptui.command.script_source import is_script
 from tests.checkout import ROOT
 

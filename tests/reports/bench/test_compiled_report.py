@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amptui.command.options import build_parser
+from amptui.cli import build_parser
 from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.findings import PairCompared
 from amptui.reports.bench.results import Bench, bench_command, report_json, report_lines

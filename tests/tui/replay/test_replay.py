@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.command.replay import replay
+from amptui.process.replay import replay
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
@@ -17,7 +17,7 @@ from tests.warm import WarmSource
 PROGRAM = """
 import sys
 from pathlib import Path
-from amptui.command.replay import replay
+from amptui.process.replay import replay
 status = replay(Path(sys.argv[1]), speed=float(sys.argv[2]))
 print("loaded", [name for name in ("torch", "psutil", "pynvml") if name in sys.modules])
 sys.exit(status)

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 import amptui
-from amptui.cli import main
-from amptui.command.options import build_parser
+from amptui.cli import build_parser, main
 from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
 from tests.single_steps import read
 
-KNOBS = str(Path(__file__).parent / "recipes" / "knobs.py")
+KNOBS = str(Path(__file__).parents[1] / "recipes" / "knobs.py")
 LINE_THAT_RAISES = 1 + next(
     i for i, line in enumerate(Path(KNOBS).read_text().splitlines()) if "no such layer" in line
 )

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.command.options import build_parser
-from amptui.command.runs import list_runs
+from amptui.cli import build_parser
 from amptui.recipe.request import PAGE_RUNS
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.reports.runs_table import list_runs
 from amptui.runs.find import find_run, live_run, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.reader import JournalReader
@@ -214,7 +214,7 @@ def test_a_terminal_of_few_letters_gets_what_it_can_show() -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from amptui.command.runs import *; list_runs(json=False, out=sys.stdout)",
+            "import sys; from amptui.reports.runs_table import *; list_runs(json=False, out=sys.stdout)",
         ],
         capture_output=True,
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
@@ -226,7 +226,7 @@ def test_a_terminal_of_few_letters_gets_what_it_can_show() -> None:
 def test_a_reader_that_is_gone_is_no_trouble() -> None:
     three_runs()
     script = (
-        "import sys; from amptui.command.runs import list_runs; sys.stdin.readline();"
+        "import sys; from amptui.reports.runs_table import list_runs; sys.stdin.readline();"
         "sys.exit(list_runs(json=False, out=sys.stdout))"
     )
     with subprocess.Popen(

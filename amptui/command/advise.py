@@ -1,0 +1,99 @@
+"""Recommends a precision for a model or a script."""
+
+import argparse
+
+from amptui.base.errors import UsageError
+from amptui.command.option_values import count_or_none, path, positive_float, positive_int, precisions
+from amptui.command.parser import (
+    Parser,
+    add_data,
+    add_device,
+    add_model,
+    add_recipe,
+    add_speed,
+    training_fields,
+)
+from amptui.command.script_source import is_script
+from amptui.recipe.request import ADVISE_LOSS_STEPS, ADVISE_MINUTES, FRAMEWORKS, AdviseRequest, TrainRequest
+
+_OPTION_NAMES = {"learning_rate": "lr", "settings": "set", "compile_mode": "compile"}
+"""The options of fields of ``TrainRequest`` that are called otherwise."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "amptui advise [options] (MODEL | SCRIPT [ARGUMENT ...])"
+    parser.description = (
+        "Recommend FP32, bf16 or fp16 for a model or a script, from measurements: speed, memory, overflow, "
+        "underflow, agreement of the gradients, and the loss from the same start. Nothing is saved. A SCRIPT "
+        "calls amptui.watch() or a framework's integration; it is run, and stopped after the measurement."
+    )
+    parser.epilog = "Options come before a SCRIPT: what follows it are its own arguments."
+    assert isinstance(parser, Parser), "made by the parser's own class"
+    parser.splits_script = True
+    add_model(parser)
+    rest = parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the script's own arguments")
+    rest.required = False
+    add = parser.add_argument_group("measurement").add_argument
+    add(
+        "--minutes",
+        type=positive_float,
+        default=ADVISE_MINUTES,
+        metavar="X",
+        help=f"measure for X minutes at most, from the first step on (default: {ADVISE_MINUTES:g})",
+    )
+    add(
+        "--precisions",
+        type=precisions,
+        metavar="A,B,...",
+        help="precisions to compare with FP32 (default: all that are useful here)",
+    )
+    add(
+        "--loss-steps",
+        type=count_or_none,
+        default=ADVISE_LOSS_STEPS,
+        metavar="N",
+        help="compare the loss after N steps (40 or more) from the same start, with several seeds; 0: not "
+        f"(default: {ADVISE_LOSS_STEPS})",
+    )
+    add = parser.add_argument_group("model and device, not for a SCRIPT").add_argument
+    add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")
+    add("--accumulate", type=positive_int, metavar="N", help="accumulate N batches per optimizer step")
+    add_recipe(add)
+    add_device(add)
+    add_speed(add)
+    add_data(add)
+    add = parser.add_argument_group("output").add_argument
+    add(
+        "--lines",
+        choices=FRAMEWORKS,
+        help="print the lines to paste for one of these (default: PyTorch in full, the others in brief)",
+    )
+    add("--json", action="store_true", help="write one JSON object to standard output")
+    add("--html", type=path, metavar="FILE", help="write a self-contained page to share")
+
+
+def run(options: argparse.Namespace) -> int:
+    from amptui.reports.advise import advise
+    from amptui.runs.rundir import default_data_dir
+
+    given = training_fields(options)
+    script = (options.model, *options.arguments) if is_script(options.model) else ()
+    if not script and options.arguments:
+        raise UsageError(f"{options.arguments[0]!r} follows a model", hint="only a script has arguments")
+    for name in (*given, *(["loss_steps"] if options.loss_steps != ADVISE_LOSS_STEPS else [])):
+        if script and name != "model":
+            option = _OPTION_NAMES.get(name, name).replace("_", "-")
+            what = f"--{option} is for models; {options.model} is a script"
+            raise UsageError(what, hint="give it in the script, or to the script after its name")
+    if "data_dir" not in given:
+        given["data_dir"] = default_data_dir()
+    request = AdviseRequest(
+        training=TrainRequest(**given),
+        script=script,
+        precisions=options.precisions,
+        minutes=options.minutes,
+        loss_steps=options.loss_steps,
+        framework=options.lines,
+        html=options.html,
+    )
+    return advise(request, json=options.json)

@@ -1,0 +1,197 @@
+"""The parser of the command line, and the options that several commands have."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any, NoReturn
+
+from amptui.base.errors import UsageError
+from amptui.base.prompt import put
+from amptui.command.option_values import (
+    device,
+    frames_per_second,
+    path,
+    positive_float,
+    seed,
+    workers,
+)
+from amptui.command.script_source import is_script
+from amptui.recipe.request import COMPILE_MODES
+
+_COMPILE_CHOICES = (*COMPILE_MODES, "off")
+
+_Add = Callable[..., Any]
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports an error in one line, with a hint; argparse would print the whole usage."""
+
+    def _print_message(self, message: str, _file: Any = None) -> None:
+        put(message)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+    splits_script = False
+    """Whether what follows a script is the script's own."""
+
+    # argparse's own overloads differ in the type of the namespace only.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None and self.splits_script:
+            args, own = self._split(args)
+            options, unknown = super().parse_known_args(_with_compile_mode(args), namespace)
+            options.arguments = [*options.arguments, *own]
+            return options, unknown
+        if args is not None and "--compile" in self._option_string_actions:
+            args = _with_compile_mode(args)
+        return super().parse_known_args(args, namespace)
+
+    def _split(self, words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """The words up to a script that is the first argument, and those after it."""
+        values = 0
+        for place, word in enumerate(words):
+            if values:
+                values -= 1
+            elif word.startswith("-") and word != "-":
+                action = self._option_string_actions.get(word)
+                values = int(action is not None and action.nargs is None)
+            else:
+                return (words[: place + 1], words[place + 1 :]) if is_script(word) else (words, ())
+        return words, ()
+
+
+def add_model(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs=None if needed else "?",
+        help="a name, path/to/file.py[:Class] or package.module:Class",
+    )
+
+
+def add_run(parser: argparse.ArgumentParser, *, default: str = "the newest") -> None:
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        default="",
+        help=f"a run's folder, journal or name, or a model's name for its newest run (default: {default})",
+    )
+
+
+def add_quiet(add: _Add) -> None:
+    add(
+        "--quiet",
+        action="store_true",
+        help="no bell and no desktop notification at the end, a failure, an alarm or a question",
+    )
+
+
+def add_fps(add: _Add) -> None:
+    add(
+        "--fps",
+        type=frames_per_second,
+        metavar="X",
+        help="frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the cores)",
+    )
+
+
+def add_recipe(add: _Add) -> None:
+    add("--lr", type=positive_float, metavar="X", help="learning rate (default: the model's)")
+    add("--clip-norm", type=positive_float, metavar="X", help="clip the gradient norm, after unscaling")
+    add("--seed", type=seed, metavar="N", help="random seed (default: 0)")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="set any field of the experiment")
+
+
+def add_device(add: _Add) -> None:
+    add("--device", type=device, metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: auto)")
+
+
+def add_speed(add: _Add) -> None:
+    add("--channels-last", action="store_const", const=True, help="use the channels_last memory format")
+    add(
+        "--cudnn-benchmark",
+        action="store_const",
+        const=True,
+        help="let cuDNN measure its algorithms for each new shape and use the fastest (GPU only)",
+    )
+    add(
+        "--compile",
+        choices=_COMPILE_CHOICES,
+        nargs="?",
+        const="default",
+        metavar="MODE",
+        help="compile the model with torch.compile; MODE: default, reduce-overhead (CUDA graphs), "
+        "max-autotune, or off to resume without",
+    )
+
+
+def add_data(add: _Add) -> None:
+    add(
+        "--data",
+        choices=("auto", "real", "synthetic"),
+        help="auto: real data, or synthetic data if it is not available (default: auto)",
+    )
+    add("--workers", type=workers, metavar="N", help="processes that load data (default: the model's)")
+    add("--data-dir", type=path, metavar="DIR", help="folder of data sets (default: ~/.cache/amptui)")
+
+
+def training_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of ``TrainRequest`` that the command line sets."""
+    values = {
+        "model": options.model,
+        "epochs": getattr(options, "epochs", None),
+        "steps": getattr(options, "steps", None),
+        "batch_size": options.batch_size,
+        "precision": getattr(options, "precision", None),
+        "amp_precision": getattr(options, "amp_dtype", None),
+        "checkpoint_every": getattr(options, "checkpoint_every", None),
+        "stop_timeout": getattr(options, "stop_timeout", None),
+        "device": options.device,
+        "learning_rate": options.lr,
+        "clip_norm": options.clip_norm,
+        "nproc": getattr(options, "nproc", None),
+        "fsdp": getattr(options, "fsdp", False) or None,
+        "max_restarts": getattr(options, "max_restarts", None),
+        "hang_timeout": getattr(options, "hang_timeout", None),
+        "accumulate": getattr(options, "accumulate", None),
+        "validate_every": getattr(options, "validate_every", None),
+        "validation_batches": getattr(options, "validation_batches", None),
+        "seed": options.seed,
+        "data_dir": options.data_dir,
+        "data": options.data,
+        "workers": options.workers,
+        "channels_last": options.channels_last,
+        "cudnn_benchmark": options.cudnn_benchmark,
+        "compile_mode": options.compile,
+        "init_weights": getattr(options, "init_weights", None),
+        "save_weights": getattr(options, "save_weights", None),
+        "settings": _settings(options.set) or None,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return given | {"compile_mode": None} if options.compile == "off" else given
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` pairs as a mapping; raises UsageError."""
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            what = "name" if equals else "value"
+            raise UsageError(f"--set {pair} has no {what}", hint="write --set NAME=VALUE")
+        settings[name.strip().replace("-", "_")] = value
+    return settings
+
+
+def _with_compile_mode(arguments: Sequence[str]) -> list[str]:
+    """Each bare ``--compile`` with its mode: argparse would take whatever word follows for one."""
+    return [
+        "--compile=default" if _is_compile(word) and following not in _COMPILE_CHOICES else word
+        for word, following in zip_longest(arguments, arguments[1:])
+    ]
+
+
+def _is_compile(word: str) -> bool:
+    """Whether it is the option, perhaps shortened as argparse allows."""
+    return len(word) >= len("--co") and "--compile".startswith(word)

@@ -1,0 +1,199 @@
+"""Trains a model: alone, with ranks of its own, or as one rank of a launcher."""
+
+import argparse
+import gc
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.terminal import can_show_a_screen
+from amptui.command.option_values import (
+    absolute_path,
+    path,
+    positive_float,
+    positive_int,
+    restarts,
+    seconds_or_never,
+)
+from amptui.command.parser import (
+    add_data,
+    add_device,
+    add_fps,
+    add_model,
+    add_quiet,
+    add_recipe,
+    add_speed,
+    training_fields,
+)
+from amptui.ranks.launchers import variables_of, world_of
+from amptui.recipe.request import TrainRequest
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS
+
+if TYPE_CHECKING:
+    from amptui.process.launch import Plan
+    from amptui.process.rank_process import RankPlan
+    from amptui.ranks.world import World
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Train a model and watch it live. Without a terminal, write plain lines."
+    parser.epilog = (
+        "Ctrl+C, SIGTERM, and the signals that batch systems send before they kill a job (SIGUSR1, SIGUSR2, "
+        "SIGXCPU, SIGALRM), finish the step, however long it takes, write a checkpoint and end the run; a "
+        "second Ctrl+C or SIGTERM ends it at once. In a Slurm script, use #SBATCH --signal=USR1@60, and "
+        "--run-dir DIR --resume to continue after a requeue."
+    )
+    add_model(parser, needed=False)
+    add = parser.add_argument_group("training").add_argument
+    add("--epochs", type=positive_int, metavar="N", help="epochs to train (default: the model's)")
+    add("--steps", type=positive_int, metavar="N", help="stop after N steps")
+    add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")
+    add("--accumulate", type=positive_int, metavar="N", help="accumulate N batches per optimizer step")
+    add_recipe(add)
+    add("--validate-every", type=positive_int, metavar="N", help="also validate every N steps")
+    add("--validation-batches", type=positive_int, metavar="N", help="validate on at most N batches")
+    add = parser.add_argument_group("precision and device").add_argument
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        help="precision to start in; ieee is FP32 without TF32 (default: fp32)",
+    )
+    add("--amp-dtype", choices=AMP_PRECISIONS, help="what AMP means (default: fp16 on CUDA, else bf16)")
+    add_device(add)
+    add("--nproc", type=positive_int, metavar="N", help="train with N processes (DDP), one per GPU")
+    add("--fsdp", action="store_true", help="shard the model across the processes (FSDP2) instead of DDP")
+    add(
+        "--max-restarts",
+        type=restarts,
+        metavar="N",
+        help="if a process of --nproc fails, start all again from the last checkpoint, at most N times",
+    )
+    add(
+        "--hang-timeout",
+        type=seconds_or_never,
+        metavar="SECONDS",
+        help="end a run of several processes if one makes the others wait so long, and name it; 0: never "
+        "(default: 600)",
+    )
+    add_speed(add)
+    add = parser.add_argument_group("files").add_argument
+    add_data(add)
+    add("--run-dir", type=path, metavar="DIR", help="folder of this run (default: a new one)")
+    add(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="resume a run from its last checkpoint, with the options it was started with (default: the "
+        "newest; of a run that is not yours, MODEL and paths are repeated). With --run-dir: resume there, "
+        "or start",
+    )
+    add(
+        "--checkpoint-every",
+        type=positive_int,
+        metavar="N",
+        help="also write a checkpoint every N steps (default: after each epoch and at the end)",
+    )
+    add(
+        "--stop-timeout",
+        type=positive_float,
+        metavar="SECONDS",
+        help="end a run that was asked to stop after so many seconds, without a checkpoint, if its step is "
+        "not over (default: wait for the step)",
+    )
+    add(
+        "--init-weights",
+        type=absolute_path,
+        metavar="FILE",
+        help="start from a state_dict saved with torch.save or, by its suffix, safetensors",
+    )
+    add(
+        "--save-weights",
+        type=absolute_path,
+        metavar="FILE",
+        help="save the state_dict when the run is done or stopped, not if it failed: the model's, or that of "
+        "the experiment's AveragedModel",
+    )
+    add = parser.add_argument_group("output").add_argument
+    add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
+    add("--headless", action="store_true", help="write plain lines instead of showing the screen")
+    add("--json", action="store_true", help="write every record as a JSON line, at the end the answer on AMP")
+    add_quiet(add)
+    add_fps(add)
+
+
+def run(options: argparse.Namespace) -> int:
+    # What is imported before the first frame is never garbage, and collecting takes a seventh of the time
+    # until that frame. Starting the training turns the collector on again.
+    gc.disable()
+    try:
+        return _launch(options)
+    finally:
+        gc.enable()
+
+
+def _launch(options: argparse.Namespace) -> int:
+    from amptui.process import launch
+
+    world = None if options.nproc == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else world_of(os.environ)
+    if world is not None:
+        return _train_as_rank(options, world)
+    if options.detach and (options.headless or options.json):
+        raise UsageError("--detach writes no output", hint="leave out --headless and --json")
+    screen = not (options.headless or options.json) and can_show_a_screen()
+    plan = _plan(options, training_fields(options) | {"interactive": screen or options.detach})
+    return launch.train(
+        plan,
+        json=options.json,
+        detach=options.detach,
+        frames_per_second=options.fps,
+        quiet=options.quiet,
+    )
+
+
+def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
+    """Train as one of the processes that a launcher started; rank 0 writes lines."""
+    from amptui.process.launch import rank_plan
+    from amptui.process.rank_process import leave, run_under_launcher
+
+    for name in ("detach", "nproc", "max_restarts"):
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            what = f"{option} under {world.launcher}, which starts the ranks"
+            raise UsageError(what, hint=f"leave out {option}")
+    if world.master:
+        os.environ.update(variables_of(world))
+
+    def make_plan(world: "World") -> "RankPlan":
+        if world.restart and options.run_dir is not None and not options.run_dir.is_dir():
+            what = (
+                f"the ranks were started again, and {socket.gethostname()}, where rank 0 runs now, does not"
+            )
+            raise RunFolderError(f"{what} see {options.run_dir}", hint="use a folder that all machines share")
+        launchers = {"nproc": world.size, "max_restarts": world.max_restarts}
+        given = {**training_fields(options), "interactive": False, **launchers}
+        return rank_plan(_plan(options, given), json=options.json, quiet=options.quiet)
+
+    status = run_under_launcher(world, make_plan, resumes=options.resume is not None)
+    leave(status)
+
+
+def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
+    from amptui.process import launch
+    from amptui.runs.rundir import default_data_dir
+
+    resumes = options.resume is not None
+    if resumes and options.run_dir is not None:
+        if options.resume:
+            raise UsageError("--resume RUN and --run-dir both name a run", hint="use one of them")
+        # The same command line may start a run and, after a requeue, resume it.
+        resumes, options.resume = launch.can_go_on(options.run_dir), str(options.run_dir)
+    if resumes:
+        text = options.resume or (launch.newest_of(options.model) if options.model else "")
+        return launch.plan_resumed(given, text)
+    if options.model is None:
+        raise UsageError("MODEL is missing", hint="`amptui models` lists some; --resume continues a run")
+    if "data_dir" not in given:
+        given["data_dir"] = default_data_dir()
+    return launch.plan_new(TrainRequest(**given), options.run_dir)
