@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="amptui",
         description="Watch and understand mixed-precision training.",
         epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 3 done or stopped, but "
-        "records or checkpoints could not be saved; 129 terminal closed (the run continues); 130 Ctrl+C; "
+        "some records or checkpoints were not saved; 129 terminal closed (the run continues); 130 Ctrl+C; "
         "143 SIGTERM; 128 + N for any other signal N.",
     )
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")

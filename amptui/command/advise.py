@@ -23,11 +23,11 @@ _OPTION_NAMES = {"learning_rate": "lr", "settings": "set", "compile_mode": "comp
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "amptui advise [options] (MODEL | SCRIPT [ARGUMENT ...])"
     parser.description = (
-        "Recommend FP32, bf16 or fp16 for a model or a script, from measurements: speed, memory, overflow, "
-        "underflow, agreement of the gradients, and the loss from the same start. Nothing is saved. A SCRIPT "
-        "calls amptui.watch() or a framework's integration; it is run, and stopped after the measurement."
+        "Recommend FP32, bf16 or fp16 for a model or a script. Measures speed, memory, overflow, underflow, "
+        "gradient agreement, and the loss from the same start. Saves nothing. A SCRIPT must call "
+        "amptui.watch() or use a framework's integration; amptui runs it and stops it after the measurement."
     )
-    parser.epilog = "Options come before a SCRIPT: what follows it are its own arguments."
+    parser.epilog = "Put amptui's options before SCRIPT; what follows it goes to the script."
     assert isinstance(parser, Parser), "made by the parser's own class"
     parser.splits_script = True
     add_model(parser)
@@ -45,15 +45,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--precisions",
         type=precisions,
         metavar="A,B,...",
-        help="precisions to compare with FP32 (default: all that are useful here)",
+        help="precisions to compare with FP32 (default: all that make sense on this machine)",
     )
     add(
         "--loss-steps",
         type=count_or_none,
         default=ADVISE_LOSS_STEPS,
         metavar="N",
-        help="compare the loss after N steps (40 or more) from the same start, with several seeds; 0: not "
-        f"(default: {ADVISE_LOSS_STEPS})",
+        help="compare the loss after N steps (40 or more) from the same start, with several seeds; 0: skip "
+        f"this (default: {ADVISE_LOSS_STEPS})",
     )
     add = parser.add_argument_group("model and device, not for a SCRIPT").add_argument
     add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")

@@ -9,7 +9,8 @@ from amptui.recipe.request import BenchRequest, TrainRequest
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Benchmark a model in every precision, in alternating blocks of steps; with --compile, eagerly too."
+        "Benchmark a model in every precision, in alternating blocks of steps. With --compile, measure each "
+        "precision compiled and eager."
     )
     add_model(parser)
     add = parser.add_argument_group("benchmark").add_argument
@@ -17,7 +18,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--precisions",
         type=precisions,
         metavar="A,B,...",
-        help="precisions to compare; the first is the baseline (default: all that are useful here)",
+        help="precisions to compare; the first is the baseline (default: all that make sense on this "
+        "machine)",
     )
     add(
         "--batch-size",
@@ -30,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         type=rounds,
         metavar="N",
-        help=f"stop after N rounds (default: when ratios are known to 1%%, at most {MAX_ROUNDS})",
+        help=f"stop after N rounds (default: once ratios are known to within 1%%, at most {MAX_ROUNDS})",
     )
     add_recipe(add)
     add = parser.add_argument_group("model and device").add_argument

@@ -12,7 +12,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Export a run to one or more formats."
     add_run(parser)
     parser.add_argument(
-        "--csv", type=path, metavar="FILE", help="a table with one row per step; one of the ranks beside it"
+        "--csv",
+        type=path,
+        metavar="FILE",
+        help="a table of all steps, and a second one of the ranks",
     )
     parser.add_argument("--tensorboard", type=path, metavar="DIR", help="event files for TensorBoard")
     parser.add_argument("--html", type=path, metavar="FILE", help="a self-contained page to share")

@@ -83,7 +83,7 @@ def add_quiet(add: _Add) -> None:
     add(
         "--quiet",
         action="store_true",
-        help="no bell and no desktop notification at the end, a failure, an alarm or a question",
+        help="turn off the bell and desktop notifications",
     )
 
 
@@ -92,7 +92,7 @@ def add_fps(add: _Add) -> None:
         "--fps",
         type=frames_per_second,
         metavar="X",
-        help="frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the cores)",
+        help="frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the CPU)",
     )
 
 
@@ -122,7 +122,7 @@ def add_speed(add: _Add) -> None:
         const="default",
         metavar="MODE",
         help="compile the model with torch.compile; MODE: default, reduce-overhead (CUDA graphs), "
-        "max-autotune, or off to resume without",
+        "max-autotune, or off (to resume uncompiled)",
     )
 
 

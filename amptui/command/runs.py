@@ -9,9 +9,9 @@ from amptui.recipe.request import PAGE_RUNS
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "List runs with their status and progress, the one written last first: as many as the terminal has "
-        f"lines for, or the newest {PAGE_RUNS} in a pipe, a file or JSON. How many older ones there are is "
-        "said below the list, or on standard error."
+        "List runs with their status and progress, newest first: as many as fit the terminal, or the newest "
+        f"{PAGE_RUNS} in a pipe, a file or JSON. A last line, or standard error, says how many older runs "
+        "there are."
     )
     how_many = parser.add_mutually_exclusive_group()
     how_many.add_argument("--limit", type=positive_int, metavar="N", help="list the newest N runs")

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Train a model and watch it live. Without a terminal, write plain lines."
     parser.epilog = (
-        "Ctrl+C, SIGTERM, and the signals that batch systems send before they kill a job (SIGUSR1, SIGUSR2, "
-        "SIGXCPU, SIGALRM), finish the step, however long it takes, write a checkpoint and end the run; a "
-        "second Ctrl+C or SIGTERM ends it at once. In a Slurm script, use #SBATCH --signal=USR1@60, and "
+        "On Ctrl+C, SIGTERM, or a signal that batch systems send before they kill a job (SIGUSR1, SIGUSR2, "
+        "SIGXCPU, SIGALRM), the run finishes its step, however long it takes, writes a checkpoint and ends. "
+        "A second Ctrl+C or SIGTERM ends it at once. In a Slurm script, use #SBATCH --signal=USR1@60, and "
         "--run-dir DIR --resume to continue after a requeue."
     )
     add_model(parser, needed=False)
@@ -67,14 +67,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--max-restarts",
         type=restarts,
         metavar="N",
-        help="if a process of --nproc fails, start all again from the last checkpoint, at most N times",
+        help="if a --nproc process fails, restart all of them from the last checkpoint, at most N times",
     )
     add(
         "--hang-timeout",
         type=seconds_or_never,
         metavar="SECONDS",
-        help="end a run of several processes if one makes the others wait so long, and name it; 0: never "
-        "(default: 600)",
+        help="end a run of several processes if one makes the others wait this long, and name that process; "
+        "0: never (default: 600)",
     )
     add_speed(add)
     add = parser.add_argument_group("files").add_argument
@@ -85,9 +85,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN",
-        help="resume a run from its last checkpoint, with the options it was started with (default: the "
-        "newest; of a run that is not yours, MODEL and paths are repeated). With --run-dir: resume there, "
-        "or start",
+        help="resume a run from its last checkpoint, with its original options (default: the newest run; if "
+        "the run is not yours, also give MODEL and paths). With --run-dir: resume the run in that folder, or "
+        "start one there",
     )
     add(
         "--checkpoint-every",
@@ -99,26 +99,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--stop-timeout",
         type=positive_float,
         metavar="SECONDS",
-        help="end a run that was asked to stop after so many seconds, without a checkpoint, if its step is "
-        "not over (default: wait for the step)",
+        help="if a stopping run does not finish its step within SECONDS, end it without a checkpoint "
+        "(default: wait for the step)",
     )
     add(
         "--init-weights",
         type=absolute_path,
         metavar="FILE",
-        help="start from a state_dict saved with torch.save or, by its suffix, safetensors",
+        help="start from a state_dict: a file of torch.save, or a .safetensors file",
     )
     add(
         "--save-weights",
         type=absolute_path,
         metavar="FILE",
-        help="save the state_dict when the run is done or stopped, not if it failed: the model's, or that of "
-        "the experiment's AveragedModel",
+        help="save a state_dict when the run is done or stopped, but not if it fails: the AveragedModel's if "
+        "the experiment has one, otherwise the model's",
     )
     add = parser.add_argument_group("output").add_argument
     add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")
-    add("--json", action="store_true", help="write every record as a JSON line, at the end the answer on AMP")
+    add("--json", action="store_true", help="write every record as a JSON line, and the verdict on AMP last")
     add_quiet(add)
     add_fps(add)
 
