@@ -1,7 +1,7 @@
 """The run as a TensorBoard event file: records and framing are the ``tensorboard`` package's own.
 
-Its ``EventFileWriter``, and torch's ``SummaryWriter`` around it, cannot write it: they begin a new file at each
-start, with the present time in its name and as that of its first record, which is there before it is whole.
+Its ``EventFileWriter``, which torch's ``SummaryWriter`` uses too, begins a new file each time, named after
+the present time and there before it is whole: a second export would not replace the first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,7 +76,9 @@ class EventFile:
                 self._write(record.time, record.step, _validation(record))
             elif isinstance(record, StepTimed):
                 self._write(record.time, record.step, _phases(record))
-            elif isinstance(record, LossScaleChanged) and (optimizer := self._of(record.optimizer)) is not None:
+            elif (
+                isinstance(record, LossScaleChanged) and (optimizer := self._of(record.optimizer)) is not None
+            ):
                 optimizer.float16_scale = record.current
 
     def finish(self, recording: RecordedRun) -> None:
