@@ -141,7 +141,7 @@ class _OptimizerScalars:
         self.step = 0
         self.time = 0.0
         self.float16_scale = FIRST_SCALE
-        """The loss scale that ``fp16`` would use in a step in another precision."""
+        """The loss scale that ``fp16`` uses, or would use in a step in another precision."""
         self._prefix = prefix
         self._steady: dict[str, tuple[float, int]] = {}
         """The newest value by tag, and the step that it was written for."""
@@ -162,10 +162,9 @@ class _OptimizerScalars:
     def of_step(self, record: StepRecord) -> Scalars:
         """Values that change in every step; ``record`` is the newest step from here on."""
         self.step, self.time = record.step, record.time
-        scalars = self._tagged(_step_scalars(record, self.float16_scale))
         if record.loss_scale is not None:
             self.float16_scale = record.loss_scale
-        return scalars
+        return self._tagged(_step_scalars(record, self.float16_scale))
 
     def ends(self) -> Scalars:
         """The last values of curves that rarely change."""
@@ -182,11 +181,9 @@ def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
     """Values that change in every step."""
     seconds = record.step_seconds
     rate = record.samples / seconds if seconds and not record.skipped else None
-    in_float16 = record.loss_scale is not None
-    scale = float16_scale if record.loss_scale is None else record.loss_scale
-    room = None
+    doublings = None
     if record.grad_max is not None and base_precision(record.precision) not in OTHER_PRECISIONS:
-        room = headroom(record.grad_max, scale)
+        doublings = headroom(record.grad_max, float16_scale)
     return {
         "loss": record.loss,
         **{f"loss_parts/{name}": value for name, value in record.losses.items()},
@@ -195,7 +192,7 @@ def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
         "throughput/data_seconds": record.data_seconds,
         "gradients/norm": record.grad_norm,
         "gradients/max": record.grad_max,
-        f"float16/headroom_doublings{'' if in_float16 else '_if_float16_ran'}": room,
+        f"float16/headroom_doublings{'_if_float16_ran' if record.loss_scale is None else ''}": doublings,
     }
 
 

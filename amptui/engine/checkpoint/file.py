@@ -16,7 +16,7 @@ from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read, opene
 FORMAT = 1
 """Increased when the meaning of a file's content changes."""
 
-KEPT = 3
+MAX_CHECKPOINTS = 3
 """How many checkpoints are kept, in case the newest gets damaged."""
 
 WRITING = ".writing"
@@ -104,12 +104,12 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path) -> None:
-    """Remove all but the newest ``KEPT`` checkpoints. Raises OSError.
+    """Remove all but the newest ``MAX_CHECKPOINTS`` checkpoints. Raises OSError.
 
     Nothing may be in the middle of being written.
     """
     with opened_folder(folder) as opened:
-        for path in checkpoints(folder)[KEPT:]:
+        for path in checkpoints(folder)[MAX_CHECKPOINTS:]:
             with suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=opened)
         _remove_lost_shards(opened)

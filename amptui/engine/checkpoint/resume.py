@@ -68,7 +68,7 @@ def capture(
         model_versions=copy.of(getattr(model, "_metadata", {}), "the model's state"),
         optimizer=copy.of(optimizer, "the optimizer's state"),
         scaler=copy.of(scaler, "the scaler's state"),
-        extras=dict(_kept_extras(extras, copy, warn)),
+        extras=dict(_plain_extras(extras, copy, warn)),
         loop=dict(loop),
         added_groups=added,
         parts=_copied(parts, copy),
@@ -250,7 +250,7 @@ def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _kept_extras(
+def _plain_extras(
     extras: Mapping[str, object], copy: HostCopy, warn: Warn
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, state in extras.items():

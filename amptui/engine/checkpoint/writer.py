@@ -71,7 +71,7 @@ class CheckpointWriter:
         self._emit = emit
         self._every = every
         self._journaled = journaled
-        self._kept = resumed_from
+        self._newest = resumed_from
         self._taken_step = resumed_from[0] if resumed_from else 0
         self._epoch_budget = epoch_budget
         self._last_end = time.perf_counter()
@@ -111,14 +111,14 @@ class CheckpointWriter:
     @property
     def way_back(self) -> str:
         """How to resume from the newest checkpoint, whose weights are sound; empty if there is none."""
-        if self._folder is None or self._kept is None:
+        if self._folder is None or self._newest is None:
             return ""
-        name, command = checkpoint_name(self._kept[0]), self.resume_command()
+        name, command = checkpoint_name(self._newest[0]), self.resume_command()
         return f"go back to checkpoint {name}: {command}" if command else f"the weights of {name} are sound"
 
     def lacks(self, place: Place) -> bool:
         """Whether ``place``, if a step led to it, differs from that of the last written checkpoint."""
-        return self.keeps and place[0] > 0 and place != self._kept
+        return self.keeps and place[0] > 0 and place != self._newest
 
     def want_epoch(self) -> None:
         """An epoch ended: a checkpoint is due, if ``epoch_budget`` has covered the last one."""
@@ -252,7 +252,7 @@ class CheckpointWriter:
             size_bytes = write_file()
         except FileNotFoundError:  # the folder was removed meanwhile
             size_bytes = write_file()
-        self._kept = checkpoint.place
+        self._newest = checkpoint.place
         self._emit(
             CheckpointWritten(
                 time=time.time(),
@@ -284,7 +284,7 @@ class CheckpointWriter:
     def tell_missing_at_end(self) -> None:
         """Emit how many checkpoints are missing, now that there will be no other."""
         if self._missing:
-            newest = "there is none" if self._kept is None else f"the newest is of step {self._kept[0]:,}"
+            newest = "there is none" if self._newest is None else f"the newest is of step {self._newest[0]:,}"
             some = f"{self._missing:,} could not be written in {self._folder}"
             self._tell_missing(f"checkpoints: {self._why_missing}: {some}; {newest}")
 

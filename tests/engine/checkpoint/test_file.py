@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from amptui.engine.checkpoint.disk_file import DiskFile
 from amptui.engine.checkpoint.file import (
     FORMAT,
-    KEPT,
+    MAX_CHECKPOINTS,
     Checkpoint,
     DamagedError,
     checkpoint_name,
@@ -88,7 +88,7 @@ def test_the_newest_are_kept(steps: set[int], tmp_path_factory: pytest.TempPathF
     for name in others:
         (folder / name).touch()
     prune(folder)
-    newest = sorted(steps, reverse=True)[:KEPT]
+    newest = sorted(steps, reverse=True)[:MAX_CHECKPOINTS]
     assert [path.name for path in checkpoints(folder)] == [checkpoint_name(step) for step in newest]
     assert set(others) <= set(names(folder))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from amptui.engine.checkpoint.file import (
-    KEPT,
+    MAX_CHECKPOINTS,
     Checkpoint,
     DamagedError,
     checkpoint_name,
@@ -135,11 +135,11 @@ def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
-    for step in range(1, KEPT + 2):
+    for step in range(1, MAX_CHECKPOINTS + 2):
         write(sharded(tmp_path, step), tmp_path)
     sharded(tmp_path, 99)  # of a killed process
     prune(tmp_path)
-    kept = range(2, KEPT + 2)
+    kept = range(2, MAX_CHECKPOINTS + 2)
     assert names(tmp_path) == sorted(
         name for step in kept for name in (checkpoint_name(step), shards_name(step, "abc", 1))
     )
