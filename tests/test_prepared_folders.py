@@ -34,7 +34,7 @@ from amptui.runs.lasting import LastingFile
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
-from tests.engine.checkpoint.test_file import made
+from tests.engine.checkpoint.test_file import checkpoint_at
 from tests.export.recorded import write as recorded
 from tests.opened import Opened
 from tests.survival import survived
@@ -121,7 +121,7 @@ def listen(path: Path) -> None:
 
 
 def write_checkpoints(path: Path) -> None:
-    write(made(7, numbers=1), path / "checkpoints")
+    write(checkpoint_at(7, numbers=1), path / "checkpoints")
     prune(path / "checkpoints")
 
 
