@@ -1,0 +1,244 @@
+"""The run as a TensorBoard event file: records and framing are the ``tensorboard`` package's own.
+
+Its ``EventFileWriter``, which torch's ``SummaryWriter`` uses too, begins a new file each time, named after
+the present time and there before it is whole: a second export would not replace the first.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import gmtime, strftime
+from typing import Any
+
+from amptui.base import strictjson, units
+from amptui.base.errors import AmptuiError
+from amptui.base.text import printable
+from amptui.diagnosis.event_words import event_details, event_text
+from amptui.diagnosis.labels import data_label
+from amptui.records.findings import StepTimed
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import (
+    AMP_PRECISIONS,
+    EpochFinished,
+    LossScaleChanged,
+    Record,
+    RunStarted,
+    Validated,
+    base_precision,
+)
+from amptui.records.samples import DeviceSample
+from amptui.records.steps import StepRecord, Steps
+from amptui.reports.export.recorded_run import RecordedRun
+from amptui.telemetry.events import Event
+from amptui.telemetry.numerics import FIRST_SCALE, headroom
+from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
+
+try:
+    from tensorboard.compat.proto.event_pb2 import Event as EventProto
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.text.summary_v2 import text_pb
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError as error:
+    raise AmptuiError(
+        f"TensorBoard cannot be imported ({error})", hint="pip install 'amptui[tensorboard]'"
+    ) from error
+
+_FILE_VERSION = "brain.Event:2"
+"""The first record in files of TensorBoard's own writers."""
+
+Scalars = Mapping[str, float | None]
+
+
+class EventFile:
+    """Curves as scalars with the times of their records; at the end, the run and its events as text.
+
+    Values that rarely change, such as the loss scale, are written when they change and at the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._writer = RecordWriter(self._file)
+        self._first = _OptimizerScalars("")
+        self._by_optimizer = {FIRST: self._first}
+        self._gpus: dict[str, int] = {}
+        """Numbers by UUID, in order of appearance."""
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Write the curves in ``records``."""
+        if not self._file.tell():
+            self._write_event(records[0].time, file_version=_FILE_VERSION)
+        for record in records:
+            if isinstance(record, Steps):
+                if (optimizer := self._of(record.optimizer)) is not None:
+                    self._add_steps(record, optimizer)
+            elif isinstance(record, DeviceSample):
+                self._write(record.time, self._first.step, dict(self._device(record)))
+            elif isinstance(record, EpochFinished | Validated):
+                self._write(record.time, record.step, _validation(record))
+            elif isinstance(record, StepTimed):
+                self._write(record.time, record.step, _phases(record))
+            elif (
+                isinstance(record, LossScaleChanged) and (optimizer := self._of(record.optimizer)) is not None
+            ):
+                optimizer.float16_scale = record.current
+
+    def finish(self, recording: RecordedRun) -> None:
+        """Write the last values of curves that rarely change, and the texts."""
+        for optimizer in self._by_optimizer.values():
+            self._write(optimizer.time, optimizer.step, optimizer.ends())
+        view = recording.view
+        if view.run is not None:
+            self._write_text("run", _run_lines(view.run))
+        lines = [line for event in reversed(view.events) for line in _event_lines(event)]
+        self._write_text("events", [*lines, *filter(None, [recording.passed_over])])
+        self._file.close()
+
+    def close(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+    def _of(self, optimizer: str) -> "_OptimizerScalars | None":
+        """The scalars of an optimizer, which may be new; None if there are too many."""
+        if optimizer not in self._by_optimizer and len(self._by_optimizer) < MAX_OPTIMIZERS:
+            self._by_optimizer[optimizer] = _OptimizerScalars(f"{optimizer}/")
+        return self._by_optimizer.get(optimizer)
+
+    def _add_steps(self, block: Steps, optimizer: "_OptimizerScalars") -> None:
+        for step in block.one_by_one():
+            ends, begins = optimizer.changes(step)
+            self._write(optimizer.time, optimizer.step, ends)
+            self._write(step.time, step.step, {**optimizer.of_step(step), **begins})
+
+    def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
+        for gpu in sample.gpus:
+            number = self._gpus.setdefault(gpu.uuid, len(self._gpus))
+            for name in _GPU_FIELDS:
+                yield f"gpu{number}/{name}", getattr(gpu, name)
+        for name in ("cpu_percent", "memory_used_bytes", "process_rss_bytes"):
+            yield f"host/{name}", getattr(sample.host, name)
+        if sample.allocator is not None:
+            for name in ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"):
+                yield f"torch/{name}", getattr(sample.allocator, name)
+
+    def _write(self, time: float, step: int, scalars: Scalars) -> None:
+        measured = [(tag, value) for tag, value in scalars.items() if value is not None]
+        values = [Summary.Value(tag=printable(tag), simple_value=value) for tag, value in measured]
+        if values:
+            self._write_event(time, step=step, summary=Summary(value=values))
+
+    def _write_text(self, tag: str, lines: Iterable[str]) -> None:
+        # In Markdown, four spaces make a line code: nothing that a model printed becomes a link.
+        text = "\n".join(f"    {printable(line)}" for line in lines)
+        self._write_event(self._first.time, step=self._first.step, summary=text_pb(tag, text))
+
+    def _write_event(self, time: float, **content: Any) -> None:
+        self._writer.write(EventProto(wall_time=time, **content).SerializeToString())
+
+
+class _OptimizerScalars:
+    """The scalars of one optimizer's steps; ``prefix`` of its tags is empty for the run's first."""
+
+    def __init__(self, prefix: str) -> None:
+        self.step = 0
+        self.time = 0.0
+        self.float16_scale = FIRST_SCALE
+        """The loss scale that ``fp16`` uses, or would use in a step in another precision."""
+        self._prefix = prefix
+        self._steady: dict[str, tuple[float, int]] = {}
+        """The newest value by tag, and the step that it was written for."""
+
+    def changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
+        """Values that rarely change: old ones up to the previous step, new ones from this step on."""
+        ends, begins = {}, {}
+        for tag, value in self._tagged(_steady_scalars(record)).items():
+            before = self._steady.get(tag)
+            if value is None or (before is not None and before[0] == value):
+                continue
+            if before is not None and before[1] != self.step:
+                ends[tag] = before[0]
+            begins[tag] = value
+            self._steady[tag] = value, record.step
+        return ends, begins
+
+    def of_step(self, record: StepRecord) -> Scalars:
+        """Values that change in every step; ``record`` is the newest step from here on."""
+        self.step, self.time = record.step, record.time
+        if record.loss_scale is not None:
+            self.float16_scale = record.loss_scale
+        return self._tagged(_step_scalars(record, self.float16_scale))
+
+    def ends(self) -> Scalars:
+        """The last values of curves that rarely change."""
+        return {tag: value for tag, (value, step) in self._steady.items() if step != self.step}
+
+    def _tagged(self, scalars: Scalars) -> Scalars:
+        return {f"{self._prefix}{name}": value for name, value in scalars.items()}
+
+
+_GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c", "sm_clock_mhz")
+
+
+def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
+    """Values that change in every step."""
+    seconds = record.step_seconds
+    rate = record.samples / seconds if seconds and not record.skipped else None
+    doublings = None
+    if record.grad_max is not None and base_precision(record.precision) not in OTHER_PRECISIONS:
+        doublings = headroom(record.grad_max, float16_scale)
+    return {
+        "loss": record.loss,
+        **{f"loss_parts/{name}": value for name, value in record.losses.items()},
+        "throughput/samples_per_second": rate,
+        "throughput/step_seconds": seconds,
+        "throughput/data_seconds": record.data_seconds,
+        "gradients/norm": record.grad_norm,
+        "gradients/max": record.grad_max,
+        f"float16/headroom_doublings{'_if_float16_ran' if record.loss_scale is None else ''}": doublings,
+    }
+
+
+def _steady_scalars(record: StepRecord) -> Scalars:
+    """Values that rarely change."""
+    return {
+        "learning_rate": record.lr,
+        **{f"learning_rate/group_{index}": lr for index, lr in enumerate(record.group_lrs)},
+        "amp/on": float(base_precision(record.precision) in AMP_PRECISIONS),
+        "amp/skipped": float(record.skipped),
+        "amp/loss_scale": record.loss_scale,
+    }
+
+
+def _validation(record: EpochFinished | Validated) -> Scalars:
+    validation = record.validation
+    if validation is None:
+        return {}
+    metrics = {f"validation/{name}": value for name, value in validation.metrics.items()}
+    return {**metrics, "validation/loss": validation.loss, "validation/accuracy": validation.accuracy}
+
+
+def _phases(record: StepTimed) -> Scalars:
+    scalars: dict[str, float | None] = {}
+    for phase in record.phases:
+        scalars[f"phases/{phase.name}_host_seconds"] = phase.host_seconds
+        scalars[f"phases/{phase.name}_device_seconds"] = phase.device_seconds
+    return scalars
+
+
+def _run_lines(run: RunStarted) -> Iterator[str]:
+    """Model, device, data and settings, one per line."""
+    groups = {"config": run.config, "versions": run.versions, "hardware": run.hardware}
+    yield f"model: {run.model}, {units.count(run.parameters)} parameters"
+    yield f"device: {run.device_name} ({run.device})"
+    yield f"data: {data_label(run.data)}"
+    for title, values in groups.items():
+        for name, value in values.items():
+            yield f"{title}.{name}: {strictjson.plain(value)}"
+
+
+def _event_lines(event: Event) -> Iterator[str]:
+    """``12:04:31 UTC ⚠ step 612: overflow: step skipped``, its details indented below it."""
+    sign = "" if event.severity == "info" else f"{units.SEVERITY_SIGNS[event.severity]} "
+    step = "" if event.step is None else f"step {event.step:,}: "
+    clock = strftime("%H:%M:%S UTC", gmtime(event.time))
+    yield f"{clock} {sign}{step}{event_text(event)}"
+    for line in event_details(event):
+        yield f"    {line}"
