@@ -35,7 +35,7 @@ from amptui.runs.reader import JournalReader
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
 from amptui.tui.replay.player import span_of
-from tests.engine.checkpoint.test_file import made
+from tests.engine.checkpoint.test_file import checkpoint_at
 from tests.opened import Opened
 from tests.reports.export.recorded import write as recorded
 from tests.survival import survived
@@ -122,7 +122,7 @@ def listen(path: Path) -> None:
 
 
 def write_checkpoints(path: Path) -> None:
-    write(made(7, numbers=1), path / "checkpoints")
+    write(checkpoint_at(7, numbers=1), path / "checkpoints")
     prune(path / "checkpoints")
 
 

@@ -97,7 +97,7 @@ def test_the_guide_is_linked_to() -> None:
 
 
 def test_the_numbers_of_the_guide_are_the_code_s() -> None:
-    from amptui.engine.checkpoint.file import KEPT
+    from amptui.engine.checkpoint.file import MAX_CHECKPOINTS
     from amptui.engine.divergence_guard import MIN_LOSS_SCALE
     from amptui.engine.estimate import BLOCK_STEPS
     from amptui.engine.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
@@ -114,7 +114,7 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     assert f"as often as {WINDOW_BUDGET:.1%} of" in numbers
     assert f"From {XRAY_SAFE_COSINE} on" in numbers
     assert (COLLAPSE_SKIPS, "after five skipped steps in a row" in numbers) == (5, True)
-    assert (KEPT, "the newest three" in page("runs.md")) == (3, True)
+    assert (MAX_CHECKPOINTS, "the newest three" in page("runs.md")) == (3, True)
     assert (MIN_LOSS_SCALE, "a scale of 2^-24" in page("trouble.md")) == (2.0**-24, True)
 
 

@@ -202,7 +202,9 @@ def resume(
     start = restore(checkpoint, prepared, say)
     prepared = replace(prepared, precision=checkpoint.precision)
     options = {"epoch_budget": math.inf, **options}
-    writer = CheckpointWriter(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
+    writer = CheckpointWriter(
+        folder, control=control, emit=log.emit, resumed_from=checkpoint.place, **options
+    )
     trainer = Trainer(
         prepared,
         control,

@@ -274,7 +274,7 @@ class TrainingThread:
             emit=self._emit,
             every=request.checkpoint_every,
             journaled=self._journaled,
-            kept=newest,
+            resumed_from=newest,
         )
         writer.resume_command = self._resume_command
         return writer

@@ -15,7 +15,14 @@ from amptui.diagnosis.event_words import steps_missing
 from amptui.records import codec
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.keeping import KeepingChanged, ViewersChanged
-from amptui.records.run import Note, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records.run import (
+    Note,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from amptui.records.samples import DeviceSample
 from amptui.runs.journal import Journal
 from amptui.runs.reader import JournalReader

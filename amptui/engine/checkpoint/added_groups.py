@@ -22,8 +22,8 @@ def added_groups(prepared: Prepared) -> list[dict[str, bool] | None]:
         return []
     names = {id(parameter): name for name, parameter in prepared.model.named_parameters()}
     return [
-        {names[id(each)]: each.requires_grad for each in group["params"]}
-        if all(id(each) in names for each in group["params"])
+        {names[id(parameter)]: parameter.requires_grad for parameter in group["params"]}
+        if all(id(parameter) in names for parameter in group["params"])
         else None
         for group in added
     ]

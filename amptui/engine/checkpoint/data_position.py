@@ -160,9 +160,9 @@ class DataPosition:
         if self._saved is not None:
             self._saved.apply(self._prepared)
 
-    def _report_skipped(self, done: int) -> bool:
+    def _report_skipped(self, batches: int) -> bool:
         """Report the progress of skipping batches; return whether to continue."""
-        self._progress.report("skipping batches up to the checkpoint", done, self.batches, "batches")
+        self._progress.report("skipping batches up to the checkpoint", batches, self.batches, "batches")
         return self._control.stop_reason is None
 
 

@@ -6,7 +6,7 @@ import re
 import zlib
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import torch
 
@@ -16,10 +16,10 @@ _PIECE_BYTES = 2**22
 
 
 class DiskFile:
-    """A file for ``torch.save`` that keeps an error of the disk for later.
+    """A file for ``torch.save`` that keeps an error of the disk for the end of the ``with`` block.
 
     torch's writer is C++ code. Depending on the version, an exception from this file may end the process, so
-    it raises none.
+    it raises none. A block that ends without an error returns when everything is on the disk.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -28,6 +28,16 @@ class DiskFile:
         self.error: OSError | None = None
         self.size_bytes = 0
         """What was to be written so far."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.sync()
+        finally:
+            self.close()
 
     def write(self, data: bytes) -> int:
         """Write all of ``data``, unless an earlier write failed."""
@@ -65,13 +75,9 @@ class DiskFile:
 
 def save_whole(content: object, descriptor: int) -> int:
     """``torch.save`` to ``descriptor``, and close it; the bytes, which are on the disk. Raises OSError."""
-    file = DiskFile(descriptor)
-    try:
+    with DiskFile(descriptor) as file:
         torch.save(content, file)  # type: ignore[arg-type]  # torch needs no more of a file
-        file.sync()
-        return file.size_bytes
-    finally:
-        file.close()
+    return file.size_bytes
 
 
 def load_plain(file: BinaryIO | Path) -> Any:

@@ -16,7 +16,7 @@ from amptui.engine.checkpoint.shards import Part, Shards, remove_shards, step_of
 FORMAT = 1
 """Increased when the meaning of a file's content changes."""
 
-KEPT = 3
+MAX_CHECKPOINTS = 3
 """How many checkpoints are kept, in case the newest gets damaged."""
 
 WRITING = ".writing"
@@ -81,6 +81,13 @@ class Checkpoint:
         return self.step, self.epoch, self.batches, self.precision
 
 
+_ENTRIES = tuple(entry.name for entry in fields(Checkpoint) if entry.name != "parts")
+"""What a file holds besides its format."""
+
+_OPTIONAL = ("ranks", "added_groups", "shards")
+"""Entries that are left out where they are empty."""
+
+
 class DamagedError(Exception):
     """A damaged or incomplete checkpoint; the message says why."""
 
@@ -97,12 +104,12 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path) -> None:
-    """Remove all but the newest ``KEPT`` checkpoints. Raises OSError.
+    """Remove all but the newest ``MAX_CHECKPOINTS`` checkpoints. Raises OSError.
 
     Nothing may be in the middle of being written.
     """
     with opened_folder(folder) as opened:
-        for path in checkpoints(folder)[KEPT:]:
+        for path in checkpoints(folder)[MAX_CHECKPOINTS:]:
             with suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=opened)
         _remove_lost_shards(opened)
@@ -197,15 +204,12 @@ def read(path: Path, *, checksums: bool = True) -> Checkpoint:
     except Exception as error:
         # A damaged archive, or the pickle in it, may raise anything.
         raise DamagedError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
-    found = content.pop("format", None) if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise DamagedError(f"its format is {found}, but this amptui reads {FORMAT}")
-    names = {each.name for each in fields(Checkpoint)} - {"parts"}
-    content = {"ranks": [], "added_groups": [], "shards": None, **content}
-    if content.keys() != names:
-        different = ", ".join(sorted(map(str, content.keys() ^ names)))
-        raise DamagedError(f"unexpected or missing entries: {different}")
-    if content["shards"] is not None:
+    file_format = content.pop("format", None) if isinstance(content, dict) else None
+    if file_format != FORMAT:
+        raise DamagedError(f"its format is {file_format}, but this amptui reads {FORMAT}")
+    if different := (content.keys() ^ set(_ENTRIES)) - set(_OPTIONAL):
+        raise DamagedError(f"unexpected or missing entries: {', '.join(sorted(map(str, different)))}")
+    if content.get("shards") is not None:
         content["shards"] = _checked_shards(content["shards"], path.parent, checksums=checksums)
     return Checkpoint(**content)
 
@@ -223,16 +227,15 @@ def _checked_shards(plain: dict[str, Any], folder: Path, *, checksums: bool) -> 
 
 def _write(checkpoint: Checkpoint, descriptor: int) -> int:
     """Write to ``descriptor``, close it, and return the size in bytes."""
-    content = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
-    del content["parts"]
+    content = {name: getattr(checkpoint, name) for name in _ENTRIES}
     content["shards"] = checkpoint.shards.plain() if checkpoint.shards else None
-    for name in ("ranks", "added_groups", "shards"):
+    for name in _OPTIONAL:
         if not content[name]:
             del content[name]
     return save_whole({"format": FORMAT, **content}, descriptor)
 
 
 def _step(name: str) -> int:
-    found = _NAME.fullmatch(name)
-    assert found, "the name of a checkpoint"
-    return int(found[1])
+    match = _NAME.fullmatch(name)
+    assert match, "the name of a checkpoint"
+    return int(match[1])

@@ -46,9 +46,9 @@ class HostCopy:
         """Wait until all copies are complete."""
         for device in self._devices:
             # Unlike a device's synchronize(), an event's is no error in torch's sync debug mode.
-            done = torch.cuda.Event()
-            done.record(torch.cuda.current_stream(device))
-            done.synchronize()
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            event.synchronize()
 
     def _allocate(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
         """Memory for each of ``tensors``, with its strides if it is dense."""

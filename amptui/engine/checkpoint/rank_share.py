@@ -95,9 +95,9 @@ def rank_change(checkpoint: Checkpoint, ranks: int) -> str:
     before, batch_size = checkpoint.world_size, checkpoint.identity.get(_BATCH_SIZE)
     if before == ranks:
         return ""
-    each = f"{batch_size:,} samples per rank" if isinstance(batch_size, int) else "the same global batch"
+    part = f"{batch_size:,} samples per rank" if isinstance(batch_size, int) else "the same global batch"
     return (
-        f"resumed with {ranks:,} instead of {before:,} ranks: {each}, the same global batch; "
+        f"resumed with {ranks:,} instead of {before:,} ranks: {part}, the same global batch; "
         "random numbers differ from those of an uninterrupted run"
     )
 

@@ -68,7 +68,7 @@ def capture(
         model_versions=copy.of(getattr(model, "_metadata", {}), "the model's state"),
         optimizer=copy.of(optimizer, "the optimizer's state"),
         scaler=copy.of(scaler, "the scaler's state"),
-        extras=dict(_kept_extras(extras, copy, warn)),
+        extras=dict(_plain_extras(extras, copy, warn)),
         loop=dict(loop),
         added_groups=added,
         parts=_copied(parts, copy),
@@ -211,16 +211,16 @@ def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
     name = checkpoint_name(checkpoint.step)
     then, now = checkpoint.identity, identify(prepared)
     then = {**{name: value for name, value in _OLD_DEFAULTS.items() if name in now}, **then}
-    different = next((each for each in {**then, **now} if then.get(each) != now.get(each)), None)
+    different = next((setting for setting in {**then, **now} if then.get(setting) != now.get(setting)), None)
     if different is not None:
         was, is_now = (_value_of(values, different) for values in (then, now))
         what = f"checkpoint {name} was written with {different} {was}, but now it is {is_now}"
         raise UsageError(what, hint=_START_NEW_RUN)
     was_shaped, is_shaped = _shapes(checkpoint.model), _shapes(prepared.model.state_dict())
-    for each in {**is_shaped, **was_shaped}:
-        if was_shaped.get(each) != is_shaped.get(each):
-            was, is_now = was_shaped.get(each, "absent"), is_shaped.get(each, "absent")
-            what = f"checkpoint {name} is of a different model: {each} was {was}, but now is {is_now}"
+    for tensor in {**is_shaped, **was_shaped}:
+        was, is_now = (shapes.get(tensor, "absent") for shapes in (was_shaped, is_shaped))
+        if was != is_now:
+            what = f"checkpoint {name} is of a different model: {tensor} was {was}, but now is {is_now}"
             raise UsageError(what, hint=_START_NEW_RUN)
 
 
@@ -241,16 +241,16 @@ def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
     """Other objects with a state: the learning-rate schedule, and attributes such as averaged weights."""
     if prepared.lr_schedule is not None:
         yield _LR_SCHEDULE, prepared.lr_schedule
-    known = (prepared.model, prepared.optimizer)
+    others = (prepared.model, prepared.optimizer)
     for name, value in vars(prepared.experiment).items():
         # The position in the data is restored separately.
-        if isinstance(value, type | DataLoader | Dataset) or any(value is each for each in known):
+        if isinstance(value, type | DataLoader | Dataset) or any(value is other for other in others):
             continue
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             yield name, value
 
 
-def _kept_extras(
+def _plain_extras(
     extras: Mapping[str, object], copy: HostCopy, warn: Warn
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, state in extras.items():

@@ -1,7 +1,15 @@
 """The folder beside a sharded model's checkpoint: each rank's file, in torch.distributed.checkpoint's format.
 
-The checkpoint itself says what is in the files, so nothing here is unpickled. ``.metadata`` says the same to
-``torch.distributed.checkpoint.load``.
+The checkpoint itself says what is in the files; ``.metadata`` says the same to anybody's
+``torch.distributed.checkpoint.load``, and to ours through its own reader and planner. Its ``save`` and
+``async_save`` do not write the folder:
+
+- They agree by collectives, which need a process group that training does not use, and in which all wait for
+  a rank that has stopped until the group's timeout.
+- Without collectives each rank's file has metadata of its own, of which another number of ranks loads only
+  some, without an error.
+- There is no checksum: a flipped bit is loaded.
+- ``.metadata`` is a pickle, and reading it could run any code.
 """
 
 import os
@@ -19,7 +27,7 @@ import torch
 from torch import Tensor
 
 from amptui.base.runfiles import FOLDER_MODE, open_new, open_to_read, opened_folder
-from amptui.engine.checkpoint.disk_file import SummedFile
+from amptui.engine.checkpoint.disk_file import DiskFile, SummedFile
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
@@ -75,11 +83,11 @@ class ShardFile(NamedTuple):
         name, size_bytes, checksum, chunks = plain
         if not _FILE.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a rank's file")
-        return cls(name, size_bytes, checksum, [_Chunk(*each) for each in chunks])
+        return cls(name, size_bytes, checksum, [_Chunk(*chunk) for chunk in chunks])
 
     def plain(self) -> tuple[Any, ...]:
         """As plain values, for a checkpoint."""
-        return self.name, self.size_bytes, self.checksum, [tuple(each) for each in self.chunks]
+        return self.name, self.size_bytes, self.checksum, [tuple(chunk) for chunk in self.chunks]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,38 +103,34 @@ class Shards:
         """Inverse of :meth:`plain`; ``beside`` is the checkpoints' folder. Raises ValueError and others."""
         if not _FOLDER.fullmatch(plain["folder"]):
             raise ValueError(f"{plain['folder']!r} is no name of a folder of shards")
-        return cls(beside / plain["folder"], [ShardFile.from_plain(each) for each in plain["files"]])
+        return cls(beside / plain["folder"], [ShardFile.from_plain(file) for file in plain["files"]])
 
     def plain(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
-        return {"folder": self.folder.name, "files": [each.plain() for each in self.files]}
+        return {"folder": self.folder.name, "files": [file.plain() for file in self.files]}
 
     @property
     def size_bytes(self) -> int:
         """Of all files of the ranks."""
-        return sum(each.size_bytes for each in self.files)
+        return sum(file.size_bytes for file in self.files)
 
     def check(self, *, checksums: bool) -> None:
         """Raise OSError or ValueError if a file is missing, cut or, with ``checksums``, changed."""
         with opened_folder(self.folder) as folder:
-            for each in self.files:
-                where = f"{self.folder.name}/{each.name}"
-                with open_to_read(each.name, folder=folder) as file:
-                    found = os.fstat(file.fileno()).st_size
-                    if found != each.size_bytes:
-                        raise ValueError(f"{where} has {found:,} bytes instead of {each.size_bytes:,}")
-                    if checksums and _checksum(file) != each.checksum:
+            for shard in self.files:
+                where = f"{self.folder.name}/{shard.name}"
+                with open_to_read(shard.name, folder=folder) as file:
+                    size_bytes = os.fstat(file.fileno()).st_size
+                    if size_bytes != shard.size_bytes:
+                        raise ValueError(f"{where} has {size_bytes:,} bytes instead of {shard.size_bytes:,}")
+                    if checksums and _checksum(file) != shard.checksum:
                         raise ValueError(f"checksum mismatch in {where}")
 
     def write_metadata(self) -> None:
         """Write what torch's own reader needs; not before all files are there. Raises OSError."""
         with opened_folder(self.folder) as folder:
-            file = SummedFile(open_new(_METADATA, folder=folder))
-            try:
+            with DiskFile(open_new(_METADATA, folder=folder)) as file:
                 file.write(pickle.dumps(self._metadata()))
-                file.sync()
-            finally:
-                file.close()
             with suppress(OSError):  # not every file system can sync a folder
                 os.fsync(folder)
 
@@ -139,17 +143,17 @@ class Shards:
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
         from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
 
         def take(keys: Keys, meta: Tensor) -> Tensor:
-            return found.setdefault(_name(keys), room(keys, meta))
+            return tensors.setdefault(_name(keys), room(keys, meta))
 
         filled = replaced(states, lambda tensor: tensor.is_meta, take)
         # As torch.distributed.checkpoint.load does it for one process, but with our own metadata: its file is
         # a pickle, which could run any code.
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         reader, metadata = FileSystemReader(self.folder), self._metadata()
-        planner.set_up_planner(dict(found), metadata, is_coordinator=True)
+        planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
         reader.set_up_storage_reader(metadata, is_coordinator=True)
         reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
         return filled
@@ -168,13 +172,13 @@ class Shards:
         places: dict[MetadataIndex, _StorageInfo] = {}
         keys: dict[str, Keys] = {}
         for file in self.files:
-            for each in file.chunks:
-                name, offsets = _name(each.keys), torch.Size(each.offsets)
-                keys[name] = each.keys
-                whole = TensorStorageMetadata(TensorProperties(each.dtype), torch.Size(each.shape), [])
-                chunk = ChunkStorageMetadata(offsets, torch.Size(each.sizes))
-                tensors.setdefault(name, whole).chunks.append(chunk)
-                places[MetadataIndex(name, offsets)] = _StorageInfo(file.name, each.start, each.size_bytes)
+            for chunk in file.chunks:
+                name, offsets = _name(chunk.keys), torch.Size(chunk.offsets)
+                keys[name] = chunk.keys
+                whole = TensorStorageMetadata(TensorProperties(chunk.dtype), torch.Size(chunk.shape), [])
+                part = ChunkStorageMetadata(offsets, torch.Size(chunk.sizes))
+                tensors.setdefault(name, whole).chunks.append(part)
+                places[MetadataIndex(name, offsets)] = _StorageInfo(file.name, chunk.start, chunk.size_bytes)
         return Metadata(tensors, planner_data=keys, storage_data=places)
 
 
@@ -191,21 +195,13 @@ def write_part(folder: Path, rank: int, parts: Sequence[Part]) -> ShardFile:
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     name = f"__{rank}_0.distcp"
     chunks: list[_Chunk] = []
-    with opened_folder(folder) as opened:
-        file = SummedFile(open_new(name, folder=opened))
-        try:
-            for part in parts:
-                start = file.size_bytes
-                # A copy has a storage of its own; all of a storage is written.
-                torch.save(part.tensor.clone(), file)  # type: ignore[arg-type]  # torch needs no more of a file
-                size_bytes = file.size_bytes - start
-                dtype, sizes = part.tensor.dtype, tuple(part.tensor.shape)
-                chunks.append(
-                    _Chunk(part.keys, dtype, tuple(part.shape), tuple(part.offsets), sizes, start, size_bytes)
-                )
-            file.sync()
-        finally:
-            file.close()
+    with opened_folder(folder) as opened, SummedFile(open_new(name, folder=opened)) as file:
+        for part in parts:
+            start, tensor = file.size_bytes, part.tensor
+            # A copy has a storage of its own; all of a storage is written.
+            torch.save(tensor.clone(), file)  # type: ignore[arg-type]  # torch needs no more of a file
+            place = (tuple(part.shape), tuple(part.offsets), tuple(tensor.shape))
+            chunks.append(_Chunk(part.keys, tensor.dtype, *place, start, file.size_bytes - start))
     return ShardFile(name, file.size_bytes, file.checksum, chunks)
 
 
@@ -216,8 +212,8 @@ def whole_room(_keys: Keys, meta: Tensor) -> Tensor:
 
 def step_of_shards(name: str) -> int | None:
     """The step of a folder of that name; None if it is none of ours."""
-    found = _FOLDER.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _FOLDER.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def remove_shards(name: str, *, folder: int) -> None:
@@ -225,9 +221,9 @@ def remove_shards(name: str, *, folder: int) -> None:
     with suppress(OSError):
         opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
-            for each in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
-                if each == _METADATA or _FILE.fullmatch(each):
-                    os.unlink(each, dir_fd=opened)
+            for file_name in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
+                if file_name == _METADATA or _FILE.fullmatch(file_name):
+                    os.unlink(file_name, dir_fd=opened)
         finally:
             os.close(opened)
         os.rmdir(name, dir_fd=folder)
@@ -247,7 +243,7 @@ def replaced(
         same.update({name: replaced(value, which, by, (*keys, name)) for name, value in state.items()})
         return same
     if isinstance(state, list):
-        return [replaced(each, which, by, (*keys, index)) for index, each in enumerate(state)]
+        return [replaced(value, which, by, (*keys, index)) for index, value in enumerate(state)]
     return state
 
 

@@ -19,6 +19,8 @@ from amptui.records.run import Note, Record, Severity
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 
+Requests = tuple[Asked[CheckpointRequest], ...]
+
 EPOCH_BUDGET = 0.003
 """The fraction of the time that training may be blocked for checkpoints at the ends of epochs. If copying the
 state takes 10 ms, some epochs shorter than 3 s get none; the end of the run always does."""
@@ -33,8 +35,8 @@ class _Job:
     began: float
     """When the step boundary was reached, by ``perf_counter``."""
     blocked_seconds: float
-    asked: tuple[Asked[CheckpointRequest], ...]
-    """The requests to answer."""
+    requests: Requests
+    """What to answer."""
 
 
 class PartError(Exception):
@@ -50,7 +52,7 @@ class CheckpointWriter:
 
     If one comes due during a write, it waits and training goes on. Errors are reported, each kind once, and
     training goes on. ``journaled`` returns when the journal has everything that was emitted up to a step;
-    ``kept`` is the place of the checkpoint that the run was resumed from.
+    ``resumed_from`` is the place of the checkpoint that the run was resumed from.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class CheckpointWriter:
         emit: Callable[[Record], object],
         every: int | None = None,
         journaled: Callable[[int], object] = lambda _step: None,
-        kept: Place | None = None,
+        resumed_from: Place | None = None,
         epoch_budget: float = EPOCH_BUDGET,
     ) -> None:
         self._folder = folder
@@ -69,8 +71,8 @@ class CheckpointWriter:
         self._emit = emit
         self._every = every
         self._journaled = journaled
-        self._kept = kept
-        self._taken_step = kept[0] if kept else 0
+        self._newest = resumed_from
+        self._taken_step = resumed_from[0] if resumed_from else 0
         self._epoch_budget = epoch_budget
         self._last_end = time.perf_counter()
         self._last_blocked_seconds = 0.0
@@ -79,8 +81,8 @@ class CheckpointWriter:
         """Checkpoints that could not be written since the last one that was."""
         self._why_missing = ""
         self._warned: set[str] = set()
-        self._asked: tuple[Asked[CheckpointRequest], ...] = ()
-        """The requests that the next checkpoint answers."""
+        self._requests: Requests = ()
+        """What the next checkpoint answers."""
         self._lock = threading.Lock()  # guards the next two
         self._wanted: Reason | None = None
         self._writing = False
@@ -109,14 +111,14 @@ class CheckpointWriter:
     @property
     def way_back(self) -> str:
         """How to resume from the newest checkpoint, whose weights are sound; empty if there is none."""
-        if self._folder is None or self._kept is None:
+        if self._folder is None or self._newest is None:
             return ""
-        name, command = checkpoint_name(self._kept[0]), self.resume_command()
+        name, command = checkpoint_name(self._newest[0]), self.resume_command()
         return f"go back to checkpoint {name}: {command}" if command else f"the weights of {name} are sound"
 
     def lacks(self, place: Place) -> bool:
         """Whether ``place``, if a step led to it, differs from that of the last written checkpoint."""
-        return self.keeps and place[0] > 0 and place != self._kept
+        return self.keeps and place[0] > 0 and place != self._newest
 
     def want_epoch(self) -> None:
         """An epoch ended: a checkpoint is due, if ``epoch_budget`` has covered the last one."""
@@ -133,18 +135,18 @@ class CheckpointWriter:
         ``only_asked``: only requested ones are, because a precision is on trial or the epoch has no batch
         left. Its own checkpoint follows the validation; one before it would repeat the validation's record.
         """
-        asked = self._control.take(CheckpointRequest)
+        request = self._control.take(CheckpointRequest)
         if not self.keeps:
-            if asked is not None:
+            if request is not None:
                 self._say("warning", "no checkpoint: this run does not write any")
-                self._control.refuse(asked, "unavailable", "this run does not write any")
+                self._control.refuse(request, "unavailable", "this run does not write any")
             return None
-        self._asked += () if asked is None else (asked,)
+        self._requests += () if request is None else (request,)
         interval = self._every and step % self._every == 0 and step != self._taken_step
-        if not (asked or interval or self._wanted):
+        if not (request or interval or self._wanted):
             return None
         with self._lock:
-            if asked:
+            if request:
                 self._wanted = "asked"
             elif interval:
                 self._wanted = self._wanted or "interval"
@@ -161,17 +163,17 @@ class CheckpointWriter:
         with self._lock:
             self._wanted = None
         self._job = None
-        asked, self._asked = self._asked, ()
+        requests, self._requests = self._requests, ()
         try:
             checkpoint = take()
         except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
-            self._report(error, reason, asked)
+            self._report(error, reason, requests)
             return
         self._taken_step = checkpoint.step
         self._last_end = time.perf_counter()
         self._last_blocked_seconds = self._last_end - began
         self._writing = True
-        job = self._job = _Job(checkpoint, reason, began, self._last_end - blocked_since, asked)
+        job = self._job = _Job(checkpoint, reason, began, self._last_end - blocked_since, requests)
         self._thread = threading.Thread(
             target=self._write, args=(job,), name="amptui-checkpoint", daemon=True
         )
@@ -201,9 +203,9 @@ class CheckpointWriter:
 
     def last_reason(self) -> Reason:
         """Why the run's last checkpoint is written."""
-        asked = self._control.take(CheckpointRequest)  # it came after the last step boundary
-        self._asked += () if asked is None else (asked,)
-        return "asked" if self._asked else self._wanted or "end"
+        request = self._control.take(CheckpointRequest)  # it came after the last step boundary
+        self._requests += () if request is None else (request,)
+        return "asked" if self._requests else self._wanted or "end"
 
     def warn(self, text: str) -> None:
         """Emit a warning, each text once."""
@@ -232,7 +234,7 @@ class CheckpointWriter:
         try:
             self._write_job(job)
         except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk or the journal does
-            self._report(error, job.reason, job.asked)
+            self._report(error, job.reason, job.requests)
         with self._lock:
             self._writing = False
             waits = self._wanted is not None
@@ -250,7 +252,7 @@ class CheckpointWriter:
             size_bytes = write_file()
         except FileNotFoundError:  # the folder was removed meanwhile
             size_bytes = write_file()
-        self._kept = checkpoint.place
+        self._newest = checkpoint.place
         self._emit(
             CheckpointWritten(
                 time=time.time(),
@@ -262,18 +264,18 @@ class CheckpointWriter:
                 seconds=time.perf_counter() - job.began,
             )
         )
-        for asked in job.asked:
-            self._control.answer(asked)
+        for request in job.requests:
+            self._control.answer(request)
         prune(self._folder)
         self._missing = 0
         if self._troubles:
             self._troubles.clear()
             self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble="", unsaved=0))
 
-    def _report(self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]) -> None:
+    def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
         kind, why = explained(error)
-        for each in asked:
-            self._control.answer(each, why)
+        for request in requests:
+            self._control.answer(request, why)
         self._missing, self._why_missing = self._missing + 1, why
         if kind not in self._troubles or reason == "asked":
             self._troubles.add(kind)
@@ -282,7 +284,7 @@ class CheckpointWriter:
     def tell_missing_at_end(self) -> None:
         """Emit how many checkpoints are missing, now that there will be no other."""
         if self._missing:
-            newest = "there is none" if self._kept is None else f"the newest is of step {self._kept[0]:,}"
+            newest = "there is none" if self._newest is None else f"the newest is of step {self._newest[0]:,}"
             some = f"{self._missing:,} could not be written in {self._folder}"
             self._tell_missing(f"checkpoints: {self._why_missing}: {some}; {newest}")
 

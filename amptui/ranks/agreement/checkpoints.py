@@ -17,10 +17,9 @@ import torch
 
 from amptui.engine.checkpoint.file import Checkpoint, Place
 from amptui.engine.checkpoint.shards import Part
-from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
+from amptui.engine.checkpoint.writer import CheckpointWriter, Reason, Requests
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.world import World
-from amptui.records.control import Asked, CheckpointRequest
 
 _LAST = "last"
 """The name of the states that each rank hands in before it leaves: rank 0 may write one more file."""
@@ -93,7 +92,7 @@ class RankCheckpoints(CheckpointWriter):
         self._begin()
         with self._lock:
             self._wanted = None
-        self._asked = ()
+        self._requests = ()
         self.wait()
         self._thread = threading.Thread(
             target=partial(self._hand_in, states), name="amptui-checkpoint", daemon=True
@@ -146,12 +145,12 @@ class RankCheckpoints(CheckpointWriter):
         told = self._mail.collect(self._name, self._given_up.is_set, patience_seconds)
         return [_decoded(each) for each in told]
 
-    def _report(self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]) -> None:
+    def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
         if not self._given_up.is_set():
-            super()._report(error, reason, asked)
+            super()._report(error, reason, requests)
             return
-        for each in asked:  # the run's last word tells why
-            self._control.answer(each, str(error))
+        for request in requests:  # the run's last word tells why
+            self._control.answer(request, str(error))
 
     def _write(self, job: Any) -> None:
         super()._write(job)

@@ -74,7 +74,7 @@ class ShardedCheckpoints(RankCheckpoints):
         try:
             self._write_own = partial(self._written, take(), {})
         except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
-            self._write_own = partial(_told, error)
+            self._write_own = partial(_trouble, error)
         self._send(states)
 
     def last_is_due(self, place: Place) -> bool:
@@ -111,8 +111,8 @@ class ShardedCheckpoints(RankCheckpoints):
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
         try:
             own = self._written(checkpoint.parts, checkpoint.model)
-            told = self._collect(BUSY_SECONDS)
-            shards = Shards(self._folder_of_shards, list(_files([own, *told])))
+            others = self._collect(BUSY_SECONDS)
+            shards = Shards(self._folder_of_shards, list(_files([own, *others])))
             try:
                 shards.check(checksums=False)
             except FileNotFoundError as error:
@@ -122,7 +122,7 @@ class ShardedCheckpoints(RankCheckpoints):
         except BaseException:
             self._remove()
             raise
-        ranks = [{name: value for name, value in each.items() if name != _FILE} for each in told]
+        ranks = [{name: value for name, value in states.items() if name != _FILE} for states in others]
         return replace(checkpoint, ranks=ranks, shards=shards)
 
     @property
@@ -137,21 +137,21 @@ class ShardedCheckpoints(RankCheckpoints):
             refuse_lost({**model, **weights}, self.finite_names)
             return {_FILE: write_part(self._folder_of_shards, self._rank, parts).plain()}
         except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk does
-            return _told(error)
+            return _trouble(error)
 
     def _remove(self) -> None:
         with suppress(OSError), opened_folder(self._folder_of_shards.parent) as folder:
             remove_shards(self._folder_of_shards.name, folder=folder)
 
 
-def _told(error: Exception) -> dict[str, Any]:
+def _trouble(error: Exception) -> dict[str, Any]:
     return {_TROUBLE: explained(error)}
 
 
-def _files(told: Sequence[Mapping[str, Any]]) -> Iterator[ShardFile]:
+def _files(answers: Sequence[Mapping[str, Any]]) -> Iterator[ShardFile]:
     """The files of all ranks. Raises PartError if one has none."""
-    for rank, each in enumerate(told):
-        if _TROUBLE in each:
-            kind, why = each[_TROUBLE]
+    for rank, answer in enumerate(answers):
+        if _TROUBLE in answer:
+            kind, why = answer[_TROUBLE]
             raise PartError(f"{rank} {kind}", f"rank {rank}: {why}")
-        yield ShardFile.from_plain(each[_FILE])
+        yield ShardFile.from_plain(answer[_FILE])

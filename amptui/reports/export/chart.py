@@ -74,12 +74,12 @@ class Chart:
 def draw(chart: Chart, steps: StepRange) -> Markup | None:
     """The chart as a figure; None without a finite value."""
     curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
-    found = [columns(curve.series) for curve in curves]
+    drawn = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
-    vertical = _axis(chart, found, points)
+    vertical = _axis(chart, drawn, points)
     if vertical is None:
         return None
-    plot = _Plot(chart, steps, found, vertical)
+    plot = _Plot(chart, steps, drawn, vertical)
     title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
     how = " (logarithmic)" if vertical.is_logarithmic else ""
     caption = element(
@@ -87,13 +87,13 @@ def draw(chart: Chart, steps: StepRange) -> Markup | None:
         element("h3", title, element("small", how) if how else None),
         element("output", _newest(chart, curves), class_="readout"),
     )
-    places = [(curve.minimum, curve.maximum, steps.shares(curve.middles())) for curve in found]
+    places = [(curve.minimum, curve.maximum, steps.shares(curve.middles())) for curve in drawn]
     arrows, words = beyond(places, vertical)
     area = element(
         "div",
         plot.labels(),
         plot.area(arrows),
-        marks(steps, columns(chart.skips), found),
+        marks(steps, columns(chart.skips), drawn),
         ribbon(steps),
         step_axis(steps),
         class_="plot",
@@ -101,7 +101,7 @@ def draw(chart: Chart, steps: StepRange) -> Markup | None:
     legend = _legend(curves) if len(curves) > 1 else None
     notes = " ".join(filter(None, (chart.note, words)))
     note = element("p", notes, class_="note") if notes else None
-    data = json.dumps(_values(chart, curves, found), separators=(",", ":"))
+    data = json.dumps(_values(chart, curves, drawn), separators=(",", ":"))
     return element("figure", caption, area, legend, note, class_="chart", data_values=data)
 
 
@@ -117,12 +117,14 @@ def _in_units(series: Series, unit: float) -> Series:
     )
 
 
-def _axis(chart: Chart, found: Sequence[Columns], points: Floats) -> Axis | None:
+def _axis(chart: Chart, curves: Sequence[Columns], points: Floats) -> Axis | None:
     """The vertical axis; None if it can show nothing."""
-    extremes = [values for curve in found for values in (curve.minimum, curve.maximum)]
+    extremes = [values for curve in curves for values in (curve.minimum, curve.maximum)]
     kind = chart.kind or kind_for(np.concatenate([points, *extremes]))
     least = -math.inf if kind == "linear" else 0.0
-    shown = [_shown_range(curve, kind, noisy=chart.noisy) for curve in found if (curve.maximum > least).any()]
+    shown = [
+        _shown_range(curve, kind, noisy=chart.noisy) for curve in curves if (curve.maximum > least).any()
+    ]
     limits = [*np.ravel(shown), *points[points > least]]
     return axis(min(limits), max(limits), kind) if limits else None
 
@@ -159,13 +161,13 @@ def beyond(curves: Iterable[tuple[Floats, Floats, Floats]], vertical: Axis) -> t
 
 def _newest(chart: Chart, curves: tuple[Curve, ...]) -> str:
     """The last values, shown until the user points at others."""
-    found = []
+    newest = []
     for curve in curves:
-        known = curve.series.recent[np.isfinite(curve.series.recent)]
-        if len(known):
+        measured = curve.series.recent[np.isfinite(curve.series.recent)]
+        if len(measured):
             name = f"{curve.name} " if len(curves) > 1 else ""
-            found.append(f"{name}{chart.format_value(float(known[-1]))}")
-    return " · ".join(found)
+            newest.append(f"{name}{chart.format_value(float(measured[-1]))}")
+    return " · ".join(newest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,30 +196,30 @@ class _Plot:
 
     def _lines(self) -> Iterator[Markup]:
         """Lines of the means, and bands from minimum to maximum if columns hold several steps."""
-        for number, found in enumerate(self.columns):
-            x = WIDTH * self.steps.shares(found.middles())
-            low, middle, high = (self._y(values) for values in (found.minimum, found.mean, found.maximum))
+        for number, curve in enumerate(self.columns):
+            x = WIDTH * self.steps.shares(curve.middles())
+            low, middle, high = (self._y(values) for values in (curve.minimum, curve.mean, curve.maximum))
             alone = len(self.columns) == 1
-            parts = self._parts(found) if alone else [(slice(0, len(x)), f"curve{number}")]
+            parts = self._parts(curve) if alone else [(slice(0, len(x)), f"curve{number}")]
             for part, class_ in parts:
-                if found.width_steps > 1:
+                if curve.width_steps > 1:
                     yield element(
                         "path", d=band_path(x[part], high[part], low[part]), class_=f"band {class_}"
                     )
                 yield element("path", d=line_path(x[part], middle[part]), class_=f"line {class_}")
 
-    def _parts(self, found: Columns) -> Iterator[tuple[slice, str]]:
+    def _parts(self, curve: Columns) -> Iterator[tuple[slice, str]]:
         """The columns of each colour that hold a value.
 
         Each part begins with the last column of the previous one, so that the line has no gap at a switch.
         """
-        known = np.flatnonzero(np.isfinite(found.mean))
+        measured = np.flatnonzero(np.isfinite(curve.mean))
         begin = 0
-        for precision, group in groupby(self.steps.precisions(found.middles())):
+        for precision, group in groupby(self.steps.precisions(curve.middles())):
             end = begin + len(list(group))
-            inner = known[(known >= begin) & (known < end)]
+            inner = measured[(measured >= begin) & (measured < end)]
             if len(inner):
-                before = known[known < begin]
+                before = measured[measured < begin]
                 joins = len(before) > 0 and (self.chart.sparse or inner[0] - before[-1] == 1)
                 yield slice(int(before[-1] if joins else begin), end), css_class(precision)
             begin = end
@@ -234,9 +236,9 @@ class _Plot:
     def _words(self) -> str:
         """The range of each curve, for screen readers."""
         chart, ranges = self.chart, []
-        for curve, found in zip(chart.curves, self.columns, strict=True):
-            if np.isfinite(found.mean).any():
-                low, high = float(np.nanmin(found.minimum)), float(np.nanmax(found.maximum))
+        for curve, drawn in zip(chart.curves, self.columns, strict=True):
+            if np.isfinite(drawn.mean).any():
+                low, high = float(np.nanmin(drawn.minimum)), float(np.nanmax(drawn.maximum))
                 ranges.append(f"{curve.name} from {chart.format_value(low)} to {chart.format_value(high)}")
         return f"{', '.join(ranges)} {chart.unit}".rstrip()
 
@@ -279,16 +281,16 @@ def plot_area(
 
 def line_path(x: Floats, y: Floats) -> str:
     """The path of a line through the finite points."""
-    known = np.isfinite(y)
-    points = [f"{a:.1f} {b:.1f}" for a, b in zip(x[known].tolist(), y[known].tolist(), strict=True)]
+    finite = np.isfinite(y)
+    points = [f"{a:.1f} {b:.1f}" for a, b in zip(x[finite].tolist(), y[finite].tolist(), strict=True)]
     # A line of one point would be invisible.
     return f"M{'L'.join(points)}" if len(points) > 1 else "".join(f"M{point}h.1" for point in points)
 
 
 def band_path(x: Floats, high: Floats, low: Floats) -> str:
     """The path around the area between two lines."""
-    known = np.isfinite(high) & np.isfinite(low)
-    x, high, low = x[known], high[known], low[known]
+    finite = np.isfinite(high) & np.isfinite(low)
+    x, high, low = x[finite], high[finite], low[finite]
     outline = zip([*x, *x[::-1]], [*high, *low[::-1]], strict=True)
     points = [f"{a:.1f} {b:.1f}" for a, b in outline]
     return f"M{'L'.join(points)}Z" if points else ""
@@ -299,21 +301,21 @@ def _legend(curves: tuple[Curve, ...]) -> Markup:
     return element("ul", *names, class_="legend")
 
 
-def _values(chart: Chart, curves: tuple[Curve, ...], found: list[Columns]) -> dict[str, object]:
+def _values(chart: Chart, curves: tuple[Curve, ...], drawn: list[Columns]) -> dict[str, object]:
     """What the page's script shows for the step that the user points at."""
     return {
         "unit": chart.unit,
         "curves": [
             {
                 "name": curve.name if len(curves) > 1 else "",
-                "first": each.first_step,
-                "width": each.width_steps,
-                "mean": _numbers(each.mean),
-                "low": _numbers(each.minimum) if each.width_steps > 1 else [],
-                "high": _numbers(each.maximum) if each.width_steps > 1 else [],
-                "nonfinite": np.flatnonzero(each.nonfinite).tolist(),
+                "first": values.first_step,
+                "width": values.width_steps,
+                "mean": _numbers(values.mean),
+                "low": _numbers(values.minimum) if values.width_steps > 1 else [],
+                "high": _numbers(values.maximum) if values.width_steps > 1 else [],
+                "nonfinite": np.flatnonzero(values.nonfinite).tolist(),
             }
-            for curve, each in zip(curves, found, strict=True)
+            for curve, values in zip(curves, drawn, strict=True)
         ],
     }
 

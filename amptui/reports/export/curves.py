@@ -34,9 +34,9 @@ def step_charts(recording: RecordedRun, view: SessionView) -> Iterator[Chart]:
         skips=view.skips,
         note=step_loss_words(view.newest),
     )
-    if named := recording.parts(view.front):
-        parts = tuple(Curve(printable(name), series) for name, series in named.items())
-        yield Chart(title="loss components", curves=parts, noisy=True)
+    if parts := recording.parts(view.front):
+        components = tuple(Curve(printable(name), series) for name, series in parts.items())
+        yield Chart(title="loss components", curves=components, noisy=True)
     yield Chart(
         title="throughput",
         unit="samples/s",
@@ -68,10 +68,12 @@ def step_charts(recording: RecordedRun, view: SessionView) -> Iterator[Chart]:
 
 
 def _validation(record: EpochFinished | Validated) -> Iterator[Point]:
-    found = record.validation
-    if found is not None and found.loss is not None and math.isfinite(found.loss):
+    validation = record.validation
+    if validation is not None and validation.loss is not None and math.isfinite(validation.loss):
         when = f"epoch {record.epoch}" if isinstance(record, EpochFinished) else f"step {record.step:,}"
-        yield Point(record.step, found.loss, f"validation after {when}: {validation_numbers(found)}")
+        yield Point(
+            record.step, validation.loss, f"validation after {when}: {validation_numbers(validation)}"
+        )
 
 
 def _device(recording: RecordedRun) -> Iterator[Chart]:
@@ -79,10 +81,10 @@ def _device(recording: RecordedRun) -> Iterator[Chart]:
         "used on the GPU": recording.device_curve("gpu_memory"),
         "allocated by torch": recording.device_curve("allocated"),
     }
-    known = tuple(Curve(name, series) for name, series in memory.items() if series.count)
-    if known:
-        unit, unit_value = _unit(curve.series for curve in known)
-        yield Chart(title="GPU memory", unit=unit, unit_value=unit_value, curves=known, kind="linear")
+    curves = tuple(Curve(name, series) for name, series in memory.items() if series.count)
+    if curves:
+        unit, unit_value = _unit(curve.series for curve in curves)
+        yield Chart(title="GPU memory", unit=unit, unit_value=unit_value, curves=curves, kind="linear")
     busy = Curve("GPU utilization", recording.device_curve("busy"))
     yield Chart(title="GPU utilization", unit="%", curves=(busy,), kind="linear", sparse=True)
     power = Curve("GPU power", recording.device_curve("power"))

@@ -59,18 +59,18 @@ def export(
     be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
-    ranks: _RanksBeside | None = None
     # The table of the steps alone needs a view only to name several optimizers.
     read_again = partial(JournalReader, path) if tensorboard is None and html is None else None
     recording = RecordedRun(name_of(path), str(path.parent), read_again=read_again)
+    ranks_csv = None if csv is None else csv.parent / f"{csv.stem}.ranks{csv.suffix}"
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
-    refuse_own_files(_places(csv, event_file, html), [path])
+    places = (("--csv", csv), ("--csv", ranks_csv), ("--tensorboard", event_file), ("--html", html))
+    refuse_own_files([(option, out) for option, out in places if out is not None], [path])
     with ExitStack() as stack:
         sinks: dict[Path, _Sink] = {}
-        if csv is not None:
+        if csv is not None and ranks_csv is not None:
             sinks[csv] = stack.enter_context(_opened(csv, StepTable))
-            ranks = _RanksBeside(csv, stack)
-            sinks[ranks.path] = ranks
+            sinks[ranks_csv] = ranks = _LateRankTable(ranks_csv, stack)
         if event_file is not None:
             from amptui.reports.export.tensorboard import EventFile
 
@@ -83,31 +83,18 @@ def export(
         if html is not None and new_page is not None:
             with _writing(html):
                 new_page.write_text(page(recording), encoding="utf-8", errors="replace")
-    beside = ranks.path if ranks is not None and ranks.is_needed else None
-    return Exported(steps=recording.steps, passed_over=recording.passed_over, ranks_csv=beside)
+    return Exported(
+        steps=recording.steps,
+        passed_over=recording.passed_over,
+        ranks_csv=ranks_csv if csv is not None and ranks.is_needed else None,
+    )
 
 
-def _places(csv: Path | None, event_file: Path | None, html: Path | None) -> Iterator[tuple[str, Path]]:
-    """Each file that is written, after the option that asks for it."""
-    if csv is not None:
-        yield "--csv", csv
-        yield "--csv", _ranks_csv(csv)
-    if event_file is not None:
-        yield "--tensorboard", event_file
-    if html is not None:
-        yield "--html", html
+class _LateRankTable:
+    """The table of the ranks, opened when there is something to write."""
 
-
-def _ranks_csv(steps_csv: Path) -> Path:
-    """``run.ranks.csv`` beside ``run.csv``."""
-    return steps_csv.parent / f"{steps_csv.stem}.ranks{steps_csv.suffix}"
-
-
-class _RanksBeside:
-    """Writes the table of the ranks beside the one of the steps, if there is anything to write."""
-
-    def __init__(self, steps_csv: Path, stack: ExitStack) -> None:
-        self.path = _ranks_csv(steps_csv)
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path = path
         self._stack = stack
         self._started: list[Record] = []
         self._table: _Sink | None = None
@@ -119,7 +106,7 @@ class _RanksBeside:
     def add(self, records: Sequence[Record]) -> None:
         if self._table is None:
             if any(isinstance(record, RanksSampled) for record in records):
-                self._table = self._stack.enter_context(_opened(self.path, RankTable, is_named=False))
+                self._table = self._stack.enter_context(_opened(self._path, RankTable, is_named=False))
                 self._table.add(self._started)
             self._started += [record for record in records if isinstance(record, RanksStarted)]
         if self._table is not None:

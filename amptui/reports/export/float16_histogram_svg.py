@@ -31,9 +31,9 @@ def draw(window: Float16Window) -> Markup:
         for x in ((start - first) / (stop - first) for start in FLOAT16_ZONES.values())
         if 0 <= x <= 1
     ]
-    told = "counts of scaled gradients by exponent of two, on a logarithmic scale"
+    label = "counts of scaled gradients by exponent of two, on a logarithmic scale"
     bars_and_lines = element(
-        "svg", *lines, *bars, class_="histogram", height=_HEIGHT, role="img", aria_label=told
+        "svg", *lines, *bars, class_="histogram", height=_HEIGHT, role="img", aria_label=label
     )
     return element("div", bars_and_lines, _exponents(first, stop), _shares(window), class_="window")
 

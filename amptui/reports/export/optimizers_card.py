@@ -49,7 +49,7 @@ def other_cards(recording: RecordedRun) -> list[Markup | None]:
 def _card(recording: RecordedRun, view: SessionView) -> Markup | None:
     if not view.loss.count:
         return None
-    label = next(each.label for each in view.optimizers if each.is_front)
+    label = next(optimizer.label for optimizer in view.optimizers if optimizer.is_front)
     steps = StepRange(view.loss.first_step, view.loss.last_step, view.switches)
     loss, *others = (draw(chart, steps) for chart in step_charts(recording, view))
     content = element("div", *others, class_="charts") if any(others) else None

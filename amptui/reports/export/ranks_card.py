@@ -12,19 +12,19 @@ from amptui.telemetry.view import SessionView
 
 def ranks_card(view: SessionView) -> Markup | None:
     """The newest numbers of the ranks; None for a single process."""
-    found = view.ranks
-    if found is None:
+    ranks = view.ranks
+    if ranks is None:
         return None
-    alarms = [*map(rank_lost, found.lost), *map(ranks_disagree, found.disagreements)]
+    alarms = [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
     said = [verdict("error", "ranks", text) for text in alarms]
-    if sentence := speed_sentence(found, view.run):
-        said.append(verdict("info" if found.straggler is None else "warning", "speed", sentence))
+    if sentence := speed_sentence(ranks, view.run):
+        said.append(verdict("info" if ranks.straggler is None else "warning", "speed", sentence))
     return card(
-        f"{size_words(found.world_size, view.run)}",
+        size_words(ranks.world_size, view.run),
         *said,
-        _percentiles(found) if len(found.rows) < found.world_size else None,
-        _rows(found) if found.rows else None,
-        paragraph(_note(found), "note"),
+        _percentiles(ranks) if len(ranks.rows) < ranks.world_size else None,
+        _rows(ranks) if ranks.rows else None,
+        paragraph(_note(ranks), "note"),
     )
 
 
@@ -43,30 +43,30 @@ _COLUMNS: tuple[tuple[str, Callable[[RankSummary], str]], ...] = (
 )
 
 
-def _rows(found: RanksView) -> Markup:
+def _rows(ranks: RanksView) -> Markup:
     """Only columns that some rank measured."""
     columns = [
         (title, cells)
         for title, text in _COLUMNS
-        if set(cells := [text(row) for row in found.rows]) - {"", units.NOT_AVAILABLE}
+        if set(cells := [text(row) for row in ranks.rows]) - {"", units.NOT_AVAILABLE}
     ]
     head = ["rank", *(title for title, _ in columns)]
     lines = zip(*(cells for _, cells in columns), strict=True)
-    return table(head, [[str(row.rank), *line] for row, line in zip(found.rows, lines, strict=False)])
+    return table(head, [[str(row.rank), *line] for row, line in zip(ranks.rows, lines, strict=False)])
 
 
-def _percentiles(found: RanksView) -> Markup | None:
+def _percentiles(ranks: RanksView) -> Markup | None:
     """Of all ranks, where not all have a row."""
     names = {0: "least", 50: "median", 100: "most"}
-    head = ["all ranks", *(names.get(each, f"{each}%") for each in PERCENTILES)]
-    rows = [[name, *map(units.milliseconds, values)] for name, values in found.percentiles.items()]
+    head = ["all ranks", *(names.get(percentile, f"{percentile}%") for percentile in PERCENTILES)]
+    rows = [[name, *map(units.milliseconds, values)] for name, values in ranks.percentiles.items()]
     return table(head, rows) if rows else None
 
 
-def _note(found: RanksView) -> str:
-    if found.step is None:
+def _note(ranks: RanksView) -> str:
+    if ranks.step is None:
         return "no numbers of the ranks in the journal"
-    seconds = f"Times are medians of the last {found.samples} samples up to step {units.count(found.step)}."
-    if len(found.rows) == found.world_size:
+    seconds = f"Times are medians of the last {ranks.samples} samples up to step {units.count(ranks.step)}."
+    if len(ranks.rows) == ranks.world_size:
         return seconds
-    return f"{seconds} Of {units.count(found.world_size)} ranks those that stand out have a row."
+    return f"{seconds} Of {units.count(ranks.world_size)} ranks those that stand out have a row."

@@ -56,7 +56,7 @@ class RecordedRun:
     @property
     def other_views(self) -> list[SessionView]:
         """The same with each of the other optimizers in front."""
-        return [self._session.view(each.name) for each in self.view.optimizers if each.name != FIRST]
+        return [self._session.view(other.name) for other in self.view.optimizers if other.name != FIRST]
 
     def parts(self, optimizer: str = FIRST) -> dict[str, Series]:
         """The parts of the loss by name, one value per step."""
@@ -117,13 +117,13 @@ class RecordedRun:
         if not self._step:
             return
         gpu = SessionView(run=self.started, device=sample).training_gpu
-        found = {
+        values = {
             "allocated": sample.allocator.allocated_bytes if sample.allocator else None,
             "gpu_memory": gpu.memory_used_bytes if gpu else None,
             "power": gpu.power_watts if gpu else None,
             "busy": gpu.utilization_percent if gpu else None,
         }
-        for name, value in found.items():
+        for name, value in values.items():
             if value is not None:
                 self._device[name].put(self._step, [value])
 

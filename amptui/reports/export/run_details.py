@@ -29,8 +29,8 @@ def events(view: SessionView) -> Markup | None:
     return card("events", _list(first, began), older)
 
 
-def _list(found: Sequence[Event], began: float) -> Markup:
-    return element("ol", *(_event(event, began) for event in found), class_="events")
+def _list(shown: Sequence[Event], began: float) -> Markup:
+    return element("ol", *(_event(event, began) for event in shown), class_="events")
 
 
 def _event(event: Event, began: float) -> Markup:
@@ -74,11 +74,8 @@ def _run(recording: RecordedRun, run: RunStarted) -> list[tuple[str, str]]:
         ("data", _data(run.data)),
         ("device", f"{run.device_name} ({run.device})"),
         ("ranks", size_words(run.world_size, run) if run.world_size > 1 else ""),
-        ("batch", "" if run.batch_size is None else f"{units.count(run.batch_size)} samples"),
-        (
-            "global batch",
-            "" if run.global_batch_size is None else f"{units.count(run.global_batch_size)} samples",
-        ),
+        ("batch", _samples(run.batch_size)),
+        ("global batch", _samples(run.global_batch_size)),
         ("epochs", _epochs(run)),
         *((f"no {name}", reason) for name, reason in run.unsupported.items()),
     ]

@@ -62,18 +62,16 @@ def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
     if numerics.measured_step is None:
         return []
     at = f"at step {numerics.measured_step:,}"
-    found = [
+    rows = [
         ("gradient norm", f"{units.loss(numerics.grad_norm)} {at}"),
         ("largest gradient", f"{units.loss(numerics.grad_max)} {at}"),
     ]
     if numerics.nonfinite_gradients:
-        found.append(("gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"))
+        rows.append(("gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"))
     if numerics.headroom is not None:
         how = at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
-        found.append(
-            ("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {_least(numerics)}")
-        )
-    return found
+        rows.append(("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {_least(numerics)}"))
+    return rows
 
 
 def _least(numerics: NumericsView) -> str:
@@ -99,66 +97,69 @@ def _scale(view: SessionView) -> list[tuple[str, str]]:
     ]
 
 
-def window(found: Float16Window | None) -> Markup | None:
+def window(histogram: Float16Window | None) -> Markup | None:
     """The newest float16 histogram, and the parameters that lose the most."""
-    if found is None or not found.counts:
+    if histogram is None or not histogram.counts:
         return None
-    how = at_scale(found.loss_scale, hypothetical=found.hypothetical)
-    told = f"All gradients of step {found.step:,} by exponent, {how}."
-    hidden = "" if found.hypothetical else " Gradients that float16 flushed are among the zeros."
+    how = at_scale(histogram.loss_scale, hypothetical=histogram.hypothetical)
+    note = f"All gradients of step {histogram.step:,} by exponent, {how}."
+    if not histogram.hypothetical:
+        note += " Gradients that float16 flushed are among the zeros."
     worst = [
         (
             parameter.name,
             units.share(underflowing_share(parameter), 1),
             *(units.share(count, parameter.elements - parameter.zeros) for count in counts),
         )
-        for parameter in found.worst
+        for parameter in histogram.worst
         for counts in [(parameter.flushed, parameter.subnormal, parameter.overflowing)]
     ]
     losers = table(("parameter", "of its norm", "flushed", "subnormal", "overflow"), worst) if worst else None
     return card(
         "gradients in float16's range",
-        paragraph(told + hidden, "note"),
-        float16_histogram_svg.draw(found),
+        paragraph(note, "note"),
+        float16_histogram_svg.draw(histogram),
         details("parameters that lose the most", losers),
     )
 
 
-def trace(found: ModulesTraced | None) -> Markup | None:
+def trace(traced: ModulesTraced | None) -> Markup | None:
     """The newest module trace: the module that overflowed first, and those closest to an overflow."""
-    if found is None or (found.first is None and not found.nearest):
+    if traced is None or (traced.first is None and not traced.nearest):
         return None
-    first = what_overflowed_first(found)
-    rows = [(place_of(module), distance(module)) for module in found.nearest]
+    first = what_overflowed_first(traced)
+    rows = [(place_of(module), distance(module)) for module in traced.nearest]
     nearest = table(("module", "largest value"), rows) if rows else None
     return card(
         "largest values by module",
-        paragraph(f"Step {found.step:,}, {units.count(found.modules)} modules.", "note"),
+        paragraph(f"Step {traced.step:,}, {units.count(traced.modules)} modules.", "note"),
         verdict("warning", "first", first) if first else None,
         details("closest to 65,504", nearest),
     )
 
 
-def xray(found: XRayTaken | None) -> Markup | None:
+def xray(measured: XRayTaken | None) -> Markup | None:
     """The newest X-ray: both losses, memory, and every layer."""
-    if found is None:
+    if measured is None:
         return None
     losses = facts(
         [
-            ("loss in FP32", units.loss(found.loss_fp32)),
-            ("loss in AMP", units.loss(found.loss_amp)),
-            ("memory", saved_for_backward(found)),
-            ("took", units.milliseconds(found.seconds)),
+            ("loss in FP32", units.loss(measured.loss_fp32)),
+            ("loss in AMP", units.loss(measured.loss_amp)),
+            ("memory", saved_for_backward(measured)),
+            ("took", units.milliseconds(measured.seconds)),
         ]
     )
     head = ("layer", "kind", "cosine", "relative error", "lost", "output")
-    layers = table(head, map(_layer, found.layers)) if found.layers else None
+    layers = table(head, map(_layer, measured.layers)) if measured.layers else None
     note = "The same batch and weights in FP32 and in AMP: how closely each layer's gradients agree."
     return card(
         "X-ray",
-        element("p", f"Step {found.step:,}, FP32 and ", chip(found.precision), ". ", note, class_="note"),
+        element(
+            "p", f"Step {measured.step:,}, FP32 and ", chip(measured.precision), ". ", note, class_="note"
+        ),
         losses,
-        details(f"layers: {units.count(len(found.layers))}", layers),
+        details(f"layers: {units.count(len(measured.layers))}", layers),
     )
 
 

@@ -64,12 +64,12 @@ def figures(recording: RecordedRun) -> Markup:
     view = recording.view
     tiles = [("loss, smoothed", units.loss(view.smoothed_loss), _best(view))]
     tiles += _validation(recording)
-    found = view.comparison
+    tally = view.comparison
     tiles += _speed(view)
-    if found.memory_saving is not None:
-        saving = units.percent(abs(found.memory_saving))
+    if tally.memory_saving is not None:
+        saving = units.percent(abs(tally.memory_saving))
         tiles.append(
-            (precision_label(found.amp or ""), saving, f"{less_or_more(found.memory_saving)} peak memory")
+            (precision_label(tally.amp or ""), saving, f"{less_or_more(tally.memory_saving)} peak memory")
         )
     tiles.append(("steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"))
     warnings = f"{units.count(view.warnings)} warning{'' if view.warnings == 1 else 's'}"
@@ -89,14 +89,14 @@ def _best(view: SessionView) -> str:
 
 def _speed(view: SessionView) -> list[tuple[str, str, str]]:
     """The A/B result with its interval; else the ratio of the medians."""
-    found, measured = view.comparison, result_of_the_pair(view)
-    speedup = found.speedup if measured is None else measured.speedup
+    tally, measured = view.comparison, result_of_the_pair(view)
+    speedup = tally.speedup if measured is None else measured.speedup
     if speedup is None:
         return []
-    than = f"the speed of {precision_label(found.baseline or '')}"
+    than = f"the speed of {precision_label(tally.baseline or '')}"
     if measured is not None and measured.speedup_low is not None and measured.speedup_high is not None:
         than += f" ({measured.speedup_low:.2f} to {measured.speedup_high:.2f})"
-    return [(precision_label(found.amp or ""), units.ratio(speedup), than)]
+    return [(precision_label(tally.amp or ""), units.ratio(speedup), than)]
 
 
 def _validation(recording: RecordedRun) -> list[tuple[str, str, str]]:
@@ -131,31 +131,32 @@ def _of_one(percent: float | None) -> float | None:
 
 def comparison(view: SessionView) -> Markup | None:
     """The precisions side by side, and AMP's gain or why it is unknown."""
-    found = view.comparison
-    if not found.rows:
+    tally = view.comparison
+    if not tally.rows:
         return None
-    columns = ordered(found)
+    columns = ordered(tally)
     rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
-    flops = {each.counted.precision: each for each in view.flops}
+    flops = {counts.counted.precision: counts for counts in view.flops}
     for label, words in _FLOPS_ROWS:
-        of_each = [flops.get(stats.precision) for stats in columns]
-        rows.append([label, *(units.NOT_AVAILABLE if each is None else words(each) for each in of_each)])
+        counts_row = [flops.get(stats.precision) for stats in columns]
+        cells = (units.NOT_AVAILABLE if counts is None else words(counts) for counts in counts_row)
+        rows.append([label, *cells])
     measured = [row for row in rows if not set(row[1:]) <= {units.NOT_AVAILABLE, NOT_MEASURED}]
     sides = table(["", *(chip(stats.precision) for stats in columns)], measured)
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
     verdicts = (*turns, *_gain(view), *flops_hints(view.flops))
     gain = [paragraph(line, "verdict") for line in verdicts]
-    note = paragraph("; ".join([*provisional_lines(found), *uncounted(view)]), "note")
+    note = paragraph("; ".join([*provisional_lines(tally), *uncounted(view)]), "note")
     return card("precisions side by side", sides, *gain, note)
 
 
 def _gain(view: SessionView) -> list[str]:
     """Why there is no ratio, or why it is small; the ratio itself is in the answer."""
-    found = view.comparison
-    if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
+    tally = view.comparison
+    if not {tally.baseline, tally.amp} <= {stats.precision for stats in tally.rows}:
         return ["FP32 and AMP did not both run: nothing to compare"]
-    unknown = found.speedup is None and result_of_the_pair(view) is None
-    return [*([why_no_ratio(found)] if unknown else []), *explanations(view)]
+    unknown = tally.speedup is None and result_of_the_pair(view) is None
+    return [*([why_no_ratio(tally)] if unknown else []), *explanations(view)]
 
 
 def time_spent(view: SessionView) -> Markup | None:
@@ -171,10 +172,10 @@ def time_spent(view: SessionView) -> Markup | None:
 
 
 def _phase(timing: PrecisionTiming, name: str) -> str:
-    found = next((phase for phase in timing.phases if phase.name == name), None)
-    if found is None:
+    phase = next((phase for phase in timing.phases if phase.name == name), None)
+    if phase is None:
         return "–"
-    return units.milliseconds(found.host_seconds if found.device_seconds is None else found.device_seconds)
+    return units.milliseconds(phase.host_seconds if phase.device_seconds is None else phase.device_seconds)
 
 
 def _bound(timing: PrecisionTiming, view: SessionView) -> Markup | None:
@@ -188,16 +189,16 @@ def memory_spent(view: SessionView) -> Markup | None:
     """Kinds of tensors by precision, and torch's peak."""
     if not view.memory:
         return None
-    kinds = dict.fromkeys((kind.kind, kind.dtype) for found in view.memory for kind in found.kinds)
+    kinds = dict.fromkeys((kind.kind, kind.dtype) for memory in view.memory for kind in memory.kinds)
     rows = [
-        [f"{kind} {dtype}".rstrip(), *(_size(found, kind, dtype) for found in view.memory)]
+        [f"{kind} {dtype}".rstrip(), *(_size(memory, kind, dtype) for memory in view.memory)]
         for kind, dtype in kinds
     ]
-    rows.append(["peak", *(units.number_of_bytes(found.peak_allocated_bytes) for found in view.memory)])
-    head = ["", *(chip(found.precision) for found in view.memory)]
+    rows.append(["peak", *(units.number_of_bytes(memory.peak_allocated_bytes) for memory in view.memory)])
+    head = ["", *(chip(memory.precision) for memory in view.memory)]
     return card("where the memory goes", table(head, rows))
 
 
-def _size(found: MemoryBreakdown, kind: str, dtype: str) -> str:
-    sizes = [each.size_bytes for each in found.kinds if (each.kind, each.dtype) == (kind, dtype)]
+def _size(memory: MemoryBreakdown, kind: str, dtype: str) -> str:
+    sizes = [part.size_bytes for part in memory.kinds if (part.kind, part.dtype) == (kind, dtype)]
     return units.number_of_bytes(sum(sizes)) if sizes else "–"

@@ -64,13 +64,13 @@ def _rows(values: Floats, joined: int) -> Floats:
 
 def _means(rows: Floats, weights: Floats | None) -> Floats:
     """Means of the finite values of each row, by their weights, without a sum that could overflow."""
-    known = np.isfinite(rows)
+    finite = np.isfinite(rows)
     if weights is None:
-        shares = np.where(known, rows, 0.0) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+        shares = np.where(finite, rows, 0.0) / np.maximum(finite.sum(axis=1, keepdims=True), 1)
     else:
         totals = weights.sum(axis=1, keepdims=True)
-        shares = np.where(known, rows, 0.0) * (weights / np.where(totals > 0, totals, 1.0))
-    return np.where(known.any(axis=1), shares.sum(axis=1), np.nan)
+        shares = np.where(finite, rows, 0.0) * (weights / np.where(totals > 0, totals, 1.0))
+    return np.where(finite.any(axis=1), shares.sum(axis=1), np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class StepRange:
     def precisions(self, positions: Floats) -> list[str | None]:
         """The precision at each position; None before the first known one."""
         begins = np.array([switch.step for switch in self.switches], np.float64)
-        found = np.searchsorted(begins, positions, side="right") - 1
-        return [self.switches[i].precision if i >= 0 else None for i in found.tolist()]
+        indices = np.searchsorted(begins, positions, side="right") - 1
+        return [self.switches[i].precision if i >= 0 else None for i in indices.tolist()]
 
     def stretches(self) -> list[tuple[float, float, str | None]]:
         """Begin and end, as fractions of the axis, and precision of each stretch of one precision.
@@ -104,12 +104,12 @@ class StepRange:
         """
         amount = min(MAX_COLUMNS, self.count)
         positions = self.first + (np.arange(amount) + 0.5) * self.count / amount
-        found, begin = [], 0
+        stretches, begin = [], 0
         for precision, group in groupby(self.precisions(positions)):
             end = begin + len(list(group))
-            found.append((begin / amount, end / amount, precision))
+            stretches.append((begin / amount, end / amount, precision))
             begin = end
-        return found
+        return stretches
 
 
 def ribbon(steps: StepRange) -> Markup:

@@ -1,8 +1,13 @@
-"""The run as a TensorBoard event file, written without torch or TensorFlow."""
+"""The run as a TensorBoard event file: records and framing are the ``tensorboard`` package's own.
+
+Its ``EventFileWriter``, which torch's ``SummaryWriter`` uses too, begins a new file each time, named after
+the present time and there before it is whole: a second export would not replace the first.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import gmtime, strftime
+from typing import Any
 
 from amptui.base import strictjson, units
 from amptui.base.errors import AmptuiError
@@ -25,13 +30,12 @@ from amptui.records.steps import StepRecord, Steps
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.events import Event
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
-from amptui.telemetry.optimizers import MAX_OPTIMIZERS
+from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event as EventProto
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.text.summary_v2 import text_pb
     from tensorboard.summary.writer.record_writer import RecordWriter
 except ImportError as error:
     raise AmptuiError(
@@ -53,32 +57,34 @@ class EventFile:
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
         self._writer = RecordWriter(self._file)
-        self._begun = False
-        self._by_optimizer: dict[str, _OptimizerScalars] = {"": _OptimizerScalars("")}
+        self._first = _OptimizerScalars("")
+        self._by_optimizer = {FIRST: self._first}
         self._gpus: dict[str, int] = {}
         """Numbers by UUID, in order of appearance."""
 
     def add(self, records: Sequence[Record]) -> None:
         """Write the curves in ``records``."""
+        if not self._file.tell():
+            self._write_event(records[0].time, file_version=_FILE_VERSION)
         for record in records:
-            if not self._begun:
-                self._begin(record.time)
             if isinstance(record, Steps):
-                for step in record.one_by_one():
-                    self._add_step(step)
+                if (optimizer := self._of(record.optimizer)) is not None:
+                    self._add_steps(record, optimizer)
             elif isinstance(record, DeviceSample):
                 self._write(record.time, self._first.step, dict(self._device(record)))
             elif isinstance(record, EpochFinished | Validated):
                 self._write(record.time, record.step, _validation(record))
             elif isinstance(record, StepTimed):
                 self._write(record.time, record.step, _phases(record))
-            elif isinstance(record, LossScaleChanged) and (own := self._of(record.optimizer)) is not None:
-                own.float16_scale = record.current
+            elif (
+                isinstance(record, LossScaleChanged) and (optimizer := self._of(record.optimizer)) is not None
+            ):
+                optimizer.float16_scale = record.current
 
     def finish(self, recording: RecordedRun) -> None:
         """Write the last values of curves that rarely change, and the texts."""
-        for own in self._by_optimizer.values():
-            self._write(own.time, own.step, own.ends())
+        for optimizer in self._by_optimizer.values():
+            self._write(optimizer.time, optimizer.step, optimizer.ends())
         view = recording.view
         if view.run is not None:
             self._write_text("run", _run_lines(view.run))
@@ -90,27 +96,17 @@ class EventFile:
         """Close the file as it is."""
         self._file.close()
 
-    def _begin(self, time: float) -> None:
-        self._begun = True
-        self._writer.write(EventProto(wall_time=time, file_version=_FILE_VERSION).SerializeToString())
-
-    @property
-    def _first(self) -> "_OptimizerScalars":
-        return self._by_optimizer[""]
-
     def _of(self, optimizer: str) -> "_OptimizerScalars | None":
         """The scalars of an optimizer, which may be new; None if there are too many."""
         if optimizer not in self._by_optimizer and len(self._by_optimizer) < MAX_OPTIMIZERS:
             self._by_optimizer[optimizer] = _OptimizerScalars(f"{optimizer}/")
         return self._by_optimizer.get(optimizer)
 
-    def _add_step(self, record: StepRecord) -> None:
-        if (own := self._of(record.optimizer)) is None:
-            return
-        ends, begins = own.changes(record)
-        self._write(own.time, own.step, ends)
-        self._write(record.time, record.step, {**own.of_step(record), **begins})
-        own.follow(record)
+    def _add_steps(self, block: Steps, optimizer: "_OptimizerScalars") -> None:
+        for step in block.one_by_one():
+            ends, begins = optimizer.changes(step)
+            self._write(optimizer.time, optimizer.step, ends)
+            self._write(step.time, step.step, {**optimizer.of_step(step), **begins})
 
     def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
         for gpu in sample.gpus:
@@ -124,21 +120,18 @@ class EventFile:
                 yield f"torch/{name}", getattr(sample.allocator, name)
 
     def _write(self, time: float, step: int, scalars: Scalars) -> None:
-        known = ((tag, value) for tag, value in scalars.items() if value is not None)
-        self._write_values(time, step, [Summary.Value(tag=printable(t), simple_value=v) for t, v in known])
+        measured = [(tag, value) for tag, value in scalars.items() if value is not None]
+        values = [Summary.Value(tag=printable(tag), simple_value=value) for tag, value in measured]
+        if values:
+            self._write_event(time, step=step, summary=Summary(value=values))
 
     def _write_text(self, tag: str, lines: Iterable[str]) -> None:
         # In Markdown, four spaces make a line code: nothing that a model printed becomes a link.
         text = "\n".join(f"    {printable(line)}" for line in lines)
-        tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-        plugin = SummaryMetadata.PluginData(plugin_name="text")
-        value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=tensor)
-        self._write_values(self._first.time, self._first.step, [value])
+        self._write_event(self._first.time, step=self._first.step, summary=text_pb(tag, text))
 
-    def _write_values(self, time: float, step: int, values: list[Summary.Value]) -> None:
-        if values:
-            event = EventProto(wall_time=time, step=step, summary=Summary(value=values))
-            self._writer.write(event.SerializeToString())
+    def _write_event(self, time: float, **content: Any) -> None:
+        self._writer.write(EventProto(wall_time=time, **content).SerializeToString())
 
 
 class _OptimizerScalars:
@@ -148,19 +141,15 @@ class _OptimizerScalars:
         self.step = 0
         self.time = 0.0
         self.float16_scale = FIRST_SCALE
-        """The loss scale that ``fp16`` would use in a step in another precision."""
+        """The loss scale that ``fp16`` uses, or would use in a step in another precision."""
         self._prefix = prefix
         self._steady: dict[str, tuple[float, int]] = {}
         """The newest value by tag, and the step that it was written for."""
 
-    def of_step(self, record: StepRecord) -> Scalars:
-        """Values that change in every step."""
-        return self._named(_step_scalars(record, self.float16_scale))
-
     def changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
         """Values that rarely change: old ones up to the previous step, new ones from this step on."""
         ends, begins = {}, {}
-        for tag, value in self._named(_steady_scalars(record)).items():
+        for tag, value in self._tagged(_steady_scalars(record)).items():
             before = self._steady.get(tag)
             if value is None or (before is not None and before[0] == value):
                 continue
@@ -170,18 +159,19 @@ class _OptimizerScalars:
             self._steady[tag] = value, record.step
         return ends, begins
 
-    def follow(self, record: StepRecord) -> None:
-        """The step was written."""
+    def of_step(self, record: StepRecord) -> Scalars:
+        """Values that change in every step; ``record`` is the newest step from here on."""
         self.step, self.time = record.step, record.time
         if record.loss_scale is not None:
             self.float16_scale = record.loss_scale
+        return self._tagged(_step_scalars(record, self.float16_scale))
 
     def ends(self) -> Scalars:
         """The last values of curves that rarely change."""
         return {tag: value for tag, (value, step) in self._steady.items() if step != self.step}
 
-    def _named(self, scalars: Scalars) -> Scalars:
-        return {f"{self._prefix}{tag}": value for tag, value in scalars.items()}
+    def _tagged(self, scalars: Scalars) -> Scalars:
+        return {f"{self._prefix}{name}": value for name, value in scalars.items()}
 
 
 _GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c", "sm_clock_mhz")
@@ -191,11 +181,9 @@ def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
     """Values that change in every step."""
     seconds = record.step_seconds
     rate = record.samples / seconds if seconds and not record.skipped else None
-    in_float16 = record.loss_scale is not None
-    scale = float16_scale if record.loss_scale is None else record.loss_scale
-    room = None
+    doublings = None
     if record.grad_max is not None and base_precision(record.precision) not in OTHER_PRECISIONS:
-        room = headroom(record.grad_max, scale)
+        doublings = headroom(record.grad_max, float16_scale)
     return {
         "loss": record.loss,
         **{f"loss_parts/{name}": value for name, value in record.losses.items()},
@@ -204,7 +192,7 @@ def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
         "throughput/data_seconds": record.data_seconds,
         "gradients/norm": record.grad_norm,
         "gradients/max": record.grad_max,
-        f"float16/headroom_doublings{'' if in_float16 else '_if_float16_ran'}": room,
+        f"float16/headroom_doublings{'_if_float16_ran' if record.loss_scale is None else ''}": doublings,
     }
 
 
@@ -220,11 +208,11 @@ def _steady_scalars(record: StepRecord) -> Scalars:
 
 
 def _validation(record: EpochFinished | Validated) -> Scalars:
-    found = record.validation
-    if found is None:
+    validation = record.validation
+    if validation is None:
         return {}
-    metrics = {f"validation/{name}": value for name, value in found.metrics.items()}
-    return {**metrics, "validation/loss": found.loss, "validation/accuracy": found.accuracy}
+    metrics = {f"validation/{name}": value for name, value in validation.metrics.items()}
+    return {**metrics, "validation/loss": validation.loss, "validation/accuracy": validation.accuracy}
 
 
 def _phases(record: StepTimed) -> Scalars:

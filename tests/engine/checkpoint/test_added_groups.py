@@ -56,8 +56,8 @@ class Foreign(Unfreezing):
 def test_a_run_whose_optimizer_grew_goes_on_bit_for_bit(tmp_path: Path) -> None:
     for kind in ("sgd", "adam"):
         whole, second, folder = Log(), Log(), tmp_path / kind
-        made = prepare(Unfreezing(kind=kind))
-        train(made, whole)
+        prepared = prepare(Unfreezing(kind=kind))
+        train(prepared, whole)
         control = Control()
         first = Log(stopping(control, CUT))
         train(prepare(Unfreezing(kind=kind)), first, control, checkpoints=folder)
@@ -66,7 +66,7 @@ def test_a_run_whose_optimizer_grew_goes_on_bit_for_bit(tmp_path: Path) -> None:
         losses = [record.loss for log in (first, second) for record in log.of(StepRecord)]
         assert losses == [record.loss for record in whole.of(StepRecord)]
         assert [group["lr"] for group in resumed.optimizer.param_groups] == [0.01, 0.003]
-        assert all(map(torch.equal, resumed.model.parameters(), made.model.parameters()))
+        assert all(map(torch.equal, resumed.model.parameters(), prepared.model.parameters()))
 
 
 def test_a_run_that_was_resumed_before_resumes_again(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path
 def test_a_run_whose_optimizer_did_not_grow_has_no_such_entry(tmp_path: Path) -> None:
     control = Control()
     train(prepare(Unfreezing()), Log(stopping(control, 3)), control, checkpoints=tmp_path)
-    found = newest_checkpoint(tmp_path, lambda _text: None)
-    assert found.added_groups == []
+    checkpoint = newest_checkpoint(tmp_path, lambda _text: None)
+    assert checkpoint.added_groups == []
 
 
 def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:

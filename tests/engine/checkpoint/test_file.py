@@ -20,7 +20,7 @@ from amptui.base.runfiles import open_new
 from amptui.engine.checkpoint.disk_file import DiskFile
 from amptui.engine.checkpoint.file import (
     FORMAT,
-    KEPT,
+    MAX_CHECKPOINTS,
     Checkpoint,
     DamagedError,
     checkpoint_name,
@@ -33,9 +33,9 @@ from amptui.engine.checkpoint.file import (
 from tests import deprecations
 
 
-def made(step: int, *, numbers: int = 1000) -> Checkpoint:
+def checkpoint_at(step: int, *, numbers: int = 1000) -> Checkpoint:
     """A checkpoint with something in it."""
-    values: dict[str, Any] = {each.name: {} for each in fields(Checkpoint)}
+    values: dict[str, Any] = {entry.name: {} for entry in fields(Checkpoint)}
     values |= {"step": step, "epoch": 2, "batches": 3, "seconds": 4.5, "precision": "bf16"}
     values["model"] = {"weight": torch.full((numbers,), float(step)), "tied": None}
     return Checkpoint(**values)
@@ -47,25 +47,25 @@ def names(folder: Path) -> list[str]:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "anew"
-    size_bytes = write(made(12), folder)
+    size_bytes = write(checkpoint_at(12), folder)
     (path,) = checkpoints(folder)
     assert path.name == checkpoint_name(12) == "step-000000012.pt"
     assert path.stat().st_size == size_bytes
-    found = read(path)
-    assert found.place == (12, 2, 3, "bf16")
-    assert torch.equal(found.model["weight"], torch.full((1000,), 12.0))
+    checkpoint = read(path)
+    assert checkpoint.place == (12, 2, 3, "bf16")
+    assert torch.equal(checkpoint.model["weight"], torch.full((1000,), 12.0))
 
 
 def test_a_file_gets_its_name_last(tmp_path: Path) -> None:
     there = list[list[str]]()
-    write(made(1), tmp_path, before_it_counts=lambda: there.append(names(tmp_path)))
+    write(checkpoint_at(1), tmp_path, before_it_counts=lambda: there.append(names(tmp_path)))
     assert there == [["step-000000001.pt.writing"]]
     assert names(tmp_path) == ["step-000000001.pt"]
 
 
 def test_the_same_step_again_replaces_the_file(tmp_path: Path) -> None:
-    write(made(1, numbers=5), tmp_path)
-    write(made(1, numbers=7), tmp_path)
+    write(checkpoint_at(1, numbers=5), tmp_path)
+    write(checkpoint_at(1, numbers=7), tmp_path)
     (path,) = checkpoints(tmp_path)
     assert len(read(path).model["weight"]) == 7
 
@@ -75,7 +75,7 @@ def test_a_failure_before_the_rename_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("the journal has no disk")
 
     with pytest.raises(OSError, match="the journal has no disk"):
-        write(made(1), tmp_path, before_it_counts=fail)
+        write(checkpoint_at(1), tmp_path, before_it_counts=fail)
     assert names(tmp_path) == []
 
 
@@ -88,7 +88,7 @@ def test_the_newest_are_kept(steps: set[int], tmp_path_factory: pytest.TempPathF
     for name in others:
         (folder / name).touch()
     prune(folder)
-    newest = sorted(steps, reverse=True)[:KEPT]
+    newest = sorted(steps, reverse=True)[:MAX_CHECKPOINTS]
     assert [path.name for path in checkpoints(folder)] == [checkpoint_name(step) for step in newest]
     assert set(others) <= set(names(folder))
 
@@ -147,7 +147,7 @@ class Harmful:
 def test_a_damaged_file_is_refused_with_the_reason_in_one_line(
     damage: Callable[[bytes], bytes], said: str, tmp_path: Path
 ) -> None:
-    write(made(1), tmp_path)
+    write(checkpoint_at(1), tmp_path)
     (path,) = checkpoints(tmp_path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedError) as raised:
@@ -162,15 +162,15 @@ def test_a_single_flipped_bit_is_detected_or_harmless(
     position: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("checkpoints")
-    write(made(1), folder)
+    write(checkpoint_at(1), folder)
     (path,) = checkpoints(folder)
     path.write_bytes(flip(position)(path.read_bytes()))
     try:
-        found = read(path)
+        checkpoint = read(path)
     except DamagedError:
         return
-    assert found.place == (1, 2, 3, "bf16")
-    assert torch.equal(found.model["weight"], torch.full((1000,), 1.0))
+    assert checkpoint.place == (1, 2, 3, "bf16")
+    assert torch.equal(checkpoint.model["weight"], torch.full((1000,), 1.0))
 
 
 def test_a_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
@@ -185,23 +185,23 @@ LIMITS = (0, 1, 100_000, 1_199_000)
 TROUBLED = """
 import os, resource, signal, sys
 from pathlib import Path
-from tests.engine.checkpoint.test_file import LIMITS, made
+from tests.engine.checkpoint.test_file import LIMITS, checkpoint_at
 from amptui.engine.checkpoint.file import write
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder = Path(sys.argv[1])
 for limit in LIMITS:
-    write(made(1), folder / str(limit))
+    write(checkpoint_at(1), folder / str(limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        write(made(2, numbers=300_000), folder / str(limit))
+        write(checkpoint_at(2, numbers=300_000), folder / str(limit))
     except OSError as error:
         print(limit, type(error).__name__, error.strerror)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    write(made(3, numbers=300_000), folder / str(limit))
+    write(checkpoint_at(3, numbers=300_000), folder / str(limit))
 sys.stdout.flush()
-write(made(1), folder / "killed")
-write(made(2), folder / "killed", before_it_counts=lambda: os.kill(os.getpid(), signal.SIGKILL))
+write(checkpoint_at(1), folder / "killed")
+write(checkpoint_at(2), folder / "killed", before_it_counts=lambda: os.kill(os.getpid(), signal.SIGKILL))
 """
 
 
@@ -209,15 +209,15 @@ write(made(2), folder / "killed", before_it_counts=lambda: os.kill(os.getpid(), 
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Folders in which a process wrote to a disk that was full, and then was killed; what it printed."""
     folder = tmp_path_factory.mktemp("troubled")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *deprecations.options_for_python(), "-c", TROUBLED, str(folder)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-    return folder, done.stdout
+    assert (completed.returncode, completed.stderr) == (-signal.SIGKILL, "")
+    return folder, completed.stdout
 
 
 def test_a_full_disk_is_an_oserror_and_leaves_nothing(troubled: tuple[Path, str]) -> None:

@@ -18,9 +18,9 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 def copied(state: object) -> Any:
     copy = HostCopy((state,))
-    found = copy.of(state, "it")
+    copies = copy.of(state, "it")
     copy.wait()
-    return found
+    return copies
 
 
 def through_a_file(state: object) -> Any:
@@ -42,8 +42,8 @@ def tensors(draw: st.DrawFn) -> Tensor:
 @given(parts=st.lists(tensors(), min_size=1, max_size=5))
 def test_a_copy_is_equal_and_separate_and_survives_a_file(parts: list[Tensor]) -> None:
     state = {"list": parts, "tuple": (parts[0], {1: parts[-1]})}
-    found = through_a_file(copied(state))
-    again = [*found["list"], found["tuple"][0], found["tuple"][1][1]]
+    copies = through_a_file(copied(state))
+    again = [*copies["list"], copies["tuple"][0], copies["tuple"][1][1]]
     for there, was in zip(again, [*parts, parts[0], parts[-1]], strict=True):
         assert (there.dtype, there.shape) == (was.dtype, was.shape)
         assert torch.equal(there, was)
@@ -56,9 +56,9 @@ def test_a_copy_is_equal_and_separate_and_survives_a_file(parts: list[Tensor]) -
 
 def test_copies_keep_memory_format_and_alignment() -> None:
     image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    found = copied([torch.rand(3), image, torch.tensor(1.0)])
-    assert found[1].is_contiguous(memory_format=torch.channels_last)
-    assert [tensor.storage_offset() * tensor.itemsize % 64 for tensor in found] == [0, 0, 0]
+    copies = copied([torch.rand(3), image, torch.tensor(1.0)])
+    assert copies[1].is_contiguous(memory_format=torch.channels_last)
+    assert [tensor.storage_offset() * tensor.itemsize % 64 for tensor in copies] == [0, 0, 0]
 
 
 def test_many_tensors_share_few_blocks() -> None:
@@ -69,16 +69,16 @@ def test_many_tensors_share_few_blocks() -> None:
 def test_a_full_block_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.engine.checkpoint.host_copy._BLOCK_BYTES", 256)
     state = [torch.full((size,), float(size)) for size in (10, 30, 100, 5, 64)]
-    found = copied(state)
-    assert all(map(torch.equal, found, state))
-    assert len({tensor.untyped_storage().data_ptr() for tensor in found}) == 4
+    copies = copied(state)
+    assert all(map(torch.equal, copies, state))
+    assert len({tensor.untyped_storage().data_ptr() for tensor in copies}) == 4
 
 
 def test_tied_weights_stay_tied_and_others_separate() -> None:
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight = model[0].weight
-    found = copied(model.state_dict())
-    assert found["0.weight"] is found["1.weight"]
+    copies = copied(model.state_dict())
+    assert copies["0.weight"] is copies["1.weight"]
     rows = torch.rand(2, 8)
     first, whole = copied([rows[0], rows])
     assert torch.equal(first, rows[0])
@@ -102,9 +102,9 @@ def test_plain_values_are_unchanged() -> None:
 
 
 def test_numpy_s_scalars_become_python_s() -> None:
-    found = copied({"lr": np.float64(0.5), "n": np.int32(3)})
-    assert found == {"lr": 0.5, "n": 3}
-    assert [type(value) for value in found.values()] == [float, int]
+    copies = copied({"lr": np.float64(0.5), "n": np.int32(3)})
+    assert copies == {"lr": 0.5, "n": 3}
+    assert [type(value) for value in copies.values()] == [float, int]
 
 
 class Colour(IntEnum):

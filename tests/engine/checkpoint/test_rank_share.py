@@ -63,11 +63,11 @@ def test_each_rank_has_its_own_states_and_a_new_one_has_others_each_time_the_sam
         assert start.batches == checkpoint.batches
         return bytes(start.draws.process.cpu.tolist())
 
-    found = [states(rank, 4) for rank in range(4)]
-    assert found[0] == bytes(checkpoint.draws["process"]["cpu"].tolist())
-    assert found[1] == bytes(checkpoint.ranks[0]["draws"]["process"]["cpu"].tolist())
-    assert len(set(found)) == 4
-    assert [states(2, 4), states(3, 4)] == found[2:]
+    all_states = [states(rank, 4) for rank in range(4)]
+    assert all_states[0] == bytes(checkpoint.draws["process"]["cpu"].tolist())
+    assert all_states[1] == bytes(checkpoint.ranks[0]["draws"]["process"]["cpu"].tolist())
+    assert len(set(all_states)) == 4
+    assert [states(2, 4), states(3, 4)] == all_states[2:]
 
 
 def test_a_loader_s_order_is_not_shared_out_anew(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_state_of_a_rank_s_gpu_goes_to_the_one_that_it_has_now(alone: Checkp
     checkpoint = of_two(alone)
     draws = checkpoint.ranks[0]["draws"]
     own = {**draws, "process": {**draws["process"], "gpus": [mine, other]}}
-    told = {**checkpoint.ranks[0], "draws": own, "epoch_draws": own, "gpu": 1}
+    states = {**checkpoint.ranks[0], "draws": own, "epoch_draws": own, "gpu": 1}
     prepared = prepare(Tiny(), device="cuda")
-    _, start = restore_rank(replace(checkpoint, ranks=[told]), 1, 2, prepared, print)
+    _, start = restore_rank(replace(checkpoint, ranks=[states]), 1, 2, prepared, print)
     assert torch.equal(start.draws.process.gpus[0], other)

@@ -95,11 +95,11 @@ def test_a_run_that_was_stopped_anywhere_and_goes_on_is_one_that_was_never_stopp
 
 def test_a_run_that_was_killed_goes_on_from_any_checkpoint_it_left(tmp_path: Path) -> None:
     whole, folder = Log(), tmp_path / "whole"
-    kept = list[int]()
+    copied_steps = list[int]()
 
     def keep_all(step: int) -> None:
         """As many as there are, each in a folder of its own."""
-        kept.append(step)
+        copied_steps.append(step)
         (tmp_path / str(step)).mkdir()
         shutil.copy(folder / f"{checkpoint_name(step)}.writing", tmp_path / str(step) / checkpoint_name(step))
 
@@ -110,9 +110,9 @@ def test_a_run_that_was_killed_goes_on_from_any_checkpoint_it_left(tmp_path: Pat
         every=3,
         journaled=keep_all,
     )
-    assert len(kept) >= 2
+    assert len(copied_steps) >= 2
     assert notes(whole) == []
-    for step in kept[:-1]:
+    for step in copied_steps[:-1]:
         log = Log()
         resume(prepare(Drawing(epochs=2, source="loader"), precision="fp16"), tmp_path / str(step), log)
         assert steps(log) == steps(whole)[step:]
@@ -144,8 +144,8 @@ def test_a_precision_that_was_switched_to_stays(tmp_path: Path) -> None:
         switching(control, {3: "bf16"})(record)
         stopping(control, 6)(record)
 
-    whole, first, second = Log(switching(asked := Control(), {3: "bf16"})), Log(watch), Log()
-    train(prepare(Tiny()), whole, asked)
+    whole, first, second = Log(switching(other := Control(), {3: "bf16"})), Log(watch), Log()
+    train(prepare(Tiny()), whole, other)
     train(prepare(Tiny()), first, control, checkpoints=tmp_path)
     resume(prepare(Tiny()), tmp_path, second)
     assert steps(first, second) == steps(whole)

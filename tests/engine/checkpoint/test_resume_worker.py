@@ -39,15 +39,15 @@ def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Pat
         cuts.append((step, [type(record) for record in second.log if not isinstance(record, PhaseChanged)]))
         return 37
 
-    made = threading.Event()
+    is_made = threading.Event()
     second = Worker(
         steps=9,
         checkpoint_dir=tmp_path,
         resume=True,
         hooks={"cut": cut},
-        watch=lambda _record: made.wait(ENOUGH_SECONDS),
+        watch=lambda _record: is_made.wait(ENOUGH_SECONDS),
     )
-    made.set()
+    is_made.set()
     last = second.end()
     assert cuts == [(5, [])]
     assert second.log.of(RunStarted) == []
@@ -157,14 +157,14 @@ def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path
 
 
 def test_who_waits_for_the_end_is_told_that_a_checkpoint_is_being_written(tmp_path: Path) -> None:
-    asked, go_on = threading.Event(), threading.Event()
+    requested, go_on = threading.Event(), threading.Event()
 
     def journaled(_step: int) -> None:
-        asked.set()
+        requested.set()
         assert go_on.wait(ENOUGH_SECONDS)
 
     worker = Worker(steps=5, checkpoint_dir=tmp_path, hooks={"journaled": journaled})
-    assert asked.wait(ENOUGH_SECONDS)
+    assert requested.wait(ENOUGH_SECONDS)
     assert worker.thread.saving
     assert worker.thread.doing == "while writing the checkpoint of step 5"
     assert not worker.thread.ended.is_set()

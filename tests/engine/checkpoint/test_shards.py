@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from amptui.engine.checkpoint.file import (
-    KEPT,
+    MAX_CHECKPOINTS,
     Checkpoint,
     DamagedError,
     checkpoint_name,
@@ -23,7 +23,7 @@ from amptui.engine.checkpoint.file import (
 )
 from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.checkpoint.shards import Part, Shards, shards_name, whole_room, write_part
-from tests.engine.checkpoint.test_file import made, names
+from tests.engine.checkpoint.test_file import checkpoint_at, names
 
 WEIGHT = torch.arange(15.0).reshape(5, 3)
 
@@ -42,7 +42,7 @@ def sharded(folder: Path, step: int, number: int = 1) -> Checkpoint:
     shards.write_metadata()
     state = {"state": {0: {"moment": on_meta(MOMENT), "step": torch.tensor(3.0)}}, "param_groups": []}
     model = {"weight": on_meta(WEIGHT), "mean": torch.ones(3)}
-    return replace(made(step), model=model, optimizer=state, shards=shards)
+    return replace(checkpoint_at(step), model=model, optimizer=state, shards=shards)
 
 
 def on_meta(tensor: Tensor) -> Tensor:
@@ -52,12 +52,14 @@ def on_meta(tensor: Tensor) -> Tensor:
 def test_parts_are_read_as_whole_tensors_and_counted(tmp_path: Path) -> None:
     size_bytes = write(sharded(tmp_path, 7), tmp_path)
     (path,) = checkpoints(tmp_path)
-    found = read(path)
-    assert found.shards is not None
-    files = [path, *found.shards.folder.glob("*.distcp")]
+    checkpoint = read(path)
+    assert checkpoint.shards is not None
+    files = [path, *checkpoint.shards.folder.glob("*.distcp")]
     assert len(files) == 3
-    assert size_bytes == sum(each.stat().st_size for each in files)
-    filled = found.shards.fill({"model": found.model, "optimizer": found.optimizer}, whole_room)
+    assert size_bytes == sum(file.stat().st_size for file in files)
+    filled = checkpoint.shards.fill(
+        {"model": checkpoint.model, "optimizer": checkpoint.optimizer}, whole_room
+    )
     assert torch.equal(filled["model"]["weight"], WEIGHT)
     assert torch.equal(filled["model"]["mean"], torch.ones(3))
     assert torch.equal(filled["optimizer"]["state"][0]["moment"], MOMENT)
@@ -108,10 +110,10 @@ class Opened:
 
 def test_torch_s_own_metadata_is_not_unpickled(tmp_path: Path) -> None:
     write(sharded(tmp_path, 7), tmp_path)
-    found = read(checkpoints(tmp_path)[0])
-    assert found.shards is not None
-    (found.shards.folder / ".metadata").write_bytes(pickle.dumps(Opened(tmp_path / "code was run")))
-    filled = found.shards.fill({"model": found.model}, whole_room)
+    checkpoint = read(checkpoints(tmp_path)[0])
+    assert checkpoint.shards is not None
+    (checkpoint.shards.folder / ".metadata").write_bytes(pickle.dumps(Opened(tmp_path / "code was run")))
+    filled = checkpoint.shards.fill({"model": checkpoint.model}, whole_room)
     assert torch.equal(filled["model"]["weight"], WEIGHT)
     assert not (tmp_path / "code was run").exists()
 
@@ -135,18 +137,18 @@ def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
-    for step in range(1, KEPT + 2):
+    for step in range(1, MAX_CHECKPOINTS + 2):
         write(sharded(tmp_path, step), tmp_path)
     sharded(tmp_path, 99)  # of a killed process
     prune(tmp_path)
-    kept = range(2, KEPT + 2)
+    steps = range(2, MAX_CHECKPOINTS + 2)
     assert names(tmp_path) == sorted(
-        name for step in kept for name in (checkpoint_name(step), shards_name(step, "abc", 1))
+        name for step in steps for name in (checkpoint_name(step), shards_name(step, "abc", 1))
     )
     clear(tmp_path, after=2)
     assert names(tmp_path) == sorted(
         name + (".old" if step > 2 else "")
-        for step in kept
+        for step in steps
         for name in (checkpoint_name(step), shards_name(step, "abc", 1))
     )
 

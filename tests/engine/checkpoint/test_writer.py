@@ -174,14 +174,14 @@ def test_one_requested_in_a_pause_follows_the_current_write(tmp_path: Path) -> N
 
 
 def test_records_up_to_its_step_are_emitted_before_waiting_for_the_journal(tmp_path: Path) -> None:
-    log, seen = Log(), list[tuple[int, int]]()
+    log, steps = Log(), list[tuple[int, int]]()
     train(
         prepare(Unhurried()),
         log,
         checkpoints=tmp_path,
-        journaled=lambda step: seen.append((step, log.of(EpochFinished)[-1].step)),
+        journaled=lambda step: steps.append((step, log.of(EpochFinished)[-1].step)),
     )
-    assert seen == [(8, 8), (16, 16)]
+    assert steps == [(8, 8), (16, 16)]
 
 
 # ----------------------------------------------------------------------------------- trouble

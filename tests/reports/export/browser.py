@@ -39,11 +39,11 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 def find_browser() -> str:
     """The program, as ``AMPTUI_TEST_BROWSER`` or one of the usual names on the PATH; skips without one."""
-    named = os.environ.get(VARIABLE)
-    found = shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
+    path = os.environ.get(VARIABLE)
+    browser = shutil.which(path) if path else next(filter(None, map(shutil.which, NAMES)), None)
+    if browser is None:
         pytest.skip(f"no Chromium: set {VARIABLE} to one, or have {' or '.join(NAMES[:3])} on the PATH")
-    return found
+    return browser
 
 
 class Tab:
@@ -131,8 +131,8 @@ class Tab:
     def complaints(self) -> list[str]:
         """Exceptions, what the policy refused, and whatever else the console would show."""
         self.evaluate("0")  # what came before is told by now
-        told = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
-        return [json.dumps(about) for name, about in self.events if name in told]
+        methods = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+        return [json.dumps(about) for name, about in self.events if name in methods]
 
 
 @contextmanager

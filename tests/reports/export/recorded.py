@@ -21,8 +21,8 @@ class TwoParts(tiny.Tiny):
 
     def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         inputs, targets = batch
-        found = nn.functional.cross_entropy(model(inputs), targets)
-        return {"loss": 1.5 * found, "classify": found, "regress": 0.5 * found}
+        entropy = nn.functional.cross_entropy(model(inputs), targets)
+        return {"loss": 1.5 * entropy, "classify": entropy, "regress": 0.5 * entropy}
 
 
 def write(folder: Path, records: Iterable[Record]) -> Path:

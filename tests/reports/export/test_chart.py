@@ -31,8 +31,8 @@ def drawn(values: list[float | None], **changes: object) -> str:
 
 def lines(figure: str) -> list[tuple[str, int]]:
     """The class of each line, and how many points it has."""
-    found = re.findall(r'<path d="([^"]*)" class="line (\w+)"', figure)
-    return [(name, len(re.findall(r"[ML]", path))) for path, name in found]
+    lines = re.findall(r'<path d="([^"]*)" class="line (\w+)"', figure)
+    return [(name, len(re.findall(r"[ML]", path))) for path, name in lines]
 
 
 def test_each_stretch_has_its_precision_s_colour_and_joins_the_previous_one() -> None:
@@ -120,8 +120,8 @@ def test_the_ribbon_has_a_letter_where_there_is_room_and_says_what_it_shows() ->
 
 
 def test_steps_before_the_first_switch_are_not_known() -> None:
-    found = StepRange(1, 100, (PrecisionSwitch(51, "fp16"),)).stretches()
-    assert found == [(0.0, 0.5, None), (0.5, 1.0, "fp16")]
+    stretches = StepRange(1, 100, (PrecisionSwitch(51, "fp16"),)).stretches()
+    assert stretches == [(0.0, 0.5, None), (0.5, 1.0, "fp16")]
 
 
 def test_the_step_axis_names_its_ends_and_round_steps_between_them() -> None:
@@ -132,7 +132,7 @@ def test_the_step_axis_names_its_ends_and_round_steps_between_them() -> None:
 def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
     track = RateTrack.empty()
     seconds = [0.006] * 60 + [1e-6] + [0.006] * 39
-    track.extend([256 / each for each in seconds], [256] * 100, list(seconds))
+    track.extend([256 / duration for duration in seconds], [256] * 100, list(seconds))
     chart = Chart(title="throughput", curves=(Curve("throughput", track.snapshot()),), kind="linear")
     figure = draw(chart, steps(100))
     assert figure is not None

@@ -24,17 +24,17 @@ def small(tmp_path: Path) -> Path:
 
 def test_one_call_writes_all_formats_from_a_journal_or_its_folder(small: Path, tmp_path: Path) -> None:
     places = {"csv": tmp_path / "out" / "a.csv", "html": tmp_path / "out" / "a.html"}
-    found = export(small / "journal.jsonl", **places)
-    assert found == export(small, **places) == Exported(steps=20, passed_over="")
+    exported = export(small / "journal.jsonl", **places)
+    assert exported == export(small, **places) == Exported(steps=20, passed_over="")
     assert names(tmp_path / "out") == ["a.csv", "a.html"]
 
 
 def test_damage_is_counted_and_reported(small: Path, tmp_path: Path) -> None:
     with (small / "journal.jsonl").open("a") as file:
         file.write('{"type":"StepRecord"}\nnonsense\n{"type":"FromTheFuture","time":1.0}\n{"type":"Note","ti')
-    found = export(small, csv=tmp_path / "a.csv")
-    assert found.steps == 20
-    assert found.passed_over == (
+    exported = export(small, csv=tmp_path / "a.csv")
+    assert exported.steps == 20
+    assert exported.passed_over == (
         "passed over: 2 damaged lines, 1 record of a later version, a last line that was cut off"
     )
 
@@ -73,8 +73,8 @@ def test_a_full_disk_keeps_the_existing_file(tmp_path: Path) -> None:
         "except AmptuiError as error: print(error)"
     )
     command = [sys.executable, "-c", program, str(run), str(tmp_path / "a.csv")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == (
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert completed.stdout == (
         f"cannot write {tmp_path / 'a.csv'}: file too large; choose another path, or free some space\n"
     )
     assert (tmp_path / "a.csv").read_text() == "old"
@@ -114,7 +114,7 @@ def test_an_export_loads_neither_torch_nor_textual(small: Path, tmp_path: Path) 
         "out = Path(sys.argv[2]); export(Path(sys.argv[1]), csv=out / 'a.csv', html=out / 'a.html')\n"
         "print([name for name in ('torch', 'textual', 'rich', 'psutil', 'pynvml') if name in sys.modules])"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, small, tmp_path], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "[]\n"
+    assert completed.stdout == "[]\n"

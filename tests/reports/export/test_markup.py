@@ -33,9 +33,9 @@ TEXTS = st.text() | st.sampled_from(
 
 @given(text=TEXTS, attribute=TEXTS)
 def test_no_text_becomes_markup(text: str, attribute: str) -> None:
-    found = Reading(element("p", text, title=attribute))
-    assert found.tags == [("p", {"title": inert(attribute)})]
-    assert found.text == inert(text)
+    reading = Reading(element("p", text, title=attribute))
+    assert reading.tags == [("p", {"title": inert(attribute)})]
+    assert reading.text == inert(text)
 
 
 def inert(text: str) -> str:

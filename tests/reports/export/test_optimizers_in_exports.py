@@ -37,10 +37,10 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_a_table_of_steps_has_a_column_of_optimizers(tmp_path: Path) -> None:
     export(write(tmp_path / "gan", GAN), csv=tmp_path / "steps.csv")
-    found = rows(tmp_path / "steps.csv")
-    assert [row["optimizer"] for row in found] == [record.optimizer or "generator" for record in STEPS]
-    assert [row["loss_form"] for row in found] == [record.loss_form for record in STEPS]
-    assert [int(row["step"]) for row in found] == [record.step for record in STEPS]
+    table_rows = rows(tmp_path / "steps.csv")
+    assert [row["optimizer"] for row in table_rows] == [record.optimizer or "generator" for record in STEPS]
+    assert [row["loss_form"] for row in table_rows] == [record.loss_form for record in STEPS]
+    assert [int(row["step"]) for row in table_rows] == [record.step for record in STEPS]
 
 
 def test_a_second_optimizer_may_come_late(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_tensorboard_has_tags_for_each_optimizer(tmp_path: Path) -> None:
     from tests.reports.export.test_tensorboard import curve, read
 
     export(write(tmp_path / "gan", GAN), tensorboard=tmp_path / "tb")
-    found = read(tmp_path / "tb" / "gan")
+    events = read(tmp_path / "tb" / "gan")
     for tag, optimizer in (("loss", ""), (f"{DISCRIMINATOR}/loss", DISCRIMINATOR)):
         own = [record for record in STEPS if record.optimizer == optimizer]
-        assert [number for number, _ in curve(found, tag)] == [record.step for record in own]
-        assert [value for _, value in curve(found, tag)] == pytest.approx([record.loss for record in own])
+        assert [number for number, _ in curve(events, tag)] == [record.step for record in own]
+        assert [value for _, value in curve(events, tag)] == pytest.approx([record.loss for record in own])
     for tag, last in (("learning_rate", (60, 2e-4)), (f"{DISCRIMINATOR}/learning_rate", (118, 4e-4))):
-        assert curve(found, tag)[-1] == pytest.approx(last)
+        assert curve(events, tag)[-1] == pytest.approx(last)
 
 
 def test_a_status_line_has_all_of_them() -> None:
@@ -121,18 +121,18 @@ def test_a_comparison_is_of_the_first_and_says_so() -> None:
     assert several.view.step == alone.view.step == 60
     assert several.final_training == alone.final_training
     assert (several.samples, several.seconds) == (alone.samples, alone.seconds)
-    told = "of several optimizers only the first is compared: generator of gan"
-    assert told in sentences.how_measured(compared([several, alone]))
-    assert told not in sentences.how_measured(compared([alone, alone]))
+    sentence = "of several optimizers only the first is compared: generator of gan"
+    assert sentence in sentences.how_measured(compared([several, alone]))
+    assert sentence not in sentences.how_measured(compared([alone, alone]))
 
 
 def test_the_list_of_runs_counts_the_steps_of_the_first(tmp_path: Path) -> None:
     folder = write(tmp_path / "gan", [*GAN[:-1], *steps(119, 150, optimizer=DISCRIMINATOR, precision="fp16")])
-    found = look_at(RunDir(folder))
-    assert (found.step, found.precision) == (60, "bf16")
+    summary = look_at(RunDir(folder))
+    assert (summary.step, summary.precision) == (60, "bf16")
 
 
 def test_the_list_of_runs_falls_back_to_what_makes_steps(tmp_path: Path) -> None:
     second_phase = steps(1, 3000, optimizer="second phase", precision="fp16")
-    found = look_at(RunDir(write(tmp_path / "phases", [run(), step(1), *second_phase])))
-    assert (found.step, found.precision) == (3000, "fp16")
+    summary = look_at(RunDir(write(tmp_path / "phases", [run(), step(1), *second_phase])))
+    assert (summary.step, summary.precision) == (3000, "fp16")

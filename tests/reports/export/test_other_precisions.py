@@ -85,5 +85,5 @@ def test_a_page_and_a_table_name_it(precision: str, tmp_path: Path) -> None:
 def test_a_comparison_of_runs_names_it(precision: str) -> None:
     runs = [figures(whole_run(seed=seed, precision=name), name=f"{name}-{seed}")
             for name in ("fp32", precision) for seed in range(2)]  # fmt: skip
-    found = compared(runs)
-    assert {group.label for group in found.groups} == {"FP32", precision_label(precision)}
+    comparison = compared(runs)
+    assert {group.label for group in comparison.groups} == {"FP32", precision_label(precision)}

@@ -47,7 +47,7 @@ class Reading(HTMLParser):
         self.text += f" {data}"
 
 
-def told(*records: Record) -> str:
+def page_of(*records: Record) -> str:
     recording = RecordedRun("a-run", "runs/a-run")
     recording.add(in_blocks(records))
     return page(recording)
@@ -55,7 +55,7 @@ def told(*records: Record) -> str:
 
 def test_a_measured_speedup_is_shown_with_its_interval() -> None:
     both = (*steps(1, 30, step_seconds=0.004), *steps(31, 60, precision="fp16", step_seconds=0.002))
-    tally, turns = (Reading(told(started(), *both, *more)).text for more in ((), (compared(),)))
+    tally, turns = (Reading(page_of(started(), *both, *more)).text for more in ((), (compared(),)))
     assert " AMP fp16 2.00× the speed of FP32 " in tally
     assert " AMP fp16 1.71× the speed of FP32 (1.68 to 1.74) " in turns
     assert "2.00×" not in turns
@@ -65,12 +65,12 @@ def test_the_page_of_a_run_shows_what_the_screen_shows(
     run: Path, records: list[Record], tmp_path: Path
 ) -> None:
     export(run, html=tmp_path / "run.html")
-    found = Reading((tmp_path / "run.html").read_text())
+    reading = Reading((tmp_path / "run.html").read_text())
     session = Session()
     session.fold(records)
     view = session.view()
     assert view.run is not None
-    assert "✔ done after 36 steps in 0:0" in found.text
+    assert "✔ done after 36 steps in 0:0" in reading.text
     for words in (
         view.run.device_name,
         "noise (synthetic data), 64 samples",
@@ -87,11 +87,11 @@ def test_the_page_of_a_run_shows_what_the_screen_shows(
         "classify",
         "regress",
     ):
-        assert words in found.text, words
+        assert words in reading.text, words
 
 
 def test_only_measured_curves_have_charts(records: list[Record]) -> None:
-    titles = re.findall(r"<h3>([\w ]+)", told(*records))
+    titles = re.findall(r"<h3>([\w ]+)", page_of(*records))
     assert titles == [
         "loss",
         "loss components",
@@ -102,22 +102,22 @@ def test_only_measured_curves_have_charts(records: list[Record]) -> None:
         "learning rate",
     ]
     bare = [record for record in records if isinstance(record, StepRecord) and record.precision == "fp32"]
-    assert "<h3>loss scale" not in told(*bare)
+    assert "<h3>loss scale" not in page_of(*bare)
 
 
 def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
-    found = Reading(told(*hostile.records()))
-    assert hostile.EVIL in found.text
-    assert found.tags.count("script") == 1
-    assert "img" not in found.tags
-    assert not [name for name, _ in found.attributes if name.startswith("on")]
-    assert not [value for name, value in found.attributes if name in ("src", "href")]
-    classes = {word for name, value in found.attributes if name == "class" for word in value.split()}
+    reading = Reading(page_of(*hostile.records()))
+    assert hostile.EVIL in reading.text
+    assert reading.tags.count("script") == 1
+    assert "img" not in reading.tags
+    assert not [name for name, _ in reading.attributes if name.startswith("on")]
+    assert not [value for name, value in reading.attributes if name in ("src", "href")]
+    classes = {word for name, value in reading.attributes if name == "class" for word in value.split()}
     assert all(re.fullmatch(r"[a-z]+\d?|fp32|fp16|bf16|tf32", name) for name in classes)
 
 
 def test_the_policy_allows_only_the_page_s_own_script() -> None:
-    text = told(*steps(1, 3))
+    text = page_of(*steps(1, 3))
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy.startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
     assert "unsafe" not in policy
@@ -127,17 +127,17 @@ def test_the_policy_allows_only_the_page_s_own_script() -> None:
 
 @pytest.mark.parametrize("records", [[], [started()], steps(7, 7), [started(), *steps(1, 2)]])
 def test_a_nearly_empty_journal_has_a_page(records: list[Record]) -> None:
-    assert "<main" in told(*records)
+    assert "<main" in page_of(*records)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(records=st.lists(RECORDS, max_size=20))
 def test_any_journal_has_a_page(records: list[Record]) -> None:
-    assert told(*records).endswith("</html>\n")
+    assert page_of(*records).endswith("</html>\n")
 
 
 def test_a_long_run_is_a_page_of_bounded_size() -> None:
-    sizes = [len(told(started(total_steps=n), *steps(1, n, losses={"a": 1.0}))) for n in (2_000, 20_000)]
+    sizes = [len(page_of(started(total_steps=n), *steps(1, n, losses={"a": 1.0}))) for n in (2_000, 20_000)]
     assert sizes[1] < 1.5 * sizes[0]
 
 

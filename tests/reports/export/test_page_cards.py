@@ -58,16 +58,16 @@ def test_a_page_mentions_no_key() -> None:
     assert "|FP32 and AMP did not both run: nothing to compare|" in words(
         sections.comparison(views.fp32_only())
     )
-    found = replace(views.compared().comparison, memory_saving=0.01)
-    said = words(sections.comparison(replace(views.compared(), comparison=found)))
+    tally = replace(views.compared().comparison, memory_saving=0.01)
+    said = words(sections.comparison(replace(views.compared(), comparison=tally)))
     assert "which stay FP32|" in said
     assert "press" not in said
 
 
 def test_a_missing_comparison_has_a_reason() -> None:
-    found = replace(views.compared().comparison, speedup=None, memory_saving=None, missing="more steps")
-    few = tuple(replace(row, steps=12) for row in found.rows)
-    view = replace(views.compared(), comparison=replace(found, rows=few))
+    tally = replace(views.compared().comparison, speedup=None, memory_saving=None, missing="more steps")
+    few = tuple(replace(row, steps=12) for row in tally.rows)
+    view = replace(views.compared(), comparison=replace(tally, rows=few))
     assert "|not enough steps: FP32 12 of 20, AMP 12 of 20|" in words(sections.comparison(view))
     assert sections.comparison(SessionView(comparison=Comparison())) is None
 
@@ -104,12 +104,12 @@ def test_headroom_outside_fp16_is_hypothetical() -> None:
 
 
 def test_the_bars_have_the_colours_of_their_zones() -> None:
-    found = numerics_views.float16_window(-8, worst=numerics_views.LOSING)
-    markup = safety.window(found)
+    histogram = numerics_views.float16_window(-8, worst=numerics_views.LOSING)
+    markup = safety.window(histogram)
     assert markup is not None
     classes = re.findall(r'<rect class="(\w+)"', markup)
-    first = found.first_exponent
-    assert classes == [float16_histogram_svg.zone(first + i) for i in range(len(found.counts))]
+    first = histogram.first_exponent
+    assert classes == [float16_histogram_svg.zone(first + i) for i in range(len(histogram.counts))]
     assert classes == sorted(classes, key=["flushed", "subnormal", "normal", "overflow"].index)
     said = words(markup)
     assert "All gradients of step 1,184 by exponent, at scale 65,536." in said
@@ -159,13 +159,13 @@ def test_time_is_shown_by_phase_on_the_gpu_s_or_host_s_clock() -> None:
 def test_memory_is_shown_by_kind_and_dtype() -> None:
     weights = MemoryKind(kind="weights", dtype="float32", size_bytes=1024**2)
     copies = MemoryKind(kind="cast copies", dtype="float16", size_bytes=1024**2 // 2)
-    found = (
+    breakdowns = (
         MemoryBreakdown(time=0.0, step=1, precision="fp32", kinds=(weights,), peak_allocated_bytes=None),
         MemoryBreakdown(
             time=0.0, step=9, precision="fp16", kinds=(weights, copies), peak_allocated_bytes=1024**3
         ),
     )
-    said = words(sections.memory_spent(replace(views.compared(), memory=found)))
+    said = words(sections.memory_spent(replace(views.compared(), memory=breakdowns)))
     assert "|weights float32|1.00 MiB|1.00 MiB|cast copies float16|–|512 KiB|peak|n/a|1.00 GiB|" in said
     assert sections.memory_spent(views.compared()) is None
 

@@ -66,14 +66,14 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_fits_any_width_and_both_colour_schemes(
     tab: Tab, page: Path, hostile_page: Path, width: int, height: int, dark: bool
 ) -> None:
-    for each in (page, hostile_page):
-        tab.open(each, width=width, height=height, dark=dark)
+    for path in (page, hostile_page):
+        tab.open(path, width=width, height=height, dark=dark)
         tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
         assert tab.evaluate(TOO_WIDE.replace("WIDTH", str(width))) == []
         assert tab.evaluate("document.documentElement.scrollWidth") == width
         assert tab.evaluate(MIN_CONTRAST) >= 4.5
         assert tab.evaluate("document.querySelectorAll('figure').length") >= 5
-        assert tab.requests == [each.as_uri()]
+        assert tab.requests == [path.as_uri()]
         assert tab.complaints == []
 
 
@@ -100,16 +100,16 @@ def test_even_injected_markup_would_not_run(tab: Tab, page: Path, tmp_path: Path
 
 
 def readouts(tab: Tab) -> list[str]:
-    found: list[str] = tab.evaluate("[...document.querySelectorAll('.readout')].map((e) => e.textContent)")
-    return found
+    readouts: list[str] = tab.evaluate("[...document.querySelectorAll('.readout')].map((e) => e.textContent)")
+    return readouts
 
 
 def test_pointing_at_a_chart_shows_the_step_in_all_charts(tab: Tab, tmp_path: Path) -> None:
-    found = [
+    shown = [
         *steps(1, 50, loss=2.0, losses={"a": 0.5, "b": 0.25}),
         *steps(51, 100, precision="fp16", loss=1.0),
     ]
-    export(write(tmp_path / "run", [started(), *found]), html=tmp_path / "run.html")
+    export(write(tmp_path / "run", [started(), *shown]), html=tmp_path / "run.html")
     tab.open(tmp_path / "run.html", width=1280, height=900)
     newest = readouts(tab)
     assert newest[:2] == ["1.00", "a 0.500 · b 0.250"]

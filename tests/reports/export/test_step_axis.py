@@ -20,23 +20,23 @@ def test_extremes_and_nonfinite_values_stay(values: list[float | None], copies: 
     track = Track.empty(buckets=buckets, first_step=5)
     track.extend(values * copies)
     series = track.snapshot()
-    found = columns(series)
-    assert len(found.mean) <= MAX_COLUMNS
+    joined = columns(series)
+    assert len(joined.mean) <= MAX_COLUMNS
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    assert np.isfinite(found.mean).any() == bool(finite)
+    assert np.isfinite(joined.mean).any() == bool(finite)
     if finite:
-        assert np.nanmin(found.minimum) == min(finite)
-        assert np.nanmax(found.maximum) == max(finite)
+        assert np.nanmin(joined.minimum) == min(finite)
+        assert np.nanmax(joined.maximum) == max(finite)
     bad = sum(value is not None and not math.isfinite(value) for value in values)
-    assert found.nonfinite.sum() == bad * copies
-    assert found.first_step == 5
-    assert len(found.mean) * found.width_steps >= series.count
+    assert joined.nonfinite.sum() == bad * copies
+    assert joined.first_step == 5
+    assert len(joined.mean) * joined.width_steps >= series.count
 
 
 def test_a_short_run_has_a_column_per_step() -> None:
     track = Track.empty()
     track.extend([1.0, None, 3.0])
-    found = columns(track.snapshot())
-    assert found.width_steps == 1
-    assert found.middles().tolist() == [1.5, 2.5, 3.5]
-    assert found.mean.tolist() == pytest.approx([1.0, math.nan, 3.0], nan_ok=True)
+    joined = columns(track.snapshot())
+    assert joined.width_steps == 1
+    assert joined.middles().tolist() == [1.5, 2.5, 3.5]
+    assert joined.mean.tolist() == pytest.approx([1.0, math.nan, 3.0], nan_ok=True)

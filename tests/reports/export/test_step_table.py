@@ -6,13 +6,14 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.records.ranks import RanksSampled
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export
+from amptui.reports.export.table import number_texts
 from tests.reports.export.recorded import write
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import step, steps
@@ -34,43 +35,43 @@ def test_a_run_has_a_row_per_step_and_a_column_per_field(
 ) -> None:
     trained = [record for record in records if isinstance(record, StepRecord)]
     assert export(run, csv=tmp_path / "steps.csv").steps == len(trained) == 36
-    found = rows(tmp_path / "steps.csv")
-    assert [int(row["step"]) for row in found] == [record.step for record in trained]
-    assert [row["precision"] for row in found] == [record.precision for record in trained]
-    assert [float(row["loss"]) for row in found] == [record.loss for record in trained]
-    assert [float(row["losses.regress"]) for row in found] == [r.losses["regress"] for r in trained]
+    table_rows = rows(tmp_path / "steps.csv")
+    assert [int(row["step"]) for row in table_rows] == [record.step for record in trained]
+    assert [row["precision"] for row in table_rows] == [record.precision for record in trained]
+    assert [float(row["loss"]) for row in table_rows] == [record.loss for record in trained]
+    assert [float(row["losses.regress"]) for row in table_rows] == [r.losses["regress"] for r in trained]
     expected = {field.name for field in fields(StepRecord)}
     expected -= {"losses", "group_lrs", "loss_form", "optimizer"}
-    assert found[0].keys() == expected | {"losses.classify", "losses.regress"}
+    assert table_rows[0].keys() == expected | {"losses.classify", "losses.regress"}
 
 
 def test_what_is_not_finite_is_named_and_what_was_not_measured_is_empty(tmp_path: Path) -> None:
-    found = table(
+    table_rows = table(
         tmp_path,
         step(1, loss=math.nan, grad_norm=None),
         step(2, loss=math.inf, grad_norm=-math.inf, skipped=True),
         step(3, loss=None, step_seconds=None),
     )
-    assert [row["loss"] for row in found] == ["nan", "inf", ""]
-    assert [row["grad_norm"] for row in found] == ["", "-inf", "1.0"]
-    assert [row["skipped"] for row in found] == ["false", "true", "false"]
-    assert found[2]["step_seconds"] == ""
+    assert [row["loss"] for row in table_rows] == ["nan", "inf", ""]
+    assert [row["grad_norm"] for row in table_rows] == ["", "-inf", "1.0"]
+    assert [row["skipped"] for row in table_rows] == ["false", "true", "false"]
+    assert table_rows[2]["step_seconds"] == ""
 
 
 def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
     early = [step(n, losses={"a": float(n)}) for n in range(1, 5001)]
     late = [step(n, losses={"a": 1.0, "b,\n": 2.0}) for n in range(5001, 9001)]
-    found = table(tmp_path, *early, *late)
-    assert [row["losses.a"] for row in found[:2]] == ["1.0", "2.0"]
-    assert [row["losses.b,?"] for row in found] == [""] * 5000 + ["2.0"] * 4000
+    table_rows = table(tmp_path, *early, *late)
+    assert [row["losses.a"] for row in table_rows[:2]] == ["1.0", "2.0"]
+    assert [row["losses.b,?"] for row in table_rows] == [""] * 5000 + ["2.0"] * 4000
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "steps.csv"]
 
 
 def test_each_learning_rate_has_a_column_of_numbers(tmp_path: Path) -> None:
-    found = table(tmp_path, step(1, lr=0.1), step(2, lr=0.1, group_lrs=(0.1, 0.01)), step(3, lr=0.2))
-    assert [row["lr"] for row in found] == ["0.1", "0.1", "0.2"]
-    assert [row["group_lrs.0"] for row in found] == ["", "0.1", ""]
-    assert [row["group_lrs.1"] for row in found] == ["", "0.01", ""]
+    table_rows = table(tmp_path, step(1, lr=0.1), step(2, lr=0.1, group_lrs=(0.1, 0.01)), step(3, lr=0.2))
+    assert [row["lr"] for row in table_rows] == ["0.1", "0.1", "0.2"]
+    assert [row["group_lrs.0"] for row in table_rows] == ["", "0.1", ""]
+    assert [row["group_lrs.1"] for row in table_rows] == ["", "0.01", ""]
     assert "(" not in (tmp_path / "steps.csv").read_text()
 
 
@@ -118,9 +119,9 @@ def test_every_number_comes_back_as_it_was(
 def test_a_distributed_run_has_a_table_of_its_ranks_beside_the_steps(tmp_path: Path) -> None:
     simulated = SimulatedRanks(4, 1, slow="clocks", slow_rank=2)
     records = list(run_of(simulated, 3))
-    found = export(write(tmp_path / "run", records), csv=tmp_path / "steps.csv")
-    assert found.ranks_csv == tmp_path / "steps.ranks.csv"
-    table = rows(found.ranks_csv)
+    exported = export(write(tmp_path / "run", records), csv=tmp_path / "steps.csv")
+    assert exported.ranks_csv == tmp_path / "steps.ranks.csv"
+    table = rows(exported.ranks_csv)
     samples = [record for record in records if isinstance(record, RanksSampled)]
     assert [int(row["rank"]) for row in table] == [0, 1, 2, 3] * 3
     assert [int(row["step"]) for row in table] == [sample.step for sample in samples for _ in range(4)]
@@ -138,6 +139,25 @@ def test_numbers_that_no_rank_measured_are_empty_cells(tmp_path: Path) -> None:
 
 
 def test_a_single_process_has_no_table_of_ranks(tmp_path: Path) -> None:
-    found = export(write(tmp_path / "run", [record_samples.run(), *steps(1, 3)]), csv=tmp_path / "steps.csv")
-    assert found.ranks_csv is None
+    exported = export(
+        write(tmp_path / "run", [record_samples.run(), *steps(1, 3)]), csv=tmp_path / "steps.csv"
+    )
+    assert exported.ranks_csv is None
     assert not (tmp_path / "steps.ranks.csv").exists()
+
+
+NEAR = st.sampled_from([1e-4, 9.999999999999999e-05, 1e16, 9999999999999998.0, 0.0, -0.0, 5e-324, 65536.0])
+
+USUAL = st.floats(1e-4, 1e16, exclude_max=True) | st.floats(1e-4, 1e3)
+
+FLOATS = st.one_of(
+    st.lists(USUAL), st.lists(st.floats() | NEAR), st.lists(st.floats() | st.none()), st.lists(USUAL | NEAR)
+)
+
+
+@example([0.0, -0.0])
+@example([1.0, float("nan")])
+@example([1e308, 1e308])
+@given(FLOATS | st.lists(st.none() | st.integers(0, 2**53)))
+def test_a_column_is_written_as_python_writes_each_number(values: list[float | None]) -> None:
+    assert list(number_texts(values)) == ["" if value is None else repr(value) for value in values]
