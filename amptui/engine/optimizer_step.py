@@ -1,23 +1,58 @@
 """One optimizer step: forward, backward, clip, update, of one batch or of several accumulated ones."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from amptui.engine.learning_rates import LearningRateReader, LearningRates
-from amptui.engine.lr_schedule import LrSchedule
-from amptui.engine.micro_batch import MicroBatch, weights
+from amptui.engine.lr_schedule import LearningRateReader, LearningRates, LrSchedule
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
-from amptui.engine.step_row import StepTensors
+from amptui.engine.step_rows import StepTensors
 from amptui.engine.validation import checked_loss
 
 _NO_PARTS: Mapping[str, Tensor] = {}
+
+
+ComputeLoss = Callable[[], object]
+"""Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
+
+
+class MicroBatch(NamedTuple):
+    """A batch of an optimizer step; most steps have one."""
+
+    compute_loss: ComputeLoss
+    samples: int
+    batch: object
+    """What the loss is computed of."""
+
+
+def weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+    """One function per batch that weighs its mean; the sum is the mean over all ``samples``.
+
+    The means of equal batches are divided by their number, bit for bit as in a handwritten loop.
+    """
+    count, total = len(samples), sum(samples)
+    if count == 1:
+        return [_unchanged]
+    if all(each * count == total for each in samples):
+        return [partial(_divide, count)] * count
+    return [partial(operator.mul, each / total) for each in samples]
+
+
+def _unchanged(mean: Tensor) -> Tensor:
+    return mean
+
+
+def _divide(count: int, mean: Tensor) -> Tensor:
+    return mean / count
 
 
 class OptimizerStep:

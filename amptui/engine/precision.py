@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
@@ -263,6 +263,15 @@ def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
     if precision in unsupported:
         others = ", ".join(name for name in PRECISIONS if name not in unsupported)
         raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=f"use one of {others}")
+
+
+def sharded_dtype(model: nn.Module) -> torch.dtype | None:
+    """The dtype to which FSDP2 casts parameters by a ``MixedPrecisionPolicy``; None if it casts none."""
+    for module in model.modules():
+        get_state: Any = getattr(module, "_get_fsdp_state", None)
+        if get_state is not None and (found := get_state()._mp_policy.param_dtype) is not None:
+            return cast("torch.dtype", found)
+    return None
 
 
 def current_scale(scaler: GradScaler) -> Tensor:

@@ -12,8 +12,8 @@ from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
 from amptui.engine.precision import Precision
+from amptui.engine.prepared import Trained
 from amptui.engine.snapshot import before_step
-from amptui.engine.trained import Trained
 from amptui.engine.warm_up import WarmUp
 from amptui.records.control import Asked, ComparisonRequest, Control, PrecisionRequest
 from amptui.records.run import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision

@@ -1,7 +1,8 @@
-"""What preparing leaves for the training loop."""
+"""What is trained: all of it for the training loop, and the part that probes and the precision switch use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
@@ -17,6 +18,55 @@ from amptui.recipe.experiment import Experiment
 
 if TYPE_CHECKING:
     from amptui.ranks.parallel.data_parallel import DataParallel
+
+
+class Trained(Protocol):
+    """The model, its optimizer, and the precisions in which it can be trained."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def optimizer(self) -> Optimizer: ...
+
+    @property
+    def experiment(self) -> Experiment:
+        """Its ``loss()`` runs a forward pass again."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """What a hint may advise to reduce; None if amptui does not set it."""
+
+    @property
+    def precisions(self) -> Mapping[str, Precision]: ...
+
+    @property
+    def precision(self) -> str:
+        """The first one."""
+
+    @property
+    def amp_precision(self) -> str:
+        """What AMP means: ``fp16`` or ``bf16``."""
+
+    @property
+    def unsupported(self) -> Mapping[str, str]:
+        """Those that the device does not support, each with the reason."""
+
+    @property
+    def lr_schedule(self) -> LrSchedule | None:
+        """None also if the script has its own."""
+
+    @property
+    def probes(self) -> bool:
+        """Whether to probe gradients and modules."""
+
+    @property
+    def max_rounds(self) -> int | None:
+        """The limit on rounds of an A/B test; None uses the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.divergence_guard import DivergenceGuard
-from amptui.engine.micro_batch import MicroBatch
-from amptui.engine.optimizer_step import OptimizerStep
+from amptui.engine.optimizer_step import MicroBatch, OptimizerStep
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
@@ -28,8 +27,7 @@ from amptui.engine.probes.step_timer import StepTimer
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_boundary import StepBoundary
-from amptui.engine.step_columns import StepFacts, StepKind
-from amptui.engine.step_row import StepTensors
+from amptui.engine.step_rows import StepFacts, StepKind, StepTensors
 from amptui.recipe.experiment import Experiment
 from amptui.records.control import Control
 from amptui.records.run import Record

@@ -16,15 +16,15 @@ from amptui.data.batches import count_samples
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain
 from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.flop_schedule import step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
+from amptui.engine.probes.gradients import is_sharded
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import MAX_SCALED_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
-from amptui.engine.sharding import is_sharded
-from amptui.engine.trained import Trained
 from amptui.records.control import Asked, Control, HistogramRequest, PauseRequest, TraceRequest, XRayRequest
 from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, base_precision
 from amptui.records.steps import Steps

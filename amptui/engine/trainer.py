@@ -18,7 +18,7 @@ from amptui.engine.checkpoint.resume import capture, capture_parts
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.compilation import CompiledIn
 from amptui.engine.failure import is_device_lost, never_free
-from amptui.engine.micro_batch import MicroBatch
+from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.prepared import Prepared
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.step import StepEngine

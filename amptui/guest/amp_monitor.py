@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.precision import unsupported_precisions
-from amptui.engine.sharding import is_sharded, sharded_dtype
+from amptui.engine.precision import sharded_dtype, unsupported_precisions
+from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, named_optimizers
 from amptui.guest.loop.step_functions import ComputeLoss
 from amptui.guest.loop.switched_amp import SwitchedAmp

@@ -12,8 +12,7 @@ from torch import nn
 from amptui.engine import reporting
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import StepReporter
-from amptui.engine.step_columns import StepFacts, StepKind
-from amptui.engine.step_row import RowLayout
+from amptui.engine.step_rows import RowLayout, StepFacts, StepKind
 from amptui.records.run import (
     COLLAPSE_SKIPS,
     EpochFinished,

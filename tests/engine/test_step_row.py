@@ -5,11 +5,10 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.learning_rates import LearningRates
+from amptui.engine.lr_schedule import LearningRates
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.step_columns import StepColumns, StepFacts, StepKind
-from amptui.engine.step_row import RowLayout, StepTensors
+from amptui.engine.step_rows import RowLayout, StepColumns, StepFacts, StepKind, StepTensors
 
 KIND = StepKind(epoch=1, precision="fp16")
 FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.0, asked=0.0, lr=0.5)

@@ -11,12 +11,6 @@ BUFFERS_BUDGET = 0.0002
 """The fractions of the time that gradient norms, float16 histograms, timed steps and buffer checks may take:
 together 0.3%, so that watching a training does not slow it down."""
 
-SEARCH_STEPS = 20
-"""The first steps with a scaler: its search for a scale starts at 65,536 and takes fewer skips than this."""
-
-STEPS_AFTER_TROUBLE = 5
-"""After a skip or a growth, another skip follows within these steps or not soon: they measure gradients."""
-
 
 class Cadence:
     """Allows a measurement as soon as ``budget``, a fraction of the time, covers its cost.

@@ -1,7 +1,7 @@
 """NaN and Inf in a model's buffers: statistics that a forward pass can spoil, and that no scaler checks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,29 +10,29 @@ from amptui.engine.probes.gradients import (
     MAX_NAMES,
     SMALL_ELEMENTS,
     dense_elements,
+    is_measurable,
+    largest_absolute,
     norm_of_each,
     row_with_gaps,
 )
-from amptui.engine.probes.magnitude import is_measurable, largest_absolute
 from amptui.records.run import NonFinite, NonFiniteKind
 
 
 class BufferWatch:
     """Finds NaN and Inf in a model's floating-point buffers, such as BatchNorm statistics.
 
-    A buffer that holds Inf at the start is meant to, as an attention mask is: its Inf is not reported. NaN
-    always is. Only the constructor waits for the device.
+    The Inf of a buffer among ``infinite_at_start`` (see ``infinite_names``) is meant to be there and is not
+    reported. NaN always is. Nothing here waits for the device.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, infinite_at_start: Collection[str]) -> None:
         named = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() or b.is_complex()]
         self.names = tuple(name for name, _ in named)
         """The buffers in the model's order."""
         split = [name.rpartition(".") for name in self.names]
         self._owners = [(model.get_submodule(path), key) for path, _, key in split]
+        self._infinite_at_start = infinite_at_start
         self._bad: dict[str, NonFiniteKind] = {}
-        initial = zip(self.names, self.measure().tolist(), strict=True)
-        self._meant_infinite = {name for name, largest in initial if math.isinf(largest)}
 
     @torch.no_grad()
     def measure(self) -> Tensor:
@@ -58,7 +58,7 @@ class BufferWatch:
         for name, largest in zip(self.names, row, strict=True):
             if math.isnan(largest):
                 bad[name] = "nan"
-            elif math.isinf(largest) and name not in self._meant_infinite:
+            elif math.isinf(largest) and name not in self._infinite_at_start:
                 bad[name] = "inf"
         before, self._bad = self._bad, bad
         if bad.keys() <= before.keys():

@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.precision import Tf32Flags
-from amptui.engine.probes.flop_formulas import Formula, flop_formulas
-from amptui.engine.probes.free_operators import is_free
+from amptui.engine.probes.flop_formulas import Formula, flop_formulas, is_free
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import FlopsCounted, UnalignedProduct
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
+from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
 
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amptui.engine.reporting import StepReporter
+
+
+SEARCH_STEPS = 20
+"""The first steps with a scaler: its search for a scale starts at 65,536 and takes fewer skips than this."""
+
+STEPS_AFTER_TROUBLE = 5
+"""After a skip or a growth, another skip follows within these steps or not soon: they measure gradients."""
 
 
 class GradientNorms:

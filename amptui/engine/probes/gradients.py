@@ -97,6 +97,13 @@ class GradientProbe:
         return GradientHealth(worst, worst, len(nans) + len(infs), names, kinds)
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether this process holds only a part of the parameters: a norm of all takes collectives."""
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        return True
+    return any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """What this process has of a DTensor, which may be nothing; another tensor itself. Gathers nothing."""
     if type(tensor) is Tensor or not hasattr(tensor, "to_local"):
@@ -126,6 +133,36 @@ def in_memory_order(values: Tensor) -> Tensor:
     if values.is_contiguous():
         return values.view(-1)
     return values.permute(sorted(range(values.dim()), key=values.stride, reverse=True)).reshape(-1)
+
+
+def is_measurable(tensor: Tensor) -> bool:
+    """Whether :func:`largest_absolute` takes ``tensor``: strided, floating-point or complex, not empty."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        # A tensor inside torch.func.vmap stands for many and must not be kept.
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and tensor.numel() > 0
+    )
+
+
+def largest_absolute(tensor: Tensor) -> Tensor:
+    """The largest absolute value, 0-d float32 on the device: NaN if there is a NaN, else Inf if an Inf.
+
+    Both parts of a complex number count. A float64 beyond float32's range becomes Inf.
+    """
+    elements = dense_elements(tensor.detach())
+    assert elements is not None, "only tensors with elements are measurable"
+    if elements.itemsize == 1:
+        elements = elements.float()  # float8 has no comparison
+    if elements.is_cuda:
+        # One kernel. Without a dtype autocast would cast all elements to float32 first.
+        wide = torch.float64 if elements.dtype is torch.float64 else torch.float32
+        largest: Tensor = torch.linalg.vector_norm(elements, math.inf, dtype=wide)
+        return largest.float()
+    least, most = torch.aminmax(in_memory_order(elements))
+    return torch.maximum(-least, most).float()
 
 
 def together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

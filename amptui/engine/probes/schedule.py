@@ -16,16 +16,15 @@ from torch import Tensor
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.probes.lost_weights import infinite_names
-from amptui.engine.probes.module_trace import ModuleTrace
+from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
 from amptui.engine.readback import open_readback
-from amptui.engine.trained import Trained
 from amptui.records.findings import ModulesTraced, is_old
 from amptui.records.run import Note, Record
 
@@ -144,10 +143,10 @@ class Probes:
         self._window_answers: list[Answer] = []
         """Of those who asked for a window that was not measured yet."""
         self._window_is_old = False
-        self._buffers = BufferWatch(trained.model)
+        self._infinite_at_start = infinite_names(trained.model)
+        self._buffers = BufferWatch(trained.model, self._infinite_at_start)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
         self._buffers_trouble_step = -BUFFERS_GAP_STEPS
-        self._infinite_at_start = infinite_names(trained.model)
         self._reported_failures: set[str] = set()
         self._traced: _TracedSteps | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS

@@ -16,14 +16,14 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from amptui.data.batches import count_samples
 from amptui.engine.failure import is_out_of_memory
-from amptui.engine.micro_batch import weights
+from amptui.engine.optimizer_step import weights
 from amptui.engine.precision import Precision, Tf32Flags
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
 from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.engine.snapshot import Snapshot
-from amptui.engine.trained import Trained
 from amptui.engine.validation import checked_loss
 from amptui.records.findings import FlopsCounted, XRayTaken
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.engine.learning_rates import LearningRates
+from amptui.engine.lr_schedule import LearningRates
 from amptui.engine.precision import ScalerTensors
-from amptui.engine.step_row import LOSS_ALONE, RowLayout, row_layout
+from amptui.engine.step_rows import LOSS_ALONE, RowLayout, row_layout
 from amptui.guest.loop.pass_account import StepPasses
 
 

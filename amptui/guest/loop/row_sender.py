@@ -9,7 +9,7 @@ from torch import Tensor
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepReporter
-from amptui.engine.step_columns import StepFacts, StepKind
+from amptui.engine.step_rows import StepFacts, StepKind
 from amptui.guest.loop.loop_step import LoopStep
 
 if TYPE_CHECKING:

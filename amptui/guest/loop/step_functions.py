@@ -11,12 +11,12 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain, is_device_lost
 from amptui.engine.precision import Precision
 from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.flop_counter import FlopCounter, is_anything_compiled
 from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.operators import tensors_in
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.snapshot import Snapshot
-from amptui.engine.trained import Trained
 from amptui.records.run import Severity
 
 ComputeLoss = Callable[[], Tensor]

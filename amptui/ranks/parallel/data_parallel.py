@@ -15,8 +15,7 @@ from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.engine.checkpoint.shards import Keys, Part, whole_room
 from amptui.engine.failure import explain, is_device_lost
-from amptui.engine.micro_batch import MicroBatch, weights
-from amptui.engine.optimizer_step import OptimizerStep
+from amptui.engine.optimizer_step import MicroBatch, OptimizerStep, weights
 from amptui.engine.precision_switch import TrialFailedError
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.ranks.agreement.board import collectives_made

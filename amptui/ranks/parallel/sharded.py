@@ -18,7 +18,7 @@ from amptui.data.batches import Batch
 from amptui.engine.checkpoint.host_copy import NotPlainError
 from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
 from amptui.engine.description import NO_XRAY
-from amptui.engine.micro_batch import weights
+from amptui.engine.optimizer_step import weights
 from amptui.engine.probes.gradients import GradientProbe, local_part
 from amptui.ranks.group import RankGroup
 from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, is_trainable

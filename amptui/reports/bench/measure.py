@@ -19,7 +19,7 @@ from amptui.command.plain_lines import separate_stdout
 from amptui.command.stop_signals import StopSignals
 from amptui.command.training import Training
 from amptui.engine.ab_test import MAX_ROUNDS
-from amptui.engine.torch_failure import torch_failed
+from amptui.engine.worker import torch_failed
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest

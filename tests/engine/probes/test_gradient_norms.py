@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.engine.probes.budget import SEARCH_STEPS, STEPS_AFTER_TROUBLE
-from amptui.engine.probes.gradient_norms import GradientNorms
+from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE, GradientNorms
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.engine.probes.magnitude import is_measurable, largest_absolute
+from amptui.engine.probes.gradients import is_measurable, largest_absolute
 from amptui.engine.probes.module_trace import MAX_NEAREST, ModuleTrace
 from amptui.records.findings import ModuleRange
 from tests.engine.traced import Scale, by_name, told, traced_step

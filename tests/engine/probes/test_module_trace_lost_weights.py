@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
-from amptui.engine.probes.lost_weights import infinite_names
-from amptui.engine.probes.module_trace import ModuleTrace
+from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
 from amptui.records.findings import ModulesTraced
 from amptui.telemetry.health import judge_trace
 from tests.engine.traced import told, traced_step
