@@ -100,12 +100,12 @@ def device_name(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of amptui, Python and torch, and those of CUDA and cuDNN if torch has them."""
-    found = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    numbers = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        numbers["cuda"] = torch.version.cuda
     if torch.backends.cudnn.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())
-    return found
+        numbers["cudnn"] = str(torch.backends.cudnn.version())
+    return numbers
 
 
 def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
@@ -134,16 +134,16 @@ def plain_fields(experiment: Experiment) -> dict[str, Any]:
 
 def hardware(device: torch.device) -> dict[str, Any]:
     """The processor, its cores and torch's threads; of a GPU its memory and compute capability."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "processor": _processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        found["gpu_memory_bytes"] = properties.total_memory
-        found["compute_capability"] = f"{properties.major}.{properties.minor}"
-    return found
+        facts["gpu_memory_bytes"] = properties.total_memory
+        facts["compute_capability"] = f"{properties.major}.{properties.minor}"
+    return facts
 
 
 def gpu_uuid(device: torch.device) -> str | None:

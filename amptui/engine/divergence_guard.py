@@ -59,7 +59,7 @@ class DivergenceGuard:
         self._readback = readback
         self._writer = writer
         self._interactive = interactive
-        self._found = PauseReason()
+        self._pause_reason = PauseReason()
         self._gradients = reporter.gradients
         self._parameters = reporter.gradients.parameters
         self._meant_infinite: frozenset[int] = frozenset()
@@ -98,12 +98,12 @@ class DivergenceGuard:
     @property
     def wants_pause(self) -> bool:
         """Whether it found a reason that was not taken yet."""
-        return self._found.cause != ""
+        return self._pause_reason.cause != ""
 
-    def take_found(self) -> PauseReason:
+    def take_pause_reason(self) -> PauseReason:
         """Why it wants a pause; told once."""
-        found, self._found = self._found, PauseReason()
-        return found
+        reason, self._pause_reason = self._pause_reason, PauseReason()
+        return reason
 
     def _check_weights(self, suspect_step: int) -> None:
         self._suspect_step, self._reporter.suspect = suspect_step, None
@@ -133,7 +133,7 @@ class DivergenceGuard:
             way_back = self._writer.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
         self._accepted_lost = lost
-        self._found = PauseReason("weights", what)
+        self._pause_reason = PauseReason("weights", what)
 
     def _look_at_scale(self) -> None:
         scale = self._reporter.loss_scale
@@ -148,7 +148,7 @@ class DivergenceGuard:
             raise ExperimentError(what, hint="use --precision bf16 or fp32")
         if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
             self.floor_accepted = True
-            self._found = PauseReason("loss scale", what)
+            self._pause_reason = PauseReason("loss scale", what)
 
     def _take_start(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         """Learn which parameters hold Inf on purpose; a checkpoint with Inf in another is no way back."""
@@ -191,11 +191,11 @@ def _largest(gradients: GradientProbe, parameters: Sequence[Tensor]) -> Tensor |
     if not parameters:
         return None
     elements = [dense_elements(p.detach()) for p in parameters]
-    present = [each for each in elements if each is not None]
-    found = norm_of_each(present, math.inf) if present else []
-    nothing = torch.zeros_like(found[0]) if found else torch.zeros((), device=parameters[0].device)
-    largest = iter(found)
-    row = torch.stack([nothing if each is None else next(largest) for each in elements])
+    present = [values for values in elements if values is not None]
+    norms = norm_of_each(present, math.inf) if present else []
+    nothing = torch.zeros_like(norms[0]) if norms else torch.zeros((), device=parameters[0].device)
+    largest = iter(norms)
+    row = torch.stack([nothing if values is None else next(largest) for values in elements])
     return gradients.largest_anywhere(row)
 
 
@@ -205,13 +205,13 @@ def _count_lost(gradients: GradientProbe, meant_infinite: Collection[int]) -> Te
     Left out are a parameter without a gradient, which has no part in the loss and may never have been
     initialized, and Inf in those of ``meant_infinite``.
     """
-    taught = [(i, p) for i, p in enumerate(gradients.parameters) if p.grad is not None]
-    row = _largest(gradients, [p for _, p in taught])
+    trained_parameters = [(i, p) for i, p in enumerate(gradients.parameters) if p.grad is not None]
+    row = _largest(gradients, [p for _, p in trained_parameters])
     if row is None:
         return torch.zeros(2)
     largest = [
-        each.nan_to_num(nan=math.nan, posinf=0.0) if i in meant_infinite else each
-        for (i, _), each in zip(taught, row, strict=True)
+        value.nan_to_num(nan=math.nan, posinf=0.0) if i in meant_infinite else value
+        for (i, _), value in zip(trained_parameters, row, strict=True)
     ]
     row = torch.stack(largest)
     return torch.stack([(~row.isfinite()).sum(), row.isinf().sum()])

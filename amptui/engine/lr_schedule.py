@@ -178,9 +178,9 @@ class LrSchedule:
                 self._scheduler.step()
         except Exception as error:
             place = f"in {type(self._scheduler).__name__}.step(), which build_scheduler() returned"
-            told = explain(error, doing=place, batch_size=None)
+            explained = explain(error, doing=place, batch_size=None)
             hint = "use the total_steps that build_scheduler() gets; it is None for data of unknown length"
-            raise type(told)(told.what, hint=told.hint or hint) from error
+            raise type(explained)(explained.what, hint=explained.hint or hint) from error
 
     def _reason_to_wait(self) -> str:
         optimizer, name = self._optimizer, type(self._scheduler).__name__

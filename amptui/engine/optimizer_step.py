@@ -42,9 +42,9 @@ def weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
     count, total = len(samples), sum(samples)
     if count == 1:
         return [_unchanged]
-    if all(each * count == total for each in samples):
+    if all(batch_samples * count == total for batch_samples in samples):
         return [partial(_divide, count)] * count
-    return [partial(operator.mul, each / total) for each in samples]
+    return [partial(operator.mul, batch_samples / total) for batch_samples in samples]
 
 
 def _unchanged(mean: Tensor) -> Tensor:
@@ -133,9 +133,9 @@ class OptimizerStep:
         timeline.leave_out()
         scaled, norm = precision.scales, None
         if self._clip_norm is not None:
-            norm, found = self._clip(precision)
+            norm, measured_gradients = self._clip(precision)
             if gradients is None:
-                gradients, scaled = found, False
+                gradients, scaled = measured_gradients, False
             timeline.mark("clip")
         if self._lr_schedule is None:
             lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
@@ -153,8 +153,8 @@ class OptimizerStep:
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Accumulate the gradients of all batches; return the loss and its parts, means over all samples."""
         sums: dict[str, Tensor] = {}
-        kept: set[nn.Parameter] = set()
-        shares = weights([each.samples for each in micro_batches])
+        copied_parameters: set[nn.Parameter] = set()
+        shares = weights([micro_batch.samples for micro_batch in micro_batches])
         for micro_batch, weigh in zip(micro_batches, shares, strict=True):
             with precision.forward_context():
                 self._last_loss = result = micro_batch.compute_loss()
@@ -163,7 +163,7 @@ class OptimizerStep:
             loss = weigh(loss)
             precision.backward(loss)
             if precision.replays_graphs and len(micro_batches) > 1:
-                self._keep_gradients(kept)
+                self._copy_gradients(copied_parameters)
             mark("backward")
             if len(micro_batches) == 1:
                 return loss, parts
@@ -172,7 +172,7 @@ class OptimizerStep:
                 sums[name] = sums[name] + value if name in sums else value
         return sums.pop("loss"), sums
 
-    def _keep_gradients(self, kept: set[nn.Parameter]) -> None:
+    def _copy_gradients(self, copied_parameters: set[nn.Parameter]) -> None:
         """Copy new gradients out of the memory of CUDA graphs, which the next replay overwrites.
 
         autograd takes the output of a graph for a parameter's first gradient, and adds later ones to the copy
@@ -180,9 +180,9 @@ class OptimizerStep:
         cloned (https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html, "Limitations").
         """
         for parameter in self._gradients.parameters:
-            if parameter.grad is not None and parameter not in kept:
+            if parameter.grad is not None and parameter not in copied_parameters:
                 parameter.grad = parameter.grad.clone()
-                kept.add(parameter)
+                copied_parameters.add(parameter)
 
     def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
         """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit; return its norm.
@@ -192,12 +192,12 @@ class OptimizerStep:
         precision.unscale(self._optimizer)
         parameters = self._gradients.parameters
         norm = self._gradients.total_norm()
-        found = None
+        gradients = None
         if not self._on_cuda and not math.isfinite(norm.item()):
-            found = self._measure()
+            gradients = self._measure()
         assert self._clip_norm is not None, "set by --clip-norm"
         nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
-        return norm, found
+        return norm, gradients
 
     def _update(
         self, precision: Precision, schedule: LrSchedule

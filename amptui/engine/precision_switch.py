@@ -100,15 +100,15 @@ class PrecisionSwitch:
     @contextmanager
     def validation_precision(self) -> Iterator[Precision]:
         """The precision to validate in: that of the steps so far, since one on trial may fail."""
-        entered = self.precision
-        made = entered if self._trial is None else self._trained.precisions[self._trial.previous]
-        if made is not entered:
-            made.enter()
+        current = self.precision
+        precision = current if self._trial is None else self._trained.precisions[self._trial.previous]
+        if precision is not current:
+            precision.enter()
         try:
-            yield made
+            yield precision
         finally:
-            if made is not entered:
-                entered.enter()
+            if precision is not current:
+                current.enter()
 
     @property
     def needs_observation(self) -> bool:
@@ -161,10 +161,10 @@ class PrecisionSwitch:
         """Handle the requests; ``step`` is the last one sent to the device."""
         if self._ranks is not None and (turn := self._ranks.take_turn()):
             self._switch(turn, step)
-        asked = self._control.take(PrecisionRequest)
-        if asked is not None:
+        switch_request = self._control.take(PrecisionRequest)
+        if switch_request is not None:
             self._stop_ab_test(step)
-            self._switch(asked.request.precision, step, asked)
+            self._switch(switch_request.request.precision, step, switch_request)
         comparison = self._control.take(ComparisonRequest)
         if comparison is not None:
             self._start_or_stop_ab_test(comparison, step)
@@ -177,7 +177,7 @@ class PrecisionSwitch:
         """Call ``run`` in this precision; if it is on trial and fails, in the previous one."""
         trial, self._trial = self._trial, None
         try:
-            made = run(self.precision)
+            result = run(self.precision)
         except Exception as error:
             if trial is None or trial.restore is None or is_device_lost(error):
                 raise
@@ -190,7 +190,7 @@ class PrecisionSwitch:
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
             self._succeed(trial)
-            return made
+            return result
         # Outside the handler: the traceback would keep the failed pass's tensors alive.
         self._undo(trial.previous, restore, why, step)
         return run(self.precision)
@@ -210,27 +210,27 @@ class PrecisionSwitch:
         self._stop_ab_test(step)
         self._finish_stretch(step)
 
-    def _switch(self, name: str, step: int, asked: Asked[PrecisionRequest] | None = None) -> None:
+    def _switch(self, name: str, step: int, switch_request: Asked[PrecisionRequest] | None = None) -> None:
         if name == self.precision.name:
-            if asked is not None and self._trial is not None:
-                self._trial_requests.append(asked)
+            if switch_request is not None and self._trial is not None:
+                self._trial_requests.append(switch_request)
             else:
-                self._control.answer(asked)
+                self._control.answer(switch_request)
             return
-        if self._is_unsupported(name, asked):
+        if self._is_unsupported(name, switch_request):
             return
         previous = self.precision.name
         restore, why = self._prepare_undo(f"not enough memory to try {name} safely; staying in {previous}")
         if why:
             self._note("error", why)
-            self._control.answer(asked, why)
+            self._control.answer(switch_request, why)
             self._exclude(name, "not enough memory to try it safely", step)
             return
         self._enter(name, step, first_step=step + 1)
         self._trial = _Trial(previous, restore)
         for earlier in self._trial_requests:
             self._control.refuse(earlier, "overruled")
-        self._trial_requests = [] if asked is None else [asked]
+        self._trial_requests = [] if switch_request is None else [switch_request]
 
     def _prepare_undo(self, no_memory: str) -> tuple[Callable[[], None] | None, str]:
         """What undoes the next step if it fails, None if nothing can; and ``no_memory`` if there is none."""
@@ -245,20 +245,20 @@ class PrecisionSwitch:
             why = no_memory
         return restore, self.agree(why)
 
-    def _is_unsupported(self, name: str, asked: Asked[Any] | None) -> bool:
+    def _is_unsupported(self, name: str, request: Asked[Any] | None) -> bool:
         """Whether the device does not support ``name``; reports it."""
         why = self._trained.unsupported.get(base_precision(name))
         if why is None and name not in self._trained.precisions:
             why = "the model is not compiled"
         if why is not None:
             self._note("warning", f"no {name} here: {why}")
-            self._control.refuse(asked, "unavailable", why)
+            self._control.refuse(request, "unavailable", why)
         return why is not None
 
     def _answer_trial_requests(self, trouble: str = "") -> None:
         """Answer once the first step in a precision has succeeded or failed."""
-        for asked in self._trial_requests:
-            self._control.answer(asked, trouble)
+        for request in self._trial_requests:
+            self._control.answer(request, trouble)
         self._trial_requests.clear()
 
     def _enter(self, name: str, step: int, *, first_step: int) -> None:
@@ -285,13 +285,13 @@ class PrecisionSwitch:
         self._enter(previous, step, first_step=step)
         self.begin_step()
 
-    def _start_or_stop_ab_test(self, asked: Asked[ComparisonRequest], step: int) -> None:
+    def _start_or_stop_ab_test(self, comparison: Asked[ComparisonRequest], step: int) -> None:
         """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
-        running, precisions = self._ab_test, asked.request.sides
+        running, precisions = self._ab_test, comparison.request.sides
         if running is not None and precisions:
-            self._control.refuse(asked, "comparison running")
+            self._control.refuse(comparison, "comparison running")
             return
-        if any(self._is_unsupported(name, asked) for name in precisions):
+        if any(self._is_unsupported(name, comparison) for name in precisions):
             return
         if running is not None:
             self._stop_ab_test(step)
@@ -300,7 +300,7 @@ class PrecisionSwitch:
             rounds = self._trained.max_rounds or MAX_ROUNDS
             self._ab_test = ABTest(precisions, chosen=self.precision.name, max_rounds=rounds)
             self._emit(self._ab_test.record(step))
-        self._control.answer(asked)
+        self._control.answer(comparison)
 
     def _continue_ab_test(self, ab_test: ABTest, step: int) -> None:
         if ab_test.over:

@@ -76,29 +76,6 @@ def open_readback(
     return HostReadback(clock, deliver_steps)
 
 
-class _Arrivals:
-    """Hands on what has arrived, in order: consecutive steps together."""
-
-    def __init__(self, deliver_steps: DeliverSteps) -> None:
-        self._deliver_steps = deliver_steps
-        self._steps: list[Delivered] = []
-
-    def add(
-        self, deliver: Deliver | None, facts: object, row: Sequence[float] | None, seconds: float | None
-    ) -> None:
-        if deliver is None:
-            self._steps.append((facts, row, seconds))
-        else:
-            self.end()
-            deliver(row, seconds)
-
-    def end(self) -> None:
-        """Nothing more has arrived."""
-        steps, self._steps = self._steps, []
-        if steps:
-            self._deliver_steps(steps)
-
-
 class HostReadback:
     """Keeps the rows of a CPU, which are known at once, until the next :meth:`drain`."""
 
@@ -115,10 +92,8 @@ class HostReadback:
         self._interval_start = self._clock()
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> list[float]:
-        row, seconds = _row_of(values), None
-        if timed:
-            now = self._clock()
-            seconds, self._interval_start = now - self._interval_start, now
+        row = self.push_step(values, None, timed=timed)
+        _, _, seconds = self._steps.pop()
         steps, self._steps = self._steps, []
         self._before.append((steps, deliver, row, seconds))
         return row
@@ -233,13 +208,21 @@ class CudaReadback:
         self._deliver(lambda _pending: True)
 
     def _deliver(self, has_arrived: Callable[[_Pending], bool]) -> None:
-        arrivals = _Arrivals(self._deliver_steps)
+        steps: list[Delivered] = []
         try:
             while self._pending and has_arrived(self._pending[0]):
                 pending = self._pending.popleft()
-                arrivals.add(pending.deliver, pending.facts, *self._read(pending))
+                row, seconds = self._read(pending)
+                if pending.deliver is None:
+                    steps.append((pending.facts, row, seconds))
+                    continue
+                earlier, steps = steps, []
+                if earlier:
+                    self._deliver_steps(earlier)
+                pending.deliver(row, seconds)
         finally:
-            arrivals.end()
+            if steps:
+                self._deliver_steps(steps)
 
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
@@ -251,9 +234,9 @@ class CudaReadback:
     def _wait(self) -> None:
         """Wait until the device has finished all work in the stream."""
         # Unlike a stream's synchronize(), an event's is no error in torch's sync debug mode.
-        done = torch.cuda.Event()
-        done.record(self._stream())
-        done.synchronize()
+        event = torch.cuda.Event()
+        event.record(self._stream())
+        event.synchronize()
 
     def _read(self, pending: _Pending) -> tuple[list[float] | None, float | None]:
         """The row and the seconds of a push that has arrived; frees its slot."""

@@ -26,7 +26,13 @@ from amptui.engine.compilation import (
     eager_precisions,
     uses_cuda_graphs,
 )
-from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
+from amptui.engine.precision import (
+    Precision,
+    build_precisions,
+    check_supported,
+    default_amp,
+    unsupported_precisions,
+)
 from amptui.engine.prepared import Prepared, Schedule
 from amptui.engine.weights import load_weights
 from amptui.recipe.experiment import Experiment
@@ -114,12 +120,12 @@ def experiment_settings(
     ``batch_size`` is that of a resumed run, which a different device does not change.
     """
     settings = dict(request.settings)
-    named = {
+    options = {
         "epochs": request.epochs,
         "batch_size": request.batch_size,
         "learning_rate": request.learning_rate,
     }
-    settings |= {name: str(value) for name, value in named.items() if value is not None}
+    settings |= {name: str(value) for name, value in options.items() if value is not None}
     if batch_size is None and device.type == "cpu":
         batch_size = chosen.cpu_batch_size
     if batch_size is not None:
@@ -183,7 +189,7 @@ def choose(request: TrainRequest) -> Choices:
     unsupported = unsupported_precisions(device)
     precision = request.precision or "fp32"
     check_supported(precision, unsupported)
-    amp_precision = request.amp_precision or ("fp16" if device.type == "cuda" else "bf16")
+    amp_precision = request.amp_precision or default_amp(device)
     check_supported(amp_precision, unsupported)
     return Choices(device, precision, amp_precision, unsupported)
 

@@ -103,7 +103,7 @@ def _changeable(model: nn.Module) -> Iterator[Tensor]:
     """The tensors of ``model`` that a forward pass may change in place."""
     # Lazy tensors have no values yet.
     yield from (buffer for buffer in model.buffers() if not is_lazy(buffer))
-    frozen = [each for each in model.parameters() if not each.requires_grad and not is_lazy(each)]
+    frozen = [p for p in model.parameters() if not p.requires_grad and not is_lazy(p)]
     if sum(parameter.nbytes for parameter in frozen) <= MAX_FROZEN_BYTES:
         yield from frozen
     for module in model.modules():
@@ -147,7 +147,7 @@ class _Counters:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._kept = {
+        self._numbers = {
             parameter: {name: _copied(value) for name, value in state.items() if _is_number(value)}
             for parameter, state in optimizer.state.items()
         }
@@ -155,10 +155,10 @@ class _Counters:
     def restore(self) -> None:
         """Restore them, and delete states that did not exist."""
         states = self._optimizer.state
-        for parameter in [parameter for parameter in states if parameter not in self._kept]:
+        for parameter in [parameter for parameter in states if parameter not in self._numbers]:
             del states[parameter]
-        for parameter, kept in self._kept.items():
-            for name, value in kept.items():
+        for parameter, numbers in self._numbers.items():
+            for name, value in numbers.items():
                 if isinstance(value, Tensor):
                     states[parameter][name].copy_(value)
                 else:

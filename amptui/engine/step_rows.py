@@ -32,9 +32,9 @@ class RowLayout(NamedTuple):
     """Whether it holds a loss: the one of somebody else's loop may not be known."""
 
 
-LOSS_ALONE = RowLayout()
+_LOSS_ALONE = RowLayout()
 
-row_layout = lru_cache(maxsize=64)(RowLayout)
+_row_layout = lru_cache(maxsize=64)(RowLayout)
 """Steps have the layout of earlier ones: looking it up is faster than building it."""
 
 
@@ -54,28 +54,36 @@ class StepTensors(NamedTuple):
     gradients_scaled: bool
     """Whether it measured before unscaling."""
 
-    def row(self) -> tuple[RowLayout, list[Tensor]]:
-        """The values to send to the host, and the layout that reads them there."""
-        _, loss, parts, lrs, scaler, clip_norm, gradients, _ = self
-        if scaler is None and gradients is None and clip_norm is None and not parts and not lrs.on_device:
-            return LOSS_ALONE, [loss]  # the usual case without a scaler
-        values: list[Tensor] = [self.loss]
-        names: tuple[str, ...] = ()
-        if self.parts:
-            names = tuple(self.parts)
-            values += self.parts.values()
-        if self.lrs.on_device:
-            values += self.lrs.on_device
-        if self.scaler is not None:
-            values += self.scaler
-        if self.clip_norm is not None:
-            values.append(self.clip_norm)
-        if self.gradients is not None:
-            values.append(self.gradients)
-        layout = row_layout(
-            names, len(self.lrs.on_device), self.scaler is not None, self.clip_norm is not None
-        )
-        return layout, values
+
+def row_of(
+    loss: Tensor | None,
+    parts: Mapping[str, Tensor] | None,
+    lrs: Sequence[Tensor],
+    scaler: ScalerTensors | None,
+    clip_norm: Tensor | None,
+    gradients: Tensor | None,
+) -> tuple[RowLayout, list[Tensor]]:
+    """The values of a step to send to the host, and the layout that reads them there.
+
+    ``lrs`` are the learning rates that are on the device.
+    """
+    is_short = scaler is None and gradients is None and clip_norm is None and not parts and not lrs
+    if is_short and loss is not None:
+        return _LOSS_ALONE, [loss]  # the usual case without a scaler
+    values: list[Tensor] = [] if loss is None else [loss]
+    names: tuple[str, ...] = ()
+    if parts:
+        names = tuple(parts)
+        values += parts.values()
+    values += lrs
+    if scaler is not None:
+        values += scaler
+    if clip_norm is not None:
+        values.append(clip_norm)
+    if gradients is not None:
+        values.append(gradients)
+    layout = _row_layout(names, len(lrs), scaler is not None, clip_norm is not None, loss is not None)
+    return layout, values
 
 
 class StepKind(NamedTuple):
@@ -100,7 +108,7 @@ class StepFacts(NamedTuple):
     samples: int
     data_seconds: float | None
     """None in somebody else's loop, where nobody measures it."""
-    asked: float
+    load_start: float
     """When loading its batch began, by ``perf_counter``."""
     lr: float | None
     """None if the optimizer has none, or if the row holds it."""
@@ -153,7 +161,7 @@ class StepColumns:
             self.growth_tracker = [int(tracker) for tracker in next(columns)]
         self.steps: Sequence[int] = by_name.step
         self.samples: Sequence[int] = by_name.samples
-        self.asked: Sequence[float] = by_name.asked
+        self.load_start: Sequence[float] = by_name.load_start
         self.seconds = _rounded(seconds) if self.is_measured else nothing
         self.data_seconds = _rounded(by_name.data_seconds)
         clip_norms: list[float | None] = next(columns) if layout.clipped and self.is_measured else nothing

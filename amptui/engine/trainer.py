@@ -67,7 +67,7 @@ class Trainer:
         self._micro_batches, self._look_is_due = self._own_micro_batches, self._engine.look_is_due
         if prepared.parallel is not None:
             self._micro_batches = prepared.parallel.micro_batches
-            prepared.compilations.told = prepared.parallel.tell_compiling
+            prepared.compilations.on_compiling = prepared.parallel.tell_compiling
             self._look_is_due = self._agreed_look_is_due
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
@@ -199,19 +199,21 @@ class Trainer:
             ends = limit is not None and engine.step >= limit
             if ends:
                 position.save_random_states()
-            asked = time.perf_counter()
+            load_start = time.perf_counter()
             drawn = tuple(islice(batches, 1 if ends else accumulate))
             if not drawn:
                 return self._finish_epoch(epoch)
             if ends:
                 position.undo_draws()
                 return "done"
-            data_seconds = time.perf_counter() - asked
+            data_seconds = time.perf_counter() - load_start
             if self._xray_wanted:
                 self._xray_wanted = False
                 engine.xray(drawn)
             position.count_step(len(drawn))
-            engine.train_step(self._micro_batches(drawn), epoch=epoch, asked=asked, data_seconds=data_seconds)
+            engine.train_step(
+                self._micro_batches(drawn), epoch=epoch, load_start=load_start, data_seconds=data_seconds
+            )
         return "stopped"
 
     def _own_micro_batches(self, drawn: Sequence[Batch]) -> list[MicroBatch]:

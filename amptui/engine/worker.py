@@ -324,7 +324,7 @@ class TrainingThread:
             kind=self._request.data,
             seed=self._request.seed,
             workers=self._request.workers,
-            report=lambda each: progress.report(each.detail, each.done, each.total, each.unit),
+            report=lambda loaded: progress.report(loaded.detail, loaded.done, loaded.total, loaded.unit),
             stopping=lambda: self._control.stop_reason is not None,
             warn=self._warn,
         )
@@ -433,13 +433,13 @@ def guarded(leave: Callable[[str], object], warn: Callable[[str], object]) -> It
         leave(what)
         raise SystemExit(what)
 
-    originals = {name: getattr(os, name) for name in (*_LEAVING, _CLOSING)}
-    ours = {name: partial(instead, name, original) for name, original in originals.items()}
+    functions = {name: getattr(os, name) for name in (*_LEAVING, _CLOSING)}
+    ours = {name: partial(instead, name, original) for name, original in functions.items()}
     for name, guard in ours.items():
         setattr(os, name, guard)
     try:
         yield
     finally:
-        for name, original in originals.items():
+        for name, original in functions.items():
             if getattr(os, name) is ours[name]:  # unless other code has replaced it since
                 setattr(os, name, original)

@@ -30,17 +30,17 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
     """
     module = import_file(spec.path) if spec.path else _import_module(spec.module)
     if spec.class_name:
-        chosen = getattr(module, spec.class_name, None)
-        if not (isinstance(chosen, type) and issubclass(chosen, Experiment)):
+        experiment = getattr(module, spec.class_name, None)
+        if not (isinstance(experiment, type) and issubclass(experiment, Experiment)):
             raise ExperimentError(
                 f"{spec.text}: {spec.class_name} is not an Experiment", hint=_class_hint(module, spec)
             )
-        return chosen
-    found = _experiments_in(module)
-    if len(found) != 1:
-        what = "defines no Experiment" if not found else f"defines {len(found)} experiments"
+        return experiment
+    experiments = _experiments_in(module)
+    if len(experiments) != 1:
+        what = "defines no Experiment" if not experiments else f"defines {len(experiments)} experiments"
         raise ExperimentError(f"{spec.text} {what}", hint=_class_hint(module, spec))
-    return found[0]
+    return experiments[0]
 
 
 def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> Experiment:
@@ -74,7 +74,7 @@ def _experiments_in(module: ModuleType) -> list[type[Experiment]]:
 
 
 def _class_hint(module: ModuleType, spec: ModelSpec) -> str:
-    names = [found.__name__ for found in _experiments_in(module)]
+    names = [experiment.__name__ for experiment in _experiments_in(module)]
     if names:
         place = spec.text.partition(":")[0]
         return "choose " + " or ".join(f"{place}:{name}" for name in names)
@@ -104,8 +104,8 @@ def _name(path: Path) -> str:
     if loaded is not None:
         origin = getattr(loaded, "__file__", None)
     else:
-        found = importlib.util.find_spec(path.stem)
-        origin = found.origin if found is not None else None
+        module_spec = importlib.util.find_spec(path.stem)
+        origin = module_spec.origin if module_spec is not None else None
     return path.stem if _is_same(origin, path) else encoded
 
 

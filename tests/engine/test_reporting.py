@@ -27,7 +27,7 @@ from tests.tiny import Log
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
 KIND = StepKind(epoch=1, precision="fp32")
-FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.001, asked=0.0, lr=0.1)
+FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.001, load_start=0.0, lr=0.1)
 SCALED_KIND = StepKind(epoch=1, precision="fp16", layout=RowLayout(scaled=True), gradients_scaled=True)
 SCALED = FACTS._replace(kind=SCALED_KIND)
 
@@ -246,7 +246,7 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
     for look_seconds, data_seconds, compute_seconds, is_timed in steps:
         began, asked = now, now + look_seconds
         now = asked + data_seconds + compute_seconds
-        facts = FACTS._replace(asked=asked, data_seconds=data_seconds)
+        facts = FACTS._replace(load_start=asked, data_seconds=data_seconds)
         reports.steps([(facts, [1.0, *gradients], now - began if is_timed else None)])
         ends.append((asked + data_seconds, now))
     told = [record.time - reports._clock_ahead for record in log.of(StepRecord)]
@@ -263,6 +263,8 @@ def test_clocks_that_are_read_apart_turn_no_time_back(monkeypatch: pytest.Monkey
     read = SimpleNamespace(time=clocks.__next__, perf_counter=clocks.__next__)
     monkeypatch.setattr(reporting, "time", read)
     for asked in (-0.02, -0.01, 0.0, 0.1):
-        reports.steps([(FACTS._replace(asked=asked, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)])
+        reports.steps(
+            [(FACTS._replace(load_start=asked, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)]
+        )
     times = [r.time for r in log.of(StepRecord)]
     assert times == pytest.approx([hour - 0.02, hour - 0.01, hour, 0.1])

@@ -38,12 +38,12 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
 
     A parameter that several modules share belongs to the first of them.
     """
-    layers, seen = [], set[nn.Parameter]()
+    layers, owned_parameters = [], set[nn.Parameter]()
     for name, module in model.named_modules():
-        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in seen]
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in owned_parameters]
         if own:
             layers.append(Layer(name=name, kind=type(module).__name__, parameters=tuple(own)))
-            seen.update(own)
+            owned_parameters.update(own)
     return tuple(layers)
 
 
@@ -101,7 +101,7 @@ def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: floa
     sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
     if not sums:
         return torch.zeros(0, dtype=torch.float64, device="cpu")
-    return torch.stack([each.to(sums[0].device, non_blocking=True) for each in sums]).sum(0)
+    return torch.stack([row.to(sums[0].device, non_blocking=True) for row in sums]).sum(0)
 
 
 def _pair(full: Tensor | None, half: Tensor | None) -> tuple[Tensor, Tensor] | None:

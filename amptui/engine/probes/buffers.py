@@ -26,8 +26,8 @@ class BufferWatch:
     """
 
     def __init__(self, model: nn.Module, infinite_at_start: Collection[str]) -> None:
-        named = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() or b.is_complex()]
-        self.names = tuple(name for name, _ in named)
+        buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() or b.is_complex()]
+        self.names = tuple(name for name, _ in buffers)
         """The buffers in the model's order."""
         split = [name.rpartition(".") for name in self.names]
         self._owners = [(model.get_submodule(path), key) for path, _, key in split]
@@ -49,7 +49,7 @@ class BufferWatch:
             return torch.zeros(len(buffers))
         return torch.stack([torch.zeros(()) if b is None else largest_absolute(b) for b in buffers])
 
-    def found(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
+    def non_finite(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
         """All buffers that hold NaN or Inf in a delivered ``row``; None if the row before had them all.
 
         ``time`` is Unix seconds. NaN comes before Inf; at most ``MAX_NAMES`` are named.

@@ -109,7 +109,7 @@ class Float16WindowProbe:
         """How many of a row's numbers are counts; they come first."""
         devices = dict.fromkeys(p.device for p in gradients.parameters)
         self._device = next(iter(devices), torch.device("cpu"))
-        self._edges = {each: torch.tensor(_EDGES, dtype=torch.int32, device=each) for each in devices}
+        self._edges = {device: torch.tensor(_EDGES, dtype=torch.int32, device=device) for device in devices}
         on_cpu = torch.device("cpu") in devices
         self._halves = _HalfCounter() if self._large and on_cpu else None
 
@@ -181,12 +181,12 @@ class Float16WindowProbe:
         for number, owner in enumerate(self._owners):
             segment = row[number * width : (number + 1) * width]
             sums[owner] = [*map(float.__add__, sums[owner], segment)] if sums[owner] else segment
-        return [each or [0.0] * width for each in sums]
+        return [parameter_sums or [0.0] * width for parameter_sums in sums]
 
     def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Measured:
         """The rows of small parameters, one after the other in one tensor."""
-        found = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
-        present = [(number, in_memory_order(g)) for number, g in found if g is not None]
+        gradients = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
+        present = [(number, in_memory_order(g)) for number, g in gradients if g is not None]
         bins, device = len(group) * _BINS, group[0].device
         if not present:
             return [torch.zeros(bins, device=device)], [torch.zeros(len(group) * _SUMS, device=device)]
@@ -272,7 +272,7 @@ def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
     subnormal = torch.threshold(small, _LARGEST_FLUSHED, 0.0)
     small -= subnormal
     # A fused kernel sums blocks of 64 Ki, then these: in float32 the norm of 4 million is exact to 1e-6.
-    pieces = zip(*(each.split(list(sizes)) for each in (small, subnormal, magnitudes)), strict=True)
+    pieces = zip(*(values.split(list(sizes)) for values in (small, subnormal, magnitudes)), strict=True)
     return torch.stack(torch._foreach_norm([part for piece in pieces for part in piece], 2))
 
 
@@ -378,9 +378,9 @@ def _lost(parameter: ParameterWindow) -> float:
 
 def _by_exponent(counts: Sequence[float]) -> tuple[int, tuple[int, ...]]:
     """The first exponent and the counts from there on, without empty ends beyond those always shown."""
-    found = dict.fromkeys(range(_MIN_EXPONENT, _MAX_EXPONENT + 1), 0)
+    count_by_exponent = dict.fromkeys(range(_MIN_EXPONENT, _MAX_EXPONENT + 1), 0)
     for exponent, count in zip(_EXPONENTS, counts[1:-1], strict=True):
-        found[exponent] += int(count)
-    held = [exponent for exponent, count in found.items() if count]
-    first, last = min([_SHOWN_MIN, *held]), max([_SHOWN_MAX, *held])
-    return first, tuple(found[exponent] for exponent in range(first, last + 1))
+        count_by_exponent[exponent] += int(count)
+    exponents = [exponent for exponent, count in count_by_exponent.items() if count]
+    first, last = min([_SHOWN_MIN, *exponents]), max([_SHOWN_MAX, *exponents])
+    return first, tuple(count_by_exponent[exponent] for exponent in range(first, last + 1))

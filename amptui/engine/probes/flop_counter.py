@@ -69,20 +69,20 @@ class FlopCounter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if self.paused:
-            return func(*args, **given)
+            return func(*args, **options)
         if any(kind.__module__.startswith("torch.distributed.") for kind in types):
             # A DTensor calls the operator again with this rank's part, which is counted then.
             return NotImplemented
         if own := _own_function():
             self._uncounted.append(own)
-        result = func(*args, **given)
+        result = func(*args, **options)
         is_operator = isinstance(func, OpOverload)
         name = func._opname if is_operator else str(getattr(func, "_name", func))
         formula = self._formulas.get(func._overloadpacket if is_operator else func)
         if formula is not None:
-            self._count(name, formula, args, given, result)
+            self._count(name, formula, args, options, result)
         elif not is_operator or not is_free(func):
             self._uncounted.append(name)
         return result

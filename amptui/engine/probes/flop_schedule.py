@@ -36,7 +36,12 @@ class StepInputs(NamedTuple):
 def step_inputs(batches: Iterable[tuple[int, object]]) -> StepInputs:
     """The inputs of a step of these batches, each with its number of samples."""
     samples, nests = zip(*batches, strict=True)
-    return StepInputs(sum(samples), len(samples), tuple(tuple(each.shape) for each in tensors_in(nests)))
+    return StepInputs(sum(samples), len(samples), shapes_in(nests))
+
+
+def shapes_in(nest: object) -> tuple[tuple[int, ...], ...]:
+    """The shapes of all tensors in nested tuples, lists and mappings, in order."""
+    return tuple(tuple(tensor.shape) for tensor in tensors_in(nest))
 
 
 class FlopSchedule:
@@ -58,27 +63,28 @@ class FlopSchedule:
         """Whether to count a step, which must be a warm-up step: counting makes it slower."""
         if self._vary or not (self._counts_eager if precision.eager else self._counts):
             return False
-        counted = [each for name, each in self._flops if name == precision.name]
-        if inputs in counted:
+        counted_inputs = [counted for name, counted in self._flops if name == precision.name]
+        if inputs in counted_inputs:
             return False
-        of_size = sum(each.size == inputs.size for each in counted)
-        return of_size < MAX_SHAPES if of_size else len({each.size for each in counted}) < MAX_SIZES
+        sizes = [counted.size for counted in counted_inputs]
+        of_size = sizes.count(inputs.size)
+        return of_size < MAX_SHAPES if of_size else len(set(sizes)) < MAX_SIZES
 
-    def add(self, found: FlopsCounted, inputs: StepInputs) -> None:
+    def add(self, count: FlopsCounted, inputs: StepInputs) -> None:
         """Emit the count of a step."""
         others = {
             flops
-            for (name, each), flops in self._flops.items()
-            if name == found.precision and each.size == inputs.size
+            for (name, counted), flops in self._flops.items()
+            if name == count.precision and counted.size == inputs.size
         }
-        self._flops[found.precision, inputs] = found.flops
-        self._vary = self._vary or bool(others - {found.flops})
-        self._newest = replace(found, samples=inputs.samples, shapes_vary=self._vary)
+        self._flops[count.precision, inputs] = count.flops
+        self._vary = self._vary or bool(others - {count.flops})
+        self._newest = replace(count, samples=inputs.samples, shapes_vary=self._vary)
         self._emit(self._newest)
 
     def check(self, step: int, inputs: StepInputs) -> None:
         """Look at a step that is not counted."""
-        shapes = {each.shapes for _, each in self._flops if each.size == inputs.size}
+        shapes = {counted.shapes for _, counted in self._flops if counted.size == inputs.size}
         if self._vary or self._newest is None or not 0 < len(shapes) < MAX_SHAPES or inputs.shapes in shapes:
             return
         self._vary = True

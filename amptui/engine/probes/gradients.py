@@ -53,9 +53,9 @@ class GradientProbe:
     """Whether several processes, each with a part of the gradients, have to measure in the same steps."""
 
     def __init__(self, model: nn.Module) -> None:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.names = tuple(name for name, _ in named)
-        self.parameters = tuple(p for _, p in named)
+        parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.names = tuple(name for name, _ in parameters)
+        self.parameters = tuple(p for _, p in parameters)
 
     @torch.no_grad()
     def measure(self) -> Tensor:
@@ -89,9 +89,9 @@ class GradientProbe:
         norm, *largest = row
         if math.isfinite(sum(largest)):
             return GradientHealth(norm / scale, max(largest, default=0.0) / scale, 0, (), ())
-        named = list(zip(self.names, largest, strict=True))
-        nans: list[tuple[str, NonFiniteKind]] = [(name, "nan") for name, value in named if math.isnan(value)]
-        infs: list[tuple[str, NonFiniteKind]] = [(name, "inf") for name, value in named if math.isinf(value)]
+        pairs = list(zip(self.names, largest, strict=True))
+        nans: list[tuple[str, NonFiniteKind]] = [(name, "nan") for name, value in pairs if math.isnan(value)]
+        infs: list[tuple[str, NonFiniteKind]] = [(name, "inf") for name, value in pairs if math.isinf(value)]
         names, kinds = zip(*(nans + infs)[:MAX_NAMES], strict=True)
         worst = math.nan if nans else math.inf
         return GradientHealth(worst, worst, len(nans) + len(infs), names, kinds)
@@ -167,20 +167,20 @@ def largest_absolute(tensor: Tensor) -> Tensor:
 
 def together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """``tensors`` on one device, for models that are spread over several."""
-    return [each if each.device == device else each.to(device, non_blocking=True) for each in tensors]
+    return [tensor if tensor.device == device else tensor.to(device, non_blocking=True) for tensor in tensors]
 
 
 def norm_of_each(tensors: list[Tensor], order: float) -> list[Tensor]:
     """The norm of each tensor, 0-d, on the first one's device: a few kernels on CUDA, no wait."""
     # A half-precision norm could overflow. float64 tensors cannot be reduced in float32.
-    dtype = torch.float64 if any(each.dtype is torch.float64 for each in tensors) else torch.float32
+    dtype = torch.float64 if any(tensor.dtype is torch.float64 for tensor in tensors) else torch.float32
     return together(torch._foreach_norm(tensors, order, dtype=dtype), tensors[0].device)
 
 
 def row_with_gaps(measured: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
     """[n] float32: a value for each of n ``tensors``, 0 for those that are None."""
     values, absent = iter(measured), torch.zeros_like(measured[0])
-    return torch.stack([absent if each is None else next(values) for each in tensors]).float()
+    return torch.stack([absent if tensor is None else next(values) for tensor in tensors]).float()
 
 
 def measure_fused(gradients: Sequence[Tensor | None]) -> Tensor:

@@ -119,11 +119,11 @@ def _entries(kind: _Stored, sizes: dict[str, int]) -> list[MemoryKind]:
 
 
 def _activations(peak_bytes: int, kinds: Iterable[MemoryKind], device: torch.device) -> MemoryKind:
-    known = sum(kind.size_bytes for kind in kinds)
+    kinds_bytes = sum(kind.size_bytes for kind in kinds)
     copies = sum(kind.size_bytes for kind in kinds if kind.kind == "cast copies")
     # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
-    held = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else known
-    return MemoryKind(kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held, known)))
+    held = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else kinds_bytes
+    return MemoryKind(kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held, kinds_bytes)))
 
 
 def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
@@ -133,28 +133,28 @@ def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
     (``cached_cast`` in ATen/autocast_mode.cpp).
     """
     sizes = {dtype_name(dtype): 0 for dtype in _HALVES}
-    seen: set[tuple[Tensor, torch.dtype]] = set()
+    casts: set[tuple[Tensor, torch.dtype]] = set()
     for node in _graph(loss):
         # Functions written in Python, compiled graphs among them, hide autocast's operators.
         if isinstance(node, BackwardCFunction):
             return None
         copy = _cast_parameter(node)
-        if copy is not None and copy not in seen:
-            seen.add(copy)
+        if copy is not None and copy not in casts:
+            casts.add(copy)
             parameter, dtype = copy
             sizes[dtype_name(dtype)] += parameter.numel() * dtype.itemsize
-    made = _entries("cast copies", {name: size for name, size in sizes.items() if size})
-    return made or [MemoryKind(kind="cast copies", dtype="", size_bytes=0)]
+    entries = _entries("cast copies", {name: size for name, size in sizes.items() if size})
+    return entries or [MemoryKind(kind="cast copies", dtype="", size_bytes=0)]
 
 
 def _graph(loss: Tensor) -> Iterator[Node]:
     """Every node of the graph of ``loss``, once."""
     waiting = [loss.grad_fn]
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             yield node
             waiting += [following for following, _ in node.next_functions]
 

@@ -59,7 +59,7 @@ class ModuleTrace:
     :class:`~amptui.engine.probes.module_trace.LostWeights`, also on ``infinite_at_start``.
     """
 
-    def __init__(self, model: nn.Module, *, infinite_at_start: Collection[str] = ()) -> None:
+    def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
         self._modules = [
             (name, module)
             for name, module in model.named_modules()
@@ -100,7 +100,7 @@ class ModuleTrace:
             return torch.zeros(0, device=self._device)
         began = time.perf_counter()
         self._lost_weights.measure_parameters()
-        largest = [each.largest for each in self._measured]
+        largest = [measurement.largest for measurement in self._measured]
         device = self._device or largest[0].device
         # The replicas of nn.DataParallel have theirs on other GPUs.
         row = torch.stack([*together(largest, device), *self._lost_weights.values(device)])
@@ -115,7 +115,7 @@ class ModuleTrace:
         step: int,
         precision: str,
         loss_scale: float | None,
-        asked: bool,
+        on_request: bool,
     ) -> ModulesTraced:
         """The record of a delivered ``row`` of :meth:`values`; ``time`` is Unix seconds."""
         ranges = [
@@ -129,7 +129,7 @@ class ModuleTrace:
             step=step,
             precision=precision,
             loss_scale=loss_scale,
-            asked=asked,
+            asked=on_request,
             first=None if lost else first,
             nearest=() if lost else _nearest(ranges),
             modules=len(self._modules),
@@ -184,16 +184,16 @@ class ModuleTrace:
 
 def _first(ranges: Sequence[ModuleRange]) -> ModuleRange | None:
     """The first non-finite output, else the first non-finite gradient."""
-    bad = [found for found in ranges if not math.isfinite(found.largest)]
-    return min(bad, key=lambda found: found.way == "backward", default=None)
+    bad = [module_range for module_range in ranges if not math.isfinite(module_range.largest)]
+    return min(bad, key=lambda module_range: module_range.way == "backward", default=None)
 
 
 def _nearest(ranges: Sequence[ModuleRange]) -> tuple[ModuleRange, ...]:
     """The largest finite values, one for each module and way: a module may be called in a loop."""
-    finite = [found for found in ranges if math.isfinite(found.largest)]
+    finite = [module_range for module_range in ranges if math.isfinite(module_range.largest)]
     best: dict[tuple[str, str], ModuleRange] = {}
-    for found in sorted(finite, key=lambda found: found.largest, reverse=True):
-        best.setdefault((found.name, found.way), found)
+    for module_range in sorted(finite, key=lambda module_range: module_range.largest, reverse=True):
+        best.setdefault((module_range.name, module_range.way), module_range)
     return tuple(best.values())[:MAX_NEAREST]
 
 
@@ -243,8 +243,8 @@ class LostWeights:
 
 def infinite_names(model: nn.Module) -> frozenset[str]:
     """The parameters and buffers that hold Inf now; waits for the device."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    largest = _largest_of(named)
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    largest = _largest_of(tensors)
     if not largest:
         return frozenset()
     first, *_ = largest.values()
@@ -253,8 +253,8 @@ def infinite_names(model: nn.Module) -> frozenset[str]:
 
 
 @torch.no_grad()
-def _largest_of(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    measured = ((name, _largest(tensor)) for name, tensor in named)
+def _largest_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    measured = ((name, _largest(tensor)) for name, tensor in tensors)
     return {name: largest for name, largest in measured if largest is not None}
 
 

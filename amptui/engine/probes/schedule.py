@@ -58,19 +58,19 @@ def unsafe_loss_calls() -> Iterator[list[str]]:
     all threads. A TorchFunctionMode would do, but torch.compile compiles anew for each set of modes: compiled
     models would be compiled again in the second step.
     """
-    found: list[str] = []
+    notes: list[str] = []
     original = torch._C._nn.binary_cross_entropy
 
-    def noticed(*args: Any, **options: Any) -> Tensor:
-        given = next(value for value in (*args, *options.values()) if isinstance(value, Tensor))
-        if not _is_autocast_disabled(given.device.type):
-            found[:] = [_UNSAFE_LOSS]
+    def watched_call(*args: Any, **options: Any) -> Tensor:
+        first_tensor = next(value for value in (*args, *options.values()) if isinstance(value, Tensor))
+        if not _is_autocast_disabled(first_tensor.device.type):
+            notes[:] = [_UNSAFE_LOSS]
         result: Tensor = original(*args, **options)
         return result
 
-    setattr(torch._C._nn, _UNSAFE, noticed)
+    setattr(torch._C._nn, _UNSAFE, watched_call)
     try:
-        yield found
+        yield notes
     finally:
         setattr(torch._C._nn, _UNSAFE, original)
 
@@ -88,7 +88,7 @@ Answer = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _NewestWindow:
     """When and of what the newest float16 window was measured."""
 
     step: int
@@ -111,19 +111,17 @@ class _TracedSteps:
         """Whether the next step is traced."""
         return self.steps_left > 0 and not self.over
 
-    def add(self, found: ModulesTraced | None, *, last: bool) -> ModulesTraced | None:
+    def add(self, trace: ModulesTraced | None, *, last: bool) -> ModulesTraced | None:
         """Add one step's trace (None: it was lost); the result, once there is one."""
-        if found is not None and (self.best is None or _rank(found) > _rank(self.best)):
-            self.best = found
+        if trace is not None and (self.best is None or _rank(trace) > _rank(self.best)):
+            self.best = trace
         self.over = last or (self.best is not None and _is_conclusive(self.best))
         return self.best if self.over else None
 
     def end(self, trouble: str) -> None:
         """Answer everybody: with ``trouble``, or "" if the result was reported."""
         self.over = True
-        for answer in self.answers:
-            answer(trouble)
-        self.answers.clear()
+        _answer(self.answers, trouble)
 
 
 class Probes:
@@ -139,7 +137,7 @@ class Probes:
         self._together = gradients.together
         self._window = Float16WindowProbe(gradients)
         self._window_cadence = Cadence(WINDOW_BUDGET, free=1)
-        self._newest_window: _Taken | None = None
+        self._newest_window: _NewestWindow | None = None
         self._window_answers: list[Answer] = []
         """Of those who asked for a window that was not measured yet."""
         self._window_is_old = False
@@ -200,7 +198,9 @@ class Probes:
             return
         with ExitStack() as stack:
             unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
-            trace = None if traced is None else stack.enter_context(self._trace())
+            trace = None
+            if traced is not None:
+                trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
             flops = None if counted is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
@@ -327,29 +327,26 @@ class Probes:
     ) -> tuple[int | None, float | None]:
         """Steps and seconds since the previous window; remembers this one."""
         before, now = self._newest_window, time.perf_counter()
-        self._newest_window = _Taken(step, now, precision.name, scale)
+        self._newest_window = _NewestWindow(step, now, precision.name, scale)
         self._window_is_old = False
         return (None, None) if before is None else (step - before.step, now - before.seconds)
-
-    def _trace(self) -> ModuleTrace:
-        return ModuleTrace(self._model, infinite_at_start=self._infinite_at_start)
 
     def _send_trace(self, trace: ModuleTrace, traced: _TracedSteps, step: int, precision: Precision) -> None:
         traced.steps_left -= 1
         last = traced.steps_left == 0
 
         def deliver(values: Sequence[float] | None, scale: float | None, _seconds: float | None) -> None:
-            found = None
+            record = None
             if values is not None:
-                found = trace.traced(
+                record = trace.traced(
                     values,
                     time=time.time(),
                     step=step,
                     precision=precision.name,
                     loss_scale=scale,
-                    asked=bool(traced.answers),
+                    on_request=bool(traced.answers),
                 )
-            result = None if traced.over else traced.add(found, last=last)
+            result = None if traced.over else traced.add(record, last=last)
             if result is not None:
                 self._emit(result)
             if traced.over:
@@ -362,9 +359,9 @@ class Probes:
         row = self._buffers.measure()
 
         def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
-            found = None if values is None else self._buffers.found(values, time=time.time(), step=step)
-            if found is not None:
-                self._emit(found)
+            record = None if values is None else self._buffers.non_finite(values, time=time.time(), step=step)
+            if record is not None:
+                self._emit(record)
 
         if row.numel():
             self._push(row, None, deliver)
@@ -395,11 +392,11 @@ def _answer(answers: list[Answer], trouble: str) -> None:
         answers.pop()(trouble)
 
 
-def _rank(found: ModulesTraced) -> tuple[bool, float]:
+def _rank(trace: ModulesTraced) -> tuple[bool, float]:
     """Orders traces: something non-finite first, then by the largest finite value."""
-    return _is_conclusive(found), found.nearest[0].largest if found.nearest else 0.0
+    return _is_conclusive(trace), trace.nearest[0].largest if trace.nearest else 0.0
 
 
-def _is_conclusive(found: ModulesTraced) -> bool:
+def _is_conclusive(trace: ModulesTraced) -> bool:
     """Whether another step's trace would tell no more."""
-    return found.first is not None or found.lost_count > 0
+    return trace.first is not None or trace.lost_count > 0

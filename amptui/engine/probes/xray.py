@@ -54,9 +54,9 @@ def take_xray(
     began = time.perf_counter()
     flops = FlopCounter(trained.model)
     with _returning_memory(), _restoring(trained) as snapshot:
-        found = _both_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
+        xray = _both_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
     emit(flops.counted(step=step, precision=precision))
-    return replace(found, seconds=time.perf_counter() - began)
+    return replace(xray, seconds=time.perf_counter() - began)
 
 
 def _both_passes(
@@ -121,7 +121,7 @@ def _run_pass(
     everything = _modules(trained)
     precision.enter()
     losses, saved_bytes = [], 0
-    for batch, weigh in zip(batches, weights([count_samples(each) for each in batches]), strict=True):
+    for batch, weigh in zip(batches, weights([count_samples(batch) for batch in batches]), strict=True):
         with _saved_tensors() as saved, precision.forward_context():
             loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
         owned = (*everything.parameters(), *everything.buffers(), *tensors_in(batch))
@@ -172,11 +172,11 @@ def _saved_tensors() -> Iterator[list[weakref.ref[Tensor]]]:
     saved: list[weakref.ref[Tensor]] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        kept = tensor.detach()  # the tensor itself would form a cycle with its node
-        saved.append(weakref.ref(kept))
-        return kept
+        alias = tensor.detach()  # the tensor itself would form a cycle with its node
+        saved.append(weakref.ref(alias))
+        return alias
 
-    with saved_tensors_hooks(pack, lambda kept: kept):
+    with saved_tensors_hooks(pack, lambda alias: alias):
         yield saved
 
 

@@ -13,8 +13,7 @@ from amptui.engine.precision import Precision
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.prepared import Trained
 from amptui.engine.probes.flop_counter import FlopCounter, is_anything_compiled
-from amptui.engine.probes.flop_schedule import StepInputs
-from amptui.engine.probes.operators import tensors_in
+from amptui.engine.probes.flop_schedule import StepInputs, shapes_in
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.snapshot import Snapshot
 from amptui.records.run import Severity
@@ -74,7 +73,7 @@ class CountedSteps:
             self.wants_shapes = False
             return
         try:
-            self._shapes.append(tuple(tuple(each.shape) for each in tensors_in(batch)))
+            self._shapes.append(shapes_in(batch))
         except Exception as error:  # a class of the script's own may raise anything
             if is_from_signal_handler(error):
                 raise
