@@ -27,8 +27,9 @@ def refused_requests(request: TrainRequest) -> dict[str, str]:
     return {"x-ray": NO_XRAY} if request.fsdp else {}
 
 
-def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:
+def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
     """The run's first record."""
+    request = prepared.request
     source = prepared.data.train
     batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
     batch_size = batch_size or prepared.experiment.batch_size
@@ -45,7 +46,7 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
         precision=prepared.precision,
         amp_precision=prepared.amp_precision,
         unsupported=prepared.unsupported,
-        config=_config(prepared, request),
+        config=_config(prepared),
         versions=versions(),
         hardware=hardware(prepared.device),
         data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
@@ -58,7 +59,7 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
         world_size=ranks,
         refuses=refuses,
         parallel=("fsdp2" if request.fsdp else "ddp") if ranks > 1 else "",
-        global_batch_size=batch_size * prepared.accumulate * ranks if ranks > 1 else None,
+        global_batch_size=batch_size * request.accumulate * ranks if ranks > 1 else None,
     )
 
 
@@ -108,13 +109,14 @@ def versions() -> dict[str, str]:
     return numbers
 
 
-def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
+def _config(prepared: Prepared) -> dict[str, Any]:
     """The experiment's fields and the settings of the command line, as JSON values."""
+    request = prepared.request
     return plain_fields(prepared.experiment) | {
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
-        "clip_norm": prepared.clip_norm,
-        "accumulate": prepared.accumulate,
+        "clip_norm": request.clip_norm,
+        "accumulate": request.accumulate,
         "seed": request.seed,
         "workers": request.workers,
         "channels_last": request.channels_last,

@@ -68,7 +68,7 @@ class OptimizerStep:
         self._experiment = prepared.experiment
         self._optimizer = prepared.optimizer
         self._lr_schedule = prepared.lr_schedule
-        self._clip_norm = prepared.clip_norm
+        self._clip_norm = prepared.request.clip_norm
         self._on_cuda = prepared.device.type == "cuda"
         self._gradients = norms.probe
         self._measure = norms.measure

@@ -15,6 +15,7 @@ from amptui.engine.compilation import CompileWatch
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision
 from amptui.recipe.experiment import Experiment
+from amptui.recipe.request import TrainRequest
 
 if TYPE_CHECKING:
     from amptui.ranks.parallel.data_parallel import DataParallel
@@ -88,6 +89,7 @@ class Schedule:
 class Prepared:
     """Everything the training loop needs."""
 
+    request: TrainRequest
     device: torch.device
     experiment: Experiment
     data: Data
@@ -104,18 +106,6 @@ class Prepared:
     amp_precision: str
     schedule: Schedule
     lr_schedule: LrSchedule | None
-    clip_norm: float | None
-    accumulate: int
-    """Batches per optimizer step."""
-    validate_every: int | None
-    """Steps between validations within an epoch; None validates after epochs only."""
-    validation_batches: int | None
-    """The limit on batches of a validation."""
-    seed: int
-    probes: bool
-    """Whether to probe gradients and modules."""
-    max_rounds: int | None
-    """The limit on rounds of an A/B test; None uses the default."""
     compilations: CompileWatch = field(default_factory=CompileWatch)
     parallel: "DataParallel | None" = None
     """The loss and the other ranks of a run of several; None in a single process."""
@@ -124,3 +114,12 @@ class Prepared:
     def batch_size(self) -> int:
         """Samples of a full batch."""
         return self.experiment.batch_size
+
+    @property
+    def probes(self) -> bool:
+        """See :class:`Trained`, as of ``max_rounds``."""
+        return self.request.probes
+
+    @property
+    def max_rounds(self) -> int | None:
+        return self.request.max_rounds

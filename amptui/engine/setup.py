@@ -271,6 +271,7 @@ def assemble(
     if parallel is not None:
         parallel.join((training, validation), choices.unsupported)
     return Prepared(
+        request=request,
         device=device,
         experiment=experiment,
         data=data,
@@ -286,12 +287,5 @@ def assemble(
         amp_precision=choices.amp_precision,
         schedule=schedule,
         lr_schedule=lr_schedule,
-        clip_norm=request.clip_norm,
-        accumulate=request.accumulate,
-        validate_every=request.validate_every,
-        validation_batches=request.validation_batches,
-        seed=request.seed,
-        probes=request.probes,
-        max_rounds=request.max_rounds,
         parallel=parallel,
     )

@@ -193,7 +193,7 @@ class Trainer:
     def _epoch(self, epoch: int) -> Outcome | None:
         """Run the rest of an epoch and its validation; return an outcome if the run ended in it."""
         engine, position, prepared = self._engine, self._position, self._prepared
-        accumulate, limit = prepared.accumulate, prepared.schedule.asked_steps
+        accumulate, limit = prepared.request.accumulate, prepared.schedule.asked_steps
         batches = position.open_epoch()
         while not self._look_is_due() or self._look():
             ends = limit is not None and engine.step >= limit
@@ -248,14 +248,14 @@ class Trainer:
 
     def _next_boundary(self) -> int | None:
         """The next step after which a checkpoint or a validation is due."""
-        every = self._prepared.validate_every
+        every = self._prepared.request.validate_every
         validation = None if every is None else self.step + every - self.step % every
         steps = [step for step in (self._writer.next_step(self.step), validation) if step is not None]
         return min(steps, default=None)
 
     def _validation_is_due(self) -> bool:
         """Whether to validate after this step. An epoch's end has its own validation."""
-        every, step = self._prepared.validate_every, self.step
+        every, step = self._prepared.request.validate_every, self.step
         due = every is not None and step > 0 and step % every == 0 and step != self._validated_step
         return due and self._prepared.validation is not None and not self._position.epoch_ends
 

@@ -108,7 +108,7 @@ class Validator:
 
     def _share(self, batches: Batches) -> tuple[int | None, int | None]:
         """How many batches this process validates at most, and how many the rank that has the most."""
-        limit, total = self._prepared.validation_batches, batches.batches_per_epoch
+        limit, total = self._prepared.request.validation_batches, batches.batches_per_epoch
         parallel = self._prepared.parallel
         if parallel is None:
             return limit, min(filter(None, (limit, total)), default=None)

@@ -175,7 +175,7 @@ class TrainingThread:
             self._finish_before_training()
             return
         self._doing = "while describing the run"
-        started = describe_run(self._spec.name, prepared, self._request)
+        started = describe_run(self._spec.name, prepared)
         self._announce_run(started, start)
         writer = self._checkpoint_writer(prepared, start)
         self._trainer = Trainer(

@@ -226,7 +226,7 @@ def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
         place: Path = Path("here")
 
     prepared = prepare(Odd(), steps=12, clip_norm=2.0, seed=5)
-    started = description.describe_run("tiny", prepared, request(seed=5))
+    started = description.describe_run("tiny", prepared)
     assert (started.model, started.device, started.gpu_uuid) == ("tiny", "cpu", None)
     assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (8, 2, 12)
     assert (started.batch_size, started.data.samples, started.data.real) == (8, 64, False)
@@ -245,4 +245,4 @@ def test_a_loader_of_ones_own_keeps_its_batch_size_in_the_record() -> None:
             pairs = TensorDataset(torch.rand(20, 1, 4, 4), torch.randint(0, 4, (20,)))
             return Data(name="pairs", real=True, train=DataLoader(pairs, batch_size=5))
 
-    assert description.describe_run("tiny", prepare(Loader()), request()).batch_size == 5
+    assert description.describe_run("tiny", prepare(Loader())).batch_size == 5

@@ -14,11 +14,12 @@ Gradients = Mapping[Tensor, Tensor]
 """Gradients by parameter; those that the backward pass did not reach are missing."""
 
 _CHUNK_ELEMENTS = 1 << 20
-"""Elements that are converted to float64 at a time."""
+"""Elements converted to float64 at a time, to keep temporaries small."""
 
 _SUMS = 7
-"""full.full, half.half, full.half, |half - full|^2, nonzero in full, of these zero in half, and full.full of
-what half holds as zero or below float16's smallest normal number."""
+"""The numbers in a layer's row: the dot products full.full, half.half and full.half; |half - full|^2; how
+many elements are not 0 in full, and how many of these are 0 in half; and full.full over the elements that
+half, still scaled, holds as 0 or below float16's smallest normal number."""
 
 _SMALLEST_NORMAL = 2.0**-14
 """Of float16."""
@@ -50,10 +51,10 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
 def layer_sums(
     layers: Sequence[Layer], full: Gradients, half: Gradients, *, loss_scale: float
 ) -> list[Tensor]:
-    """A row of sums for each layer, on its device, for :func:`agreements`.
+    """[_SUMS] float64 for each layer, on its device, for :func:`agreements`; empty if it has no gradient.
 
-    ``half`` are AMP's gradients, multiplied by ``loss_scale``. Sums are float64, so that millions of elements
-    cost no precision. The host waits only for sparse gradients.
+    ``half`` are AMP's gradients, multiplied by ``loss_scale``. float64 keeps sums over millions of elements
+    exact enough. The host waits only for sparse gradients.
     """
     return [_layer_sums(layer, full, half, loss_scale) for layer in layers]
 
@@ -67,13 +68,13 @@ def agreements(
     output_dtypes: Mapping[str, str],
     in_float16: bool = False,
 ) -> tuple[LayerAgreement, ...]:
-    """Compare AMP's gradients in ``half`` with FP32's in ``full`` by their :func:`layer_sums` on the host.
+    """Compare each layer's gradients, AMP's ``half`` with FP32's ``full``, by its :func:`layer_sums`.
 
     ``in_float16``: whether ``half`` was computed in float16, where small gradients underflow.
 
-    If a layer's gradients contain NaN or Inf in either, its cosine and relative error are NaN. If AMP's are
-    all zero and FP32's are not, the cosine is 0. A parameter that has a gradient in only one of them has
-    zeros in the other.
+    The cosine is that of the angle between both gradients, the relative error |half - full| / |full|. Both
+    are NaN if there is NaN or Inf in either. If AMP's gradients are all 0 and FP32's are not, the cosine is
+    0. A parameter with a gradient in only one of them has zeros in the other.
     """
     return tuple(
         _agreement(
@@ -96,7 +97,6 @@ def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor:
-    """[_SUMS] float64 on the device, over all of the layer's gradients; empty if it has none."""
     pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
     sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
     if not sums:
@@ -124,7 +124,7 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
-    """[_SUMS] float64 on the device, chunk by chunk to keep temporaries small."""
+    """[_SUMS] float64 on the device, over two flat gradients."""
     sums = torch.zeros(_SUMS, dtype=torch.float64, device=full.device)
     for full_chunk, half_chunk in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
         f, scaled = full_chunk.double(), half_chunk.double()

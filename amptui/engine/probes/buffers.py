@@ -1,4 +1,4 @@
-"""NaN and Inf in a model's buffers: statistics that a forward pass can spoil, and that no scaler checks."""
+"""NaN and Inf in a model's buffers: a forward pass may put them into statistics, which no scaler checks."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -36,9 +36,9 @@ class BufferWatch:
 
     @torch.no_grad()
     def measure(self) -> Tensor:
-        """One float32 row on the buffers' device, for :meth:`found`: a value for each of ``names``.
+        """[len(names)] float32 on the buffers' device, for :meth:`non_finite`.
 
-        NaN or Inf if the buffer holds one; a finite value has no meaning.
+        A value is NaN or Inf if its buffer holds one; any finite value only says that it does not.
         """
         # Looked up every time: a module may assign a new tensor instead of writing into the old one.
         buffers = [_elements(getattr(module, key, None)) for module, key in self._owners]
@@ -50,7 +50,7 @@ class BufferWatch:
         return torch.stack([torch.zeros(()) if b is None else largest_absolute(b) for b in buffers])
 
     def non_finite(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
-        """All buffers that hold NaN or Inf in a delivered ``row``; None if the row before had them all.
+        """The record of all buffers with NaN or Inf in a delivered ``row``; None if there is no new one.
 
         ``time`` is Unix seconds. NaN comes before Inf; at most ``MAX_NAMES`` are named.
         """

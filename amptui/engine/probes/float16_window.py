@@ -1,7 +1,9 @@
-"""The float16 window: what float16 would flush, round or overflow, in elements by exponent and in squares.
+"""The float16 window: how many gradient elements float16 would flush to 0, hold as subnormals, or overflow.
 
-The bits of a non-negative float32, read as an integer, sort like its values. So one binary search puts an
-element into its bin. There is a bin for each exponent, split where a limit of float16 lies inside it.
+Elements are counted by exponent, and the squares of those that underflow are summed, which says how much of
+the gradient is lost. There is a bin for each exponent, split where a limit of float16 lies inside it. The
+bits of non-negative float32 numbers, read as integers, have the same order as the numbers: one binary search
+among integers finds an element's bin.
 """
 
 import math
@@ -19,22 +21,23 @@ MAX_PARAMETERS = 8
 """Parameters named in one record."""
 
 _MIN_EXPONENT, _MAX_EXPONENT = -60, 40
-"""Exponents counted separately; smaller and larger ones go into the first and last bin."""
+"""Exponents with a bin of their own; smaller and larger ones go into the first and the last."""
 
 _SHOWN_MIN, _SHOWN_MAX = -30, 17
-"""Exponents that a record always has, float16's range and a little more, so that the histogram stays put."""
+"""Exponents that each record has: float16's range and a little more, so that a histogram keeps its place."""
 
 _SEGMENT_ELEMENTS = 1 << 22
-"""Elements counted at once: float32 holds their number exactly, and temporaries take at most 48 MiB."""
+"""Elements counted at once: float32 counts that far exactly, and temporaries take at most 48 MiB."""
 
 _CHUNK_ELEMENTS = 1 << 18
 """The same for large gradients on a CPU, so that temporaries stay in its cache."""
 
 _SMALL_ELEMENTS = 1 << 13
-"""Smaller parameters are counted together; from here on a CPU counts faster by upper halves."""
+"""Smaller parameters are counted together; larger ones on a CPU by their upper halves, which is faster
+then."""
 
 _GROUP_PARAMETERS = 64
-"""Small parameters counted together: their bins fit into the 48 KiB of shared memory of a CUDA block."""
+"""Small parameters counted together: so many bins fit into the 48 KiB of shared memory of a CUDA block."""
 
 
 def _bits(value: float) -> int:
@@ -60,31 +63,32 @@ _EDGES = (
     *sorted({*_WITHIN_EXPONENT, *(_bits(2.0**e) for e in range(_MIN_EXPONENT + 1, _MAX_EXPONENT + 1))}),
     _NONFINITE,
 )
-"""Where the bins begin; before all of these is the bin of zeros."""
+"""Where each bin begins; the bin of zeros comes before the first."""
 
 _BINS = len(_EDGES) + 1
 _FLUSHED = slice(1, _EDGES.index(_KEPT) + 1)
 _SUBNORMAL = slice(_FLUSHED.stop, _EDGES.index(_NORMAL) + 1)
 _OVERFLOWING = slice(_EDGES.index(_OVERFLOWS) + 1, _BINS - 1)
 _EXPONENTS = tuple(max(_MIN_EXPONENT, (edge >> 23) - 127) for edge in _EDGES[:-1])
-"""Of the bins between zeros and non-finite values; float32 has them in its bits 23 to 30, plus 127."""
+"""The exponent of each bin between zeros and non-finite values: float32 stores it, plus 127, in bits 23 to
+30."""
 
 _HALVES = 1 << 15
-"""Upper halves of a non-negative float32."""
+"""How many values the upper 16 bits of a non-negative float32 can have."""
 
 _SUMS = 3
-"""Sums of squares of each segment: of its flushed, its subnormal and all its elements."""
+"""Sums of squares of each segment: of flushed, of subnormal, and of all elements."""
 
 
 _Measured = tuple[list[Tensor], list[Tensor]]
-"""Rows of counts, and rows of norms, of the same segments."""
+"""Counts and norms of the same segments, as lists of tensors."""
 
 
 class Float16WindowProbe:
-    """Counts gradient elements by exponent against float16's range, per parameter.
+    """Counts the gradient elements of each parameter by exponent.
 
-    A row holds the bins of one segment after the other: one for each small parameter, one or more for each
-    large one. Then it has the ``_SUMS`` of each. float64 gradients are rounded to float32 first.
+    A segment is a small parameter, or up to ``_SEGMENT_ELEMENTS`` of a large one. A row holds the bins of all
+    segments, then the ``_SUMS`` of all segments. float64 gradients are rounded to float32 first.
     """
 
     def __init__(self, gradients: GradientProbe) -> None:
@@ -176,7 +180,7 @@ class Float16WindowProbe:
         )
 
     def _by_parameter(self, row: Sequence[float], width: int) -> list[Sequence[float]]:
-        """The sums of each parameter over its segments of ``width`` numbers, in the model's order."""
+        """Sum the segments of each parameter, ``width`` numbers each; in the model's order."""
         sums: list[Sequence[float]] = [()] * len(self._names)
         for number, owner in enumerate(self._owners):
             segment = row[number * width : (number + 1) * width]
@@ -184,7 +188,7 @@ class Float16WindowProbe:
         return [parameter_sums or [0.0] * width for parameter_sums in sums]
 
     def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Measured:
-        """The rows of small parameters, one after the other in one tensor."""
+        """Count small parameters together: their segments follow each other in one tensor."""
         gradients = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
         present = [(number, in_memory_order(g)) for number, g in gradients if g is not None]
         bins, device = len(group) * _BINS, group[0].device
@@ -201,7 +205,7 @@ class Float16WindowProbe:
         return [count_keys(keys, bins)], [_norms_by_bin(bits, keys, len(group))]
 
     def _count_large(self, parameter: nn.Parameter, factor: float) -> _Measured:
-        """The rows of each segment of one parameter; a sparse gradient may fill fewer of them."""
+        """Count the segments of a large parameter; a sparse gradient leaves the last of them empty."""
         gradient = dense_elements(parameter.grad)
         pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
         count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
@@ -223,10 +227,11 @@ class Float16WindowProbe:
 
 
 class _HalfCounter:
-    """Counts large gradients on a CPU by the upper half of each float32, several times faster than a search.
+    """Counts large gradients on a CPU by the upper 16 bits of each float32: much faster than a search.
 
-    The upper 16 bits are the exponent and 7 bits more. Four of these halves have an edge inside, such as an
-    end of float16's range. Only if elements fall into one of them are all elements compared with that edge.
+    These are the exponent and 7 bits of the mantissa: enough for all bins but those that meet at one of the
+    four edges inside an exponent. If elements have the same upper bits as such an edge, all elements are
+    compared with it.
     """
 
     def __init__(self) -> None:
@@ -265,7 +270,8 @@ class _HalfCounter:
 def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
     """[len(sizes) * _SUMS] float32: the norms of the first ``sizes[0]`` elements, of the next, and so on.
 
-    ``bits`` are those of non-negative float32. Six operators; never waits. NaN beside NaN or Inf.
+    ``bits`` are those of non-negative float32 numbers. Where a segment holds NaN or Inf, its norms are NaN.
+    Six operators; never waits.
     """
     magnitudes = bits.view(torch.float32)
     small = magnitudes - torch.threshold(magnitudes, _BELOW_NORMAL, 0.0)
@@ -277,7 +283,7 @@ def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
-    """The same on a CPU, which would take a call for each size, from the bins of all elements."""
+    """:func:`norms_of_each` on a CPU, where a norm per parameter would be slower than sums by bin."""
     squares = bits.view(torch.float32).double().square_()
     by_bin = torch.bincount(keys, weights=squares, minlength=segments * _BINS).view(segments, _BINS)
     flushed, subnormal = by_bin[:, _FLUSHED].sum(1), by_bin[:, _SUBNORMAL].sum(1)
@@ -285,9 +291,9 @@ def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
 
 
 def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) -> tuple[float, float]:
-    """The sums of squares of flushed and of subnormal elements, on a CPU; two tensors are written to.
+    """The sums of squares of flushed and of subnormal elements, on a CPU.
 
-    ``other`` is None if nothing is flushed.
+    Overwrites ``scratch`` and ``other``, which is None if nothing is flushed.
     """
     large = torch.threshold_(scratch.copy_(magnitudes), _BELOW_NORMAL, 0.0)
     small = torch.sub(magnitudes, large, out=scratch)
@@ -300,7 +306,7 @@ def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) ->
 
 
 def count_keys(keys: Tensor, bins: int) -> Tensor:
-    """[bins] float32: how often each number below ``bins`` is among the int32 ``keys``. Never waits."""
+    """[bins] float32: how often each of 0 to ``bins`` - 1 is among the int32 ``keys``. Never waits."""
     if not keys.is_cuda:
         return torch.bincount(keys, minlength=bins).float()
     if torch.are_deterministic_algorithms_enabled():
@@ -329,10 +335,10 @@ def _segments(parameter: nn.Parameter) -> int:
 def _magnitudes(
     values: Tensor, factor: float, scratch: Iterable[Tensor | None] = (None, None, None)
 ) -> Tensor:
-    """[n] int32: ``|values * factor|`` as the bits of a float32; ``scratch`` holds three tensors of [n].
+    """[n] int32: the bits of ``|values * factor|`` as float32; ``scratch`` holds three tensors of [n].
 
-    An element is zero, or not finite, only if it was so before the product: a product beyond float32's range
-    becomes the smallest or largest float32.
+    A product that leaves float32's range becomes the smallest or largest float32, so that only elements that
+    were 0, NaN or Inf before are counted as such.
     """
     product, own, least = scratch
     if factor == 1.0:
@@ -367,7 +373,7 @@ def _worst(parameters: Iterable[ParameterWindow]) -> tuple[ParameterWindow, ...]
 
 
 def _lost(parameter: ParameterWindow) -> float:
-    """The part of a parameter's sum of squares that underflows, in thousandths of one."""
+    """The part of a parameter's squares that underflows, from 0 to 1, rounded to thousandths."""
     if parameter.squares is None:
         return 0.0
     if not parameter.squares:
@@ -377,7 +383,7 @@ def _lost(parameter: ParameterWindow) -> float:
 
 
 def _by_exponent(counts: Sequence[float]) -> tuple[int, tuple[int, ...]]:
-    """The first exponent and the counts from there on, without empty ends beyond those always shown."""
+    """The first exponent with a count, at most ``_SHOWN_MIN``, and the counts from there to the last one."""
     count_by_exponent = dict.fromkeys(range(_MIN_EXPONENT, _MAX_EXPONENT + 1), 0)
     for exponent, count in zip(_EXPONENTS, counts[1:-1], strict=True):
         count_by_exponent[exponent] += int(count)

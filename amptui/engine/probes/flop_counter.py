@@ -21,10 +21,10 @@ from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import FlopsCounted, UnalignedProduct
 
 MAX_PRODUCTS = 3
-"""Products named in one record; the others are summed."""
+"""Unaligned products that one record names; all count in its sum."""
 
 MAX_NAMES = 8
-"""Operators without a formula that are named: one of them makes the count a lower bound."""
+"""How many operators without a formula one record names."""
 
 ALIGNMENT = 8
 """Tensor Cores take float16 and bfloat16 in pieces of 16 bytes. Source: NVIDIA, cuBLAS documentation, "Tensor
@@ -35,16 +35,17 @@ _HALF = frozenset({"float16", "bfloat16"})
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts what runs in this thread, and in those that autograd starts for it, by ``flop_formulas``.
+    """Counts the operations of this thread, and of those that autograd starts for it, by ``flop_formulas``.
 
-    A multiplication and an addition count as two operations. Only matrix products, convolutions and attention
-    count at all, as in ``torch.utils.flop_counter``. That one takes some operators apart on the way: here all
-    run as they would have run, so a real step can be counted. An operator without a formula that is not known
-    to be free (``is_free``) makes the count a lower bound. Of a DTensor this rank's part counts. ``model``
-    names the layers.
+    A multiplication and an addition are two operations. As in ``torch.utils.flop_counter``, only matrix
+    products, convolutions and attention count. Unlike there, no operator is decomposed on the way: all run as
+    they would have run, so a real step can be counted. An operator that has no formula and is not known to be
+    free (``is_free``) makes the count a lower bound. Of a DTensor only this rank's part counts. ``model``
+    gives the layers their names.
 
-    Code from ``torch.compile`` runs eagerly meanwhile. Recomputed activations count each time. A kernel that
-    is started past torch is noticed if an autograd function starts it.
+    Code from ``torch.compile`` runs eagerly meanwhile. Activations that are recomputed count each time.
+    Kernels that are launched past torch are not counted; if an autograd function launches them, the count is
+    a lower bound.
     """
 
     supports_higher_order_operators = True
@@ -52,7 +53,7 @@ class FlopCounter(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.paused = False
-        """Whether what runs now does not belong to the step."""
+        """Whether to count nothing now, as what runs does not belong to the step."""
         self._formulas = flop_formulas()
         self._names = _names_by_shape(model)
         self._tf32 = Tf32Flags.current()
@@ -88,7 +89,7 @@ class FlopCounter(TorchDispatchMode):
         return result
 
     def counted(self, *, step: int, precision: str) -> FlopsCounted:
-        """All of it."""
+        """The record of all that was counted."""
         flops_by_type, nchw_flops = Counter[str](), 0
         for number_type, flops, is_nchw in self._counted:
             flops_by_type[number_type] += flops

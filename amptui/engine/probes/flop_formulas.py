@@ -1,7 +1,11 @@
-"""Holds the formulas of an operator's floating-point operations: torch's, and ours where it has none or errs.
+"""Formulas for an operator's floating-point operations, torch's and ours; and the operators that need none.
 
 A multiplication and an addition count as two. A formula takes the operator's arguments and, as ``out_val``,
 its result.
+
+FLOPs are customarily those of matrix products, convolutions and attention. So an operator without a formula
+either computes a bounded number of operations per element, or moves elements, and is free; or it is unknown,
+and makes the count a lower bound. Nothing is free because it is not known to be expensive.
 """
 
 import logging
@@ -18,7 +22,7 @@ Formula = Callable[..., int]
 
 
 def flop_formulas() -> Mapping[Any, Formula]:
-    """By operator, all overloads alike."""
+    """The formula of each operator that has one; its overloads share it."""
     ours = {getattr(torch.ops.aten, name, None): formula for name, formula in _OURS.items()}
     return {**_formulas_of_torch(), **{packet: formula for packet, formula in ours.items() if packet}}
 

@@ -1,4 +1,4 @@
-"""Decides which steps' operations are counted: one of each precision and input shape, a warm-up step."""
+"""Decides in which steps operations are counted: one warm-up step for each precision and input shape."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,14 +13,16 @@ from amptui.engine.probes.operators import tensors_in
 from amptui.records.findings import FlopsCounted
 
 MAX_SHAPES = 4
-"""Counts of steps of one size in one precision: if so many agree, it is not the input that varies."""
+"""How many shapes of one size and precision are counted: if all come to the same operations, others will
+too."""
 
 MAX_SIZES = 4
-"""Sizes of steps that are counted in one precision; most runs have a full step and an epoch's last one."""
+"""How many sizes of steps are counted in one precision; most runs have two, a full step and an epoch's
+last."""
 
 
 class StepInputs(NamedTuple):
-    """The batches of one step, as far as its number of operations depends on them."""
+    """What the number of a step's operations depends on."""
 
     samples: int
     batches: int
@@ -29,7 +31,7 @@ class StepInputs(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """What is known of every step: samples and batches."""
+        """Samples and batches: what every step records."""
         return self.samples, self.batches
 
 
@@ -45,10 +47,10 @@ def shapes_in(nest: object) -> tuple[tuple[int, ...], ...]:
 
 
 class FlopSchedule:
-    """Remembers which inputs were counted, and notices that others of the same size have other shapes.
+    """Remembers the counted inputs, and whether one count can stand for all steps of its size.
 
-    A count stands for the steps of its size. If two steps of one size and precision come to different numbers
-    of operations, or a step after warm-up has a shape that was not counted, no count does.
+    It cannot if two steps of one size and precision come to different numbers of operations, or if a step
+    after the warm-up has a shape that was not counted.
     """
 
     def __init__(self, model: nn.Module, emit: Callable[[FlopsCounted], object]) -> None:
@@ -83,7 +85,7 @@ class FlopSchedule:
         self._emit(self._newest)
 
     def check(self, step: int, inputs: StepInputs) -> None:
-        """Look at a step that is not counted."""
+        """Check the inputs of a step that is not counted."""
         shapes = {counted.shapes for _, counted in self._flops if counted.size == inputs.size}
         if self._vary or self._newest is None or not 0 < len(shapes) < MAX_SHAPES or inputs.shapes in shapes:
             return

@@ -1,8 +1,8 @@
-"""Measures gradients in about one pass: norm, largest absolute value, and which of them hold NaN or Inf.
+"""The norm of all gradients, their largest absolute value, and which of them hold NaN or Inf.
 
-On CUDA two fused kernels give the L2 norm and the largest absolute value of every gradient; the host finds
-NaN and Inf later, in the row it receives. On a CPU one pass over all gradients together is cheaper; each
-gradient is measured only if that pass finds NaN or Inf.
+On CUDA two fused kernels compute the L2 norm and the largest absolute value of every gradient, and the host
+finds NaN and Inf in the row that it receives later. On a CPU one pass over all gradients together is cheaper;
+they are measured one by one only if that pass finds NaN or Inf.
 """
 
 import math
@@ -19,11 +19,12 @@ MAX_NAMES = 8
 """Parameters named in one record; the rest are only counted."""
 
 SMALL_ELEMENTS = 1 << 15
-"""A CPU concatenates smaller gradients first. Two calls for one tensor take 4.5 us; copying it takes 0.4 us
-at 256 elements and 4 us at 32,768, where torch also begins to use more threads."""
+"""Smaller gradients are concatenated on a CPU. Two calls for one tensor take 4.5 us; copying it takes 0.4 us
+at 256 elements and 4 us at 32,768, from where on torch uses several threads."""
 
 _CHUNK_ELEMENTS = 1 << 20
-"""A float32 dot product of 15 million normal values was off by 1e-4, in chunks of a million by 1e-6."""
+"""Elements in one float32 dot product: of 15 million normal values at once it was off by 1e-4, in chunks of a
+million by 1e-6 (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,16 @@ class GradientHealth:
 
 
 class GradientProbe:
-    """Measures the gradients of one model's parameters.
+    """Measures the gradients of the parameters of ``model`` that are trained.
 
-    A row is the L2 norm of all gradients, then largest absolute values: one per parameter, or on a CPU, if
-    all are finite, one for all. A value beyond float32's range counts as Inf.
+    A row holds the L2 norm of all gradients, then one largest absolute value per parameter, in the model's
+    order; on a CPU, if all gradients are finite, a single one for all of them. A value beyond float32's range
+    counts as Inf.
     """
 
     together: ClassVar[bool] = False
-    """Whether several processes, each with a part of the gradients, have to measure in the same steps."""
+    """Whether each process has only a part of the gradients, so that all have to measure in the same
+    steps."""
 
     def __init__(self, model: nn.Module) -> None:
         parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -77,11 +80,11 @@ class GradientProbe:
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def sum_of_counts(self, count: Callable[[], Tensor], length: int) -> Tensor:  # noqa: ARG002
-        """What ``count`` returns, ``length`` numbers, summed over all processes that have gradients."""
+        """[length] what ``count`` returns, summed over all processes that have a part of the gradients."""
         return count()
 
     def largest_anywhere(self, largest: Tensor) -> Tensor:
-        """[n] ``largest`` values, each the largest of all processes that have a part of it."""
+        """[n] each of the ``largest`` values as the largest over all processes."""
         return largest
 
     def health(self, row: Sequence[float], scale: float) -> GradientHealth:
@@ -98,14 +101,14 @@ class GradientProbe:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether this process holds only a part of the parameters: a norm of all takes collectives."""
+    """Whether this process holds only a part of the parameters (FSDP): their norm needs collectives."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return True
     return any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this process has of a DTensor, which may be nothing; another tensor itself. Gathers nothing."""
+    """The part of a DTensor that is here, which may be empty; any other tensor as it is. No communication."""
     if type(tensor) is Tensor or not hasattr(tensor, "to_local"):
         return tensor
     part: Tensor = tensor.to_local()
@@ -166,7 +169,7 @@ def largest_absolute(tensor: Tensor) -> Tensor:
 
 
 def together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """``tensors`` on one device, for models that are spread over several."""
+    """``tensors`` on one device: a model may be spread over several."""
     return [tensor if tensor.device == device else tensor.to(device, non_blocking=True) for tensor in tensors]
 
 
@@ -224,5 +227,5 @@ def _largest(gradient: Tensor) -> float:
 
 
 def _widened(values: Tensor) -> Tensor:
-    """Half precision as float32, which can hold the sum of squares."""
+    """Half precision as float32, which can hold a sum of squares."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

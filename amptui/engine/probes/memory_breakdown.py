@@ -29,7 +29,7 @@ def break_down(
     peak_allocated_bytes: int | None,
     loss: Tensor | None = None,
 ) -> MemoryBreakdown:
-    """Sizes of what a step of ``precision`` keeps on the model's device; waits for no device.
+    """The bytes that a step of ``precision`` keeps on the model's device, by kind and dtype; never waits.
 
     Call it after an optimizer step, while its gradients still exist. Each storage counts once: tied
     parameters and views cost nothing, and a small view of a large storage counts all of it. Weights are the

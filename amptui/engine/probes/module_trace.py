@@ -26,14 +26,14 @@ from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import ModuleRange, ModulesTraced
 
 MAX_NEAREST = 8
-"""Modules that one record names as nearest to an overflow."""
+"""How many modules one record names as closest to an overflow."""
 
 _Way = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Measured:
-    """One output or gradient."""
+    """One measured output, or the gradient of one."""
 
     name: str
     kind: str
@@ -45,18 +45,18 @@ class _Measured:
 class ModuleTrace:
     """Hooks on every module for one step: the largest absolute value of each output and of its gradient.
 
-    A context manager, used once, for the forward and backward pass of a step. Losses and gradients stay
-    bit for bit the same. If a container returns the tensor of its last child, only the child is named; a
+    A context manager, used once, around the forward and backward pass of a step. It changes no loss and no
+    gradient, not by a bit. If a container returns the tensor of its last child, only the child is named; a
     tensor that was modified in place counts as a new output. Every call of a module counts, also the second
-    run of a checkpointed one. Gradients are as backward left them: scaled if the loss was scaled.
+    one of a checkpointed module. Gradients are measured as backward left them: scaled if the loss was scaled.
 
-    Compiled models run eagerly meanwhile, because compiled code hides its modules. Not seen are calls that
-    bypass ``__call__``; outputs that are sparse, nested, or outside tuples, lists and mappings; code in
-    TorchScript or under transforms of ``torch.func``; and the gradients of weights, which
+    Compiled models run eagerly meanwhile, because compiled code does not call its modules. The trace does not
+    see calls that bypass ``__call__``; outputs that are sparse, nested, or outside tuples, lists and
+    mappings; code in TorchScript or under transforms of ``torch.func``; and the gradients of weights, which
     :class:`~amptui.engine.probes.gradients.GradientProbe` measures.
 
-    If weights were not finite before the step, no module is named: see
-    :class:`~amptui.engine.probes.module_trace.LostWeights`, also on ``infinite_at_start``.
+    If weights were not finite before the step, no module is named: see :class:`LostWeights`, also on
+    ``infinite_at_start``.
     """
 
     def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
@@ -198,11 +198,12 @@ def _nearest(ranges: Sequence[ModuleRange]) -> tuple[ModuleRange, ...]:
 
 
 class LostWeights:
-    """The largest absolute value of each parameter and buffer; nothing here waits for the device.
+    """Which parameters and buffers held NaN or Inf before a traced step: then no module is to blame for it.
 
-    Buffers are measured before the forward pass, which updates BatchNorm's statistics, and parameters after
-    the backward pass, when those with a gradient are known. ``infinite_at_start`` names what held Inf from
-    the start, as an attention mask does: its Inf is not lost. NaN always is.
+    Measures the largest absolute value of each; never waits for the device. Buffers are measured before the
+    forward pass, which updates BatchNorm's statistics; parameters after the backward pass, when it is known
+    which have a gradient. ``infinite_at_start`` names those that held Inf from the start, as an attention
+    mask does: their Inf is meant to be there. NaN never is.
     """
 
     def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
@@ -227,11 +228,11 @@ class LostWeights:
         return together([*self._parameters.values(), *self._buffers.values()], device)
 
     def lost(self, largest: Sequence[float], module: str) -> list[str]:
-        """What was not finite before the step, from the delivered ``values``, parameters first.
+        """What was not finite before the step, by the delivered ``values``: names, parameters first.
 
-        That is any parameter that the loss depends on, and any parameter or buffer of ``module`` itself, the
-        first with a non-finite output or gradient. A parameter elsewhere without a gradient may never have
-        been initialized, and BatchNorm's training mode does not read its statistics.
+        Only parameters with a gradient count, and everything that ``module`` itself owns, the first one with
+        a non-finite output or gradient. Elsewhere a parameter without a gradient may never have been
+        initialized, and BatchNorm in training does not read its statistics.
         """
         return [
             name
@@ -259,7 +260,7 @@ def _largest_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _largest(tensor: Tensor) -> Tensor | None:
-    """What this process has of it; None for what holds no numbers that can be measured."""
+    """The largest absolute value of this process's part; None if it has nothing that can be measured."""
     if is_lazy(tensor) or tensor.is_meta or not is_measurable(tensor):
         return None
     if dense_elements(tensor.detach()) is None:

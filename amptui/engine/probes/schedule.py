@@ -1,6 +1,6 @@
-"""Measurements beside the step, each within a budget: float16 window, module traces, buffers, unsafe code.
+"""When to measure the float16 window, module traces, buffers and FLOPs, each within its budget.
 
-None waits for the device: their numbers arrive a few steps later, through a readback of their own.
+No measurement waits for the device: its numbers arrive a few steps later, through a readback of their own.
 """
 
 import time
@@ -29,13 +29,13 @@ from amptui.records.findings import ModulesTraced, is_old
 from amptui.records.run import Note, Record
 
 TRACE_STEPS = 3
-"""Steps that are traced in a row, fewer if a non-finite module is found."""
+"""Steps that are traced in a row; fewer if one of them shows where NaN or Inf starts."""
 
 TRACE_GAP_STEPS = 200
-"""Steps before persistent trouble is traced again."""
+"""Steps between automatic traces while trouble lasts."""
 
 BUFFERS_GAP_STEPS = 20
-"""Steps before persistent trouble lets the buffers be checked again."""
+"""Steps between extra checks of the buffers while trouble lasts."""
 
 _CAPACITY = 8
 
@@ -49,14 +49,14 @@ _UNSAFE_LOSS = (
 
 @contextmanager
 def unsafe_loss_calls() -> Iterator[list[str]]:
-    """Notices calls of ``binary_cross_entropy``, the one function that CUDA's autocast rejects.
+    """Watch for ``binary_cross_entropy``, the one function that CUDA's autocast rejects, for one step.
 
-    For one step; the list gets one sentence. Calls within ``torch.autocast(enabled=False)`` are
-    safe and do not count; calls in TorchScript are not seen. Results do not change.
+    If it is called, one sentence is put into the list. A call within ``torch.autocast(enabled=False)`` is
+    safe and does not count; calls in TorchScript are not seen. Results do not change.
 
-    Meanwhile the function that ``functional.binary_cross_entropy`` and ``nn.BCELoss`` call is replaced, for
-    all threads. A TorchFunctionMode would do, but torch.compile compiles anew for each set of modes: compiled
-    models would be compiled again in the second step.
+    The function that ``functional.binary_cross_entropy`` and ``nn.BCELoss`` call is replaced meanwhile, for
+    all threads. A TorchFunctionMode would be cleaner, but torch.compile compiles for each set of modes:
+    compiled models would be compiled again in the second step.
     """
     notes: list[str] = []
     original = torch._C._nn.binary_cross_entropy
@@ -76,7 +76,7 @@ def unsafe_loss_calls() -> Iterator[list[str]]:
 
 
 def _is_autocast_disabled(device_type: str) -> bool:
-    """Whether this runs within ``autocast(enabled=False)``, with or without an autocast around it."""
+    """Whether the innermost autocast context here, if there is any, is disabled."""
     # torch has no function that only reads the nesting.
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
@@ -84,12 +84,12 @@ def _is_autocast_disabled(device_type: str) -> bool:
 
 
 Answer = Callable[[str], object]
-"""Called once for somebody who asked, with the reason if there is no result."""
+"""Answers a request once: takes "" when the result was emitted, else why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NewestWindow:
-    """When and of what the newest float16 window was measured."""
+    """What the newest float16 window was measured in."""
 
     step: int
     seconds: float
@@ -99,7 +99,7 @@ class _NewestWindow:
 
 @dataclass(slots=True)
 class _TracedSteps:
-    """A few traced steps in a row, until something is found."""
+    """Up to ``TRACE_STEPS`` traced steps in a row, and the best of their traces."""
 
     answers: list[Answer]
     steps_left: int = TRACE_STEPS
@@ -112,20 +112,20 @@ class _TracedSteps:
         return self.steps_left > 0 and not self.over
 
     def add(self, trace: ModulesTraced | None, *, last: bool) -> ModulesTraced | None:
-        """Add one step's trace (None: it was lost); the result, once there is one."""
+        """Add one step's trace (None if it was lost); return the best once no more are needed."""
         if trace is not None and (self.best is None or _rank(trace) > _rank(self.best)):
             self.best = trace
         self.over = last or (self.best is not None and _is_conclusive(self.best))
         return self.best if self.over else None
 
     def end(self, trouble: str) -> None:
-        """Answer everybody: with ``trouble``, or "" if the result was reported."""
+        """Answer all requests: with ``trouble``, or "" if the result was emitted."""
         self.over = True
         _answer(self.answers, trouble)
 
 
 class Probes:
-    """Decides when to measure, and emits the results; used by the trainer's thread."""
+    """Decides when to measure, measures, and emits the results; used by the thread that trains."""
 
     def __init__(self, trained: Trained, gradients: GradientProbe, emit: Callable[[Record], object]) -> None:
         self._model = trained.model
@@ -139,7 +139,7 @@ class Probes:
         self._window_cadence = Cadence(WINDOW_BUDGET, free=1)
         self._newest_window: _NewestWindow | None = None
         self._window_answers: list[Answer] = []
-        """Of those who asked for a window that was not measured yet."""
+        """For the requests of a window that was not measured yet."""
         self._window_is_old = False
         self._infinite_at_start = infinite_names(trained.model)
         self._buffers = BufferWatch(trained.model, self._infinite_at_start)
@@ -150,7 +150,7 @@ class Probes:
         self._trace_trouble_step = -TRACE_GAP_STEPS
 
     def take_over(self, before: "Probes") -> None:
-        """Answer what ``before`` was asked for, whose model another one has replaced."""
+        """Take over the open requests of ``before``, the probes of the model that was trained until now."""
         if before._device == self._device:
             self._readback = before._readback  # what was measured may still arrive
         else:
@@ -162,11 +162,11 @@ class Probes:
                 self.arm_trace(answer)
 
     def arm_window(self, answer: Answer) -> None:
-        """Measure the float16 window in the next step, whatever it costs; ``answer`` gets "" or why not."""
+        """Measure the float16 window in the next step, whatever the budget; ``answer`` gets "" or why not."""
         self._window_answers.append(answer)
 
     def check_age(self, step: int, precision: str, scale: float) -> None:
-        """Note whether the newest window is out of date for the step after ``step``."""
+        """Note whether the newest window is out of date for the step after ``step``, by ``is_old``."""
         newest = self._newest_window
         self._window_is_old = newest is not None and (
             newest.precision != precision or is_old(newest.step, newest.scale, now=step, scale_now=scale)
@@ -187,7 +187,7 @@ class Probes:
 
     @contextmanager
     def around_step(self, step: int, precision: Precision, inputs: StepInputs | None) -> Iterator[None]:
-        """The context of a step's forward and backward pass; in nearly all steps it does nothing.
+        """The context of a step's forward and backward pass: traces modules and counts FLOPs where due.
 
         ``inputs`` are those of a warm-up step; None for other steps.
         """
@@ -221,9 +221,9 @@ class Probes:
 
     @property
     def window_is_due(self) -> bool:
-        """Whether it is time for another float16 window: somebody asked, or the budget has room.
+        """Whether it is time for another float16 window: one was requested, or the budget allows it.
 
-        For one that is out of date the budget lends what it has not earned yet.
+        To replace one that is out of date, the budget may be overdrawn once.
         """
         cadence = self._window_cadence
         is_urgent = self._window_is_old and cadence.may_borrow
@@ -232,10 +232,11 @@ class Probes:
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
     ) -> None:
-        """Measure gradients, as backward left them, and buffers if they are due.
+        """Measure the float16 window of the gradients, as backward left them, and the buffers, where due.
 
-        ``assumed_scale`` is the loss scale that ``fp16`` would start with, for steps in other precisions.
-        ``window``: whether all ranks measure the float16 window now; None if it is measured when it is due.
+        ``assumed_scale``: the loss scale that ``fp16`` would start with, for steps in other precisions.
+        ``window``: whether all ranks have agreed to measure the window now; None to measure it when it is due
+        here.
         """
         if self.window_is_due if window is None else window:
             answers, self._window_answers = self._window_answers, []
@@ -249,7 +250,7 @@ class Probes:
     def suppress_errors(
         self, what: str, *, failed: Callable[[str], object] = lambda _why: None
     ) -> Iterator[None]:
-        """Turn an error, such as a lack of memory, into a warning, once per ``what``; the run goes on."""
+        """Turn an error, a lack of memory for example, into one warning per ``what``; the run goes on."""
         try:
             yield
         except Exception as error:  # a tensor subclass may raise anything; the run must go on
@@ -262,10 +263,10 @@ class Probes:
                 self._emit(Note(time=time.time(), severity="warning", text=f"no {what}: {why}"))
 
     def between_steps(self, step: int, *, trouble_step: int, unexplained_step: int) -> None:
-        """Deliver what has arrived, and measure more after trouble.
+        """Deliver the numbers that have arrived; after trouble check the buffers and start a trace.
 
-        ``trouble_step`` is the newest step with a non-finite value, ``unexplained_step`` the newest whose
-        trouble is not the scaler's usual search for its scale; 0 if there is none.
+        ``trouble_step`` is the newest step with a NaN or Inf, ``unexplained_step`` the newest whose NaN or
+        Inf is not just the scaler's search for its scale; 0 if there is none.
         """
         self._readback.drain()
         if not self._enabled:
@@ -325,7 +326,7 @@ class Probes:
     def _since_last_window(
         self, step: int, precision: Precision, scale: float
     ) -> tuple[int | None, float | None]:
-        """Steps and seconds since the previous window; remembers this one."""
+        """Steps and seconds from the previous window to this one, which is remembered; None for the first."""
         before, now = self._newest_window, time.perf_counter()
         self._newest_window = _NewestWindow(step, now, precision.name, scale)
         self._window_is_old = False
@@ -393,10 +394,10 @@ def _answer(answers: list[Answer], trouble: str) -> None:
 
 
 def _rank(trace: ModulesTraced) -> tuple[bool, float]:
-    """Orders traces: something non-finite first, then by the largest finite value."""
+    """Sorts traces: one with NaN or Inf is above all others, which compare by their largest value."""
     return _is_conclusive(trace), trace.nearest[0].largest if trace.nearest else 0.0
 
 
 def _is_conclusive(trace: ModulesTraced) -> bool:
-    """Whether another step's trace would tell no more."""
+    """Whether it shows where NaN or Inf starts, so that no other step needs to be traced."""
     return trace.first is not None or trace.lost_count > 0

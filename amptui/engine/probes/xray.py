@@ -1,4 +1,4 @@
-"""The X-ray: one batch in FP32 and in AMP from the same weights and random state; applies neither."""
+"""The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither."""
 
 import copy
 import time
