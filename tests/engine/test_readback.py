@@ -150,13 +150,13 @@ def test_a_full_ring_drops_rows_instead_of_waiting(ring: CudaReadback) -> None:
     delivered = Delivered()
     ring.push([value(0)], into(delivered), timed=True)
     ring.flush()  # the pinned rows are there
-    done = torch.cuda.Event()
+    event = torch.cuda.Event()
     torch.cuda._sleep(A_SECOND_IN_CYCLES)
-    done.record()
+    event.record()
     for number in range(1, 21):
         ring.push([value(number)], into(delivered), timed=True)
         ring.drain()
-    assert not done.query(), "the host waited for the device"
+    assert not event.query(), "the host waited for the device"
     ring.flush()
     assert [row for row, _ in delivered] == [
         *[[float(i)] * 3 for i in range(8)],

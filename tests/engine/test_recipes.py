@@ -160,7 +160,7 @@ def test_the_device_s_schedule_is_the_host_s(kind: str, monkeypatch: pytest.Monk
     schedule, scaler = followed(optimizer, scheduler), torch.amp.GradScaler("cpu", init_scale=2.0)
     _, expected_optimizer, expected = build()
     generator = torch.Generator().manual_seed(1)
-    used, wanted, asked = [], [], None
+    used, wanted, requested = [], [], None
     for step in range(300):
         spoilt = torch.rand((), generator=generator).item() < 0.3
         scaler.scale(model(torch.full((1, 3), torch.inf if spoilt else 1.0)).sum()).backward()
@@ -176,11 +176,11 @@ def test_the_device_s_schedule_is_the_host_s(kind: str, monkeypatch: pytest.Monk
         if not spoilt:
             expected_optimizer.step()
             expected.step()
-        if asked is not None and step % 3 == 0:
-            schedule.refill(asked)
-            asked = None
-        elif asked is None and (tensor := schedule.request_applied()) is not None and step < 200:
-            asked = tensor.item()
+        if requested is not None and step % 3 == 0:
+            schedule.refill(requested)
+            requested = None
+        elif requested is None and (tensor := schedule.request_applied()) is not None and step < 200:
+            requested = tensor.item()
     assert schedule.follows_on_device
     assert torch.allclose(torch.tensor(used), torch.tensor(wanted), rtol=1e-6, atol=0.0)
     state = schedule.state_dict()
@@ -293,7 +293,7 @@ def test_validation_within_an_epoch_and_of_a_few_batches() -> None:
     ]
     assert {record.validation.samples for record in log.of(Validated)} == {16}
     ends = [record.validation for record in log.of(EpochFinished)]
-    assert [each.samples for each in ends if each is not None] == [16, 16]
+    assert [end.samples for end in ends if end is not None] == [16, 16]
 
 
 def test_an_epoch_s_end_has_one_validation() -> None:
@@ -311,8 +311,10 @@ def test_a_resumed_run_validates_after_the_same_steps_and_only_once(cut: int, tm
     first.watch = stopping(control, cut)
     train(prepare(Tiny(), **options), first, control, checkpoints=tmp_path)
     resume(prepare(Tiny(), **options), tmp_path, second)
-    found = [(record.step, record.validation) for log in (first, second) for record in log.of(Validated)]
-    assert found == [(record.step, record.validation) for record in whole.of(Validated)]
+    validations = [
+        (record.step, record.validation) for log in (first, second) for record in log.of(Validated)
+    ]
+    assert validations == [(record.step, record.validation) for record in whole.of(Validated)]
 
 
 def test_switches_and_a_schedule(tmp_path: Path) -> None:

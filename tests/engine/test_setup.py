@@ -36,8 +36,8 @@ limits = st.none() | st.integers(1, 50)
 def test_a_run_is_as_long_as_its_tightest_limit(
     asked_epochs: int | None, steps: int | None, default_epochs: int, steps_per_epoch: int
 ) -> None:
-    asked = request(epochs=asked_epochs, steps=steps)
-    schedule = setup.schedule_for(asked, asked_epochs or default_epochs, steps_per_epoch)
+    train_request = request(epochs=asked_epochs, steps=steps)
+    schedule = setup.schedule_for(train_request, asked_epochs or default_epochs, steps_per_epoch)
     if steps is None:
         expected = (asked_epochs or default_epochs) * steps_per_epoch
     elif asked_epochs is None:
@@ -56,8 +56,8 @@ def test_a_run_is_as_long_as_its_tightest_limit(
 def test_data_without_a_length_end_by_epochs_or_steps(
     asked_epochs: int | None, steps: int | None, default_epochs: int
 ) -> None:
-    asked = request(epochs=asked_epochs, steps=steps)
-    schedule = setup.schedule_for(asked, asked_epochs or default_epochs, None)
+    train_request = request(epochs=asked_epochs, steps=steps)
+    schedule = setup.schedule_for(train_request, asked_epochs or default_epochs, None)
     assert schedule.steps == steps
     assert schedule.steps_per_epoch is None
     # Epochs may have one step only: enough of them for all steps, unless epochs limit the run.
@@ -104,9 +104,9 @@ def test_an_option_of_its_own_outweighs_set_and_a_cpu_s_default_outweighs_nothin
     class Heavy(Tiny):
         cpu_batch_size = 4
 
-    asked = request(epochs=3, learning_rate=0.5, settings={"epochs": "9", "width": "8"})
-    found = setup.experiment_settings(Heavy, asked, CPU)
-    assert found == {"epochs": "3", "width": "8", "learning_rate": "0.5", "batch_size": "4"}
+    train_request = request(epochs=3, learning_rate=0.5, settings={"epochs": "9", "width": "8"})
+    settings = setup.experiment_settings(Heavy, train_request, CPU)
+    assert settings == {"epochs": "3", "width": "8", "learning_rate": "0.5", "batch_size": "4"}
     assert setup.experiment_settings(Heavy, request(batch_size=2), CPU)["batch_size"] == "2"
     assert setup.experiment_settings(Heavy, request(settings={"batch_size": "3"}), CPU)["batch_size"] == "3"
     assert "batch_size" not in setup.experiment_settings(Heavy, request(), torch.device("cuda"))

@@ -56,8 +56,8 @@ def test_steps_are_counted_from_one_without_a_gap_and_epochs_too() -> None:
 def test_training_lowers_the_loss() -> None:
     log = Log()
     train(prepare(Tiny(epochs=20)), log)
-    found = [loss for loss in losses(log) if loss is not None]
-    assert sum(found[-8:]) < 0.5 * sum(found[:8])
+    finite_losses = [loss for loss in losses(log) if loss is not None]
+    assert sum(finite_losses[-8:]) < 0.5 * sum(finite_losses[:8])
 
 
 def test_steps_alone_run_as_many_epochs_as_it_takes() -> None:
@@ -172,11 +172,11 @@ def test_pausing_stops_the_steps_until_it_ends_and_a_switch_meanwhile_counts() -
     thread = threading.Thread(target=train, args=(prepare(Tiny()), log, control))
     thread.start()
     assert paused.wait(60)
-    seen = len(losses(log))
+    delivered = len(losses(log))
     control.ask(PrecisionRequest("bf16"))
     thread.join(60)
     assert not thread.is_alive()
-    assert seen == 4
+    assert delivered == 4
     assert [record.paused for record in log.of(PauseChanged)] == [True, False]
     assert [record.precision for record in log.of(StepRecord)] == ["fp32"] * 4 + ["bf16"] * 12
 

@@ -113,9 +113,9 @@ def test_nan_is_told_with_the_names_of_the_gradients() -> None:
     log = Log()
     with pytest.raises(ExperimentError, match="the loss has been nan since step 3"):
         train(prepared, log)
-    found = log.of(NonFinite)
-    assert (found[0].step, found[0].what, found[0].kind) == (3, "loss", "nan")
-    gradients = next(record for record in found if record.what == "gradient")
+    nonfinite = log.of(NonFinite)
+    assert (nonfinite[0].step, nonfinite[0].what, nonfinite[0].kind) == (3, "loss", "nan")
+    gradients = next(record for record in nonfinite if record.what == "gradient")
     assert gradients.step in (3, 4)  # at once if that step's gradients were measured anyhow
     assert gradients.kind == "nan"
     assert set(gradients.names) <= set(dict(prepared.model.named_parameters()))

@@ -41,9 +41,9 @@ HEAD = "import amptui\nfrom amptui import Experiment\nfrom torch import nn\n"
     ],
 )
 def test_options_of_a_class_in_one_file(source: str, own: dict[str, Any], tmp_path: Path) -> None:
-    found = declared(source, tmp_path)
-    assert found is not None
-    name, types = found
+    options_declared = declared(source, tmp_path)
+    assert options_declared is not None
+    name, types = options_declared
     assert name == "A"
     assert {option: kind for option, kind in types.items() if option not in BASE} == own
     assert list(types)[: len(BASE)] == BASE

@@ -53,11 +53,11 @@ def test_batch_norm_s_statistics_are_poisoned_by_an_overflow_whose_step_the_scal
     before = [p.detach().clone() for p in model.parameters()]
     scaled_step(model, torch.full((8, 4), 6e4))
     assert all(map(torch.equal, before, model.parameters()))
-    found = look(watch)
-    assert found is not None
-    assert (found.what, found.time, found.step, found.count) == ("buffer", 1.5, 7, 2)
-    assert set(found.names) == {"1.running_mean", "1.running_var"}
-    assert found.kind == found.kinds[0] == "nan"
+    bad_buffers = look(watch)
+    assert bad_buffers is not None
+    assert (bad_buffers.what, bad_buffers.time, bad_buffers.step, bad_buffers.count) == ("buffer", 1.5, 7, 2)
+    assert set(bad_buffers.names) == {"1.running_mean", "1.running_var"}
+    assert bad_buffers.kind == bad_buffers.kinds[0] == "nan"
     assert not torch.isfinite(model.get_buffer("1.running_var")).all()
 
 
@@ -99,9 +99,9 @@ def test_inf_in_a_mask_is_ignored_but_nan_is_not() -> None:
     mask[0, 0] = math.inf
     assert look(watch) is None
     mask[0, 0] = math.nan
-    found = look(watch)
-    assert found is not None
-    assert (found.names, found.kind) == (("mask",), "nan")
+    bad_buffers = look(watch)
+    assert bad_buffers is not None
+    assert (bad_buffers.names, bad_buffers.kind) == (("mask",), "nan")
 
 
 def test_nan_from_a_checkpoint_is_reported() -> None:
@@ -119,17 +119,17 @@ def test_all_are_counted_and_the_worst_are_named_first(number: int, data: st.Dat
     watch = watching(model)
     for i, value in wrong.items():
         model.get_buffer(f"b{i}")[1, 2] = value
-    found = look(watch)
+    bad_buffers = look(watch)
     nans = [f"b{i}" for i in sorted(wrong) if math.isnan(wrong[i])]
     infs = [f"b{i}" for i in sorted(wrong) if math.isinf(wrong[i])]
     if not wrong:
-        assert found is None
+        assert bad_buffers is None
         return
-    assert found is not None
-    assert found.count == len(wrong)
-    assert list(found.names) == (nans + infs)[:MAX_NAMES]
-    assert list(found.kinds) == (["nan"] * len(nans) + ["inf"] * len(infs))[:MAX_NAMES]
-    assert found.kind == ("nan" if nans else "inf")
+    assert bad_buffers is not None
+    assert bad_buffers.count == len(wrong)
+    assert list(bad_buffers.names) == (nans + infs)[:MAX_NAMES]
+    assert list(bad_buffers.kinds) == (["nan"] * len(nans) + ["inf"] * len(infs))[:MAX_NAMES]
+    assert bad_buffers.kind == ("nan" if nans else "inf")
 
 
 # -------------------------------------------------------------------------------- which buffers
@@ -153,9 +153,9 @@ def test_every_kind_of_buffer_is_watched(tensor: Tensor) -> None:
     watch = watching(model)
     assert look(watch) is None
     tensor[(-1,) * tensor.dim()] = math.nan
-    found = look(watch)
-    assert found is not None
-    assert found.names == ("odd",)
+    bad_buffers = look(watch)
+    assert bad_buffers is not None
+    assert bad_buffers.names == ("odd",)
 
 
 def test_the_largest_finite_numbers_are_not_inf() -> None:
@@ -167,9 +167,9 @@ def test_a_reassigned_buffer_is_found() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2))
     watch = watching(model)
     model[0].running_mean = torch.tensor([0.0, math.inf])
-    found = look(watch)
-    assert found is not None
-    assert found.names == ("0.running_mean",)
+    bad_buffers = look(watch)
+    assert bad_buffers is not None
+    assert bad_buffers.names == ("0.running_mean",)
     model[0].register_buffer("running_mean", None)
     assert look(watch) is None
 
@@ -194,7 +194,7 @@ def test_a_gpu_finds_the_same_without_waiting() -> None:
         row = watch.measure()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    found = watch.non_finite(row.tolist(), time=0.0, step=1)
+    bad_buffers = watch.non_finite(row.tolist(), time=0.0, step=1)
     assert row.is_cuda
-    assert found is not None
-    assert (found.names, found.kinds) == (("2.running_var", "1.running_mean"), ("nan", "inf"))
+    assert bad_buffers is not None
+    assert (bad_buffers.names, bad_buffers.kinds) == (("2.running_var", "1.running_mean"), ("nan", "inf"))

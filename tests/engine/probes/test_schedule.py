@@ -247,10 +247,10 @@ def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
     log = Log()
     train(prepared, log)
     assert log.of(StepSkipped)[0].step == 1
-    found = [record for record in log.of(NonFinite) if record.what == "buffer"]
-    assert found[0].step <= 2
-    assert set(found[0].names) == {"2.running_mean", "2.running_var"}
-    assert len(found) == 1  # told once, not at every look
+    bad_buffers = [record for record in log.of(NonFinite) if record.what == "buffer"]
+    assert bad_buffers[0].step <= 2
+    assert set(bad_buffers[0].names) == {"2.running_mean", "2.running_var"}
+    assert len(bad_buffers) == 1  # told once, not at every look
     assert not torch.isfinite(prepared.model.get_buffer("2.running_var")).all()
 
 
