@@ -62,8 +62,8 @@ def missing_for_compile(device: torch.device) -> Missing | None:
 
 def _missing_for_triton(device: torch.device) -> Missing | None:
     if torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:
-        name, wanted = torch.cuda.get_device_name(device), ".".join(map(str, _MIN_CAPABILITY))
-        return Missing(f"{name} is below compute capability {wanted}", "train without --compile")
+        name, minimum = torch.cuda.get_device_name(device), ".".join(map(str, _MIN_CAPABILITY))
+        return Missing(f"{name} is below compute capability {minimum}", "train without --compile")
     if importlib.util.find_spec("triton") is None:
         return Missing("no Triton", "pip install triton")
     compilers = (os.environ["CC"],) if "CC" in os.environ else ("gcc", "clang")
@@ -190,7 +190,7 @@ class _Compilation:
     """The compilations of one place."""
 
     seconds: float = 0.0
-    traced: bool = False
+    python_code: bool = False
     """Python code was compiled; else only a backward pass that was put off, or CUDA graphs were recorded."""
     ids: list[str] = field(default_factory=list)
 
@@ -263,13 +263,13 @@ class CompileWatch:
         compilation = self._compilations.setdefault(self._where(), _Compilation())
         compilation.seconds += time.perf_counter() - self._began
         if args.callback_trigger.name == "DYNAMO":
-            compilation.traced = True
+            compilation.python_code = True
             compilation.ids.append(args.compile_id)
 
     def _record(self, place: CompiledIn, compilation: _Compilation) -> ModelCompiled:
         key = place.precision, place.training
         first = self._first_steps.setdefault(key, place.step)
-        what: Literal["first", "again", "graphs"] = "again" if compilation.traced else "graphs"
+        what: Literal["first", "again", "graphs"] = "again" if compilation.python_code else "graphs"
         if place.step == first:
             what = "first"
         return ModelCompiled(

@@ -64,7 +64,7 @@ class DivergenceGuard:
         self._parameters = reporter.gradients.parameters
         self._meant_infinite: frozenset[int] = frozenset()
         """Which parameters hold Inf from the start: a mask that is a parameter, say."""
-        self._lost = _Lost()
+        self._lost_counts = _Lost()
         self._suspect_step = 0
         self._accepted_lost = 0
         """How many lost parameters the user was asked about and went on with."""
@@ -81,7 +81,7 @@ class DivergenceGuard:
         if suspect is not None and reporter.delivered - suspect.delivered >= SUSPECT_STEPS - 1:
             self._check_weights(suspect.step)
         self._judge_weights()
-        if precision.scales and not (self._lost.parameters and reporter.nonfinite_losses):
+        if precision.scales and not (self._lost_counts.parameters and reporter.nonfinite_losses):
             self._look_at_scale()
 
     def check_last(self) -> None:
@@ -117,22 +117,22 @@ class DivergenceGuard:
 
     def _judge_weights(self) -> None:
         """Act on the result of the last check."""
-        reporter, lost = self._reporter, self._lost.parameters
+        reporter, lost_count = self._reporter, self._lost_counts.parameters
         if reporter.nonfinite_losses and (
-            reporter.bad_applied_steps >= HOPELESS_STEPS or (lost and not reporter.finite_losses)
+            reporter.bad_applied_steps >= HOPELESS_STEPS or (lost_count and not reporter.finite_losses)
         ):
             raise ExperimentError(
                 f"the loss has been {reporter.last_loss} since step 1{self._lost_weights()}",
                 hint="check the inputs and the loss, or use a smaller --lr",
             )
-        if lost <= self._accepted_lost:
+        if lost_count <= self._accepted_lost:
             return
         what = self._trouble_seen() + self._lost_weights()
         if not self._interactive:
             self._writer.wait()  # an earlier checkpoint may still be being written
             way_back = self._writer.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
-        self._accepted_lost = lost
+        self._accepted_lost = lost_count
         self._pause_reason = PauseReason("weights", what)
 
     def _look_at_scale(self) -> None:
@@ -160,8 +160,8 @@ class DivergenceGuard:
     def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         if row is None:
             return
-        self._lost = _Lost(*map(int, row))
-        if not self._lost.parameters:
+        self._lost_counts = _Lost(*map(int, row))
+        if not self._lost_counts.parameters:
             self._accepted_lost = 0
 
     def _trouble_seen(self) -> str:
@@ -172,9 +172,11 @@ class DivergenceGuard:
         return f"the loss has been {reporter.last_loss} since step {units.count(since)}"
 
     def _lost_weights(self) -> str:
-        lost, infinite = self._lost
-        kind = "NaN or Inf" if infinite else "NaN"
-        return f", and {lost:,} of {len(self._parameters):,} parameters contain {kind}" if lost else ""
+        lost_count, infinite_count = self._lost_counts
+        if not lost_count:
+            return ""
+        kind = "NaN or Inf" if infinite_count else "NaN"
+        return f", and {lost_count:,} of {len(self._parameters):,} parameters contain {kind}"
 
 
 class _Lost(NamedTuple):

@@ -34,7 +34,7 @@ class MicroBatch(NamedTuple):
     """What the loss is computed of."""
 
 
-def weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+def loss_weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
     """One function per batch that weighs its mean; the sum is the mean over all ``samples``.
 
     The means of equal batches are divided by their number, bit for bit as in a handwritten loop.
@@ -154,8 +154,8 @@ class OptimizerStep:
         """Accumulate the gradients of all batches; return the loss and its parts, means over all samples."""
         sums: dict[str, Tensor] = {}
         copied_parameters: set[nn.Parameter] = set()
-        shares = weights([micro_batch.samples for micro_batch in micro_batches])
-        for micro_batch, weigh in zip(micro_batches, shares, strict=True):
+        weigh_functions = loss_weights([micro_batch.samples for micro_batch in micro_batches])
+        for micro_batch, weigh in zip(micro_batches, weigh_functions, strict=True):
             with precision.forward_context():
                 self._last_loss = result = micro_batch.compute_loss()
             loss, parts = checked_loss(self._experiment, result)

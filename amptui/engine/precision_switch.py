@@ -75,7 +75,7 @@ class PrecisionSwitch:
         self.agree: Callable[[str], str] = lambda trouble: trouble
         """Tells other ranks this one's trouble, or "" if it has none; returns that of any of them."""
         self._first_step = 1
-        self._steps = self._counted = 0
+        self._steps = self._settled_steps = 0
         self._warm_up = WarmUp()
         self._settled = False
         self._noted_waits = self._noted_no_scaler = False
@@ -113,28 +113,29 @@ class PrecisionSwitch:
     @property
     def needs_observation(self) -> bool:
         """Whether to observe the next step: it is on trial, or its memory is to be measured."""
-        return self._trial is not None or (self._counted == _BREAKDOWN_STEPS - 1 and self._ab_test is None)
+        breakdown_follows = self._settled_steps == _BREAKDOWN_STEPS - 1 and self._ab_test is None
+        return self._trial is not None or breakdown_follows
 
     @property
     def steps_to_next_event(self) -> int:
         """Steps until something may have to be decided here; 1 looks before each step."""
-        if not self._settled or (self._counted < _BREAKDOWN_STEPS and self._ab_test is None):
+        if not self._settled or (self._settled_steps < _BREAKDOWN_STEPS and self._ab_test is None):
             return 1
         return _NO_EVENT_STEPS if self._ab_test is None else max(1, self._ab_test.steps_left)
 
     @property
     def breakdown_is_due(self) -> bool:
         """Whether to measure the memory of this step."""
-        return self._counted == _BREAKDOWN_STEPS and self._ab_test is None
+        return self._settled_steps == _BREAKDOWN_STEPS and self._ab_test is None
 
     def begin_step(self) -> bool:
         """Count a step; return whether it is a warm-up step. The memory peak restarts after the warm-up."""
         self._steps += 1
         if self._settled:
-            self._counted += 1
+            self._settled_steps += 1
             return False
         warming_up = self._warm_up.begin_step()
-        self._counted += not warming_up
+        self._settled_steps += not warming_up
         if not warming_up:
             self._settled = True
             self._allocator.restart_peak()
@@ -268,7 +269,7 @@ class PrecisionSwitch:
         self.hold_scale(None)
         self.precision.restart_collapsed_scale()
         self._first_step = first_step
-        self._steps = self._counted = 0
+        self._steps = self._settled_steps = 0
         self._warm_up, self._settled = WarmUp(), False
         self._emit(PrecisionChanged(time=time.time(), step=first_step, previous=previous, current=name))
 

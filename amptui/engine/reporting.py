@@ -146,9 +146,9 @@ class StepReporter:
             return
         skipped = columns.is_skipped(last)
         self._update_losses(columns.loss[start:end], applied=not skipped)
-        measured = [seconds for seconds in columns.seconds[start:end] if seconds is not None]
-        self._epoch.seconds += sum(measured)
-        self._epoch.unmeasured += end - start - len(measured)
+        seconds = [seconds for seconds in columns.seconds[start:end] if seconds is not None]
+        self._epoch.seconds += sum(seconds)
+        self._epoch.unmeasured += end - start - len(seconds)
         if columns.is_in_trouble(last):
             self._report_troubles(columns, last, now)
         if not skipped:

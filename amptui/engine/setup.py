@@ -113,7 +113,11 @@ def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None
 
 
 def experiment_settings(
-    chosen: type[Experiment], request: TrainRequest, device: torch.device, *, batch_size: int | None = None
+    experiment_class: type[Experiment],
+    request: TrainRequest,
+    device: torch.device,
+    *,
+    batch_size: int | None = None,
 ) -> dict[str, str]:
     """The fields set by the user, with ``--set`` or another option, and the default batch size for a CPU.
 
@@ -127,7 +131,7 @@ def experiment_settings(
     }
     settings |= {name: str(value) for name, value in options.items() if value is not None}
     if batch_size is None and device.type == "cpu":
-        batch_size = chosen.cpu_batch_size
+        batch_size = experiment_class.cpu_batch_size
     if batch_size is not None:
         settings.setdefault("batch_size", str(batch_size))
     return settings
@@ -153,7 +157,7 @@ def open_data(
                 f"load_data() returned Data with {name}={value!r:.100}",
                 hint="return Data(name=..., real=True, train=...); real=False for synthetic data",
             )
-    opened = partial(
+    open_part = partial(
         open_batches,
         device=device,
         batch_size=batch_size,
@@ -162,8 +166,8 @@ def open_data(
         collate=collate,
         share=share,
     )
-    training = opened(data.train, training=True)
-    return training, None if data.validation is None else opened(data.validation, training=False)
+    training = open_part(data.train, training=True)
+    return training, None if data.validation is None else open_part(data.validation, training=False)
 
 
 def _collate_of(experiment: Experiment) -> Collate | None:

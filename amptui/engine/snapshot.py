@@ -85,7 +85,7 @@ class Snapshot:
         self._generators = Generators.current(device)
 
     @property
-    def drawn(self) -> bool:
+    def has_drawn(self) -> bool:
         """Whether a random number was drawn since this was taken or restored."""
         return not self._generators.same(Generators.current(self._device))
 

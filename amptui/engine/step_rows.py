@@ -169,8 +169,8 @@ class StepColumns:
         self.healths: Sequence[GradientHealth | None] = nothing
         if gradients or layout.clipped:
             scales = self.scale if kind.gradients_scaled else [1.0] * self.count
-            measured = zip(gradients or [()] * self.count, clip_norms, scales, strict=True)
-            self.healths = [_health(probe, *values) for values in measured]
+            step_values = zip(gradients or [()] * self.count, clip_norms, scales, strict=True)
+            self.healths = [_health(probe, *values) for values in step_values]
 
     @property
     def is_quiet(self) -> bool:

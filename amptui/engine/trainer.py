@@ -200,8 +200,8 @@ class Trainer:
             if ends:
                 position.save_random_states()
             load_start = time.perf_counter()
-            drawn = tuple(islice(batches, 1 if ends else accumulate))
-            if not drawn:
+            step_batches = tuple(islice(batches, 1 if ends else accumulate))
+            if not step_batches:
                 return self._finish_epoch(epoch)
             if ends:
                 position.undo_draws()
@@ -209,16 +209,19 @@ class Trainer:
             data_seconds = time.perf_counter() - load_start
             if self._xray_wanted:
                 self._xray_wanted = False
-                engine.xray(drawn)
-            position.count_step(len(drawn))
+                engine.xray(step_batches)
+            position.count_step(len(step_batches))
             engine.train_step(
-                self._micro_batches(drawn), epoch=epoch, load_start=load_start, data_seconds=data_seconds
+                self._micro_batches(step_batches),
+                epoch=epoch,
+                load_start=load_start,
+                data_seconds=data_seconds,
             )
         return "stopped"
 
-    def _own_micro_batches(self, drawn: Sequence[Batch]) -> list[MicroBatch]:
+    def _own_micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         compute = self._compute_loss
-        return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in drawn]
+        return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in step_batches]
 
     # -------------------------------------------------------------------------- the look
 

@@ -34,11 +34,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model_state = model.state_dict()
     file_state = {_plain_name(name): value for name, value in _read(path).items()}
     names = {_plain_name(name): name for name in model_state}
-    shaped = {plain: model_state[name] for plain, name in names.items()}
+    tensors = {plain: model_state[name] for plain, name in names.items()}
     differences = [
         *_listed("the file lacks", (name for name in names if name not in file_state)),
         *_listed("the model has no", (name for name in file_state if name not in names)),
-        *_listed("other shapes:", _other_shapes(file_state, shaped)),
+        *_listed("other shapes:", _other_shapes(file_state, tensors)),
     ]
     if differences:
         what = f"{path} does not fit the model: {'; '.join(differences)}"
@@ -126,10 +126,10 @@ def _plain_name(name: str) -> str:
 
 
 def _other_shapes(file_state: Mapping[str, Any], model_state: Mapping[str, Any]) -> Iterable[str]:
-    for name, wanted in model_state.items():
-        value = file_state.get(name)
-        if isinstance(value, Tensor) and isinstance(wanted, Tensor) and value.shape != wanted.shape:
-            yield f"{name} is {_shape(value)}, not {_shape(wanted)}"
+    for name, expected in model_state.items():
+        tensor = file_state.get(name)
+        if isinstance(tensor, Tensor) and isinstance(expected, Tensor) and tensor.shape != expected.shape:
+            yield f"{name} is {_shape(tensor)}, not {_shape(expected)}"
 
 
 def _shape(tensor: Tensor) -> str:
@@ -139,7 +139,7 @@ def _shape(tensor: Tensor) -> str:
 def _listed(what: str, names: Iterable[str]) -> Iterable[str]:
     """``the file lacks a, b, c and 4 more``; nothing where there are no names."""
     remaining = iter(names)
-    shown = list(islice(remaining, _MAX_NAMES))
-    if shown:
+    shown_names = list(islice(remaining, _MAX_NAMES))
+    if shown_names:
         more = sum(1 for _ in remaining)
-        yield f"{what} {', '.join(shown)}" + (f" and {more} more" if more else "")
+        yield f"{what} {', '.join(shown_names)}" + (f" and {more} more" if more else "")

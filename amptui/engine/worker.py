@@ -210,10 +210,10 @@ class TrainingThread:
             request = request_with_rank_batch(request, checkpoint, self._world_size)
             checkpoint = with_rank_batch(checkpoint, self._world_size)
         self._doing = f"while importing {self._spec.text}"
-        chosen = load_class(self._spec)
+        experiment_class = load_class(self._spec)
         batch_size = checkpoint.identity.get("batch_size") if checkpoint else None
-        settings = setup.experiment_settings(chosen, request, choices.device, batch_size=batch_size)
-        experiment = build_experiment(chosen, settings)
+        settings = setup.experiment_settings(experiment_class, request, choices.device, batch_size=batch_size)
+        experiment = build_experiment(experiment_class, settings)
         self._batch_size = experiment.batch_size
         prepared = setup.assemble(
             request,
@@ -226,7 +226,7 @@ class TrainingThread:
         )
         if checkpoint is not None:
             return self._restore(checkpoint, prepared)
-        self._note_choices(chosen.cpu_batch_size, choices.device.type)
+        self._note_choices(experiment_class.cpu_batch_size, choices.device.type)
         return prepared, None
 
     def _choose(self) -> "Choices":
@@ -332,8 +332,8 @@ class TrainingThread:
     def _note_choices(self, cpu_batch_size: int | None, device_type: str) -> None:
         """Report what was chosen because of the device."""
         settings = self._request.settings
-        chosen = self._request.batch_size is not None or "batch_size" in settings
-        if device_type == "cpu" and cpu_batch_size and not chosen:
+        is_set = self._request.batch_size is not None or "batch_size" in settings
+        if device_type == "cpu" and cpu_batch_size and not is_set:
             text = f"batch size {cpu_batch_size}, this model's default on a CPU; change it with --batch-size"
             self._emit(Note(time=time.time(), severity="info", text=text))
 

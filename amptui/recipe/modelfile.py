@@ -43,15 +43,15 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
     return experiments[0]
 
 
-def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> Experiment:
+def build_experiment(experiment_class: type[Experiment], settings: Mapping[str, str]) -> Experiment:
     """An experiment with the fields in ``settings`` parsed by their types.
 
     Raises UsageError for an unknown field, a value of the wrong type, and fewer than 1 epoch or sample per
     step.
     """
-    hints = get_type_hints(chosen)
-    types = {field.name: hints[field.name] for field in fields(chosen)}
-    return chosen(**parse_options(chosen.__name__, types, settings))
+    hints = get_type_hints(experiment_class)
+    types = {field.name: hints[field.name] for field in fields(experiment_class)}
+    return experiment_class(**parse_options(experiment_class.__name__, types, settings))
 
 
 def _import_module(name: str) -> ModuleType:

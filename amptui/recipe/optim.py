@@ -39,7 +39,7 @@ def warmup_cosine(
     def factor(step: int) -> float:
         if step < warmup_steps:
             return (step + 1) / (warmup_steps + 1)
-        passed = min(1.0, (step - warmup_steps) / decay_steps)
-        return min_lr_factor + (1 - min_lr_factor) * 0.5 * (1 + math.cos(math.pi * passed))
+        progress = min(1.0, (step - warmup_steps) / decay_steps)
+        return min_lr_factor + (1 - min_lr_factor) * 0.5 * (1 + math.cos(math.pi * progress))
 
     return LambdaLR(optimizer, factor)

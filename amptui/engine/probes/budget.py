@@ -46,7 +46,7 @@ class Cadence:
         """
         return not self._uncharged and self._credit_at(self._clock()) >= 0.0
 
-    def measured(self, began: float) -> None:
+    def charge_since(self, began: float) -> None:
         """Charge a measurement that ``began`` at that time of the clock and ends now."""
         now = self._clock()
         self._credit_seconds, self._last = self._credit_at(began), now

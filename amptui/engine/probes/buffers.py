@@ -36,7 +36,7 @@ class BufferWatch:
 
     @torch.no_grad()
     def measure(self) -> Tensor:
-        """[len(names)] float32 on the buffers' device, for :meth:`non_finite`.
+        """[len(names)] float32 on the buffers' device, for :meth:`record`.
 
         A value is NaN or Inf if its buffer holds one; any finite value only says that it does not.
         """
@@ -49,7 +49,7 @@ class BufferWatch:
             return torch.zeros(len(buffers))
         return torch.stack([torch.zeros(()) if b is None else largest_absolute(b) for b in buffers])
 
-    def non_finite(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
+    def record(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
         """The record of all buffers with NaN or Inf in a delivered ``row``; None if there is no new one.
 
         ``time`` is Unix seconds. NaN comes before Inf; at most ``MAX_NAMES`` are named.

@@ -80,7 +80,7 @@ _SUMS = 3
 """Sums of squares of each segment: of flushed, of subnormal, and of all elements."""
 
 
-_Measured = tuple[list[Tensor], list[Tensor]]
+_Segments = tuple[list[Tensor], list[Tensor]]
 """Counts and norms of the same segments, as lists of tensors."""
 
 
@@ -128,15 +128,15 @@ class Float16WindowProbe:
         return self._gradients.sum_of_counts(partial(self._count, factor), length)
 
     def _count(self, factor: float) -> Tensor:
-        measured = [self._count_group(group, factor) for group in self._groups]
-        measured += [self._count_large(parameter, factor) for _, parameter in self._large]
-        if not measured:
+        segments = [self._count_group(group, factor) for group in self._groups]
+        segments += [self._count_large(parameter, factor) for _, parameter in self._large]
+        if not segments:
             return torch.zeros(0, device=self._device)
-        counts = together([row for rows, _ in measured for row in rows], self._device)
-        norms = together([row for _, rows in measured for row in rows], self._device)
+        counts = together([row for rows, _ in segments for row in rows], self._device)
+        norms = together([row for _, rows in segments for row in rows], self._device)
         return torch.cat([*counts, torch.cat(norms).square()])
 
-    def window(  # noqa: PLR0913 - the fields of the record, by keyword
+    def record(  # noqa: PLR0913 - the fields of the record, by keyword
         self,
         row: Sequence[float],
         *,
@@ -187,7 +187,7 @@ class Float16WindowProbe:
             sums[owner] = [*map(float.__add__, sums[owner], segment)] if sums[owner] else segment
         return [parameter_sums or [0.0] * width for parameter_sums in sums]
 
-    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Measured:
+    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Segments:
         """Count small parameters together: their segments follow each other in one tensor."""
         gradients = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
         present = [(number, in_memory_order(g)) for number, g in gradients if g is not None]
@@ -204,18 +204,18 @@ class Float16WindowProbe:
             return [count_keys(keys, bins)], [norms_of_each(bits, sizes)]
         return [count_keys(keys, bins)], [_norms_by_bin(bits, keys, len(group))]
 
-    def _count_large(self, parameter: nn.Parameter, factor: float) -> _Measured:
+    def _count_large(self, parameter: nn.Parameter, factor: float) -> _Segments:
         """Count the segments of a large parameter; a sparse gradient leaves the last of them empty."""
         gradient = dense_elements(parameter.grad)
         pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
         count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
         missing, device = _segments(parameter) - len(pieces), parameter.device
-        measured = [count(piece, factor) for piece in pieces]
+        segments = [count(piece, factor) for piece in pieces]
         if missing:
-            measured.append(
+            segments.append(
                 (torch.zeros(missing * _BINS, device=device), torch.zeros(missing * _SUMS, device=device))
             )
-        return [counts for counts, _ in measured], [sums for _, sums in measured]
+        return [counts for counts, _ in segments], [sums for _, sums in segments]
 
     def _count_piece(self, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         bits = _magnitudes(values.float(), factor)
@@ -254,8 +254,8 @@ class _HalfCounter:
             squares += torch.dot(product, product).item()
             if halves[1 : (_NORMAL >> 16) + 1].any():  # often nothing is; the squares of half 0 are 0
                 flushes = halves[1 : (_KEPT >> 16) + 1].any()
-                lost, part = _squares_below(product, spare, scratch[2] if flushes else None)
-                flushed, subnormal = flushed + lost, subnormal + part
+                small_squares = _squares_below(product, spare, scratch[2] if flushes else None)
+                flushed, subnormal = flushed + small_squares[0], subnormal + small_squares[1]
             for edge in _WITHIN_EXPONENT:
                 half = edge >> 16
                 if halves[half]:
@@ -368,11 +368,13 @@ def _parameter_window(name: str, counts: Sequence[float], sums: Sequence[float])
 def _worst(parameters: Iterable[ParameterWindow]) -> tuple[ParameterWindow, ...]:
     """Parameters with overflows first, then those whose gradient loses the largest share of its norm."""
     losing = [p for p in parameters if p.flushed or p.overflowing or p.subnormal]
-    losing.sort(key=lambda p: (p.overflowing / p.elements, _lost(p), p.flushed / p.elements), reverse=True)
+    losing.sort(
+        key=lambda p: (p.overflowing / p.elements, _lost_share(p), p.flushed / p.elements), reverse=True
+    )
     return tuple(losing[:MAX_PARAMETERS])
 
 
-def _lost(parameter: ParameterWindow) -> float:
+def _lost_share(parameter: ParameterWindow) -> float:
     """The part of a parameter's squares that underflows, from 0 to 1, rounded to thousandths."""
     if parameter.squares is None:
         return 0.0

@@ -59,7 +59,7 @@ class FlopCounter(TorchDispatchMode):
         self._tf32 = Tf32Flags.current()
         self._in_threads = any(isinstance(module, nn.DataParallel) for module in model.modules())
         # Lists, as an append is atomic: with several GPUs several threads run the backward pass.
-        self._counted: list[tuple[str, int, bool]] = []
+        self._products: list[tuple[str, int, bool]] = []
         self._unaligned: list[UnalignedProduct] = []
         self._uncounted: list[str] = []
 
@@ -88,10 +88,10 @@ class FlopCounter(TorchDispatchMode):
             self._uncounted.append(name)
         return result
 
-    def counted(self, *, step: int, precision: str) -> FlopsCounted:
+    def record(self, *, step: int, precision: str) -> FlopsCounted:
         """The record of all that was counted."""
         flops_by_type, nchw_flops = Counter[str](), 0
-        for number_type, flops, is_nchw in self._counted:
+        for number_type, flops, is_nchw in self._products:
             flops_by_type[number_type] += flops
             nchw_flops += flops * is_nchw
         products = _by_layer(self._unaligned)
@@ -135,7 +135,7 @@ class FlopCounter(TorchDispatchMode):
         if number_type.startswith("complex"):
             flops *= 4  # a product and a sum of complex numbers are four of each
         is_nchw = "conv" in name and number_type in _HALF and _is_channels_first(tensors)
-        self._counted.append((number_type, flops, is_nchw))
+        self._products.append((number_type, flops, is_nchw))
         self._note_padding(name, args, result, flops)
 
     def _note_padding(self, name: str, args: tuple[Any, ...], result: object, flops: int) -> None:

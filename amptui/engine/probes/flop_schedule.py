@@ -65,10 +65,10 @@ class FlopSchedule:
         """Whether to count a step, which must be a warm-up step: counting makes it slower."""
         if self._vary or not (self._counts_eager if precision.eager else self._counts):
             return False
-        counted_inputs = [counted for name, counted in self._flops if name == precision.name]
-        if inputs in counted_inputs:
+        earlier_inputs = [earlier for name, earlier in self._flops if name == precision.name]
+        if inputs in earlier_inputs:
             return False
-        sizes = [counted.size for counted in counted_inputs]
+        sizes = [earlier.size for earlier in earlier_inputs]
         of_size = sizes.count(inputs.size)
         return of_size < MAX_SHAPES if of_size else len(set(sizes)) < MAX_SIZES
 
@@ -76,8 +76,8 @@ class FlopSchedule:
         """Emit the count of a step."""
         others = {
             flops
-            for (name, counted), flops in self._flops.items()
-            if name == count.precision and counted.size == inputs.size
+            for (name, earlier), flops in self._flops.items()
+            if name == count.precision and earlier.size == inputs.size
         }
         self._flops[count.precision, inputs] = count.flops
         self._vary = self._vary or bool(others - {count.flops})
@@ -86,7 +86,7 @@ class FlopSchedule:
 
     def check(self, step: int, inputs: StepInputs) -> None:
         """Check the inputs of a step that is not counted."""
-        shapes = {counted.shapes for _, counted in self._flops if counted.size == inputs.size}
+        shapes = {earlier.shapes for _, earlier in self._flops if earlier.size == inputs.size}
         if self._vary or self._newest is None or not 0 < len(shapes) < MAX_SHAPES or inputs.shapes in shapes:
             return
         self._vary = True

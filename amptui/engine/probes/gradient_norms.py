@@ -85,7 +85,7 @@ class GradientNorms:
         began, row = time.perf_counter(), None
         with self.suppress_errors("gradient norms"), torch.autocast(self._device.type, enabled=False):
             row = None if self._is_sharded else self.probe.measure()
-        self._cadence.measured(began)
+        self._cadence.charge_since(began)
         return row
 
 

@@ -180,10 +180,10 @@ def norm_of_each(tensors: list[Tensor], order: float) -> list[Tensor]:
     return together(torch._foreach_norm(tensors, order, dtype=dtype), tensors[0].device)
 
 
-def row_with_gaps(measured: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
+def row_with_gaps(values: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
     """[n] float32: a value for each of n ``tensors``, 0 for those that are None."""
-    values, absent = iter(measured), torch.zeros_like(measured[0])
-    return torch.stack([absent if tensor is None else next(values) for tensor in tensors]).float()
+    rest, absent = iter(values), torch.zeros_like(values[0])
+    return torch.stack([absent if tensor is None else next(rest) for tensor in tensors]).float()
 
 
 def measure_fused(gradients: Sequence[Tensor | None]) -> Tensor:

@@ -86,25 +86,25 @@ def _resident(
 ) -> list[MemoryKind]:
     """What stays on ``device`` between steps; a storage of two kinds counts as the first."""
     gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
-    counted: set[int] = set()
+    storages: set[int] = set()
     return [
-        *_by_dtype("weights", parameters, device, counted),
-        *_by_dtype("gradients", gradients, device, counted),
-        *_by_dtype("optimizer", tensors_in(optimizer.state), device, counted),
-        *_by_dtype("buffers", model.buffers(), device, counted),
+        *_by_dtype("weights", parameters, device, storages),
+        *_by_dtype("gradients", gradients, device, storages),
+        *_by_dtype("optimizer", tensors_in(optimizer.state), device, storages),
+        *_by_dtype("buffers", model.buffers(), device, storages),
     ]
 
 
 def _by_dtype(
-    kind: _Stored, tensors: Iterable[Tensor], device: torch.device, counted: set[int]
+    kind: _Stored, tensors: Iterable[Tensor], device: torch.device, storages: set[int]
 ) -> list[MemoryKind]:
-    """One entry per dtype, the largest first; adds the storages to ``counted``."""
+    """One entry per dtype, the largest first; adds their storages to ``storages``."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         for part in parts_of(tensor):
             storage = part.untyped_storage()
-            if part.device == device and storage.data_ptr() not in counted:
-                counted.add(storage.data_ptr())
+            if part.device == device and storage.data_ptr() not in storages:
+                storages.add(storage.data_ptr())
                 name = dtype_name(part.dtype)
                 sizes[name] = sizes.get(name, 0) + storage.nbytes()
     return _entries(kind, sizes)
@@ -122,8 +122,10 @@ def _activations(peak_bytes: int, kinds: Iterable[MemoryKind], device: torch.dev
     kinds_bytes = sum(kind.size_bytes for kind in kinds)
     copies = sum(kind.size_bytes for kind in kinds if kind.kind == "cast copies")
     # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
-    held = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else kinds_bytes
-    return MemoryKind(kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held, kinds_bytes)))
+    held_bytes = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else kinds_bytes
+    return MemoryKind(
+        kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held_bytes, kinds_bytes))
+    )
 
 
 def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:

@@ -32,7 +32,7 @@ _Way = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Measured:
+class _Measurement:
     """One measured output, or the gradient of one."""
 
     name: str
@@ -67,17 +67,17 @@ class ModuleTrace:
         ]
         self._device = next((p.device for p in model.parameters()), None)
         # Lists, because append is atomic: autograd runs CUDA's backward pass in other threads.
-        self._measured: list[_Measured] = []
+        self._measurements: list[_Measurement] = []
         self._lost_weights = LostWeights(model, infinite_at_start)
         self._seconds_spent: list[float] = []
         self._versions = WeakTensorKeyDictionary()
         self._hooks = ExitStack()
-        self._entered = False
+        self._is_used = False
 
     def __enter__(self) -> "ModuleTrace":
         """Register the hooks."""
-        assert not self._entered, "one trace, one step"
-        self._entered = True
+        assert not self._is_used, "one trace, one step"
+        self._is_used = True
         began = time.perf_counter()
         self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
         for name, module in self._modules:
@@ -95,19 +95,19 @@ class ModuleTrace:
         self._spent_since(began)
 
     def values(self) -> Tensor:
-        """One float32 row on the model's device, for :meth:`traced`; call it after the backward pass."""
-        if not self._measured:
+        """One float32 row on the model's device, for :meth:`record`; call it after the backward pass."""
+        if not self._measurements:
             return torch.zeros(0, device=self._device)
         began = time.perf_counter()
         self._lost_weights.measure_parameters()
-        largest = [measurement.largest for measurement in self._measured]
+        largest = [measurement.largest for measurement in self._measurements]
         device = self._device or largest[0].device
         # The replicas of nn.DataParallel have theirs on other GPUs.
         row = torch.stack([*together(largest, device), *self._lost_weights.values(device)])
         self._spent_since(began)
         return row
 
-    def traced(
+    def record(
         self,
         row: Sequence[float],
         *,
@@ -120,22 +120,24 @@ class ModuleTrace:
         """The record of a delivered ``row`` of :meth:`values`; ``time`` is Unix seconds."""
         ranges = [
             ModuleRange(name=call.name, kind=call.kind, way=call.way, dtype=call.dtype, largest=largest)
-            for call, largest in zip(self._measured, row[: len(self._measured)], strict=True)
+            for call, largest in zip(self._measurements, row[: len(self._measurements)], strict=True)
         ]
         first = _first(ranges)
-        lost = self._lost_weights.lost(row[len(ranges) :], first.name) if first is not None else []
+        lost_names = (
+            self._lost_weights.lost_names(row[len(ranges) :], first.name) if first is not None else []
+        )
         return ModulesTraced(
             time=time,
             step=step,
             precision=precision,
             loss_scale=loss_scale,
             asked=on_request,
-            first=None if lost else first,
-            nearest=() if lost else _nearest(ranges),
+            first=None if lost_names else first,
+            nearest=() if lost_names else _nearest(ranges),
             modules=len(self._modules),
             seconds=sum(self._seconds_spent),
-            lost=tuple(lost[:MAX_NAMES]),
-            lost_count=len(lost),
+            lost=tuple(lost_names[:MAX_NAMES]),
+            lost_count=len(lost_names),
         )
 
     def _see_output(self, name: str, module: nn.Module, _args: object, output: object) -> None:
@@ -168,7 +170,7 @@ class ModuleTrace:
                 raise
             return  # out of memory, or an unusual tensor: the step must not fail
         dtype = dtype_name(tensor.dtype)
-        self._measured.append(_Measured(name=name, kind=kind, way=way, dtype=dtype, largest=largest))
+        self._measurements.append(_Measurement(name=name, kind=kind, way=way, dtype=dtype, largest=largest))
 
     def _has_seen(self, tensor: Tensor) -> bool:
         """Whether an inner module returned this tensor and nothing has modified it since."""
@@ -224,10 +226,10 @@ class LostWeights:
         self._parameters = _largest_of(parameters)
 
     def values(self, device: torch.device) -> list[Tensor]:
-        """What :meth:`lost` needs, 0-d on ``device``."""
+        """What :meth:`lost_names` needs, 0-d on ``device``."""
         return together([*self._parameters.values(), *self._buffers.values()], device)
 
-    def lost(self, largest: Sequence[float], module: str) -> list[str]:
+    def lost_names(self, largest: Sequence[float], module: str) -> list[str]:
         """What was not finite before the step, by the delivered ``values``: names, parameters first.
 
         Only parameters with a gradient count, and everything that ``module`` itself owns, the first one with
@@ -255,8 +257,8 @@ def infinite_names(model: nn.Module) -> frozenset[str]:
 
 @torch.no_grad()
 def _largest_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    measured = ((name, _largest(tensor)) for name, tensor in tensors)
-    return {name: largest for name, largest in measured if largest is not None}
+    values = ((name, _largest(tensor)) for name, tensor in tensors)
+    return {name: largest for name, largest in values if largest is not None}
 
 
 def _largest(tensor: Tensor) -> Tensor | None:

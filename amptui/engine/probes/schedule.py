@@ -98,7 +98,7 @@ class _NewestWindow:
 
 
 @dataclass(slots=True)
-class _TracedSteps:
+class _TraceSeries:
     """Up to ``TRACE_STEPS`` traced steps in a row, and the best of their traces."""
 
     answers: list[Answer]
@@ -146,7 +146,7 @@ class Probes:
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
         self._buffers_trouble_step = -BUFFERS_GAP_STEPS
         self._reported_failures: set[str] = set()
-        self._traced: _TracedSteps | None = None
+        self._series: _TraceSeries | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS
 
     def take_over(self, before: "Probes") -> None:
@@ -156,8 +156,8 @@ class Probes:
         else:
             before.flush()
         self._window_answers, before._window_answers = before._window_answers, []
-        if before._traced is not None and before._traced.active:
-            answers, before._traced.answers = before._traced.answers, []
+        if before._series is not None and before._series.active:
+            answers, before._series.answers = before._series.answers, []
             for answer in answers:
                 self.arm_trace(answer)
 
@@ -174,16 +174,16 @@ class Probes:
 
     def arm_trace(self, answer: Answer | None = None) -> None:
         """Trace the modules in the next steps; ``answer`` gets "" when that is done, or why it failed."""
-        traced = self._traced
-        if traced is None or traced.over or not traced.answers:
-            traced = self._traced = _TracedSteps([])
+        series = self._series
+        if series is None or series.over or not series.answers:
+            series = self._series = _TraceSeries([])
         if answer is not None:
-            traced.answers.append(answer)
+            series.answers.append(answer)
 
     @property
     def traces(self) -> bool:
         """Whether the next step is traced."""
-        return self._traced is not None and self._traced.active
+        return self._series is not None and self._series.active
 
     @contextmanager
     def around_step(self, step: int, precision: Precision, inputs: StepInputs | None) -> Iterator[None]:
@@ -191,31 +191,31 @@ class Probes:
 
         ``inputs`` are those of a warm-up step; None for other steps.
         """
-        traced = self._traced if self.traces else None
-        counted = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
-        if step > 1 and traced is None and counted is None:
+        series = self._series if self.traces else None
+        counted_inputs = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
+        if step > 1 and series is None and counted_inputs is None:
             yield
             return
         with ExitStack() as stack:
             unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
             trace = None
-            if traced is not None:
+            if series is not None:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
-            flops = None if counted is None else stack.enter_context(FlopCounter(self._model))
+            flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
             self._emit(Note(time=time.time(), severity="warning", text=text))
-        if flops is not None and counted is not None:
-            self.flops.add(flops.counted(step=step, precision=precision.name), counted)
-        if trace is not None and traced is not None:
-            with self.suppress_errors("trace", failed=traced.end):
-                self._send_trace(trace, traced, step, precision)
+        if flops is not None and counted_inputs is not None:
+            self.flops.add(flops.record(step=step, precision=precision.name), counted_inputs)
+        if trace is not None and series is not None:
+            with self.suppress_errors("trace", failed=series.end):
+                self._send_trace(trace, series, step, precision)
 
     @property
     def steps_due(self) -> int:
         """How many of the next steps are measured."""
-        if self._traced is not None and self._traced.active:
-            return self._traced.steps_left
+        if self._series is not None and self._series.active:
+            return self._series.steps_left
         window = self.window_is_due and not self._together
         return int(window or (self._enabled and self._buffers_cadence.due()))
 
@@ -304,7 +304,7 @@ class Probes:
                     raise RuntimeError("another rank could not measure it")
             else:
                 self._emit(
-                    self._window.window(
+                    self._window.record(
                         counts,
                         time=time.time(),
                         step=step,
@@ -332,26 +332,26 @@ class Probes:
         self._window_is_old = False
         return (None, None) if before is None else (step - before.step, now - before.seconds)
 
-    def _send_trace(self, trace: ModuleTrace, traced: _TracedSteps, step: int, precision: Precision) -> None:
-        traced.steps_left -= 1
-        last = traced.steps_left == 0
+    def _send_trace(self, trace: ModuleTrace, series: _TraceSeries, step: int, precision: Precision) -> None:
+        series.steps_left -= 1
+        last = series.steps_left == 0
 
         def deliver(values: Sequence[float] | None, scale: float | None, _seconds: float | None) -> None:
             record = None
             if values is not None:
-                record = trace.traced(
+                record = trace.record(
                     values,
                     time=time.time(),
                     step=step,
                     precision=precision.name,
                     loss_scale=scale,
-                    on_request=bool(traced.answers),
+                    on_request=bool(series.answers),
                 )
-            result = None if traced.over else traced.add(record, last=last)
+            result = None if series.over else series.add(record, last=last)
             if result is not None:
                 self._emit(result)
-            if traced.over:
-                traced.end("" if result is not None else "its results were lost")
+            if series.over:
+                series.end("" if result is not None else "its results were lost")
 
         self._push(trace.values(), precision.scale, deliver)
 
@@ -360,13 +360,13 @@ class Probes:
         row = self._buffers.measure()
 
         def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
-            record = None if values is None else self._buffers.non_finite(values, time=time.time(), step=step)
+            record = None if values is None else self._buffers.record(values, time=time.time(), step=step)
             if record is not None:
                 self._emit(record)
 
         if row.numel():
             self._push(row, None, deliver)
-        self._buffers_cadence.measured(began)
+        self._buffers_cadence.charge_since(began)
 
     def _push(
         self,

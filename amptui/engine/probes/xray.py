@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from amptui.data.batches import count_samples
 from amptui.engine.failure import is_out_of_memory
-from amptui.engine.optimizer_step import weights
+from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.precision import Precision, Tf32Flags
 from amptui.engine.prepared import Trained
 from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
@@ -55,7 +55,7 @@ def take_xray(
     flops = FlopCounter(trained.model)
     with _returning_memory(), _restoring(trained) as snapshot:
         xray = _both_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
-    emit(flops.counted(step=step, precision=precision))
+    emit(flops.record(step=step, precision=precision))
     return replace(xray, seconds=time.perf_counter() - began)
 
 
@@ -72,7 +72,7 @@ def _both_passes(
     model = trained.model
     layers = layers_of(model)
     full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
-    random = snapshot.drawn or _has_recurrent_dropout(model)
+    random = snapshot.has_drawn or _has_recurrent_dropout(model)
     snapshot.restore()
     copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter, flops:
@@ -121,7 +121,7 @@ def _run_pass(
     everything = _modules(trained)
     precision.enter()
     losses, saved_bytes = [], 0
-    for batch, weigh in zip(batches, weights([count_samples(batch) for batch in batches]), strict=True):
+    for batch, weigh in zip(batches, loss_weights([count_samples(batch) for batch in batches]), strict=True):
         with _saved_tensors() as saved, precision.forward_context():
             loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
         owned = (*everything.parameters(), *everything.buffers(), *tensors_in(batch))
@@ -239,8 +239,8 @@ def _returning_memory() -> Iterator[None]:
 
 def _modules(trained: Trained) -> nn.Module:
     """The model and the modules in the experiment's attributes: a teacher, a loss with weights."""
-    held = (value for value in vars(trained.experiment).values() if isinstance(value, nn.Module))
-    return nn.ModuleList([trained.model, *held])
+    modules = (value for value in vars(trained.experiment).values() if isinstance(value, nn.Module))
+    return nn.ModuleList([trained.model, *modules])
 
 
 # ----------------------------------------------------------------------------- kinds of models

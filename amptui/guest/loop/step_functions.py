@@ -120,7 +120,7 @@ class CountedSteps:
         if inputs is None or inputs is not self.inputs:
             return  # the watching has ended before the passes
         with self._probes.suppress_errors(_WHAT):
-            self._probes.flops.add(counter.counted(step=step, precision=precision.name), inputs)
+            self._probes.flops.add(counter.record(step=step, precision=precision.name), inputs)
 
     def attempt(self, make: Make, precision: Precision) -> None:
         """Call ``make``; if its passes fail while they are counted, again without."""

@@ -28,7 +28,7 @@ def watching(model: nn.Module) -> BufferWatch:
 
 
 def look(watch: BufferWatch) -> NonFinite | None:
-    return watch.non_finite(watch.measure().tolist(), time=1.5, step=7)
+    return watch.record(watch.measure().tolist(), time=1.5, step=7)
 
 
 # ----------------------------------------------------------------------------- real statistics
@@ -194,7 +194,7 @@ def test_a_gpu_finds_the_same_without_waiting() -> None:
         row = watch.measure()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    bad_buffers = watch.non_finite(row.tolist(), time=0.0, step=1)
+    bad_buffers = watch.record(row.tolist(), time=0.0, step=1)
     assert row.is_cuda
     assert bad_buffers is not None
     assert (bad_buffers.names, bad_buffers.kinds) == (("2.running_var", "1.running_mean"), ("nan", "inf"))

@@ -39,7 +39,7 @@ def model_with_gradients(gradients: Sequence[Tensor | None]) -> nn.Module:
 
 def window_of_model(model: nn.Module, factor: float = 1.0) -> Float16Window:
     probe = Float16WindowProbe(GradientProbe(model))
-    return probe.window(
+    return probe.record(
         probe.measure(factor).tolist(),
         time=1.0,
         step=2,

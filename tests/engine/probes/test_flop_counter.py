@@ -166,7 +166,7 @@ def test_a_first_step_that_fails_leaves_no_count_behind() -> None:
 def count(model: nn.Module, run: Callable[[], Any]) -> FlopsCounted:
     with FlopCounter(model) as counter:
         run().sum().backward()
-    counted: FlopsCounted = counter.counted(step=1, precision="fp16")
+    counted: FlopsCounted = counter.record(step=1, precision="fp16")
     return counted
 
 

@@ -21,7 +21,7 @@ from amptui.records.findings import FlopsCounted
 def counted(model: nn.Module, run: Callable[[], Tensor]) -> FlopsCounted:
     with FlopCounter(model) as counter:
         run().sum().backward()
-    count: FlopsCounted = counter.counted(step=1, precision="fp32")
+    count: FlopsCounted = counter.record(step=1, precision="fp32")
     return count
 
 
@@ -161,7 +161,7 @@ def test_a_recurrent_layer_on_a_gpu_counts_as_on_a_cpu() -> None:
     forward = formulas[aten._cudnn_rnn](inputs, weights, 4)
     with FlopCounter(model) as counter, torch.no_grad():
         model(inputs)
-    assert forward == counter.counted(step=1, precision="fp32").flops > 0
+    assert forward == counter.record(step=1, precision="fp32").flops > 0
     for of_weights in (False, True):
         mask = [True, False, False, of_weights]
         assert formulas[aten._cudnn_rnn_backward](inputs, weights, 4, mask) == (1 + of_weights) * forward
@@ -183,8 +183,8 @@ plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
 with FlopCounter(model) as counter:
     model(torch.rand(4, 8)).sum().backward()
-found = counter.counted(step=1, precision="fp32")
-print(found.flops, found.uncounted)
+record = counter.record(step=1, precision="fp32")
+print(record.flops, record.uncounted)
 """
 
 
@@ -221,7 +221,7 @@ def rand(*sizes: int) -> Tensor:
 def test_products_that_torch_has_no_formula_for(run: Callable[[], Tensor], flops: int) -> None:
     with FlopCounter(nn.Identity()) as counter:
         run()
-    count = counter.counted(step=1, precision="fp32")
+    count = counter.record(step=1, precision="fp32")
     assert (count.flops, count.uncounted) == (flops, ())
 
 
@@ -229,7 +229,7 @@ def test_inference_mode_counts_a_whole_linear_layer() -> None:
     model = nn.Linear(5, 4)
     with torch.inference_mode(), FlopCounter(model) as counter:
         model(torch.rand(2, 3, 5))
-    count = counter.counted(step=1, precision="fp32")
+    count = counter.record(step=1, precision="fp32")
     assert (count.flops, count.uncounted) == (2 * 2 * 3 * 5 * 4, ())
 
 
@@ -268,7 +268,7 @@ def test_an_operator_that_is_tagged_as_pointwise_is_free() -> None:
             library.impl("twice", lambda values: values * 2, "CompositeExplicitAutograd")
             with FlopCounter(nn.Identity()) as counter:
                 torch.ops.amptui_tests_tags.twice(torch.rand(3))
-        assert counter.counted(step=1, precision="fp32").uncounted == uncounted
+        assert counter.record(step=1, precision="fp32").uncounted == uncounted
 
 
 OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [

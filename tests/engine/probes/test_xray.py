@@ -257,11 +257,11 @@ def test_a_tensor_may_occur_twice_in_a_nested_batch() -> None:
             return functional.mse_loss(model(batch["inputs"]), batch["targets"][0])
 
     inputs = torch.rand(4, 16)
-    before, counts_threads = inputs.clone(), list[bool]()
-    batch = {"inputs": inputs, "targets": (inputs,), "seen": counts_threads}
+    before, visible = inputs.clone(), list[bool]()
+    batch = {"inputs": inputs, "targets": (inputs,), "seen": visible}
     record = take_xray(prepare(Reconstructing()), [batch], step=1, precision="bf16", loss_scale=None)
     assert torch.equal(inputs, before)
-    assert not counts_threads
+    assert not visible
     assert record.loss_amp == pytest.approx(record.loss_fp32, rel=0.05)
 
 
@@ -356,20 +356,18 @@ ON_GPUS = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("parallel", "counts_threads"), [pytest.param(nn.DataParallel, True, marks=ON_GPUS), (OnTwo, False)]
+    ("parallel", "visible"), [pytest.param(nn.DataParallel, True, marks=ON_GPUS), (OnTwo, False)]
 )
-def test_replicas_in_threads_have_no_operators_instead_of_some(
-    parallel: Any, *, counts_threads: bool
-) -> None:
+def test_replicas_in_threads_have_no_operators_instead_of_some(parallel: Any, *, visible: bool) -> None:
     class Parallel(Plain):
         def build_model(self) -> nn.Module:
             return parallel(super().build_model())  # type: ignore[no-any-return]
 
     record = xray(prepare(Parallel()))
-    assert bool(record.operators) == counts_threads
+    assert bool(record.operators) == visible
     assert (record.saved_bytes_fp32 is None, record.saved_bytes_amp is None) == (
-        not counts_threads,
-        not counts_threads,
+        not visible,
+        not visible,
     )
     assert layer(record, "module.1").output_dtype == "bfloat16"
 
