@@ -183,6 +183,16 @@ def train(
     return _run(trainer, prepared)
 
 
+def log_of(
+    prepared: Prepared, control: Control | None = None, *, at: dict[int, str] | None = None, **options: Any
+) -> Log:
+    """The records of a training by :func:`train`; ``at`` are the precisions it switches to, by step."""
+    control = control or Control()
+    log = Log() if at is None else Log(switching(control, at))
+    train(prepared, log, control, **options)
+    return log
+
+
 def resume(
     prepared: Prepared,
     folder: Path,

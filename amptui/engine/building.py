@@ -39,7 +39,7 @@ def build_model(
             f"{owner}.build_model() returned {kind_of(model)}", hint="return a torch.nn.Module"
         )
     model = model.to(device)
-    if is_lazy_model(model):
+    if _uninitialized(model):
         initialize_lazy_layers(model, experiment, device, first_batch)
     if channels_last:
         model.to(memory_format=torch.channels_last)
@@ -94,11 +94,6 @@ def kind_of(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def is_lazy_model(model: nn.Module) -> bool:
-    """Whether ``model`` has uninitialized parameters or buffers."""
-    return bool(_uninitialized(model))
-
-
 def initialize_lazy_layers(
     model: nn.Module, experiment: Experiment, device: torch.device, first_batch: Callable[[], Batch]
 ) -> None:
@@ -135,5 +130,6 @@ def initialize_lazy_layers(
 
 
 def _uninitialized(model: nn.Module) -> list[str]:
+    """The names of lazy parameters and buffers that have no shape yet."""
     tensors = (*model.named_parameters(), *model.named_buffers())
     return [name for name, tensor in tensors if is_lazy(tensor)]

@@ -22,6 +22,13 @@ NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
 """Why FSDP refuses one."""
 
 
+_SAME_WHEN_RESUMED = (
+    *("time", "device", "device_name", "gpu_uuid", "precision", "versions", "total_epochs", "total_steps"),
+    *("world_size", "parallel", "data_parallel", "batch_size", "global_batch_size"),
+)
+"""Fields that the record of a resumed run has in common with that of a start."""
+
+
 def refused_requests(request: TrainRequest) -> dict[str, str]:
     """What nobody can ask a run of several ranks for, each with the reason."""
     return {"x-ray": NO_XRAY} if request.fsdp else {}
@@ -71,24 +78,12 @@ def describe_resumption(
     Without a ``start`` it goes on from its beginning: ranks were started again before the first checkpoint.
     """
     return RunResumed(
-        time=started.time,
         step=start.step if start is not None else 0,
         checkpoint=start.checkpoint if start is not None else "",
-        device=started.device,
-        device_name=started.device_name,
-        gpu_uuid=started.gpu_uuid,
-        precision=started.precision,
-        versions=started.versions,
-        total_epochs=started.total_epochs,
-        total_steps=started.total_steps,
         lost_steps=lost_steps,
-        world_size=started.world_size,
-        parallel=started.parallel,
-        data_parallel=started.data_parallel,
-        batch_size=started.batch_size,
-        global_batch_size=started.global_batch_size,
         restarts=restarts,
         cause=cause,
+        **{name: getattr(started, name) for name in _SAME_WHEN_RESUMED},
     )
 
 

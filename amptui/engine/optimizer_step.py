@@ -130,7 +130,7 @@ class OptimizerStep:
             raise
         gradients = self._measure() if norms else None
         self._probes.after_backward(step, precision, assumed_scale=assumed_scale, window=window)
-        timeline.leave_out()
+        timeline.mark(None)
         scaled, norm = precision.scales, None
         if self._clip_norm is not None:
             norm, measured_gradients = self._clip(precision)

@@ -17,7 +17,7 @@ from amptui.engine.snapshot import before_step
 from amptui.engine.warm_up import WarmUp
 from amptui.records.control import Asked, ComparisonRequest, Control, PrecisionRequest
 from amptui.records.run import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps
 
 T = TypeVar("T")
 
@@ -146,12 +146,9 @@ class PrecisionSwitch:
         self._warm_up.add(steps.step_seconds[max(0, self._first_step - steps.first_step) :])
         if self._ab_test is not None:
             for record in steps.one_by_one():
-                self._take_compared(self._ab_test, record)
-
-    def _take_compared(self, ab_test: ABTest, record: StepRecord) -> None:
-        # The result is emitted at the step boundary, when the last block's peak is known.
-        if ab_test.add(record) and not ab_test.over:
-            self._emit(ab_test.record(record.step))
+                # The result is emitted at the step boundary, when the last block's peak is known.
+                if self._ab_test.add(record) and not self._ab_test.over:
+                    self._emit(self._ab_test.record(record.step))
 
     def hold_scale(self, least: float | None) -> None:
         """Keep the loss scale, if there is one, at ``least`` or above until the next switch."""

@@ -37,7 +37,7 @@ from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.engine.working import Worker
 from tests.terminal import KNOBS
-from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, switching, train
 
 CPU = torch.device("cpu")
 
@@ -102,8 +102,7 @@ def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> No
 
 
 def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for() -> None:
-    log = Log()
-    train(compiled(prepare(Tiny(epochs=1), validation=False)), log)
+    log = log_of(compiled(prepare(Tiny(epochs=1), validation=False)))
     entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRecord | PhaseChanged)]
     names = [entry.phase if isinstance(entry, PhaseChanged) else type(entry).__name__ for entry in entries]
     assert names[:4] == ["first step", "first step", "ModelCompiled", "StepRecord"]
@@ -117,8 +116,7 @@ def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for(
 
 
 def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> None:
-    log = Log()
-    train(compiled(prepare(Uneven(epochs=2))), log)
+    log = log_of(compiled(prepare(Uneven(epochs=2))))
     first, again = log.of(ModelCompiled)
     assert (first.step, first.what, first.reason) == (1, "first", "")
     assert (again.step, again.what) == (SETTLED_BY + 1, "again")
@@ -159,8 +157,7 @@ def test_no_number_of_precisions_makes_torch_give_up_compiling() -> None:
 
 
 def test_an_eager_run_tells_of_no_compilation() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=1)), log)
+    log = log_of(prepare(Tiny(epochs=1)))
     assert log.of(ModelCompiled) == []
 
 
@@ -171,8 +168,7 @@ def test_a_model_s_own_compiled_parts_are_told_of_too() -> None:
             part: Any = torch.compile(nn.Sequential(*others), backend="aot_eager")
             return nn.Sequential(first, part)
 
-    log = Log()
-    train(prepare(Partly(epochs=1), validation=False), log)
+    log = log_of(prepare(Partly(epochs=1), validation=False))
     assert [(record.step, record.what) for record in log.of(ModelCompiled)] == [(1, "first")]
 
 
@@ -182,9 +178,7 @@ def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_
             raise RuntimeError("no such kernel")
         return graph.forward
 
-    control = Control()
-    log = Log(switching(control, {2: "bf16"}))
-    train(compiled(prepare(Tiny(epochs=1), validation=False), backend), log, control)
+    log = log_of(compiled(prepare(Tiny(epochs=1), validation=False), backend), at={2: "bf16"})
     assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
     assert [(record.precision, record.what) for record in log.of(ModelCompiled)] == [("fp32", "first")]
     with pytest.raises(Exception, match="no such kernel") as raised:
@@ -217,8 +211,7 @@ def test_probes_see_the_same_in_a_compiled_model() -> None:
         control = Control()
         control.ask(TraceRequest())
         control.ask(XRayRequest())
-        log = Log()
-        train(prepared, log, control)
+        log = log_of(prepared, control)
         (xray,), (trace,) = log.of(XRayTaken), log.of(ModulesTraced)
         reasons.append((xray.layers, xray.operators, xray.loss_fp32, xray.loss_amp, trace.nearest))
     assert reasons[0] == reasons[1]

@@ -16,7 +16,7 @@ from amptui.records.findings import FlopsCounted, ModelCompiled, PrecisionsCompa
 from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
-from tests.tiny import Log, Tiny, losses, prepare, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +115,7 @@ def test_parts_that_a_model_compiles_itself_stay_compiled_in_eager_steps() -> No
             return nn.Sequential(first, part)
 
     prepared = compiled(prepare(Partly(epochs=1), validation=False, precision="fp32"))
-    log = Log()
-    train(replace(prepared, precision="fp32 eager"), log)
+    log = log_of(replace(prepared, precision="fp32 eager"))
     assert len(calls) == len(log.of(StepRecord)) == 8
     assert log.of(FlopsCounted) == []
 

@@ -14,7 +14,7 @@ from amptui.engine.checkpoint.file import checkpoints, read
 from amptui.records.control import Control, PauseRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import NonFinite, Note, PauseChanged, Record
-from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
 UNSCALED = ["fp32", "ieee", "bf16"]
@@ -199,7 +199,5 @@ def test_inf_that_was_there_from_the_start_is_meant(precision: str, tmp_path: Pa
 def test_a_switch_that_leaves_the_scaler_out_says_so_once(
     start: str, switches: dict[int, str], notes: int
 ) -> None:
-    control = Control()
-    log = Log(switching(control, switches))
-    train(prepare(Tiny(), precision=start, steps=14), log, control)
+    log = log_of(prepare(Tiny(), precision=start, steps=14), at=switches)
     assert sum("has no loss scaler" in note.text for note in log.of(Note)) == notes

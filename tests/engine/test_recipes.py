@@ -18,7 +18,7 @@ from amptui.records.control import Control
 from amptui.records.run import EpochFinished, Validated
 from amptui.records.steps import StepRecord
 from tests.engine.recipes import Recipe, sizes_of, train_by_hand
-from tests.tiny import Log, Tiny, prepare, resume, stopping, switching, train
+from tests.tiny import Log, Tiny, log_of, prepare, resume, stopping, switching, train
 
 
 def weights(prepared: Prepared) -> dict[str, Tensor]:
@@ -60,8 +60,7 @@ def test_a_recipe_trains_as_one_written_by_hand(
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_skipped_step_does_not_advance_the_schedule(accumulate: int) -> None:
-    log = Log()
-    train(prepare(Recipe(spoilt="2,9"), precision="fp16", accumulate=accumulate), log)
+    log = log_of(prepare(Recipe(spoilt="2,9"), precision="fp16", accumulate=accumulate))
     records = log.of(StepRecord)
     assert sum(record.skipped for record in records) == 2
     for before, after in pairwise(records):
@@ -234,8 +233,7 @@ class Plateau(Tiny):
 
 
 def test_a_schedule_of_epochs_gets_the_validation_loss_and_moves_after_the_epoch() -> None:
-    log = Log()
-    train(prepare(Plateau(epochs=4, learning_rate=0.5)), log)
+    log = log_of(prepare(Plateau(epochs=4, learning_rate=0.5)))
     steps = log.of(StepRecord)
     by_epoch = [{round(step.lr or 0.0, 6) for step in steps if step.epoch == epoch} for epoch in range(1, 5)]
     # A relative threshold of 10 takes nothing for an improvement.
@@ -282,8 +280,7 @@ def test_what_is_no_scheduler_is_refused() -> None:
 
 
 def test_validation_within_an_epoch_and_of_a_few_batches() -> None:
-    log = Log()
-    train(prepare(Tiny(), validate_every=3, validation_batches=2), log)
+    log = log_of(prepare(Tiny(), validate_every=3, validation_batches=2))
     assert [(record.step, record.epoch) for record in log.of(Validated)] == [
         (3, 1),
         (6, 1),
@@ -297,8 +294,7 @@ def test_validation_within_an_epoch_and_of_a_few_batches() -> None:
 
 
 def test_an_epoch_s_end_has_one_validation() -> None:
-    log = Log()
-    train(prepare(Tiny(), validate_every=4), log)
+    log = log_of(prepare(Tiny(), validate_every=4))
     assert [record.step for record in log.of(Validated)] == [4, 12]
     assert [record.step for record in log.of(EpochFinished)] == [8, 16]
 

@@ -18,7 +18,7 @@ from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.engine import building, description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
-from tests.tiny import Log, Tiny, prepare, train
+from tests.tiny import Tiny, log_of, prepare
 
 CPU = torch.device("cpu")
 
@@ -87,16 +87,14 @@ def test_its_schedule_is_as_long_per_step_and_per_epoch(interval: str) -> None:
             return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=length)
 
     lengths: list[tuple[int | None, int]] = []
-    log = Log()
-    train(prepare(Cycled(epochs=1), min_steps=20, validation=False), log)
+    log = log_of(prepare(Cycled(epochs=1), min_steps=20, validation=False))
     assert lengths == [(24, 3)]
     assert max(getattr(record, "step", 0) for record in log) == 24
 
 
 def test_epochs_by_set_limit_a_run_as_those_of_their_own_option_do() -> None:
     assert setup.schedule_for(request(steps=100, settings={"epochs": "2"}), 2, 8).steps == 16
-    log = Log()
-    train(prepare(Tiny(epochs=2), steps=100, settings={"epochs": "2"}), log)
+    log = log_of(prepare(Tiny(epochs=2), steps=100, settings={"epochs": "2"}))
     assert max(getattr(record, "step", 0) for record in log) == 16
 
 

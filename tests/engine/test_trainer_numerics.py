@@ -20,7 +20,7 @@ from amptui.records.run import (
     StepSkipped,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Tiny, losses, prepare, stopping, switching, train
+from tests.tiny import Exploding, Log, Tiny, log_of, losses, prepare, stopping, train
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_from_before() -> None:
@@ -51,8 +51,7 @@ def test_the_norm_in_fp16_is_unscaled(clip_norm: float | None) -> None:
 
 def test_fp16_skips_where_gradients_overflow_and_applies_once_the_scale_fits() -> None:
     prepared = prepare(Exploding(epochs=8), precision="fp16")
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     steps, skips = log.of(StepRecord), log.of(StepSkipped)
     assert skips
     assert [skip.consecutive for skip in skips[:3]] == [1, 2, 3][: len(skips)]
@@ -71,8 +70,7 @@ def test_fp16_skips_where_gradients_overflow_and_applies_once_the_scale_fits() -
 def test_a_skipped_step_changes_no_weight() -> None:
     prepared = prepare(Exploding(), precision="fp16", steps=1)
     before = [p.detach().clone() for p in prepared.model.parameters()]
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     assert log.of(StepRecord)[0].skipped
     assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
 
@@ -80,8 +78,7 @@ def test_a_skipped_step_changes_no_weight() -> None:
 def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
     prepared = prepare(Tiny(), precision="fp16")
     prepared.scaler.set_growth_interval(4)
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     growths = [change for change in log.of(LossScaleChanged) if change.reason == "growth"]
     assert growths[0].current == 2 * growths[0].previous
     assert growths[0].step == 4
@@ -89,9 +86,7 @@ def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
 
 
 def test_the_scaler_stands_still_while_other_precisions_run() -> None:
-    control = Control()
-    log = Log(switching(control, {4: "fp32", 12: "fp16"}))
-    train(prepare(Tiny(epochs=3), precision="fp16"), log, control)
+    log = log_of(prepare(Tiny(epochs=3), precision="fp16"), at={4: "fp32", 12: "fp16"})
     trackers = [r.growth_tracker for r in log.of(StepRecord) if r.precision == "fp16"]
     assert trackers[:4] == [1, 2, 3, 4]
     assert trackers[4] == 5
@@ -123,8 +118,7 @@ def test_nan_is_told_with_the_names_of_the_gradients() -> None:
 
 
 def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
-    log = Log()
-    train(prepare(NanAt(), precision="fp16"), log)
+    log = log_of(prepare(NanAt(), precision="fp16"))
     steps = log.of(StepRecord)
     assert steps[2].skipped
     assert math.isnan(steps[2].loss or 0)
@@ -189,8 +183,7 @@ class Parts(Tiny):
 
 
 def test_parts_of_the_loss_are_reported_by_name() -> None:
-    log = Log()
-    train(prepare(Parts(epochs=1)), log)
+    log = log_of(prepare(Parts(epochs=1)))
     record = log.of(StepRecord)[0]
     assert set(record.losses) == {"a", "b"}
     assert record.loss == pytest.approx(1.5 * record.losses["a"])
@@ -229,8 +222,7 @@ def test_an_optimizer_that_is_not_fused_skips_too() -> None:
         def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
             return torch.optim.RMSprop(model.parameters(), lr=0.01)
 
-    log = Log()
-    train(prepare(Unfused(), precision="fp16"), log)
+    log = log_of(prepare(Unfused(), precision="fp16"))
     assert log.of(StepRecord)[0].skipped
     assert log.of(StepSkipped)
 
@@ -257,8 +249,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
 
 def test_clipping_measures_every_step_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.engine.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
-    log = Log()
-    train(prepare(Tiny(), clip_norm=0.01), log)
+    log = log_of(prepare(Tiny(), clip_norm=0.01))
     assert all(record.grad_norm is not None for record in log.of(StepRecord))
 
 

@@ -89,7 +89,10 @@ class StepTimer:
             self._abandon()
 
     def mark(self, name: PhaseName | None) -> None:
-        """A phase ended; the host's seconds of ``input`` are the ``data_seconds`` of :meth:`begin`."""
+        """A phase ended; None leaves out what ran since the last mark: our own measurements.
+
+        The host's seconds of ``input`` are the ``data_seconds`` of :meth:`begin`.
+        """
         marks = self._open
         if marks is None:
             return
@@ -102,10 +105,6 @@ class StepTimer:
             self._open, self._closed = None, marks
         marks.resumed = self._clock()
         marks.own_seconds += marks.resumed - now
-
-    def leave_out(self) -> None:
-        """Exclude what ran since the last mark: our own measurements."""
-        self.mark(None)
 
     def drain(self) -> None:
         """Report a timed step if the device has finished it; arm the timer if the next step is due."""

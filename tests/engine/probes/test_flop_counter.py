@@ -18,7 +18,7 @@ from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, losses, prepare, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
 class Convolutional(Tiny):
@@ -111,8 +111,7 @@ def test_a_torch_without_triton_has_nothing_to_say_of_it() -> None:
 
 
 def test_a_layer_by_hand() -> None:
-    log = Log()
-    train(prepare(Tiny(), steps=1), log)
+    log = log_of(prepare(Tiny(), steps=1))
     (counted,) = log.of(FlopsCounted)
     # Forward 2 m n k each; backward once more for the weights, and for the inputs of the second layer.
     first, second = 2 * 8 * 16 * 16, 2 * 8 * 4 * 16
@@ -123,9 +122,7 @@ def test_a_layer_by_hand() -> None:
 
 
 def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step() -> None:
-    control = Control()
-    log = Log(switching(control, {20: "bf16", 40: "fp32", 60: "bf16"}))
-    train(prepare(Tiny(epochs=10)), log, control)
+    log = log_of(prepare(Tiny(epochs=10)), at={20: "bf16", 40: "fp32", 60: "bf16"})
     counted = log.of(FlopsCounted)
     assert [(entry.precision, *entry.flops_by_type) for entry in counted] == [
         ("fp32", "float32"),
@@ -139,8 +136,7 @@ def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step() -> No
 
 
 def test_without_probes_as_in_a_benchmark_it_is_counted_too() -> None:
-    log = Log()
-    train(prepare(Tiny(), steps=3, probes=False), log)
+    log = log_of(prepare(Tiny(), steps=3, probes=False))
     assert len(log.of(FlopsCounted)) == 1
 
 
@@ -154,9 +150,7 @@ class Fails(Tiny):
 
 
 def test_a_first_step_that_fails_leaves_no_count_behind() -> None:
-    control = Control()
-    log = Log(switching(control, {5: "bf16"}))
-    train(prepare(Fails(), steps=12), log, control)
+    log = log_of(prepare(Fails(), steps=12), at={5: "bf16"})
     assert [entry.precision for entry in log.of(FlopsCounted)] == ["fp32"]
 
 

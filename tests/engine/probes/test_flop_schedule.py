@@ -14,11 +14,10 @@ from amptui import Data, DataRequest
 from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_schedule import MAX_SHAPES, MAX_SIZES, FlopSchedule, step_inputs
 from amptui.engine.setup import prepare_precisions
-from amptui.records.control import Control
 from amptui.records.findings import FlopsCounted
 from amptui.records.steps import StepRecord
 from tests.telemetry.record_samples import flops
-from tests.tiny import Log, Tiny, prepare, switching, train
+from tests.tiny import Log, Tiny, log_of, prepare
 
 CPU = torch.device("cpu")
 FP32 = prepare_precisions(CPU)[1]["fp32"]
@@ -65,10 +64,7 @@ class Text(Tiny):
 
 
 def trained(experiment: Tiny, *, at: dict[int, str] | None = None, **options: Any) -> Log:
-    control = Control()
-    log = Log(switching(control, at or {}))
-    train(prepare(experiment, validation=False, **options), log, control)
-    return log
+    return log_of(prepare(experiment, validation=False, **options), at=at or {})
 
 
 def test_a_smaller_last_batch_is_counted_apart() -> None:

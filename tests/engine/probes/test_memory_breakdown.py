@@ -12,9 +12,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 from amptui.engine.probes.memory_breakdown import break_down
-from amptui.records.control import Control
 from amptui.records.findings import MemoryBreakdown
-from tests.tiny import Log, Tiny, prepare, switching, train
+from tests.tiny import Tiny, log_of, prepare
 
 Sizes = dict[tuple[str, str], int]
 
@@ -312,9 +311,7 @@ def test_on_a_gpu_activations_are_those_of_the_step_and_nothing_waits_for_it() -
 
 
 def test_a_run_breaks_down_each_precision_that_settles() -> None:
-    control = Control()
-    log = Log(switching(control, {70: "bf16"}))
-    train(prepare(Tiny(epochs=20), precision="fp32"), log, control)
+    log = log_of(prepare(Tiny(epochs=20), precision="fp32"), at={70: "bf16"})
     full, half = log.of(MemoryBreakdown)
     assert (full.precision, half.precision) == ("fp32", "bf16")
     before, after = sizes_of(full), sizes_of(half)

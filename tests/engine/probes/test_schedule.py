@@ -39,7 +39,7 @@ from amptui.records.run import (
     StepSkipped,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Tiny, losses, prepare, switching, train
+from tests.tiny import Exploding, Log, Tiny, log_of, losses, prepare, switching, train
 
 
 def at_step(step: int, ask: Callable[[], object]) -> Callable[[Record], None]:
@@ -75,8 +75,7 @@ class Unautocastable(Dropping):
 
 
 def undisturbed(experiment: Tiny, **options: Any) -> list[float | None]:
-    log = Log()
-    train(prepare(experiment, **options), log)
+    log = log_of(prepare(experiment, **options))
     return losses(log)
 
 
@@ -112,12 +111,9 @@ class Costly(Float16WindowProbe):
 
 def test_a_window_that_is_out_of_date_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.engine.probes.schedule.Float16WindowProbe", Costly)
-    control = Control()
-    log = Log(switching(control, {5: "bf16"}))
-    train(prepare(Tiny(epochs=100_000), steps=40), log, control)
+    log = log_of(prepare(Tiny(epochs=100_000), steps=40), at={5: "bf16"})
     assert [(window.step, window.precision) for window in log.of(Float16Window)] == [(1, "fp32"), (7, "bf16")]
-    log = Log()
-    train(prepare(Tiny(epochs=100_000), steps=OLD_STEPS + 20), log)
+    log = log_of(prepare(Tiny(epochs=100_000), steps=OLD_STEPS + 20))
     assert [window.step for window in log.of(Float16Window)] == [1, OLD_STEPS + 3]
 
 
@@ -146,8 +142,7 @@ def test_what_was_asked_of_a_model_that_is_replaced_is_answered(*, measured: boo
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) -> None:
-    log = Log()
-    train(prepare(Exploding(), precision="fp16", steps=4, clip_norm=clip_norm), log)
+    log = log_of(prepare(Exploding(), precision="fp16", steps=4, clip_norm=clip_norm))
     steps = {record.step: record for record in log.of(StepRecord)}
     for window in log.of(Float16Window):
         assert not window.hypothetical
@@ -156,8 +151,7 @@ def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) 
 
 
 def test_the_largest_gradient_comes_with_the_norm() -> None:
-    log = Log()
-    train(prepare(Tiny(), steps=2), log)
+    log = log_of(prepare(Tiny(), steps=2))
     record = log.of(StepRecord)[0]
     assert record.grad_max is not None
     assert record.grad_norm is not None
@@ -198,8 +192,7 @@ class Overheating(Tiny):
 
 
 def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
-    log = Log()
-    train(prepare(Overheating(), precision="fp16", steps=20), log)
+    log = log_of(prepare(Overheating(), precision="fp16", steps=20))
     assert log.of(StepSkipped)[0].step == 6
     trace = log.of(ModulesTraced)[0]
     assert trace.step == 7
@@ -218,16 +211,14 @@ def test_persistent_trouble_is_not_traced_in_every_step() -> None:
             assert isinstance(loss, Tensor)
             return loss + math.nan if self.calls > 3 else loss
 
-    log = Log()
-    train(prepare(Nans(), steps=TRACE_GAP_STEPS + 60), log)
+    log = log_of(prepare(Nans(), steps=TRACE_GAP_STEPS + 60))
     traced = [trace.step for trace in log.of(ModulesTraced)]
     assert len(traced) == 2
     assert traced[1] - traced[0] >= TRACE_GAP_STEPS
 
 
 def test_the_first_skips_are_a_search_and_are_not_traced() -> None:
-    log = Log()
-    train(prepare(Exploding(factor=5.0), precision="fp16", steps=20), log)
+    log = log_of(prepare(Exploding(factor=5.0), precision="fp16", steps=20))
     assert 0 < len(log.of(StepSkipped)) < 5
     assert log.of(ModulesTraced) == []
 
@@ -244,8 +235,7 @@ def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
             return model
 
     prepared = prepare(Poisoned(), precision="fp16", steps=6)
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     assert log.of(StepSkipped)[0].step == 1
     bad_buffers = [record for record in log.of(NonFinite) if record.what == "buffer"]
     assert bad_buffers[0].step <= 2
@@ -255,8 +245,7 @@ def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
 
 
 def test_healthy_statistics_are_not_mentioned() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=4)), log)
+    log = log_of(prepare(Tiny(epochs=4)))
     assert log.of(NonFinite) == []
     assert len(log.of(StepRecord)) > BUFFERS_GAP_STEPS
 
@@ -400,8 +389,7 @@ def test_fp16_restarts_its_search_after_a_collapse() -> None:
 
 
 def test_some_steps_are_timed_by_phase() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=20), clip_norm=1.0), log)
+    log = log_of(prepare(Tiny(epochs=20), clip_norm=1.0))
     timed = log.of(StepTimed)
     assert timed
     steps = {record.step: record for record in log.of(StepRecord)}
@@ -414,8 +402,7 @@ def test_some_steps_are_timed_by_phase() -> None:
 
 
 def test_without_clipping_there_is_no_clip_phase() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=20)), log)
+    log = log_of(prepare(Tiny(epochs=20)))
     assert {phase.name for record in log.of(StepTimed) for phase in record.phases} == {
         "input",
         "forward",
@@ -438,8 +425,7 @@ def test_memory_is_broken_down_once_after_each_switch() -> None:
 
 
 def test_without_probes_only_what_a_step_needs_is_measured() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=20), probes=False), log)
+    log = log_of(prepare(Tiny(epochs=20), probes=False))
     assert log.of(Float16Window) == []
     assert {record.grad_norm for record in log.of(StepRecord)} == {None}
     clipped = Log()

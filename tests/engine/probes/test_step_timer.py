@@ -172,7 +172,7 @@ def test_our_measurements_are_in_no_phase() -> None:
         loop.wait(seconds)
         device.work(2 * seconds)
         if name is None:
-            loop.timeline.leave_out()
+            loop.timeline.mark(None)
         else:
             loop.timeline.mark(name)
     loop.timeline.flush()
@@ -279,7 +279,7 @@ def test_marks_of_a_step_that_is_not_timed_are_ignored() -> None:
     loop = Loop()
     loop.timeline.begin(1, "fp32", False, 0.0)
     loop.timeline.mark("optimizer")
-    loop.timeline.leave_out()
+    loop.timeline.mark(None)
     loop.timeline.flush()
     assert loop.timed_steps == []
 
