@@ -66,6 +66,36 @@ class Exploding(Tiny):
         return loss
 
 
+class Spoiled(Tiny):
+    """Its training losses are NaN or Inf for some steps, and with ``weights_too`` the gradients are NaN."""
+
+    epochs: int = 8
+    at: int = 12
+    """The first of these steps."""
+    steps: int = 1
+    weights_too: bool = True
+    value: float = math.nan
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + model.training
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        if not (model.training and self.at <= self.calls < self.at + self.steps):
+            return loss
+        return loss * self.value if self.weights_too else loss + self.value
+
+
+class Unautocastable(Tiny):
+    """Fails wherever autocast is on, after a forward pass that has changed buffers and random state."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("no kernel for this dtype")
+        return loss
+
+
 def prepare(experiment: Experiment, **options: Any) -> Prepared:
     """Everything before the first step, on the CPU, as the worker does it."""
     request = TrainRequest(model="tiny", data_dir=Path("unused"), **{"device": "cpu", **options})
@@ -246,6 +276,16 @@ def stopping(control: Control, step: int) -> Callable[[Record], None]:
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == step:
             control.ask(StopRequest("the test"))
+
+    return watch
+
+
+def on_step(step: int, act: Callable[[], object]) -> Callable[[Record], None]:
+    """Calls ``act`` when that step's record arrives."""
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == step:
+            act()
 
     return watch
 

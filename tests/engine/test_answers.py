@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 from amptui.engine.checkpoint.file import write
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
@@ -29,7 +27,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, PrecisionsComp
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord, Steps
-from tests.tiny import Log, Tiny, prepare, train
+from tests.tiny import Log, Tiny, Unautocastable, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
@@ -133,19 +131,8 @@ def test_a_precision_that_the_device_cannot_run_is_unavailable() -> None:
     assert (refused.reason, refused.detail) == ("unavailable", "TF32 needs an NVIDIA GPU")
 
 
-class Unautocastable(Tiny):
-    epochs: int = 5
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no kernel for this dtype")
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss
-
-
 def test_a_precision_whose_first_step_fails_has_failed() -> None:
-    log = trained({4: (PrecisionRequest("bf16"),)}, experiment=Unautocastable())
+    log = trained({4: (PrecisionRequest("bf16"),)}, experiment=Unautocastable(epochs=5))
     refused = only(log.answers)
     assert refused.reason == "failed"
     assert [refused.detail] == [note.text for note in log.of(Note) if note.severity == "error"]
@@ -187,7 +174,7 @@ def test_an_x_ray_asked_for_in_a_pause_is_of_the_first_step_after_it() -> None:
 
 
 def test_an_x_ray_that_fails_says_why_and_so_does_the_event() -> None:
-    log = trained({4: (XRayRequest(),)}, experiment=Unautocastable())
+    log = trained({4: (XRayRequest(),)}, experiment=Unautocastable(epochs=5))
     refused = only(log.answers)
     assert refused.reason == "failed"
     assert "no kernel for this dtype" in refused.detail
@@ -327,7 +314,7 @@ REQUESTS = st.sampled_from(
 def test_whatever_is_asked_each_request_has_one_answer(
     asks: Asks, standing: tuple[Request, ...], fails: bool
 ) -> None:
-    log = trained(asks, standing=standing, experiment=Unautocastable() if fails else None)
+    log = trained(asks, standing=standing, experiment=Unautocastable(epochs=5) if fails else None)
     numbers = [request_made.number for request_made in log.of(RequestMade)]
     assert sorted(answer.request.number for answer in log.answers) == sorted(numbers)
     assert len(log.of(StepRecord)) == 40

@@ -19,27 +19,9 @@ from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import NonFinite, PauseChanged, Record
 from amptui.records.steps import StepRecord
 from tests.survival import survived
-from tests.tiny import Log, Tiny, losses, prepare, resume, train
+from tests.tiny import Log, Spoiled, Tiny, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
-
-
-class Spoiled(Tiny):
-    """One step of it makes every weight NaN, or only a loss that is not finite for some steps."""
-
-    def __init__(
-        self, at: int = 12, steps: int = 1, *, weights_too: bool = True, value: float = math.nan
-    ) -> None:
-        super().__init__(epochs=8)
-        self.at, self.steps, self.weights_too, self.value = at, steps, weights_too, value
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + model.training
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        if not (model.training and self.at <= self.calls < self.at + self.steps):
-            return loss
-        return loss * self.value if self.weights_too else loss + self.value
 
 
 def spoiled_params(prepared: Any) -> int:

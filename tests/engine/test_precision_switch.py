@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from amptui.engine.ab_test import MAX_ROUNDS
@@ -11,7 +10,7 @@ from amptui.records.control import ComparisonRequest, Control, PrecisionRequest,
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import BlockFinished, EpochFinished, Note, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, prepare, train
+from tests.tiny import Log, Tiny, Unautocastable, prepare, train
 
 STEPS_PER_EPOCH = 64 // 8
 
@@ -103,19 +102,10 @@ def test_a_run_that_ends_tells_what_was_known() -> None:
     assert log.of(PrecisionsCompared)[-1].reason == "stopped"
 
 
-class Unautocastable(Lasting):
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no kernel for this dtype")
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss
-
-
 def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
     control = Control()
     log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "bf16")))))
-    train(prepare(Unautocastable(), steps=200), log, control)
+    train(prepare(Unautocastable(epochs=Lasting.epochs), steps=200), log, control)
     result = log.of(PrecisionsCompared)[-1]
     assert result.reason == "stopped"
     assert "no kernel for this dtype" in result.failed["bf16"]
@@ -155,7 +145,7 @@ def test_the_others_are_compared_without_a_precision_that_fails() -> None:
             control.ask(StopRequest("compared"))
 
     log = Log(watch)
-    train(prepare(Unautocastable(), steps=2000, max_rounds=2), log, control)
+    train(prepare(Unautocastable(epochs=Lasting.epochs), steps=2000, max_rounds=2), log, control)
     result = log.of(PrecisionsCompared)[-1]
     assert (result.reason, result.rounds, result.most_rounds) == ("limit", 2, 2)
     assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 2), ("ieee", 2)]

@@ -19,7 +19,7 @@ def values(*numbers: float) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("loss", "parts", "lrs", "scaled", "clipped", "measured"), product((False, True), repeat=6)
+    ("loss", "parts", "lrs", "scaled", "clipped", "measured"), [*product((False, True), repeat=6)]
 )
 def test_every_number_of_a_row_is_read_under_its_name(
     *, loss: bool, parts: bool, lrs: bool, scaled: bool, clipped: bool, measured: bool

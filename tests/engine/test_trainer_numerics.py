@@ -20,7 +20,7 @@ from amptui.records.run import (
     StepSkipped,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Tiny, log_of, losses, prepare, stopping, train
+from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, losses, prepare, stopping, train
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_from_before() -> None:
@@ -93,18 +93,8 @@ def test_the_scaler_stands_still_while_other_precisions_run() -> None:
     assert all(r.loss_scale is None for r in log.of(StepRecord) if r.precision == "fp32")
 
 
-class NanAt(Tiny):
-    at: int = 3
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + model.training
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.nan if self.calls == self.at else loss
-
-
 def test_nan_is_told_with_the_names_of_the_gradients() -> None:
-    prepared = prepare(NanAt(), precision="bf16")
+    prepared = prepare(Spoiled(at=3, epochs=2), precision="bf16")
     log = Log()
     with pytest.raises(ExperimentError, match="the loss has been nan since step 3"):
         train(prepared, log)
@@ -118,7 +108,7 @@ def test_nan_is_told_with_the_names_of_the_gradients() -> None:
 
 
 def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
-    log = log_of(prepare(NanAt(), precision="fp16"))
+    log = log_of(prepare(Spoiled(at=3, epochs=2), precision="fp16"))
     steps = log.of(StepRecord)
     assert steps[2].skipped
     assert math.isnan(steps[2].loss or 0)
@@ -126,33 +116,15 @@ def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
     assert [skip.step for skip in log.of(StepSkipped)] == [3]
 
 
-class NanFromTheStart(Tiny):
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.nan
-
-
 def test_nan_from_step_one_on_ends_the_run_with_the_mend() -> None:
     log = Log()
     with pytest.raises(ExperimentError, match=r"the loss has been nan since step 1\b.*--lr"):
-        train(prepare(NanFromTheStart()), log)
+        train(prepare(Spoiled(at=1, steps=1000)), log)
     assert len(losses(log)) == SUSPECT_STEPS
 
 
-class InfFor(Tiny):
-    epochs: int = 20
-    calls_with_inf: int = 10**9
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + model.training
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.inf if self.calls <= self.calls_with_inf else loss
-
-
 def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
-    prepared = prepare(InfFor(), precision="fp16")
+    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=20), precision="fp16")
     log = Log()
     with pytest.raises(ExperimentError, match=r"the loss scale fell to .* use --precision bf16 or fp32"):
         train(prepared, log)
@@ -169,7 +141,7 @@ def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves(
             control.ask(PauseRequest(False))
 
     log = Log(watch)
-    prepared = prepare(InfFor(calls_with_inf=41), precision="fp16", steps=60)
+    prepared = prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=20), precision="fp16", steps=60)
     assert train(prepared, log, control, interactive=True) == "done"
     assert "the loss scale fell to" in log.of(PauseChanged)[0].reason
     assert log.of(StepRecord)[-1].precision == "bf16"
@@ -234,7 +206,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
     monkeypatch.setattr("amptui.engine.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
     log, control = Log(), Control()
     log.watch = stopping(control, 5)
-    train(prepare(NanAt(at=4), precision=precision), log, control)
+    train(prepare(Spoiled(at=4), precision=precision), log, control)
     norms = [record.grad_norm for record in log.of(StepRecord)]
     assert norms[0] is not None  # the first two tell what one costs
     assert norms[2] is None

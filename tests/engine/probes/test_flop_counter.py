@@ -18,7 +18,7 @@ from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, log_of, losses, prepare, train
+from tests.tiny import Log, Tiny, Unautocastable, log_of, losses, prepare, train
 
 
 class Convolutional(Tiny):
@@ -140,17 +140,8 @@ def test_without_probes_as_in_a_benchmark_it_is_counted_too() -> None:
     assert len(log.of(FlopsCounted)) == 1
 
 
-class Fails(Tiny):
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("not in autocast")
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss
-
-
 def test_a_first_step_that_fails_leaves_no_count_behind() -> None:
-    log = log_of(prepare(Fails(), steps=12), at={5: "bf16"})
+    log = log_of(prepare(Unautocastable(), steps=12), at={5: "bf16"})
     assert [entry.precision for entry in log.of(FlopsCounted)] == ["fp32"]
 
 

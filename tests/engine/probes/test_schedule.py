@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,17 +38,18 @@ from amptui.records.run import (
     StepSkipped,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Tiny, log_of, losses, prepare, switching, train
-
-
-def at_step(step: int, ask: Callable[[], object]) -> Callable[[Record], None]:
-    """Call ``ask`` when that step's record arrives."""
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == step:
-            ask()
-
-    return watch
+from tests.tiny import (
+    Exploding,
+    Log,
+    Spoiled,
+    Tiny,
+    Unautocastable,
+    log_of,
+    losses,
+    prepare,
+    switching,
+    train,
+)
 
 
 class Dropping(Tiny):
@@ -63,15 +63,8 @@ class Dropping(Tiny):
         return model.insert(3, nn.Dropout(0.5))
 
 
-class Unautocastable(Dropping):
-    """Fails wherever autocast is on, after a forward pass that has changed buffers and random state."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no kernel for this dtype")
-        return loss
+class UnautocastableDropping(Unautocastable, Dropping):
+    epochs: int = 3
 
 
 def undisturbed(experiment: Tiny, **options: Any) -> list[float | None]:
@@ -164,7 +157,7 @@ def test_the_largest_gradient_comes_with_the_norm() -> None:
 def test_a_requested_trace_is_taken_and_its_hooks_are_removed() -> None:
     control = Control()
     prepared = prepare(Dropping())
-    log = Log(at_step(3, lambda: control.ask(TraceRequest())))
+    log = Log(on_step(3, lambda: control.ask(TraceRequest())))
     train(prepared, log, control)
     (trace,) = log.of(ModulesTraced)
     assert 4 <= trace.step < 4 + TRACE_STEPS
@@ -202,16 +195,7 @@ def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
 
 
 def test_persistent_trouble_is_not_traced_in_every_step() -> None:
-    class Nans(Tiny):
-        epochs: int = 60
-
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            self.calls = getattr(self, "calls", 0) + model.training
-            loss = super().loss(model, batch)
-            assert isinstance(loss, Tensor)
-            return loss + math.nan if self.calls > 3 else loss
-
-    log = log_of(prepare(Nans(), steps=TRACE_GAP_STEPS + 60))
+    log = log_of(prepare(Spoiled(at=4, steps=1000, weights_too=False, epochs=60), steps=TRACE_GAP_STEPS + 60))
     traced = [trace.step for trace in log.of(ModulesTraced)]
     assert len(traced) == 2
     assert traced[1] - traced[0] >= TRACE_GAP_STEPS
@@ -256,7 +240,7 @@ def test_healthy_statistics_are_not_mentioned() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
     control = Control()
-    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
+    log = Log(on_step(5, lambda: control.ask(XRayRequest())))
     train(prepare(Dropping(), precision=precision), log, control)
     (xray,) = log.of(XRayTaken)
     assert xray.step == 6
@@ -267,13 +251,13 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
 
 def test_a_failed_x_ray_is_only_a_warning() -> None:
     control = Control()
-    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
-    train(prepare(Unautocastable()), log, control)
+    log = Log(on_step(5, lambda: control.ask(XRayRequest())))
+    train(prepare(UnautocastableDropping()), log, control)
     (note,) = log.of(Note)
     assert note.severity == "warning"
     assert "no X-ray: RuntimeError: no kernel for this dtype" in note.text
     assert log.of(XRayTaken) == []
-    assert losses(log) == undisturbed(Unautocastable())
+    assert losses(log) == undisturbed(UnautocastableDropping())
 
 
 # ------------------------------------------------------------------------------- the switch
@@ -282,14 +266,14 @@ def test_a_failed_x_ray_is_only_a_warning() -> None:
 def test_a_switch_whose_first_step_fails_is_undone_and_nothing_is_lost() -> None:
     control = Control()
     log = Log(switching(control, {5: "bf16"}))
-    assert train(prepare(Unautocastable()), log, control) == "done"
+    assert train(prepare(UnautocastableDropping()), log, control) == "done"
     (note,) = log.of(Note)
     assert note.severity == "error"
     assert "bf16 failed in its first step; back to fp32: RuntimeError: no kernel" in note.text
     changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
     assert changes == [(6, "bf16"), (6, "fp32")]
     assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
-    assert losses(log) == undisturbed(Unautocastable())
+    assert losses(log) == undisturbed(UnautocastableDropping())
 
 
 def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
@@ -310,17 +294,6 @@ def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
 # -------------------------------------------------------------------------------- the floor
 
 
-class Infinite(Tiny):
-    """Every loss is infinite."""
-
-    epochs: int = 40
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.inf
-
-
 def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
     control = Control()
 
@@ -329,7 +302,7 @@ def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
             control.ask(PauseRequest(False))
 
     log = Log(watch)
-    prepared = prepare(Infinite(), precision="fp16", steps=250)
+    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=40), precision="fp16", steps=250)
     before = [p.detach().clone() for p in prepared.model.parameters()]
     assert train(prepared, log, control, interactive=True) == "done"
     (pause,) = [record for record in log.of(PauseChanged) if record.paused]
@@ -355,15 +328,6 @@ def test_a_pause_by_the_user_has_no_reason() -> None:
 
 
 def test_fp16_restarts_its_search_after_a_collapse() -> None:
-    class InfiniteAtFirst(Tiny):
-        epochs: int = 40
-
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            self.calls = getattr(self, "calls", 0) + model.training
-            loss = super().loss(model, batch)
-            assert isinstance(loss, Tensor)
-            return loss * math.inf if self.calls <= 41 else loss
-
     control = Control()
 
     def watch(record: Record) -> None:
@@ -375,7 +339,12 @@ def test_fp16_restarts_its_search_after_a_collapse() -> None:
 
     log = Log(watch)
     assert (
-        train(prepare(InfiniteAtFirst(), precision="fp16", steps=80), log, control, interactive=True)
+        train(
+            prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=40), precision="fp16", steps=80),
+            log,
+            control,
+            interactive=True,
+        )
         == "done"
     )
     scales = [record.loss_scale for record in log.of(StepRecord) if record.precision == "fp16"]
