@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,10 +21,13 @@ from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Outcome, Trainer
 from amptui.recipe.request import TrainRequest
-from amptui.records.control import Control, PrecisionRequest, StopRequest
+from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
 from amptui.records.run import Note, Record
 from amptui.records.steps import StepRecord
 from tests.single_steps import one_by_one
+
+Asks = Mapping[int, str | Request]
+"""Precisions and other requests, by step."""
 
 R = TypeVar("R")
 
@@ -214,9 +217,13 @@ def train(
 
 
 def log_of(
-    prepared: Prepared, control: Control | None = None, *, at: dict[int, str] | None = None, **options: Any
+    prepared: Prepared,
+    control: Control | None = None,
+    *,
+    at: Asks | None = None,
+    **options: Any,
 ) -> Log:
-    """The records of a training by :func:`train`; ``at`` are the precisions it switches to, by step."""
+    """The records of a training by :func:`train`, in which :func:`switching` asks for what ``at`` says."""
     control = control or Control()
     log = Log() if at is None else Log(switching(control, at))
     train(prepared, log, control, **options)
@@ -280,21 +287,12 @@ def stopping(control: Control, step: int) -> Callable[[Record], None]:
     return watch
 
 
-def on_step(step: int, act: Callable[[], object]) -> Callable[[Record], None]:
-    """Calls ``act`` when that step's record arrives."""
+def switching(control: Control, at: Asks) -> Callable[[Record], None]:
+    """Ask for a precision, or for something else, when a step's record arrives."""
 
     def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == step:
-            act()
-
-    return watch
-
-
-def switching(control: Control, at: dict[int, str]) -> Callable[[Record], None]:
-    """Ask for a precision when a step's record arrives."""
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step in at:
-            control.ask(PrecisionRequest(at[record.step]))
+        request = at.get(record.step) if isinstance(record, StepRecord) else None
+        if request is not None:
+            control.ask(PrecisionRequest(request) if isinstance(request, str) else request)
 
     return watch

@@ -155,10 +155,8 @@ def test_the_largest_gradient_comes_with_the_norm() -> None:
 
 
 def test_a_requested_trace_is_taken_and_its_hooks_are_removed() -> None:
-    control = Control()
     prepared = prepare(Dropping())
-    log = Log(on_step(3, lambda: control.ask(TraceRequest())))
-    train(prepared, log, control)
+    log = log_of(prepared, at={3: TraceRequest()})
     (trace,) = log.of(ModulesTraced)
     assert 4 <= trace.step < 4 + TRACE_STEPS
     assert trace.asked
@@ -239,9 +237,7 @@ def test_healthy_statistics_are_not_mentioned() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
-    control = Control()
-    log = Log(on_step(5, lambda: control.ask(XRayRequest())))
-    train(prepare(Dropping(), precision=precision), log, control)
+    log = log_of(prepare(Dropping(), precision=precision), at={5: XRayRequest()})
     (xray,) = log.of(XRayTaken)
     assert xray.step == 6
     assert xray.precision == ("bf16" if precision == "fp32" else precision)
@@ -250,9 +246,7 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
 
 
 def test_a_failed_x_ray_is_only_a_warning() -> None:
-    control = Control()
-    log = Log(on_step(5, lambda: control.ask(XRayRequest())))
-    train(prepare(UnautocastableDropping()), log, control)
+    log = log_of(prepare(UnautocastableDropping()), at={5: XRayRequest()})
     (note,) = log.of(Note)
     assert note.severity == "warning"
     assert "no X-ray: RuntimeError: no kernel for this dtype" in note.text
@@ -381,10 +375,8 @@ def test_without_clipping_there_is_no_clip_phase() -> None:
 
 
 def test_memory_is_broken_down_once_after_each_switch() -> None:
-    control = Control()
-    log = Log(switching(control, {80: "bf16"}))
     prepared = prepare(Tiny(epochs=25))
-    train(prepared, log, control)
+    log = log_of(prepared, at={80: "bf16"})
     first, second = log.of(MemoryBreakdown)
     assert (first.precision, second.precision) == ("fp32", "bf16")
     weights = sum(p.numel() * 4 for p in prepared.model.parameters())
