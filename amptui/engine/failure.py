@@ -54,7 +54,8 @@ def explain(
     if is_out_of_memory(error):
         return _out_of_memory(doing, batch_size, precision)
     if isinstance(error, MemoryError):
-        return _out_of_host_memory(doing, batch_size)
+        hint = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
+        return DeviceError(f"out of host memory {doing}", hint=hint)
     if is_device_lost(error):
         return _device_lost(error, doing)
     name, text, frames = type(error).__name__, _text(error), list(traceback.extract_tb(error.__traceback__))
@@ -135,11 +136,6 @@ def _out_of_memory(doing: str, batch_size: int | None, precision: str | None) ->
     return DeviceError(
         f"CUDA out of memory {doing}{at}{_peak()}", hint=f"try {', or '.join(ways)}" if ways else hint
     )
-
-
-def _out_of_host_memory(doing: str, batch_size: int | None) -> DeviceError:
-    hint = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
-    return DeviceError(f"out of host memory {doing}", hint=hint)
 
 
 def _device_lost(error: BaseException, doing: str) -> DeviceLostError:

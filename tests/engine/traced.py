@@ -13,7 +13,7 @@ from amptui.records.findings import ModuleRange, ModulesTraced
 
 def record_of(trace: ModuleTrace, row: Sequence[float] | None = None) -> ModulesTraced:
     values = trace.values().tolist() if row is None else row
-    return trace.record(values, time=1.5, step=7, precision="fp16", loss_scale=8.0, on_request=True)
+    return trace.record(values, time=1.5, step=7, precision="fp16", loss_scale=8.0, asked=True)
 
 
 def autocast(dtype: torch.dtype | None) -> AbstractContextManager[object]:

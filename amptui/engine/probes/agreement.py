@@ -80,7 +80,7 @@ def agreements(
         _agreement(
             layer,
             row,
-            _elements(layer, full, half),
+            sum(p.numel() for p in layer.parameters if p in full or p in half),
             output_dtypes.get(layer.name, ""),
             in_float16=in_float16,
         )
@@ -134,10 +134,6 @@ def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
         products = (f.dot(f), h.dot(h), f.dot(h), difference.dot(difference))
         sums += torch.stack([*products, *counts, small.dot(small)])
     return sums
-
-
-def _elements(layer: Layer, full: Gradients, half: Gradients) -> int:
-    return sum(p.numel() for p in layer.parameters if p in full or p in half)
 
 
 def _agreement(

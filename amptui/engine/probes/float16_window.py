@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -136,20 +137,8 @@ class Float16WindowProbe:
         norms = together([row for _, rows in segments for row in rows], self._device)
         return torch.cat([*counts, torch.cat(norms).square()])
 
-    def record(  # noqa: PLR0913 - the fields of the record, by keyword
-        self,
-        row: Sequence[float],
-        *,
-        time: float,
-        step: int,
-        precision: str,
-        loss_scale: float,
-        hypothetical: bool,
-        seconds: float | None,
-        steps_since: int | None,
-        seconds_since: float | None = None,
-    ) -> Float16Window:
-        """The record of a delivered ``row``; the keywords are fields of it."""
+    def record(self, row: Sequence[float], **fields: Any) -> Float16Window:
+        """The record of a delivered ``row``; ``fields`` are those that the row does not hold."""
         counts = self._by_parameter(row[: self.row_counts], _BINS)
         sums = self._by_parameter(row[self.row_counts :], _SUMS)
         total = [math.fsum(column) for column in zip(*counts, strict=True)] or [0.0] * _BINS
@@ -157,11 +146,6 @@ class Float16WindowProbe:
         whole = _parameter_window("", total, squares)
         first, exponents = _by_exponent(total)
         return Float16Window(
-            time=time,
-            step=step,
-            precision=precision,
-            loss_scale=loss_scale,
-            hypothetical=hypothetical,
             first_exponent=first,
             counts=exponents,
             elements=whole.elements,
@@ -171,12 +155,10 @@ class Float16WindowProbe:
             overflowing=whole.overflowing,
             nonfinite=int(total[-1]),
             worst=_worst(map(_parameter_window, self._names, counts, sums)),
-            seconds=seconds,
-            steps_since=steps_since,
-            seconds_since=seconds_since,
             squares=whole.squares,
             flushed_squares=whole.flushed_squares,
             subnormal_squares=whole.subnormal_squares,
+            **fields,
         )
 
     def _by_parameter(self, row: Sequence[float], width: int) -> list[Sequence[float]]:

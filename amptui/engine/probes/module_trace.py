@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -107,17 +107,8 @@ class ModuleTrace:
         self._spent_since(began)
         return row
 
-    def record(
-        self,
-        row: Sequence[float],
-        *,
-        time: float,
-        step: int,
-        precision: str,
-        loss_scale: float | None,
-        on_request: bool,
-    ) -> ModulesTraced:
-        """The record of a delivered ``row`` of :meth:`values`; ``time`` is Unix seconds."""
+    def record(self, row: Sequence[float], **fields: Any) -> ModulesTraced:
+        """The record of a delivered ``row`` of :meth:`values`; ``fields`` are those that it does not hold."""
         ranges = [
             ModuleRange(name=call.name, kind=call.kind, way=call.way, dtype=call.dtype, largest=largest)
             for call, largest in zip(self._measurements, row[: len(self._measurements)], strict=True)
@@ -127,17 +118,13 @@ class ModuleTrace:
             self._lost_weights.lost_names(row[len(ranges) :], first.name) if first is not None else []
         )
         return ModulesTraced(
-            time=time,
-            step=step,
-            precision=precision,
-            loss_scale=loss_scale,
-            asked=on_request,
             first=None if lost_names else first,
             nearest=() if lost_names else _nearest(ranges),
             modules=len(self._modules),
             seconds=sum(self._seconds_spent),
             lost=tuple(lost_names[:MAX_NAMES]),
             lost_count=len(lost_names),
+            **fields,
         )
 
     def _see_output(self, name: str, module: nn.Module, _args: object, output: object) -> None:

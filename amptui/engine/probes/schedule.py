@@ -345,7 +345,7 @@ class Probes:
                     step=step,
                     precision=precision.name,
                     loss_scale=scale,
-                    on_request=bool(series.answers),
+                    asked=bool(series.answers),
                 )
             result = None if series.over else series.add(record, last=last)
             if result is not None:
