@@ -3,7 +3,8 @@
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -296,3 +297,14 @@ def switching(control: Control, at: Asks) -> Callable[[Record], None]:
             control.ask(PrecisionRequest(request) if isinstance(request, str) else request)
 
     return watch
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Within, the host may not wait for a GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -13,7 +13,7 @@ from amptui.records.control import Control
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.engine.recipes import Recipe
-from tests.tiny import Log, losses, prepare, resume, stopping, switching, train
+from tests.tiny import Log, losses, no_waits, prepare, resume, stopping, switching, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -62,12 +62,8 @@ def test_torch_s_own_average_waits_for_the_device() -> None:
     model = nn.Linear(2, 2, device="cuda")
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     averaged.update_parameters(model)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with pytest.raises(RuntimeError, match="synchroniz"):
-            averaged.update_parameters(model)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with no_waits(), pytest.raises(RuntimeError, match="synchroniz"):
+        averaged.update_parameters(model)
 
 
 def test_no_step_waits_for_the_device() -> None:

@@ -14,6 +14,7 @@ from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.gradients import MAX_NAMES, SMALL_ELEMENTS
 from amptui.engine.probes.module_trace import infinite_names
 from amptui.records.run import NonFinite
+from tests.tiny import no_waits
 
 
 def holding(buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -189,11 +190,8 @@ def test_a_gpu_finds_the_same_without_waiting() -> None:
     with torch.no_grad():
         model.get_buffer("2.running_var").fill_(math.nan)
         model.get_buffer("1.running_mean").fill_(-math.inf)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         row = watch.measure()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     bad_buffers = watch.record(row.tolist(), time=0.0, step=1)
     assert row.is_cuda
     assert bad_buffers is not None

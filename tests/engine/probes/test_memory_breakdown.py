@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.records.findings import MemoryBreakdown
-from tests.tiny import Tiny, log_of, prepare
+from tests.tiny import Tiny, log_of, no_waits, prepare
 
 Sizes = dict[tuple[str, str], int]
 
@@ -294,13 +294,10 @@ def test_on_a_gpu_activations_are_those_of_the_step_and_nothing_waits_for_it() -
     torch.cuda.reset_peak_memory_stats(device)
     loss = step()
     peak = torch.cuda.max_memory_allocated(device)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         breakdown = break_down(
             model, optimizer, step=1, precision="fp16", peak_allocated_bytes=peak, loss=loss
         )
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     sizes = sizes_of(breakdown)
     assert sizes[("cast copies", "float16")] == 2 * 2 * (256 * 256 + 256)
     assert 2**20 <= sizes[("activations", "")] < bystander.nbytes

@@ -13,6 +13,7 @@ from amptui.engine.probes.gradients import is_measurable, largest_absolute
 from amptui.engine.probes.module_trace import MAX_NEAREST, ModuleTrace
 from amptui.records.findings import ModuleRange
 from tests.engine.traced import Scale, by_name, record_of, traced_step
+from tests.tiny import no_waits
 
 
 def constant_linear(width: int, weight: float) -> nn.Linear:
@@ -271,15 +272,12 @@ def test_a_gpu_finds_the_overflow_without_waiting() -> None:
     inputs = torch.ones(3, 4, device="cuda")
     with torch.autocast("cuda", dtype=torch.float16):
         model(inputs).sum().backward()  # libraries load, and may wait
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         with ModuleTrace(model) as trace:
             with torch.autocast("cuda", dtype=torch.float16):
                 loss = model(inputs).float().sum()
             loss.backward()
         row = trace.values()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     record = record_of(trace, row.tolist())
     assert row.is_cuda
     assert record.first is not None

@@ -16,6 +16,7 @@ from amptui.engine.probes.step_timer import (
     StepTimer,
 )
 from amptui.records.findings import StepTimed
+from tests.tiny import no_waits
 
 CPU = torch.device("cpu")
 PARTS: tuple[PhaseName, ...] = ("forward", "backward", "clip", "optimizer")
@@ -329,8 +330,7 @@ def test_on_a_gpu_the_device_needs_longer_than_the_host_enqueues() -> None:
     timed_steps: list[StepTimed] = []
     timeline = StepTimer(device, timed_steps.append)
     torch.cuda._sleep(1)  # loaded now, which may wait
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         for step in range(1, 4):
             timeline.drain()
             timeline.begin(step, "fp32", False, 0.0)
@@ -339,8 +339,6 @@ def test_on_a_gpu_the_device_needs_longer_than_the_host_enqueues() -> None:
             timeline.mark("forward")
             timeline.mark("optimizer")
         timeline.flush()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     forward = timed_steps[0].phases[1]
     assert forward.device_seconds is not None
     assert forward.device_seconds > 10 * forward.host_seconds
