@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.checkpoint.disk_file import load_plain
-from amptui.engine.precision import unsupported_precisions
-from amptui.guest.amp_monitor import PrecisionName, default_amp, must_have_closure
+from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.guest.amp_monitor import PrecisionName, must_have_closure
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.guest.loop.trained_script import OwnLoop

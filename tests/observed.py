@@ -15,7 +15,7 @@ FAULTS = {
     "scale": "amptui.guest.loop.loop_hooks.mark_scaled",
     "backward": "amptui.engine.probes.gradients.GradientProbe.measure",
     "unscale": "amptui.guest.loop.observed_loop.ObservedLoop._name_overflow",
-    "step": "amptui.engine.learning_rates.LearningRateReader.read",
+    "step": "amptui.engine.lr_schedule.LearningRateReader.read",
     "before update": "amptui.guest.loop.observed_loop.current_scale",
     "after update": "amptui.guest.loop.observed_loop.growth_tracker",
     "first step": "amptui.guest.run.describe",

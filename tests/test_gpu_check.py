@@ -15,7 +15,7 @@ import torchvision
 
 from amptui.data.mnist import MNIST
 from amptui.data.synthetic import digits
-from amptui.engine.loading import build_experiment, load_class
+from amptui.recipe.modelfile import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure

@@ -22,7 +22,6 @@ from amptui.engine.description import describe_run
 from amptui.engine.prepared import Prepared
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
-from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.run import PauseChanged, Record
 from amptui.records.steps import StepRecord
@@ -58,7 +57,7 @@ def watch_fail(prepared: Prepared) -> SessionView:
 
 def started(prepared: Prepared) -> Log:
     log = Log()
-    log.emit(describe_run("trouble", prepared, TrainRequest(model="trouble")))
+    log.emit(describe_run("trouble", prepared))
     return log
 
 

@@ -3,7 +3,8 @@
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,10 +22,13 @@ from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Outcome, Trainer
 from amptui.recipe.request import TrainRequest
-from amptui.records.control import Control, PrecisionRequest, StopRequest
+from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
 from amptui.records.run import Note, Record
 from amptui.records.steps import StepRecord
 from tests.single_steps import one_by_one
+
+Asks = Mapping[int, str | Request]
+"""Precisions and other requests, by step."""
 
 R = TypeVar("R")
 
@@ -63,6 +67,36 @@ class Exploding(Tiny):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         inputs, _ = batch
         loss: Tensor = (model(inputs).float() * self.factor).square().mean()
+        return loss
+
+
+class Spoiled(Tiny):
+    """Its training losses are NaN or Inf for some steps, and with ``weights_too`` the gradients are NaN."""
+
+    epochs: int = 8
+    at: int = 12
+    """The first of these steps."""
+    steps: int = 1
+    weights_too: bool = True
+    value: float = math.nan
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + model.training
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        if not (model.training and self.at <= self.calls < self.at + self.steps):
+            return loss
+        return loss * self.value if self.weights_too else loss + self.value
+
+
+class Unautocastable(Tiny):
+    """Fails wherever autocast is on, after a forward pass that has changed buffers and random state."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("no kernel for this dtype")
         return loss
 
 
@@ -183,6 +217,20 @@ def train(
     return _run(trainer, prepared)
 
 
+def log_of(
+    prepared: Prepared,
+    control: Control | None = None,
+    *,
+    at: Asks | None = None,
+    **options: Any,
+) -> Log:
+    """The records of a training by :func:`train`, in which :func:`switching` asks for what ``at`` says."""
+    control = control or Control()
+    log = Log() if at is None else Log(switching(control, at))
+    train(prepared, log, control, **options)
+    return log
+
+
 def resume(
     prepared: Prepared,
     folder: Path,
@@ -242,11 +290,23 @@ def stopping(control: Control, step: int) -> Callable[[Record], None]:
     return watch
 
 
-def switching(control: Control, at: dict[int, str]) -> Callable[[Record], None]:
-    """Ask for a precision when a step's record arrives."""
+def switching(control: Control, at: Asks) -> Callable[[Record], None]:
+    """Ask for a precision, or for something else, when a step's record arrives."""
 
     def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step in at:
-            control.ask(PrecisionRequest(at[record.step]))
+        request = at.get(record.step) if isinstance(record, StepRecord) else None
+        if request is not None:
+            control.ask(PrecisionRequest(request) if isinstance(request, str) else request)
 
     return watch
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Within, the host may not wait for a GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

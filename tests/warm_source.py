@@ -42,7 +42,7 @@ LOADED = (
         "amptui.runs.server",
         "amptui.tui.app",
     ),
-    *("amptui.tui.opening", "amptui.engine.description", "amptui.engine.loading", "amptui.engine.trainer"),
+    *("amptui.tui.opening", "amptui.engine.description", "amptui.recipe.modelfile", "amptui.engine.trainer"),
 )
 """What command lines import on the way, by way of which all the rest comes."""
 

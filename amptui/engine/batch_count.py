@@ -28,15 +28,15 @@ class BatchCount:
 
         Validation has no ``epoch``. Raises DataError at the end of a training epoch without batches.
         """
-        found = passed
+        count = passed
         # A None among the passed batches was reported before the run was resumed.
         self._reported_none = self._reported_none or self._batches.dropped > 0
         for batch in left:
-            found += 1
+            count += 1
             self._report_none()
             yield batch
         self._report_none()
-        self._report_end(epoch, found)
+        self._report_end(epoch, count)
 
     def _report_none(self) -> None:
         if self._batches.dropped and self._equal:
@@ -46,14 +46,14 @@ class BatchCount:
             self._reported_none = True
             self._note("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
 
-    def _report_end(self, epoch: int, found: int) -> None:
+    def _report_end(self, epoch: int, count: int) -> None:
         dropped, length = self._batches.dropped, self._batches.batches_per_epoch
-        if not found:
+        total = count + dropped
+        if not count:
             self._refuse_empty(epoch, dropped)
         elif dropped:
-            what = f"{dropped:,} of {found + dropped:,} {self._role} batches were None and were skipped"
+            what = f"{dropped:,} of {total:,} {self._role} batches were None and were skipped"
             self._note("warning", f"epoch {epoch}: {what}" if epoch else what)
-        total = found + dropped
         if length is None or self._reported_length or total in (0, length):
             return
         self._reported_length = True

@@ -5,14 +5,16 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch
 from amptui.engine.compilation import compile_in_place
-from amptui.engine.lazy_layers import initialize_lazy_layers, is_lazy_model
 from amptui.engine.lr_schedule import LrSchedule
+from amptui.engine.snapshot import Generators, Snapshot
 from amptui.recipe.experiment import Experiment
 
 
@@ -37,7 +39,7 @@ def build_model(
             f"{owner}.build_model() returned {kind_of(model)}", hint="return a torch.nn.Module"
         )
     model = model.to(device)
-    if is_lazy_model(model):
+    if _uninitialized(model):
         initialize_lazy_layers(model, experiment, device, first_batch)
     if channels_last:
         model.to(memory_format=torch.channels_last)
@@ -90,3 +92,44 @@ def _refuse_closure(optimizer: Optimizer, owner: str) -> None:
 def kind_of(value: object) -> str:
     """What a user's method returned, for an error: ``a dict``."""
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+def initialize_lazy_layers(
+    model: nn.Module, experiment: Experiment, device: torch.device, first_batch: Callable[[], Batch]
+) -> None:
+    """Pass ``first_batch`` through ``model`` and its loss, which gives every lazy layer its shape.
+
+    Then initialize the layers in the model's order, from the random state before: they and all later random
+    numbers are as if the layers had explicit sizes. Raises ExperimentError if the batch does not reach a
+    lazy layer.
+    """
+    lazy = [
+        module
+        for module in model.modules()
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
+    ]
+    generators, before = Generators.current(device), Snapshot(model, device)
+    model.train()
+    try:
+        batch = first_batch()
+        generators.apply()
+        experiment.loss(model, batch)
+    finally:
+        before.restore()
+    left = _uninitialized(model)
+    if left:
+        more = f" and {len(left) - 1} more" if left[1:] else ""
+        raise ExperimentError(
+            f"the first batch leaves {left[0]}{more} uninitialized",
+            hint="use a layer with explicit sizes instead of a lazy one",
+        )
+    for module in lazy:
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
+
+
+def _uninitialized(model: nn.Module) -> list[str]:
+    """The names of lazy parameters and buffers that have no shape yet."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return [name for name, tensor in tensors if is_lazy(tensor)]

@@ -62,8 +62,8 @@ def missing_for_compile(device: torch.device) -> Missing | None:
 
 def _missing_for_triton(device: torch.device) -> Missing | None:
     if torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:
-        name, wanted = torch.cuda.get_device_name(device), ".".join(map(str, _MIN_CAPABILITY))
-        return Missing(f"{name} is below compute capability {wanted}", "train without --compile")
+        name, minimum = torch.cuda.get_device_name(device), ".".join(map(str, _MIN_CAPABILITY))
+        return Missing(f"{name} is below compute capability {minimum}", "train without --compile")
     if importlib.util.find_spec("triton") is None:
         return Missing("no Triton", "pip install triton")
     compilers = (os.environ["CC"],) if "CC" in os.environ else ("gcc", "clang")
@@ -108,8 +108,8 @@ def _called_through_a_function_of_ours(model: nn.Module) -> Iterator[None]:
         return
     original: Callable[..., Any] = model._call_impl
 
-    def call(*arguments: Any, **named: Any) -> Any:
-        return original(*arguments, **named)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return original(*arguments, **options)
 
     model.__dict__["_call_impl"] = call
     try:
@@ -167,13 +167,13 @@ class EagerForward(AbstractContextManager[None]):
 
 def eager_precisions(precisions: Mapping[str, Precision], model: nn.Module) -> dict[str, Precision]:
     """The same precisions for a compiled ``model`` that runs eagerly meanwhile, by names of their own."""
-    found = {}
+    eager_by_name = {}
     for name, precision in precisions.items():
         eager = copy.copy(precision)
         eager.name, eager.eager, eager.replays_graphs = name + EAGER_SUFFIX, True, False
         eager.wrap_forward(partial(EagerForward, model=model))
-        found[eager.name] = eager
-    return found
+        eager_by_name[eager.name] = eager
+    return eager_by_name
 
 
 class CompiledIn(NamedTuple):
@@ -186,11 +186,11 @@ class CompiledIn(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Found:
+class _Compilation:
     """The compilations of one place."""
 
     seconds: float = 0.0
-    traced: bool = False
+    python_code: bool = False
     """Python code was compiled; else only a backward pass that was put off, or CUDA graphs were recorded."""
     ids: list[str] = field(default_factory=list)
 
@@ -207,13 +207,13 @@ class CompileWatch:
         """Whether something was compiled since :meth:`tell`."""
         self.busy = False
         """Whether torch is compiling now."""
-        self.told: Callable[[bool], object] = lambda _compiling: None
+        self.on_compiling: Callable[[bool], object] = lambda _compiling: None
         """Told when torch begins to compile, and when it ends."""
         self._where: Callable[[], CompiledIn] = lambda: CompiledIn(0, "", True)
         self._emit: Callable[[Record], object] = lambda _record: None
         self._began = 0.0
         self._announced = False
-        self._found: dict[CompiledIn, _Found] = {}
+        self._compilations: dict[CompiledIn, _Compilation] = {}
         self._first_steps: dict[tuple[str, bool], int] = {}
 
     def begin(self, where: Callable[[], CompiledIn], emit: Callable[[Record], object]) -> None:
@@ -238,14 +238,14 @@ class CompileWatch:
         if not self.pending:
             return False
         self.pending = self._announced = False
-        found, self._found = self._found, {}
-        for place, each in found.items():
-            self._emit(self._record(place, each))
+        compilations, self._compilations = self._compilations, {}
+        for place, compilation in compilations.items():
+            self._emit(self._record(place, compilation))
         return True
 
     def _start(self, _args: Any) -> None:
         self.busy, self._began = True, time.perf_counter()
-        self.told(True)
+        self.on_compiling(True)
         if not self._announced:
             self._announced = True
             place = self._where()
@@ -257,19 +257,19 @@ class CompileWatch:
 
     def _end(self, args: Any) -> None:
         self.busy, self.pending = False, True
-        self.told(False)
+        self.on_compiling(False)
         if sys.exc_info()[0] is not None:
             return  # torch calls back for what failed as well
-        found = self._found.setdefault(self._where(), _Found())
-        found.seconds += time.perf_counter() - self._began
+        compilation = self._compilations.setdefault(self._where(), _Compilation())
+        compilation.seconds += time.perf_counter() - self._began
         if args.callback_trigger.name == "DYNAMO":
-            found.traced = True
-            found.ids.append(args.compile_id)
+            compilation.python_code = True
+            compilation.ids.append(args.compile_id)
 
-    def _record(self, place: CompiledIn, found: _Found) -> ModelCompiled:
+    def _record(self, place: CompiledIn, compilation: _Compilation) -> ModelCompiled:
         key = place.precision, place.training
         first = self._first_steps.setdefault(key, place.step)
-        what: Literal["first", "again", "graphs"] = "again" if found.traced else "graphs"
+        what: Literal["first", "again", "graphs"] = "again" if compilation.python_code else "graphs"
         if place.step == first:
             what = "first"
         return ModelCompiled(
@@ -277,9 +277,9 @@ class CompileWatch:
             step=place.step,
             precision=place.precision,
             training=place.training,
-            seconds=found.seconds,
+            seconds=compilation.seconds,
             what=what,
-            reason=_reason(found.ids) if what == "again" else "",
+            reason=_reason(compilation.ids) if what == "again" else "",
         )
 
 

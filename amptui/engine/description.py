@@ -22,13 +22,21 @@ NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
 """Why FSDP refuses one."""
 
 
+_SAME_WHEN_RESUMED = (
+    *("time", "device", "device_name", "gpu_uuid", "precision", "versions", "total_epochs", "total_steps"),
+    *("world_size", "parallel", "data_parallel", "batch_size", "global_batch_size"),
+)
+"""Fields that the record of a resumed run has in common with that of a start."""
+
+
 def refused_requests(request: TrainRequest) -> dict[str, str]:
     """What nobody can ask a run of several ranks for, each with the reason."""
     return {"x-ray": NO_XRAY} if request.fsdp else {}
 
 
-def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:
+def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
     """The run's first record."""
+    request = prepared.request
     source = prepared.data.train
     batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
     batch_size = batch_size or prepared.experiment.batch_size
@@ -45,7 +53,7 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
         precision=prepared.precision,
         amp_precision=prepared.amp_precision,
         unsupported=prepared.unsupported,
-        config=_config(prepared, request),
+        config=_config(prepared),
         versions=versions(),
         hardware=hardware(prepared.device),
         data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
@@ -58,7 +66,7 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
         world_size=ranks,
         refuses=refuses,
         parallel=("fsdp2" if request.fsdp else "ddp") if ranks > 1 else "",
-        global_batch_size=batch_size * prepared.accumulate * ranks if ranks > 1 else None,
+        global_batch_size=batch_size * request.accumulate * ranks if ranks > 1 else None,
     )
 
 
@@ -70,24 +78,12 @@ def describe_resumption(
     Without a ``start`` it goes on from its beginning: ranks were started again before the first checkpoint.
     """
     return RunResumed(
-        time=started.time,
         step=start.step if start is not None else 0,
         checkpoint=start.checkpoint if start is not None else "",
-        device=started.device,
-        device_name=started.device_name,
-        gpu_uuid=started.gpu_uuid,
-        precision=started.precision,
-        versions=started.versions,
-        total_epochs=started.total_epochs,
-        total_steps=started.total_steps,
         lost_steps=lost_steps,
-        world_size=started.world_size,
-        parallel=started.parallel,
-        data_parallel=started.data_parallel,
-        batch_size=started.batch_size,
-        global_batch_size=started.global_batch_size,
         restarts=restarts,
         cause=cause,
+        **{name: getattr(started, name) for name in _SAME_WHEN_RESUMED},
     )
 
 
@@ -100,21 +96,22 @@ def device_name(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of amptui, Python and torch, and those of CUDA and cuDNN if torch has them."""
-    found = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    numbers = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        numbers["cuda"] = torch.version.cuda
     if torch.backends.cudnn.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())
-    return found
+        numbers["cudnn"] = str(torch.backends.cudnn.version())
+    return numbers
 
 
-def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
+def _config(prepared: Prepared) -> dict[str, Any]:
     """The experiment's fields and the settings of the command line, as JSON values."""
+    request = prepared.request
     return plain_fields(prepared.experiment) | {
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
-        "clip_norm": prepared.clip_norm,
-        "accumulate": prepared.accumulate,
+        "clip_norm": request.clip_norm,
+        "accumulate": request.accumulate,
         "seed": request.seed,
         "workers": request.workers,
         "channels_last": request.channels_last,
@@ -134,16 +131,16 @@ def plain_fields(experiment: Experiment) -> dict[str, Any]:
 
 def hardware(device: torch.device) -> dict[str, Any]:
     """The processor, its cores and torch's threads; of a GPU its memory and compute capability."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "processor": _processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        found["gpu_memory_bytes"] = properties.total_memory
-        found["compute_capability"] = f"{properties.major}.{properties.minor}"
-    return found
+        facts["gpu_memory_bytes"] = properties.total_memory
+        facts["compute_capability"] = f"{properties.major}.{properties.minor}"
+    return facts
 
 
 def gpu_uuid(device: torch.device) -> str | None:

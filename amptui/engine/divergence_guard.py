@@ -59,12 +59,12 @@ class DivergenceGuard:
         self._readback = readback
         self._writer = writer
         self._interactive = interactive
-        self._found = PauseReason()
+        self._pause_reason = PauseReason()
         self._gradients = reporter.gradients
         self._parameters = reporter.gradients.parameters
         self._meant_infinite: frozenset[int] = frozenset()
         """Which parameters hold Inf from the start: a mask that is a parameter, say."""
-        self._lost = _Lost()
+        self._lost_counts = _Lost()
         self._suspect_step = 0
         self._accepted_lost = 0
         """How many lost parameters the user was asked about and went on with."""
@@ -81,7 +81,7 @@ class DivergenceGuard:
         if suspect is not None and reporter.delivered - suspect.delivered >= SUSPECT_STEPS - 1:
             self._check_weights(suspect.step)
         self._judge_weights()
-        if precision.scales and not (self._lost.parameters and reporter.nonfinite_losses):
+        if precision.scales and not (self._lost_counts.parameters and reporter.nonfinite_losses):
             self._look_at_scale()
 
     def check_last(self) -> None:
@@ -98,12 +98,12 @@ class DivergenceGuard:
     @property
     def wants_pause(self) -> bool:
         """Whether it found a reason that was not taken yet."""
-        return self._found.cause != ""
+        return self._pause_reason.cause != ""
 
-    def take_found(self) -> PauseReason:
+    def take_pause_reason(self) -> PauseReason:
         """Why it wants a pause; told once."""
-        found, self._found = self._found, PauseReason()
-        return found
+        reason, self._pause_reason = self._pause_reason, PauseReason()
+        return reason
 
     def _check_weights(self, suspect_step: int) -> None:
         self._suspect_step, self._reporter.suspect = suspect_step, None
@@ -117,23 +117,23 @@ class DivergenceGuard:
 
     def _judge_weights(self) -> None:
         """Act on the result of the last check."""
-        reporter, lost = self._reporter, self._lost.parameters
+        reporter, lost_count = self._reporter, self._lost_counts.parameters
         if reporter.nonfinite_losses and (
-            reporter.bad_applied_steps >= HOPELESS_STEPS or (lost and not reporter.finite_losses)
+            reporter.bad_applied_steps >= HOPELESS_STEPS or (lost_count and not reporter.finite_losses)
         ):
             raise ExperimentError(
                 f"the loss has been {reporter.last_loss} since step 1{self._lost_weights()}",
                 hint="check the inputs and the loss, or use a smaller --lr",
             )
-        if lost <= self._accepted_lost:
+        if lost_count <= self._accepted_lost:
             return
         what = self._trouble_seen() + self._lost_weights()
         if not self._interactive:
             self._writer.wait()  # an earlier checkpoint may still be being written
             way_back = self._writer.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
-        self._accepted_lost = lost
-        self._found = PauseReason("weights", what)
+        self._accepted_lost = lost_count
+        self._pause_reason = PauseReason("weights", what)
 
     def _look_at_scale(self) -> None:
         scale = self._reporter.loss_scale
@@ -148,7 +148,7 @@ class DivergenceGuard:
             raise ExperimentError(what, hint="use --precision bf16 or fp32")
         if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
             self.floor_accepted = True
-            self._found = PauseReason("loss scale", what)
+            self._pause_reason = PauseReason("loss scale", what)
 
     def _take_start(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         """Learn which parameters hold Inf on purpose; a checkpoint with Inf in another is no way back."""
@@ -160,8 +160,8 @@ class DivergenceGuard:
     def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         if row is None:
             return
-        self._lost = _Lost(*map(int, row))
-        if not self._lost.parameters:
+        self._lost_counts = _Lost(*map(int, row))
+        if not self._lost_counts.parameters:
             self._accepted_lost = 0
 
     def _trouble_seen(self) -> str:
@@ -172,9 +172,11 @@ class DivergenceGuard:
         return f"the loss has been {reporter.last_loss} since step {units.count(since)}"
 
     def _lost_weights(self) -> str:
-        lost, infinite = self._lost
-        kind = "NaN or Inf" if infinite else "NaN"
-        return f", and {lost:,} of {len(self._parameters):,} parameters contain {kind}" if lost else ""
+        lost_count, infinite_count = self._lost_counts
+        if not lost_count:
+            return ""
+        kind = "NaN or Inf" if infinite_count else "NaN"
+        return f", and {lost_count:,} of {len(self._parameters):,} parameters contain {kind}"
 
 
 class _Lost(NamedTuple):
@@ -191,11 +193,11 @@ def _largest(gradients: GradientProbe, parameters: Sequence[Tensor]) -> Tensor |
     if not parameters:
         return None
     elements = [dense_elements(p.detach()) for p in parameters]
-    present = [each for each in elements if each is not None]
-    found = norm_of_each(present, math.inf) if present else []
-    nothing = torch.zeros_like(found[0]) if found else torch.zeros((), device=parameters[0].device)
-    largest = iter(found)
-    row = torch.stack([nothing if each is None else next(largest) for each in elements])
+    present = [values for values in elements if values is not None]
+    norms = norm_of_each(present, math.inf) if present else []
+    nothing = torch.zeros_like(norms[0]) if norms else torch.zeros((), device=parameters[0].device)
+    largest = iter(norms)
+    row = torch.stack([nothing if values is None else next(largest) for values in elements])
     return gradients.largest_anywhere(row)
 
 
@@ -205,13 +207,13 @@ def _count_lost(gradients: GradientProbe, meant_infinite: Collection[int]) -> Te
     Left out are a parameter without a gradient, which has no part in the loss and may never have been
     initialized, and Inf in those of ``meant_infinite``.
     """
-    taught = [(i, p) for i, p in enumerate(gradients.parameters) if p.grad is not None]
-    row = _largest(gradients, [p for _, p in taught])
+    trained_parameters = [(i, p) for i, p in enumerate(gradients.parameters) if p.grad is not None]
+    row = _largest(gradients, [p for _, p in trained_parameters])
     if row is None:
         return torch.zeros(2)
     largest = [
-        each.nan_to_num(nan=math.nan, posinf=0.0) if i in meant_infinite else each
-        for (i, _), each in zip(taught, row, strict=True)
+        value.nan_to_num(nan=math.nan, posinf=0.0) if i in meant_infinite else value
+        for (i, _), value in zip(trained_parameters, row, strict=True)
     ]
     row = torch.stack(largest)
     return torch.stack([(~row.isfinite()).sum(), row.isinf().sum()])

@@ -54,15 +54,16 @@ def explain(
     if is_out_of_memory(error):
         return _out_of_memory(doing, batch_size, precision)
     if isinstance(error, MemoryError):
-        return _out_of_host_memory(doing, batch_size)
+        hint = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
+        return DeviceError(f"out of host memory {doing}", hint=hint)
     if is_device_lost(error):
         return _device_lost(error, doing)
     name, text, frames = type(error).__name__, _text(error), list(traceback.extract_tb(error.__traceback__))
-    found = _FROM_WORKER.match(text)
-    if found:
+    origin = _FROM_WORKER.match(text)
+    if origin:
         # A DataLoader worker sends its traceback in the message.
-        text, frames = _from_worker(text[found.end() :], name)
-        doing = f"in {found[1]}, {doing}"
+        text, frames = _from_worker(text[origin.end() :], name)
+        doing = f"in {origin[1]}, {doing}"
     message, hint = known_hint(" ".join(text.split()))
     if type(error).__module__.startswith(_COMPILER):
         hint = "torch.compile failed: train without --compile, or resume with --compile off"
@@ -97,8 +98,8 @@ def known_hint(message: str) -> tuple[str, str]:
     CUDA's autocast rejects ``binary_cross_entropy`` in five lines (``ATen/autocast_mode.cpp``).
     """
     refused = "unsafe to autocast"
-    before, found, _ = message.partition(refused)
-    if not found or "binary_cross_entropy" not in before:
+    before, separator, _ = message.partition(refused)
+    if not separator or "binary_cross_entropy" not in before:
         return message, ""
     return before + refused, "use BCEWithLogitsLoss and remove the sigmoid"
 
@@ -106,11 +107,11 @@ def known_hint(message: str) -> tuple[str, str]:
 def _from_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]]:
     """The message and the frames of an error called ``name``, from its printed traceback."""
     lines = trace.splitlines()
-    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
+    frames = [(number, place) for number, line in enumerate(lines) if (place := _FRAME.match(line))]
     last = frames[-1][0] if frames else 0
     start = next((number for number in range(last, len(lines)) if not lines[number].startswith(" ")), last)
     text = "\n".join(lines[start:]).removeprefix(name).removeprefix(": ")
-    return text, [traceback.FrameSummary(found[1], int(found[2]), "") for _, found in frames]
+    return text, [traceback.FrameSummary(place[1], int(place[2]), "") for _, place in frames]
 
 
 def _text(error: BaseException) -> str:
@@ -135,11 +136,6 @@ def _out_of_memory(doing: str, batch_size: int | None, precision: str | None) ->
     return DeviceError(
         f"CUDA out of memory {doing}{at}{_peak()}", hint=f"try {', or '.join(ways)}" if ways else hint
     )
-
-
-def _out_of_host_memory(doing: str, batch_size: int | None) -> DeviceError:
-    hint = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
-    return DeviceError(f"out of host memory {doing}", hint=hint)
 
 
 def _device_lost(error: BaseException, doing: str) -> DeviceLostError:

@@ -7,9 +7,9 @@ on the device, which counts the applied steps itself and reads its row.
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,47 @@ MAX_GROUPS = 8
 
 _TAKE_DEVICE_LR = (Adam, AdamW, SGD)
 """Their fused kernels read the learning rate from the device."""
+
+
+class LearningRates(NamedTuple):
+    """The learning rates that a step used."""
+
+    first: float | None
+    """Of the first parameter group; None if it has none, or if they are on the device."""
+    groups: tuple[float, ...] = ()
+    """Of all groups, if they differ."""
+    on_device: Sequence[Tensor] = ()
+    """Of all groups, if they are on the device."""
+
+
+class LearningRateReader:
+    """Reads an optimizer's learning rates; that of a single group costs nothing while it does not change."""
+
+    def __init__(self) -> None:
+        self._last = LearningRates(None)
+
+    def read(self, optimizer: Optimizer) -> LearningRates:
+        """Those of now."""
+        groups = optimizer.param_groups
+        first = groups[0].get("lr")
+        if first is self._last.first and len(groups) == 1:
+            return self._last  # the usual case without a schedule
+        lrs = _learning_rates(groups[:MAX_GROUPS])
+        if type(first) is float and len(groups) == 1:
+            self._last = lrs
+        return lrs
+
+
+def _learning_rates(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
+    """Those of an optimizer's parameter ``groups``; tensors on a GPU are left there."""
+    first = groups[0].get("lr")
+    if isinstance(first, Tensor) and first.is_cuda:
+        # Another group's may be a number: a row holds tensors only.
+        return LearningRates(None, (), [group["lr"] for group in groups if isinstance(group["lr"], Tensor)])
+    if first is None:
+        return LearningRates(None)
+    lrs = tuple([float(group["lr"]) for group in groups])
+    return LearningRates(lrs[0], lrs if lrs.count(lrs[0]) < len(lrs) else ())
 
 
 class LrSchedule:
@@ -137,9 +178,9 @@ class LrSchedule:
                 self._scheduler.step()
         except Exception as error:
             place = f"in {type(self._scheduler).__name__}.step(), which build_scheduler() returned"
-            told = explain(error, doing=place, batch_size=None)
+            explained = explain(error, doing=place, batch_size=None)
             hint = "use the total_steps that build_scheduler() gets; it is None for data of unknown length"
-            raise type(told)(told.what, hint=told.hint or hint) from error
+            raise type(explained)(explained.what, hint=explained.hint or hint) from error
 
     def _reason_to_wait(self) -> str:
         optimizer, name = self._optimizer, type(self._scheduler).__name__

@@ -1,23 +1,58 @@
 """One optimizer step: forward, backward, clip, update, of one batch or of several accumulated ones."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from amptui.engine.learning_rates import LearningRateReader, LearningRates
-from amptui.engine.lr_schedule import LrSchedule
-from amptui.engine.micro_batch import MicroBatch, weights
+from amptui.engine.lr_schedule import LearningRateReader, LearningRates, LrSchedule
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
-from amptui.engine.step_row import StepTensors
+from amptui.engine.step_rows import StepTensors
 from amptui.engine.validation import checked_loss
 
 _NO_PARTS: Mapping[str, Tensor] = {}
+
+
+ComputeLoss = Callable[[], object]
+"""Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
+
+
+class MicroBatch(NamedTuple):
+    """A batch of an optimizer step; most steps have one."""
+
+    compute_loss: ComputeLoss
+    samples: int
+    batch: object
+    """What the loss is computed of."""
+
+
+def loss_weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+    """One function per batch that weighs its mean; the sum is the mean over all ``samples``.
+
+    The means of equal batches are divided by their number, bit for bit as in a handwritten loop.
+    """
+    count, total = len(samples), sum(samples)
+    if count == 1:
+        return [_unchanged]
+    if all(batch_samples * count == total for batch_samples in samples):
+        return [partial(_divide, count)] * count
+    return [partial(operator.mul, batch_samples / total) for batch_samples in samples]
+
+
+def _unchanged(mean: Tensor) -> Tensor:
+    return mean
+
+
+def _divide(count: int, mean: Tensor) -> Tensor:
+    return mean / count
 
 
 class OptimizerStep:
@@ -33,7 +68,7 @@ class OptimizerStep:
         self._experiment = prepared.experiment
         self._optimizer = prepared.optimizer
         self._lr_schedule = prepared.lr_schedule
-        self._clip_norm = prepared.clip_norm
+        self._clip_norm = prepared.request.clip_norm
         self._on_cuda = prepared.device.type == "cuda"
         self._gradients = norms.probe
         self._measure = norms.measure
@@ -95,12 +130,12 @@ class OptimizerStep:
             raise
         gradients = self._measure() if norms else None
         self._probes.after_backward(step, precision, assumed_scale=assumed_scale, window=window)
-        timeline.leave_out()
+        timeline.mark(None)
         scaled, norm = precision.scales, None
         if self._clip_norm is not None:
-            norm, found = self._clip(precision)
+            norm, measured_gradients = self._clip(precision)
             if gradients is None:
-                gradients, scaled = found, False
+                gradients, scaled = measured_gradients, False
             timeline.mark("clip")
         if self._lr_schedule is None:
             lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
@@ -118,9 +153,9 @@ class OptimizerStep:
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Accumulate the gradients of all batches; return the loss and its parts, means over all samples."""
         sums: dict[str, Tensor] = {}
-        kept: set[nn.Parameter] = set()
-        shares = weights([each.samples for each in micro_batches])
-        for micro_batch, weigh in zip(micro_batches, shares, strict=True):
+        copied_parameters: set[nn.Parameter] = set()
+        weigh_functions = loss_weights([micro_batch.samples for micro_batch in micro_batches])
+        for micro_batch, weigh in zip(micro_batches, weigh_functions, strict=True):
             with precision.forward_context():
                 self._last_loss = result = micro_batch.compute_loss()
             loss, parts = checked_loss(self._experiment, result)
@@ -128,7 +163,7 @@ class OptimizerStep:
             loss = weigh(loss)
             precision.backward(loss)
             if precision.replays_graphs and len(micro_batches) > 1:
-                self._keep_gradients(kept)
+                self._copy_gradients(copied_parameters)
             mark("backward")
             if len(micro_batches) == 1:
                 return loss, parts
@@ -137,7 +172,7 @@ class OptimizerStep:
                 sums[name] = sums[name] + value if name in sums else value
         return sums.pop("loss"), sums
 
-    def _keep_gradients(self, kept: set[nn.Parameter]) -> None:
+    def _copy_gradients(self, copied_parameters: set[nn.Parameter]) -> None:
         """Copy new gradients out of the memory of CUDA graphs, which the next replay overwrites.
 
         autograd takes the output of a graph for a parameter's first gradient, and adds later ones to the copy
@@ -145,9 +180,9 @@ class OptimizerStep:
         cloned (https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html, "Limitations").
         """
         for parameter in self._gradients.parameters:
-            if parameter.grad is not None and parameter not in kept:
+            if parameter.grad is not None and parameter not in copied_parameters:
                 parameter.grad = parameter.grad.clone()
-                kept.add(parameter)
+                copied_parameters.add(parameter)
 
     def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
         """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit; return its norm.
@@ -157,12 +192,12 @@ class OptimizerStep:
         precision.unscale(self._optimizer)
         parameters = self._gradients.parameters
         norm = self._gradients.total_norm()
-        found = None
+        gradients = None
         if not self._on_cuda and not math.isfinite(norm.item()):
-            found = self._measure()
+            gradients = self._measure()
         assert self._clip_norm is not None, "set by --clip-norm"
         nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
-        return norm, found
+        return norm, gradients
 
     def _update(
         self, precision: Precision, schedule: LrSchedule

@@ -21,16 +21,16 @@ class PhaseProgress:
     def report(
         self,
         detail: str,
-        done: int | None = None,
+        count: int | None = None,
         total: int | None = None,
         unit: Literal["bytes", "samples", "batches"] | None = None,
     ) -> None:
-        """Emit the progress if it is time, and always when ``detail`` changes and when all is done."""
-        now, at_end = time.monotonic(), done is not None and done == total
+        """Emit the progress if it is time, and always if ``detail`` changes or ``count`` is ``total``."""
+        now, at_end = time.monotonic(), count is not None and count == total
         if now >= self._due or detail != self._detail or at_end:
             self._due, self._detail = now + INTERVAL_SECONDS, detail
             self._emit(
                 PhaseChanged(
-                    time=time.time(), phase=self._phase, detail=detail, done=done, total=total, unit=unit
+                    time=time.time(), phase=self._phase, detail=detail, done=count, total=total, unit=unit
                 )
             )

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
@@ -221,11 +221,11 @@ class Fp16(Bf16):
         # after the weights have changed: a failed attempt can be undone until then.
         scale = current_scale(self.scaler).clone()
         self.scaler.step(optimizer)
-        found = found_inf(self.scaler, optimizer)
+        overflow = found_inf(self.scaler, optimizer)
         self.scaler.update()
         if self._min_scale is not None:
             current_scale(self.scaler).clamp_(min=self._min_scale)
-        return ScalerTensors(scale, found, current_scale(self.scaler), growth_tracker(self.scaler))
+        return ScalerTensors(scale, overflow, current_scale(self.scaler), growth_tracker(self.scaler))
 
     def abandon_step(self) -> None:
         # Until update() it records which optimizers it has unscaled, and would not unscale their next step.
@@ -243,6 +243,11 @@ def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Prec
         precision.name: precision(device=device, scaler=scaler, default_flags=flags)
         for precision in _PRECISIONS
     }
+
+
+def default_amp(device: torch.device) -> Literal["fp16", "bf16"]:
+    """What AMP means on ``device`` unless somebody says otherwise."""
+    return "fp16" if device.type == "cuda" else "bf16"
 
 
 def unsupported_precisions(device: torch.device) -> dict[str, str]:
@@ -265,6 +270,15 @@ def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
         raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=f"use one of {others}")
 
 
+def sharded_dtype(model: nn.Module) -> torch.dtype | None:
+    """The dtype to which FSDP2 casts parameters by a ``MixedPrecisionPolicy``; None if it casts none."""
+    for module in model.modules():
+        get_state: Any = getattr(module, "_get_fsdp_state", None)
+        if get_state is not None and (dtype := get_state()._mp_policy.param_dtype) is not None:
+            return cast("torch.dtype", dtype)
+    return None
+
+
 def current_scale(scaler: GradScaler) -> Tensor:
     """The scale as a tensor on its device; ``get_scale()`` would make the host wait for it."""
     scale = scaler._scale
@@ -281,5 +295,5 @@ def growth_tracker(scaler: GradScaler) -> Tensor:
 
 def found_inf(scaler: GradScaler, optimizer: Optimizer) -> Tensor:
     """1.0 if a gradient of this step is not finite, else 0.0."""
-    found = list(scaler._found_inf_per_device(optimizer).values())
-    return found[0] if len(found) == 1 else torch.stack([f.to(found[0].device) for f in found]).amax()
+    flags = list(scaler._found_inf_per_device(optimizer).values())
+    return flags[0] if len(flags) == 1 else torch.stack([flag.to(flags[0].device) for flag in flags]).amax()

@@ -12,12 +12,12 @@ from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
 from amptui.engine.precision import Precision
+from amptui.engine.prepared import Trained
 from amptui.engine.snapshot import before_step
-from amptui.engine.trained import Trained
 from amptui.engine.warm_up import WarmUp
 from amptui.records.control import Asked, ComparisonRequest, Control, PrecisionRequest
 from amptui.records.run import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class PrecisionSwitch:
         self.agree: Callable[[str], str] = lambda trouble: trouble
         """Tells other ranks this one's trouble, or "" if it has none; returns that of any of them."""
         self._first_step = 1
-        self._steps = self._counted = 0
+        self._steps = self._settled_steps = 0
         self._warm_up = WarmUp()
         self._settled = False
         self._noted_waits = self._noted_no_scaler = False
@@ -100,41 +100,42 @@ class PrecisionSwitch:
     @contextmanager
     def validation_precision(self) -> Iterator[Precision]:
         """The precision to validate in: that of the steps so far, since one on trial may fail."""
-        entered = self.precision
-        made = entered if self._trial is None else self._trained.precisions[self._trial.previous]
-        if made is not entered:
-            made.enter()
+        current = self.precision
+        precision = current if self._trial is None else self._trained.precisions[self._trial.previous]
+        if precision is not current:
+            precision.enter()
         try:
-            yield made
+            yield precision
         finally:
-            if made is not entered:
-                entered.enter()
+            if precision is not current:
+                current.enter()
 
     @property
     def needs_observation(self) -> bool:
         """Whether to observe the next step: it is on trial, or its memory is to be measured."""
-        return self._trial is not None or (self._counted == _BREAKDOWN_STEPS - 1 and self._ab_test is None)
+        breakdown_follows = self._settled_steps == _BREAKDOWN_STEPS - 1 and self._ab_test is None
+        return self._trial is not None or breakdown_follows
 
     @property
     def steps_to_next_event(self) -> int:
         """Steps until something may have to be decided here; 1 looks before each step."""
-        if not self._settled or (self._counted < _BREAKDOWN_STEPS and self._ab_test is None):
+        if not self._settled or (self._settled_steps < _BREAKDOWN_STEPS and self._ab_test is None):
             return 1
         return _NO_EVENT_STEPS if self._ab_test is None else max(1, self._ab_test.steps_left)
 
     @property
     def breakdown_is_due(self) -> bool:
         """Whether to measure the memory of this step."""
-        return self._counted == _BREAKDOWN_STEPS and self._ab_test is None
+        return self._settled_steps == _BREAKDOWN_STEPS and self._ab_test is None
 
     def begin_step(self) -> bool:
         """Count a step; return whether it is a warm-up step. The memory peak restarts after the warm-up."""
         self._steps += 1
         if self._settled:
-            self._counted += 1
+            self._settled_steps += 1
             return False
         warming_up = self._warm_up.begin_step()
-        self._counted += not warming_up
+        self._settled_steps += not warming_up
         if not warming_up:
             self._settled = True
             self._allocator.restart_peak()
@@ -145,12 +146,9 @@ class PrecisionSwitch:
         self._warm_up.add(steps.step_seconds[max(0, self._first_step - steps.first_step) :])
         if self._ab_test is not None:
             for record in steps.one_by_one():
-                self._take_compared(self._ab_test, record)
-
-    def _take_compared(self, ab_test: ABTest, record: StepRecord) -> None:
-        # The result is emitted at the step boundary, when the last block's peak is known.
-        if ab_test.add(record) and not ab_test.over:
-            self._emit(ab_test.record(record.step))
+                # The result is emitted at the step boundary, when the last block's peak is known.
+                if self._ab_test.add(record) and not self._ab_test.over:
+                    self._emit(self._ab_test.record(record.step))
 
     def hold_scale(self, least: float | None) -> None:
         """Keep the loss scale, if there is one, at ``least`` or above until the next switch."""
@@ -161,10 +159,10 @@ class PrecisionSwitch:
         """Handle the requests; ``step`` is the last one sent to the device."""
         if self._ranks is not None and (turn := self._ranks.take_turn()):
             self._switch(turn, step)
-        asked = self._control.take(PrecisionRequest)
-        if asked is not None:
+        switch_request = self._control.take(PrecisionRequest)
+        if switch_request is not None:
             self._stop_ab_test(step)
-            self._switch(asked.request.precision, step, asked)
+            self._switch(switch_request.request.precision, step, switch_request)
         comparison = self._control.take(ComparisonRequest)
         if comparison is not None:
             self._start_or_stop_ab_test(comparison, step)
@@ -177,7 +175,7 @@ class PrecisionSwitch:
         """Call ``run`` in this precision; if it is on trial and fails, in the previous one."""
         trial, self._trial = self._trial, None
         try:
-            made = run(self.precision)
+            result = run(self.precision)
         except Exception as error:
             if trial is None or trial.restore is None or is_device_lost(error):
                 raise
@@ -190,7 +188,7 @@ class PrecisionSwitch:
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
             self._succeed(trial)
-            return made
+            return result
         # Outside the handler: the traceback would keep the failed pass's tensors alive.
         self._undo(trial.previous, restore, why, step)
         return run(self.precision)
@@ -210,27 +208,27 @@ class PrecisionSwitch:
         self._stop_ab_test(step)
         self._finish_stretch(step)
 
-    def _switch(self, name: str, step: int, asked: Asked[PrecisionRequest] | None = None) -> None:
+    def _switch(self, name: str, step: int, switch_request: Asked[PrecisionRequest] | None = None) -> None:
         if name == self.precision.name:
-            if asked is not None and self._trial is not None:
-                self._trial_requests.append(asked)
+            if switch_request is not None and self._trial is not None:
+                self._trial_requests.append(switch_request)
             else:
-                self._control.answer(asked)
+                self._control.answer(switch_request)
             return
-        if self._is_unsupported(name, asked):
+        if self._is_unsupported(name, switch_request):
             return
         previous = self.precision.name
         restore, why = self._prepare_undo(f"not enough memory to try {name} safely; staying in {previous}")
         if why:
             self._note("error", why)
-            self._control.answer(asked, why)
+            self._control.answer(switch_request, why)
             self._exclude(name, "not enough memory to try it safely", step)
             return
         self._enter(name, step, first_step=step + 1)
         self._trial = _Trial(previous, restore)
         for earlier in self._trial_requests:
             self._control.refuse(earlier, "overruled")
-        self._trial_requests = [] if asked is None else [asked]
+        self._trial_requests = [] if switch_request is None else [switch_request]
 
     def _prepare_undo(self, no_memory: str) -> tuple[Callable[[], None] | None, str]:
         """What undoes the next step if it fails, None if nothing can; and ``no_memory`` if there is none."""
@@ -245,20 +243,20 @@ class PrecisionSwitch:
             why = no_memory
         return restore, self.agree(why)
 
-    def _is_unsupported(self, name: str, asked: Asked[Any] | None) -> bool:
+    def _is_unsupported(self, name: str, request: Asked[Any] | None) -> bool:
         """Whether the device does not support ``name``; reports it."""
         why = self._trained.unsupported.get(base_precision(name))
         if why is None and name not in self._trained.precisions:
             why = "the model is not compiled"
         if why is not None:
             self._note("warning", f"no {name} here: {why}")
-            self._control.refuse(asked, "unavailable", why)
+            self._control.refuse(request, "unavailable", why)
         return why is not None
 
     def _answer_trial_requests(self, trouble: str = "") -> None:
         """Answer once the first step in a precision has succeeded or failed."""
-        for asked in self._trial_requests:
-            self._control.answer(asked, trouble)
+        for request in self._trial_requests:
+            self._control.answer(request, trouble)
         self._trial_requests.clear()
 
     def _enter(self, name: str, step: int, *, first_step: int) -> None:
@@ -268,7 +266,7 @@ class PrecisionSwitch:
         self.hold_scale(None)
         self.precision.restart_collapsed_scale()
         self._first_step = first_step
-        self._steps = self._counted = 0
+        self._steps = self._settled_steps = 0
         self._warm_up, self._settled = WarmUp(), False
         self._emit(PrecisionChanged(time=time.time(), step=first_step, previous=previous, current=name))
 
@@ -285,13 +283,13 @@ class PrecisionSwitch:
         self._enter(previous, step, first_step=step)
         self.begin_step()
 
-    def _start_or_stop_ab_test(self, asked: Asked[ComparisonRequest], step: int) -> None:
+    def _start_or_stop_ab_test(self, comparison: Asked[ComparisonRequest], step: int) -> None:
         """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
-        running, precisions = self._ab_test, asked.request.sides
+        running, precisions = self._ab_test, comparison.request.sides
         if running is not None and precisions:
-            self._control.refuse(asked, "comparison running")
+            self._control.refuse(comparison, "comparison running")
             return
-        if any(self._is_unsupported(name, asked) for name in precisions):
+        if any(self._is_unsupported(name, comparison) for name in precisions):
             return
         if running is not None:
             self._stop_ab_test(step)
@@ -300,7 +298,7 @@ class PrecisionSwitch:
             rounds = self._trained.max_rounds or MAX_ROUNDS
             self._ab_test = ABTest(precisions, chosen=self.precision.name, max_rounds=rounds)
             self._emit(self._ab_test.record(step))
-        self._control.answer(asked)
+        self._control.answer(comparison)
 
     def _continue_ab_test(self, ab_test: ABTest, step: int) -> None:
         if ab_test.over:

@@ -1,7 +1,8 @@
-"""What preparing leaves for the training loop."""
+"""What is trained: all of it for the training loop, and the part that probes and the precision switch use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
@@ -14,9 +15,59 @@ from amptui.engine.compilation import CompileWatch
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision
 from amptui.recipe.experiment import Experiment
+from amptui.recipe.request import TrainRequest
 
 if TYPE_CHECKING:
     from amptui.ranks.parallel.data_parallel import DataParallel
+
+
+class Trained(Protocol):
+    """The model, its optimizer, and the precisions in which it can be trained."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def optimizer(self) -> Optimizer: ...
+
+    @property
+    def experiment(self) -> Experiment:
+        """Its ``loss()`` runs a forward pass again."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """What a hint may advise to reduce; None if amptui does not set it."""
+
+    @property
+    def precisions(self) -> Mapping[str, Precision]: ...
+
+    @property
+    def precision(self) -> str:
+        """The first one."""
+
+    @property
+    def amp_precision(self) -> str:
+        """What AMP means: ``fp16`` or ``bf16``."""
+
+    @property
+    def unsupported(self) -> Mapping[str, str]:
+        """Those that the device does not support, each with the reason."""
+
+    @property
+    def lr_schedule(self) -> LrSchedule | None:
+        """None also if the script has its own."""
+
+    @property
+    def probes(self) -> bool:
+        """Whether to probe gradients and modules."""
+
+    @property
+    def max_rounds(self) -> int | None:
+        """The limit on rounds of an A/B test; None uses the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +89,7 @@ class Schedule:
 class Prepared:
     """Everything the training loop needs."""
 
+    request: TrainRequest
     device: torch.device
     experiment: Experiment
     data: Data
@@ -54,18 +106,6 @@ class Prepared:
     amp_precision: str
     schedule: Schedule
     lr_schedule: LrSchedule | None
-    clip_norm: float | None
-    accumulate: int
-    """Batches per optimizer step."""
-    validate_every: int | None
-    """Steps between validations within an epoch; None validates after epochs only."""
-    validation_batches: int | None
-    """The limit on batches of a validation."""
-    seed: int
-    probes: bool
-    """Whether to probe gradients and modules."""
-    max_rounds: int | None
-    """The limit on rounds of an A/B test; None uses the default."""
     compilations: CompileWatch = field(default_factory=CompileWatch)
     parallel: "DataParallel | None" = None
     """The loss and the other ranks of a run of several; None in a single process."""
@@ -74,3 +114,12 @@ class Prepared:
     def batch_size(self) -> int:
         """Samples of a full batch."""
         return self.experiment.batch_size
+
+    @property
+    def probes(self) -> bool:
+        """See :class:`Trained`, as of ``max_rounds``."""
+        return self.request.probes
+
+    @property
+    def max_rounds(self) -> int | None:
+        return self.request.max_rounds

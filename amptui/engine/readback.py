@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Deliver = Callable[[Sequence[float] | None, float | None], object]
-"""Takes a row (None: it was dropped) and the step's seconds (None: not measured)."""
+"""Takes a row (None if it was dropped) and the step's seconds (None if they were not measured)."""
 
 Delivered = tuple[Any, Sequence[float] | None, float | None]
 """The facts of a step as they were pushed, its row, and its seconds."""
@@ -22,17 +22,17 @@ DeliverSteps = Callable[[list[Delivered]], object]
 """Takes the steps that have arrived, oldest first, at least one."""
 
 RING_ROWS = 1024
-"""Rows in flight before new ones are dropped: how many tiny steps the host may run ahead of a drain."""
+"""Rows in flight before new ones are dropped: how many steps the host may be ahead of the last drain."""
 
 LOOK_INTERVAL_SECONDS = 0.24
-"""Four looks a second, as often as a screen draws. What a look costs is mostly that its code is cold."""
+"""Four looks a second, as often as a screen draws. A look costs mostly because its code is not in a cache."""
 
 MAX_STEPS_BETWEEN_LOOKS = 256
-"""A quarter of the readback's ring: a look comes before rows of tiny steps must be dropped."""
+"""A quarter of ``RING_ROWS``: the ring is drained before it can fill up and drop the rows of tiny steps."""
 
 MAX_SCALED_STEPS_BETWEEN_LOOKS = 64
-"""The same with a loss scale, which may halve in every step: from the scale at which the guard ends or pauses
-a run (``MIN_LOSS_SCALE``) 126 halvings lead to 0, where a step makes the weights NaN."""
+"""The same in float16, where every step may halve the loss scale. The guard has to act between
+``MIN_LOSS_SCALE`` and 0, which is 126 halvings lower: with a scale of 0 a step makes the weights NaN."""
 
 _SPARE_VALUES = 16
 """Extra values per row, so that the ring is not reallocated when a later step adds a few."""
@@ -76,49 +76,24 @@ def open_readback(
     return HostReadback(clock, deliver_steps)
 
 
-class _Arrivals:
-    """Hands on what has arrived, in order: consecutive steps together."""
-
-    def __init__(self, deliver_steps: DeliverSteps) -> None:
-        self._deliver_steps = deliver_steps
-        self._steps: list[Delivered] = []
-
-    def add(
-        self, deliver: Deliver | None, facts: object, row: Sequence[float] | None, seconds: float | None
-    ) -> None:
-        if deliver is None:
-            self._steps.append((facts, row, seconds))
-        else:
-            self.end()
-            deliver(row, seconds)
-
-    def end(self) -> None:
-        """Nothing more has arrived."""
-        steps, self._steps = self._steps, []
-        if steps:
-            self._deliver_steps(steps)
-
-
 class HostReadback:
-    """Keeps the rows of a CPU, which are known at once, until the next :meth:`drain`."""
+    """The readback of a CPU, where a row is known at once: keeps it until the next :meth:`drain`."""
 
     def __init__(self, clock: Callable[[], float], deliver_steps: DeliverSteps = list) -> None:
         self._clock = clock
         self._deliver_steps = deliver_steps
         self._interval_start = clock()
         self._steps: list[Delivered] = []
-        """Those that were pushed last."""
+        """The steps since the last other push."""
         self._before: deque[tuple[list[Delivered], Deliver, list[float], float | None]] = deque()
-        """What else was pushed, each with the steps before it."""
+        """The other pushes, each with the steps that came before it."""
 
     def begin_interval(self) -> None:
         self._interval_start = self._clock()
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> list[float]:
-        row, seconds = _row_of(values), None
-        if timed:
-            now = self._clock()
-            seconds, self._interval_start = now - self._interval_start, now
+        row = self.push_step(values, None, timed=timed)
+        _, _, seconds = self._steps.pop()
         steps, self._steps = self._steps, []
         self._before.append((steps, deliver, row, seconds))
         return row
@@ -149,7 +124,7 @@ class HostReadback:
 
 
 def _row_of(values: Sequence[Tensor]) -> list[float]:
-    """All numbers of tensors on the host."""
+    """The numbers of all ``values``, which are on the host."""
     row: list[float] = []
     for value in values:  # faster than concatenating them first
         if value.dim() == 0:
@@ -173,8 +148,8 @@ class _Pending(NamedTuple):
 class CudaReadback:
     """A ring of rows in pinned memory, with an event for each; used by the one thread that talks to CUDA.
 
-    A step is timed on the device, from the end of the previous step to its own end. It starts at the event of
-    another slot, so a slot is free again only when the row after it has been delivered.
+    A step's time is the device's, from the event that ended the previous step to its own event. The previous
+    event belongs to another slot, so a slot is free again only when the row after it has been delivered.
     """
 
     def __init__(self, device: torch.device, *, capacity: int, deliver_steps: DeliverSteps = list) -> None:
@@ -183,9 +158,9 @@ class CudaReadback:
         self._capacity = capacity
         self._rows: Tensor | None = None
         self._row_values: Any = None
-        """The same memory as a numpy array: reading a row needs no torch call."""
+        """The same memory as a numpy array, to read a row without a torch call."""
         self._slots: dict[int, list[Tensor]] = {}
-        """Slices of the ring by length, made once."""
+        """The ring's slots, cut to each length of a row that was needed so far."""
         self._ends = [torch.cuda.Event(enable_timing=True) for _ in range(capacity)]
         self._next_slot = 0
         self._pending: deque[_Pending] = deque()
@@ -221,8 +196,8 @@ class CudaReadback:
         end.record(stream)
         start = self._last_end if timed else None
         self._pending.append(_Pending(deliver, facts, slot, row.numel(), start))
-        # The next timed row may start at this event only if it takes the next slot. An untimed row sets no
-        # start: its event could be recorded again while a later row still needs it.
+        # A timed row may start only at the event of the slot before its own: any other could be recorded
+        # again before the row has been delivered. So an untimed row leaves no start.
         self._last_end = end if timed else None
 
     def drain(self) -> None:
@@ -233,13 +208,21 @@ class CudaReadback:
         self._deliver(lambda _pending: True)
 
     def _deliver(self, has_arrived: Callable[[_Pending], bool]) -> None:
-        arrivals = _Arrivals(self._deliver_steps)
+        steps: list[Delivered] = []
         try:
             while self._pending and has_arrived(self._pending[0]):
                 pending = self._pending.popleft()
-                arrivals.add(pending.deliver, pending.facts, *self._read(pending))
+                row, seconds = self._read(pending)
+                if pending.deliver is None:
+                    steps.append((pending.facts, row, seconds))
+                    continue
+                earlier, steps = steps, []
+                if earlier:
+                    self._deliver_steps(earlier)
+                pending.deliver(row, seconds)
         finally:
-            arrivals.end()
+            if steps:
+                self._deliver_steps(steps)
 
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
@@ -251,9 +234,9 @@ class CudaReadback:
     def _wait(self) -> None:
         """Wait until the device has finished all work in the stream."""
         # Unlike a stream's synchronize(), an event's is no error in torch's sync debug mode.
-        done = torch.cuda.Event()
-        done.record(self._stream())
-        done.synchronize()
+        event = torch.cuda.Event()
+        event.record(self._stream())
+        event.synchronize()
 
     def _read(self, pending: _Pending) -> tuple[list[float] | None, float | None]:
         """The row and the seconds of a push that has arrived; frees its slot."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import Delivered
-from amptui.engine.step_columns import StepColumns, runs_of_like_steps
+from amptui.engine.step_rows import StepColumns, runs_of_like_steps
 from amptui.records.run import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -146,9 +146,9 @@ class StepReporter:
             return
         skipped = columns.is_skipped(last)
         self._update_losses(columns.loss[start:end], applied=not skipped)
-        measured = [seconds for seconds in columns.seconds[start:end] if seconds is not None]
-        self._epoch.seconds += sum(measured)
-        self._epoch.unmeasured += end - start - len(measured)
+        seconds = [seconds for seconds in columns.seconds[start:end] if seconds is not None]
+        self._epoch.seconds += sum(seconds)
+        self._epoch.unmeasured += end - start - len(seconds)
         if columns.is_in_trouble(last):
             self._report_troubles(columns, last, now)
         if not skipped:
@@ -165,10 +165,10 @@ class StepReporter:
         in a block if it is numbered next, and began when the one before ended.
         """
         ends, gaps, end, number = list[float](), set[int](), self._end, columns.steps[0]
-        rows = zip(columns.steps, columns.asked, columns.data_seconds, columns.seconds, strict=True)
-        for index, (step, asked, data_seconds, seconds) in enumerate(rows):
+        rows = zip(columns.steps, columns.load_start, columns.data_seconds, columns.seconds, strict=True)
+        for index, (step, load_start, data_seconds, seconds) in enumerate(rows):
             end += seconds or 0.0
-            loaded = asked + (data_seconds or 0.0)
+            loaded = load_start + (data_seconds or 0.0)
             if loaded > end:
                 if loaded - end > MAX_GAP_SECONDS:
                     gaps.add(index)
@@ -193,8 +193,8 @@ class StepReporter:
         if row is not None:
             metrics = dict(zip(names, row, strict=True))
             loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
-            found = Validation(loss=loss, accuracy=accuracy, samples=0, metrics=metrics)
-            self.validated(step=step, epoch=epoch, validation=found)
+            validation = Validation(loss=loss, accuracy=accuracy, samples=0, metrics=metrics)
+            self.validated(step=step, epoch=epoch, validation=validation)
 
     def epoch(self, *, step: int, epoch: int, validation: Validation | None) -> None:
         """Emit the epoch's end, after all of its steps."""

@@ -26,7 +26,13 @@ from amptui.engine.compilation import (
     eager_precisions,
     uses_cuda_graphs,
 )
-from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
+from amptui.engine.precision import (
+    Precision,
+    build_precisions,
+    check_supported,
+    default_amp,
+    unsupported_precisions,
+)
 from amptui.engine.prepared import Prepared, Schedule
 from amptui.engine.weights import load_weights
 from amptui.recipe.experiment import Experiment
@@ -107,21 +113,25 @@ def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None
 
 
 def experiment_settings(
-    chosen: type[Experiment], request: TrainRequest, device: torch.device, *, batch_size: int | None = None
+    experiment_class: type[Experiment],
+    request: TrainRequest,
+    device: torch.device,
+    *,
+    batch_size: int | None = None,
 ) -> dict[str, str]:
     """The fields set by the user, with ``--set`` or another option, and the default batch size for a CPU.
 
     ``batch_size`` is that of a resumed run, which a different device does not change.
     """
     settings = dict(request.settings)
-    named = {
+    options = {
         "epochs": request.epochs,
         "batch_size": request.batch_size,
         "learning_rate": request.learning_rate,
     }
-    settings |= {name: str(value) for name, value in named.items() if value is not None}
+    settings |= {name: str(value) for name, value in options.items() if value is not None}
     if batch_size is None and device.type == "cpu":
-        batch_size = chosen.cpu_batch_size
+        batch_size = experiment_class.cpu_batch_size
     if batch_size is not None:
         settings.setdefault("batch_size", str(batch_size))
     return settings
@@ -147,7 +157,7 @@ def open_data(
                 f"load_data() returned Data with {name}={value!r:.100}",
                 hint="return Data(name=..., real=True, train=...); real=False for synthetic data",
             )
-    opened = partial(
+    open_part = partial(
         open_batches,
         device=device,
         batch_size=batch_size,
@@ -156,8 +166,8 @@ def open_data(
         collate=collate,
         share=share,
     )
-    training = opened(data.train, training=True)
-    return training, None if data.validation is None else opened(data.validation, training=False)
+    training = open_part(data.train, training=True)
+    return training, None if data.validation is None else open_part(data.validation, training=False)
 
 
 def _collate_of(experiment: Experiment) -> Collate | None:
@@ -183,7 +193,7 @@ def choose(request: TrainRequest) -> Choices:
     unsupported = unsupported_precisions(device)
     precision = request.precision or "fp32"
     check_supported(precision, unsupported)
-    amp_precision = request.amp_precision or ("fp16" if device.type == "cuda" else "bf16")
+    amp_precision = request.amp_precision or default_amp(device)
     check_supported(amp_precision, unsupported)
     return Choices(device, precision, amp_precision, unsupported)
 
@@ -265,6 +275,7 @@ def assemble(
     if parallel is not None:
         parallel.join((training, validation), choices.unsupported)
     return Prepared(
+        request=request,
         device=device,
         experiment=experiment,
         data=data,
@@ -280,12 +291,5 @@ def assemble(
         amp_precision=choices.amp_precision,
         schedule=schedule,
         lr_schedule=lr_schedule,
-        clip_norm=request.clip_norm,
-        accumulate=request.accumulate,
-        validate_every=request.validate_every,
-        validation_batches=request.validation_batches,
-        seed=request.seed,
-        probes=request.probes,
-        max_rounds=request.max_rounds,
         parallel=parallel,
     )

@@ -85,7 +85,7 @@ class Snapshot:
         self._generators = Generators.current(device)
 
     @property
-    def drawn(self) -> bool:
+    def has_drawn(self) -> bool:
         """Whether a random number was drawn since this was taken or restored."""
         return not self._generators.same(Generators.current(self._device))
 
@@ -103,7 +103,7 @@ def _changeable(model: nn.Module) -> Iterator[Tensor]:
     """The tensors of ``model`` that a forward pass may change in place."""
     # Lazy tensors have no values yet.
     yield from (buffer for buffer in model.buffers() if not is_lazy(buffer))
-    frozen = [each for each in model.parameters() if not each.requires_grad and not is_lazy(each)]
+    frozen = [p for p in model.parameters() if not p.requires_grad and not is_lazy(p)]
     if sum(parameter.nbytes for parameter in frozen) <= MAX_FROZEN_BYTES:
         yield from frozen
     for module in model.modules():
@@ -129,40 +129,28 @@ def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def before_step(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Callable[[], None]:
     """Copy what the next step changes before any weight; returns what undoes a step that failed."""
-    before, counters = Snapshot(model, device), _Counters(optimizer)
+    before = Snapshot(model, device)
+    # Counters such as Adam's ``step`` change before any weight does. Moments are not copied: they take twice
+    # the memory of the weights. If an optimizer that is not fused runs out of memory halfway, some moments
+    # contain a gradient twice.
+    counters = {
+        parameter: {name: _copied(value) for name, value in state.items() if _is_number(value)}
+        for parameter, state in optimizer.state.items()
+    }
 
     def restore() -> None:
         before.restore()
-        counters.restore()
-
-    return restore
-
-
-class _Counters:
-    """Copies of the optimizer's counters, such as Adam's ``step``, which change before any weight does.
-
-    Moments are not copied: they take twice the memory of the weights. If an optimizer that is not fused runs
-    out of memory halfway, some moments contain a gradient twice.
-    """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self._kept = {
-            parameter: {name: _copied(value) for name, value in state.items() if _is_number(value)}
-            for parameter, state in optimizer.state.items()
-        }
-
-    def restore(self) -> None:
-        """Restore them, and delete states that did not exist."""
-        states = self._optimizer.state
-        for parameter in [parameter for parameter in states if parameter not in self._kept]:
+        states = optimizer.state
+        for parameter in [parameter for parameter in states if parameter not in counters]:
             del states[parameter]
-        for parameter, kept in self._kept.items():
-            for name, value in kept.items():
+        for parameter, numbers in counters.items():
+            for name, value in numbers.items():
                 if isinstance(value, Tensor):
                     states[parameter][name].copy_(value)
                 else:
                     states[parameter][name] = value
+
+    return restore
 
 
 def _is_number(value: object) -> bool:

@@ -18,8 +18,7 @@ from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.divergence_guard import DivergenceGuard
-from amptui.engine.micro_batch import MicroBatch
-from amptui.engine.optimizer_step import OptimizerStep
+from amptui.engine.optimizer_step import MicroBatch, OptimizerStep
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
@@ -28,8 +27,7 @@ from amptui.engine.probes.step_timer import StepTimer
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_boundary import StepBoundary
-from amptui.engine.step_columns import StepFacts, StepKind
-from amptui.engine.step_row import StepTensors
+from amptui.engine.step_rows import StepFacts, StepKind, StepTensors, row_of
 from amptui.recipe.experiment import Experiment
 from amptui.records.control import Control
 from amptui.records.run import Record
@@ -66,7 +64,7 @@ class StepEngine:
         parallel = prepared.parallel
         gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
         self._norms = GradientNorms(prepared.device, gradients, enabled=prepared.probes)
-        self.reporter = StepReporter(self._report, gradients)
+        self.reporter = StepReporter(emit, gradients)
         self._readback = open_readback(
             prepared.device, clock=time.perf_counter, deliver_steps=self.reporter.steps
         )
@@ -102,11 +100,11 @@ class StepEngine:
     # ------------------------------------------------------------------------------ one step
 
     def train_step(
-        self, micro_batches: Sequence[MicroBatch], *, epoch: int, asked: float, data_seconds: float
+        self, micro_batches: Sequence[MicroBatch], *, epoch: int, load_start: float, data_seconds: float
     ) -> None:
         """Forward, backward, clip, update: enqueues the work, pushes its numbers and never waits.
 
-        ``asked`` is when loading the batches began, by ``perf_counter``; it took ``data_seconds``.
+        ``load_start`` is when loading the batches began, by ``perf_counter``; it took ``data_seconds``.
         Raises ExperimentError for a loss that cannot be trained on. Exceptions of the model pass through.
         """
         self.step += 1
@@ -115,9 +113,9 @@ class StepEngine:
         inputs = _inputs(micro_batches) if warming_up else None
         counts_flops = inputs is not None and self._probes.flops.is_due(self.switch.precision, inputs)
         if self.step > self._closer_until and not counts_flops:
-            made = self._optimizer_step.make(self.switch.precision, micro_batches)
+            step_tensors = self._optimizer_step.make(self.switch.precision, micro_batches)
         else:
-            made = self._make_observed(micro_batches, inputs, data_seconds)
+            step_tensors = self._make_observed(micro_batches, inputs, data_seconds)
         if self._after_step is not None:
             self.in_after_step = True
             with torch.no_grad():
@@ -126,14 +124,14 @@ class StepEngine:
         count, samples = len(micro_batches), micro_batches[0].samples
         if count > 1:
             samples = sum([micro_batch.samples for micro_batch in micro_batches])
-        layout, values = made.row()
+        precision, loss, parts, lrs, scaler, clip_norm, gradients, gradients_scaled = step_tensors
+        layout, values = row_of(loss, parts, lrs.on_device, scaler, clip_norm, gradients)
         warming_up = warming_up or self._prepared.compilations.pending
         kind = self._kind
-        common = epoch, made.precision, warming_up, layout, made.gradients_scaled, count
+        common = epoch, precision, warming_up, layout, gradients_scaled, count
         if kind[:6] != common:
             kind = self._kind = StepKind(*common)
-        lrs = made.lrs
-        facts = StepFacts(kind, self.step, samples, data_seconds, asked, lrs.first, lrs.groups)
+        facts = StepFacts(kind, self.step, samples, data_seconds, load_start, lrs.first, lrs.groups)
         row = self._readback.push_step(values, facts, timed=True)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU the loss is known before the next step
@@ -163,19 +161,17 @@ class StepEngine:
         self._agreed = 0
         if self._prepared.parallel is not None:
             self._prepared.parallel.on_trial = switch.on_trial and switch.can_retry
-        made = switch.attempt(self.step, f"in step {self.step}", make)
+        step_tensors = switch.attempt(self.step, f"in step {self.step}", make)
         timeline.mark("optimizer")
-        self._norms.scaled_steps += made.scaler is not None
+        self._norms.scaled_steps += step_tensors.scaler is not None
         # Accumulated losses have no graph.
-        self.boundary.break_down_memory(made.precision, made.loss if made.loss.requires_grad else None)
-        return made
+        loss = step_tensors.loss if step_tensors.loss.requires_grad else None
+        self.boundary.break_down_memory(step_tensors.precision, loss)
+        return step_tensors
 
     def _norms_are_due(self, step: int) -> bool:
         """Whether to measure all gradients in the step that follows ``step``."""
         return self._norms.are_due(step, is_scaled=self.switch.precision.scales)
-
-    def _report(self, record: Record) -> None:
-        self.boundary.report(record)
 
     # ---------------------------------------------------------------------------- the look
 
@@ -274,4 +270,4 @@ class StepEngine:
 
 
 def _inputs(micro_batches: Sequence[MicroBatch]) -> StepInputs:
-    return step_inputs([(each.samples, each.batch) for each in micro_batches])
+    return step_inputs([(micro_batch.samples, micro_batch.batch) for micro_batch in micro_batches])

@@ -16,15 +16,15 @@ from amptui.data.batches import count_samples
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain
 from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.flop_schedule import step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
+from amptui.engine.probes.gradients import is_sharded
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import MAX_SCALED_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
-from amptui.engine.sharding import is_sharded
-from amptui.engine.trained import Trained
 from amptui.records.control import Asked, Control, HistogramRequest, PauseRequest, TraceRequest, XRayRequest
 from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, base_precision
 from amptui.records.steps import Steps
@@ -53,7 +53,8 @@ class BoundedSteps(Protocol):
 class StepBoundary:
     """Handles what comes up between two steps; used by the thread that trains.
 
-    ``reporter`` gets the numbers that ``loop`` delivers; ``norms`` are those of its gradients.
+    ``reporter`` gets the numbers that ``loop`` delivers, and from here on emits through the boundary;
+    ``norms`` are those of the loop's gradients.
     """
 
     guard: "DivergenceGuard | None" = None
@@ -77,6 +78,7 @@ class StepBoundary:
         self._norms = norms
         self._emit = emit
         self.switch = PrecisionSwitch(trained, control, loop.allocator, emit)
+        reporter.emit = self._report
         self._probe_model()
 
     def follow_model(self) -> None:
@@ -90,8 +92,8 @@ class StepBoundary:
         self.probes = Probes(self._trained, self._norms.probe, self._emit)
         self._norms.suppress_errors = self.probes.suppress_errors
 
-    def report(self, record: Record) -> None:
-        """Emit what the reporter has made; the switch uses the times of steps."""
+    def _report(self, record: Record) -> None:
+        """Emit a record of the reporter's; the switch uses the times of steps."""
         self._emit(record)
         if type(record) is Steps:
             self.switch.take(record)
@@ -109,19 +111,19 @@ class StepBoundary:
         if self.guard is not None:
             self.guard.check(switch.precision)
         loop.allocator.look(switch.precision.name, settled=switch.settled)
-        if asked := control.take(TraceRequest):
-            self.probes.arm_trace(partial(control.answer, asked))
-        if wanted := control.take(HistogramRequest):
-            self._measure_window(wanted)
+        if trace_request := control.take(TraceRequest):
+            self.probes.arm_trace(partial(control.answer, trace_request))
+        if window_request := control.take(HistogramRequest):
+            self._measure_window(window_request)
         self.probes.between_steps(
             loop.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
 
-    def _measure_window(self, asked: Asked[HistogramRequest]) -> None:
+    def _measure_window(self, request: Asked[HistogramRequest]) -> None:
         if self._is_sharded and not self._norms.probe.together:
-            self._control.refuse(asked, "unavailable", "each rank has only a part of the gradients")
+            self._control.refuse(request, "unavailable", "each rank has only a part of the gradients")
         else:
-            self.probes.arm_window(partial(self._control.answer, asked))
+            self.probes.arm_window(partial(self._control.answer, request))
 
     def pause_if_wanted(self, handle: Callable[[], object]) -> None:
         """Pause, if somebody asks for it or the guard does, until asked to resume.
@@ -129,19 +131,19 @@ class StepBoundary:
         ``handle`` handles the other requests meanwhile; the user may switch precisions.
         """
         control, guard = self._control, self.guard
-        asked = control.take(PauseRequest)
-        if asked is not None and control.stopping:
-            control.refuse(asked, "unavailable", "the run is stopping")
-            asked = None
-        if asked is not None and not asked.request.paused:
-            control.answer(asked)  # it is not paused
-            asked = None
-        if control.stopping or (asked is None and (guard is None or not guard.wants_pause)):
+        pause_request = control.take(PauseRequest)
+        if pause_request is not None and control.stopping:
+            control.refuse(pause_request, "unavailable", "the run is stopping")
+            pause_request = None
+        if pause_request is not None and not pause_request.request.paused:
+            control.answer(pause_request)  # it is not paused
+            pause_request = None
+        if control.stopping or (pause_request is None and (guard is None or not guard.wants_pause)):
             return
         self._loop.flush()
         why = self._reason_to_pause()
         self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=True, **why))
-        resumed = control.wait_until_resumed(asked, handle)
+        resumed = control.wait_until_resumed(pause_request, handle)
         self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=False))
         control.answer(resumed)
         self._loop.begin_interval()
@@ -150,16 +152,16 @@ class StepBoundary:
         """The guard's, as fields of a record; nothing if the user wants the pause."""
         if self.guard is None:
             return {}
-        found = self.guard.take_found()
-        if found.cause == "loss scale":
+        reason = self.guard.take_pause_reason()
+        if reason.cause == "loss scale":
             # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
             self.switch.hold_scale(self._reporter.loss_scale)
-        return asdict(found)
+        return asdict(reason)
 
     def handle_requests(self) -> None:
         """Switch precisions as requested."""
-        if self.no_xray and (asked := self._control.take(XRayRequest)):
-            self._control.refuse(asked, "unavailable", self.no_xray)
+        if self.no_xray and (xray_request := self._control.take(XRayRequest)):
+            self._control.refuse(xray_request, "unavailable", self.no_xray)
         self.switch.between_steps(self._loop.step)
 
     def plan_look(self) -> int:
@@ -203,13 +205,13 @@ class StepBoundary:
         An error does not end the run. ``counts_operations``: whether ``batches`` show what a count of its
         operations stands for. ``around`` gets what takes the X-ray, and calls it where it may be taken.
         """
-        asked = self._control.take(XRayRequest)
-        if asked is None:
+        xray_request = self._control.take(XRayRequest)
+        if xray_request is None:
             return
         self._loop.flush()
         take = partial(self._take_xray, batches, counts_operations=counts_operations)
         why = take() if around is None else around(take)
-        self._control.answer(asked, why or "")
+        self._control.answer(xray_request, why or "")
         self._loop.begin_interval()
 
     def _take_xray(self, batches: Sequence[Any], *, counts_operations: bool) -> str:
@@ -222,7 +224,7 @@ class StepBoundary:
             with self._loop.allocator.left_out():
                 take = partial(take_xray, trained, batches)
                 if counts_operations:
-                    inputs = step_inputs([(count_samples(each), each) for each in batches])
+                    inputs = step_inputs([(count_samples(batch), batch) for batch in batches])
                     take = partial(take, emit=partial(self.probes.flops.add, inputs=inputs))
                 self._emit(take(step=self._loop.step + 1, precision=precision, loss_scale=scale))
         except Exception as error:  # a model may raise anything; the run must go on

@@ -18,7 +18,7 @@ from amptui.engine.checkpoint.resume import capture, capture_parts
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.compilation import CompiledIn
 from amptui.engine.failure import is_device_lost, never_free
-from amptui.engine.micro_batch import MicroBatch
+from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.prepared import Prepared
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.step import StepEngine
@@ -67,7 +67,7 @@ class Trainer:
         self._micro_batches, self._look_is_due = self._own_micro_batches, self._engine.look_is_due
         if prepared.parallel is not None:
             self._micro_batches = prepared.parallel.micro_batches
-            prepared.compilations.told = prepared.parallel.tell_compiling
+            prepared.compilations.on_compiling = prepared.parallel.tell_compiling
             self._look_is_due = self._agreed_look_is_due
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
@@ -193,30 +193,35 @@ class Trainer:
     def _epoch(self, epoch: int) -> Outcome | None:
         """Run the rest of an epoch and its validation; return an outcome if the run ended in it."""
         engine, position, prepared = self._engine, self._position, self._prepared
-        accumulate, limit = prepared.accumulate, prepared.schedule.asked_steps
+        accumulate, limit = prepared.request.accumulate, prepared.schedule.asked_steps
         batches = position.open_epoch()
         while not self._look_is_due() or self._look():
             ends = limit is not None and engine.step >= limit
             if ends:
                 position.save_random_states()
-            asked = time.perf_counter()
-            drawn = tuple(islice(batches, 1 if ends else accumulate))
-            if not drawn:
+            load_start = time.perf_counter()
+            step_batches = tuple(islice(batches, 1 if ends else accumulate))
+            if not step_batches:
                 return self._finish_epoch(epoch)
             if ends:
                 position.undo_draws()
                 return "done"
-            data_seconds = time.perf_counter() - asked
+            data_seconds = time.perf_counter() - load_start
             if self._xray_wanted:
                 self._xray_wanted = False
-                engine.xray(drawn)
-            position.count_step(len(drawn))
-            engine.train_step(self._micro_batches(drawn), epoch=epoch, asked=asked, data_seconds=data_seconds)
+                engine.xray(step_batches)
+            position.count_step(len(step_batches))
+            engine.train_step(
+                self._micro_batches(step_batches),
+                epoch=epoch,
+                load_start=load_start,
+                data_seconds=data_seconds,
+            )
         return "stopped"
 
-    def _own_micro_batches(self, drawn: Sequence[Batch]) -> list[MicroBatch]:
+    def _own_micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         compute = self._compute_loss
-        return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in drawn]
+        return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in step_batches]
 
     # -------------------------------------------------------------------------- the look
 
@@ -246,14 +251,14 @@ class Trainer:
 
     def _next_boundary(self) -> int | None:
         """The next step after which a checkpoint or a validation is due."""
-        every = self._prepared.validate_every
+        every = self._prepared.request.validate_every
         validation = None if every is None else self.step + every - self.step % every
         steps = [step for step in (self._writer.next_step(self.step), validation) if step is not None]
         return min(steps, default=None)
 
     def _validation_is_due(self) -> bool:
         """Whether to validate after this step. An epoch's end has its own validation."""
-        every, step = self._prepared.validate_every, self.step
+        every, step = self._prepared.request.validate_every, self.step
         due = every is not None and step > 0 and step % every == 0 and step != self._validated_step
         return due and self._prepared.validation is not None and not self._position.epoch_ends
 

@@ -86,11 +86,11 @@ class Validator:
             parallel.synchronize_buffers()
         with evaluating(self._prepared.model), torch.no_grad():
             mine = islice(self._count.watch(batches.epoch(0)), limit)
-            for done, batch in enumerate(mine if parallel is None else _padded(mine, total)):
+            for index, batch in enumerate(mine if parallel is None else _padded(mine, total)):
                 self._control.at_boundary(validating=True)
                 if self._control.stopping:
                     return None
-                self._progress.report("validating", done, total, "batches")
+                self._progress.report("validating", index, total, "batches")
                 with precision.forward_context():
                     self._add(sums, batch)
         return sums if parallel is None else sums.over_ranks(parallel.group.gather)
@@ -108,15 +108,15 @@ class Validator:
 
     def _share(self, batches: Batches) -> tuple[int | None, int | None]:
         """How many batches this process validates at most, and how many the rank that has the most."""
-        limit, total = self._prepared.validation_batches, batches.batches_per_epoch
+        limit, total = self._prepared.request.validation_batches, batches.batches_per_epoch
         parallel = self._prepared.parallel
         if parallel is None:
             return limit, min(filter(None, (limit, total)), default=None)
         rank, ranks = parallel.world.rank, parallel.world.size
         self._of_all = self._of_all or parallel.group.gather(total or 0)
-        everybody = sum(self._of_all)
-        asked = everybody if limit is None else min(limit, everybody)
-        return -(-max(0, asked - rank) // ranks), min(-(-asked // ranks), max(self._of_all))
+        total_batches = sum(self._of_all)
+        batch_count = total_batches if limit is None else min(limit, total_batches)
+        return -(-max(0, batch_count - rank) // ranks), min(-(-batch_count // ranks), max(self._of_all))
 
     def _metrics(self, batch: object) -> dict[str, Tensor]:
         experiment = self._prepared.experiment
@@ -133,9 +133,9 @@ class Validator:
         return metrics
 
 
-def check_scalars(named: Mapping[str, object], owner: str) -> None:
+def check_scalars(values: Mapping[str, object], owner: str) -> None:
     """Raise ExperimentError if a value is not a scalar tensor: it would shift the numbers in a row."""
-    for name, value in named.items():
+    for name, value in values.items():
         if not isinstance(value, Tensor):
             raise ExperimentError(
                 f"{name!r} from {owner} is a {type(value).__name__}", hint="make it a scalar tensor"

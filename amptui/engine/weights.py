@@ -31,18 +31,19 @@ def load_weights(model: nn.Module, path: Path) -> None:
     Raises UsageError where names or shapes differ from the model's, and DataError for a file that holds no
     plain ``state_dict``.
     """
-    there, given = model.state_dict(), {_plain_name(name): value for name, value in _read(path).items()}
-    names = {_plain_name(name): name for name in there}
-    shaped = {plain: there[name] for plain, name in names.items()}
-    told = [
-        *_listed("the file lacks", (name for name in names if name not in given)),
-        *_listed("the model has no", (name for name in given if name not in names)),
-        *_listed("other shapes:", _other_shapes(given, shaped)),
+    model_state = model.state_dict()
+    file_state = {_plain_name(name): value for name, value in _read(path).items()}
+    names = {_plain_name(name): name for name in model_state}
+    tensors = {plain: model_state[name] for plain, name in names.items()}
+    differences = [
+        *_listed("the file lacks", (name for name in names if name not in file_state)),
+        *_listed("the model has no", (name for name in file_state if name not in names)),
+        *_listed("other shapes:", _other_shapes(file_state, tensors)),
     ]
-    if told:
-        what = f"{path} does not fit the model: {'; '.join(told)}"
+    if differences:
+        what = f"{path} does not fit the model: {'; '.join(differences)}"
         raise UsageError(what, hint="check the model and its options")
-    model.load_state_dict(OrderedDict((names[plain], value) for plain, value in given.items()))
+    model.load_state_dict(OrderedDict((names[plain], value) for plain, value in file_state.items()))
 
 
 def save_weights(
@@ -54,7 +55,7 @@ def save_weights(
     the model before it was compiled. ``state`` is the model's, if it no longer has it whole itself. Raises
     OutputError.
     """
-    averaged = next((each for each in vars(experiment).values() if isinstance(each, AveragedModel)), None)
+    averaged = next((value for value in vars(experiment).values() if isinstance(value, AveragedModel)), None)
     if averaged is not None or state is None:
         state = (model if averaged is None else averaged.module).state_dict()
     state = _plain_state(state)
@@ -116,7 +117,7 @@ def _plain_state(state: Mapping[str, Any]) -> "OrderedDict[str, Any]":
     )
     # The versions of the modules' states, by their names: load_state_dict() converts older ones.
     versions = getattr(state, "_metadata", {})
-    plain._metadata = {_plain_name(f"{name}.")[:-1]: each for name, each in versions.items()}  # type: ignore[attr-defined]
+    plain._metadata = {_plain_name(f"{name}.")[:-1]: version for name, version in versions.items()}  # type: ignore[attr-defined]
     return plain
 
 
@@ -124,11 +125,11 @@ def _plain_name(name: str) -> str:
     return name.replace(_COMPILED, "")
 
 
-def _other_shapes(given: Mapping[str, Any], there: Mapping[str, Any]) -> Iterable[str]:
-    for name, wanted in there.items():
-        value = given.get(name)
-        if isinstance(value, Tensor) and isinstance(wanted, Tensor) and value.shape != wanted.shape:
-            yield f"{name} is {_shape(value)}, not {_shape(wanted)}"
+def _other_shapes(file_state: Mapping[str, Any], model_state: Mapping[str, Any]) -> Iterable[str]:
+    for name, expected in model_state.items():
+        tensor = file_state.get(name)
+        if isinstance(tensor, Tensor) and isinstance(expected, Tensor) and tensor.shape != expected.shape:
+            yield f"{name} is {_shape(tensor)}, not {_shape(expected)}"
 
 
 def _shape(tensor: Tensor) -> str:
@@ -138,7 +139,7 @@ def _shape(tensor: Tensor) -> str:
 def _listed(what: str, names: Iterable[str]) -> Iterable[str]:
     """``the file lacks a, b, c and 4 more``; nothing where there are no names."""
     remaining = iter(names)
-    shown = list(islice(remaining, _MAX_NAMES))
-    if shown:
+    shown_names = list(islice(remaining, _MAX_NAMES))
+    if shown_names:
         more = sum(1 for _ in remaining)
-        yield f"{what} {', '.join(shown)}" + (f" and {more} more" if more else "")
+        yield f"{what} {', '.join(shown_names)}" + (f" and {more} more" if more else "")

@@ -5,17 +5,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.base.errors import AmptuiError, ExperimentError
+from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.base.fork import in_forks
 from amptui.base.prompt import complain
-from amptui.engine.exit_guard import guarded
+from amptui.base.text import one_line
 from amptui.engine.phase_progress import PhaseProgress
-from amptui.engine.torch_failure import torch_failed
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, StopRequest
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     from amptui.engine.setup import Choices, Join
     from amptui.engine.trainer import Trainer
     from amptui.ranks.group import RankGroup
+
+
+_LEAVING = ("_exit", "execv", "execve")
+"""Functions of ``os`` that end or replace this process; its other ``exec`` functions call these."""
+
+_CLOSING = "closerange"
 
 
 class TrainingThread:
@@ -168,7 +175,7 @@ class TrainingThread:
             self._finish_before_training()
             return
         self._doing = "while describing the run"
-        started = describe_run(self._spec.name, prepared, self._request)
+        started = describe_run(self._spec.name, prepared)
         self._announce_run(started, start)
         writer = self._checkpoint_writer(prepared, start)
         self._trainer = Trainer(
@@ -190,7 +197,7 @@ class TrainingThread:
         """Prepare for the first step, and announce long work."""
         from amptui.engine import setup
         from amptui.engine.checkpoint.rank_share import request_with_rank_batch, with_rank_batch
-        from amptui.engine.loading import build_experiment, load_class
+        from amptui.recipe.modelfile import build_experiment, load_class
 
         request = self._request
         choices = self._choose()
@@ -203,10 +210,10 @@ class TrainingThread:
             request = request_with_rank_batch(request, checkpoint, self._world_size)
             checkpoint = with_rank_batch(checkpoint, self._world_size)
         self._doing = f"while importing {self._spec.text}"
-        chosen = load_class(self._spec)
+        experiment_class = load_class(self._spec)
         batch_size = checkpoint.identity.get("batch_size") if checkpoint else None
-        settings = setup.experiment_settings(chosen, request, choices.device, batch_size=batch_size)
-        experiment = build_experiment(chosen, settings)
+        settings = setup.experiment_settings(experiment_class, request, choices.device, batch_size=batch_size)
+        experiment = build_experiment(experiment_class, settings)
         self._batch_size = experiment.batch_size
         prepared = setup.assemble(
             request,
@@ -219,7 +226,7 @@ class TrainingThread:
         )
         if checkpoint is not None:
             return self._restore(checkpoint, prepared)
-        self._note_choices(chosen.cpu_batch_size, choices.device.type)
+        self._note_choices(experiment_class.cpu_batch_size, choices.device.type)
         return prepared, None
 
     def _choose(self) -> "Choices":
@@ -317,7 +324,7 @@ class TrainingThread:
             kind=self._request.data,
             seed=self._request.seed,
             workers=self._request.workers,
-            report=lambda each: progress.report(each.detail, each.done, each.total, each.unit),
+            report=lambda loaded: progress.report(loaded.detail, loaded.done, loaded.total, loaded.unit),
             stopping=lambda: self._control.stop_reason is not None,
             warn=self._warn,
         )
@@ -325,8 +332,8 @@ class TrainingThread:
     def _note_choices(self, cpu_batch_size: int | None, device_type: str) -> None:
         """Report what was chosen because of the device."""
         settings = self._request.settings
-        chosen = self._request.batch_size is not None or "batch_size" in settings
-        if device_type == "cpu" and cpu_batch_size and not chosen:
+        is_set = self._request.batch_size is not None or "batch_size" in settings
+        if device_type == "cpu" and cpu_batch_size and not is_set:
             text = f"batch size {cpu_batch_size}, this model's default on a CPU; change it with --batch-size"
             self._emit(Note(time=time.time(), severity="info", text=text))
 
@@ -393,3 +400,46 @@ class TrainingThread:
             return explain(error, doing=self.doing, batch_size=None)
         precision = self._trainer.precision
         return explain(error, doing=self.doing, batch_size=self._batch_size, precision=precision)
+
+
+def torch_failed(error: BaseException) -> DeviceError:
+    """Why torch cannot be imported: ``error`` comes from the first attempt; later ones hide the reason."""
+    if isinstance(error, ModuleNotFoundError):
+        return DeviceError(f"{error} (while importing torch)", hint="install torch for this Python")
+    what = one_line(f"{type(error).__name__}: {error}").removesuffix(":")
+    return DeviceError(
+        f"{what} (while importing torch)",
+        hint="check that `python -c 'import torch'` works, and `ulimit -v`",
+    )
+
+
+@contextmanager
+def guarded(leave: Callable[[str], object], warn: Callable[[str], object]) -> Iterator[None]:
+    """Within it, only the main thread can end this process at once or close all of its files.
+
+    In other threads such a call is passed to ``leave``, as ``"os._exit(0)"`` for example, and raises
+    SystemExit instead; an attempt to close all files is ignored, and ``warn`` gets one line. Forked processes
+    are not guarded.
+    """
+    pid, main = os.getpid(), threading.main_thread()
+
+    def instead(name: str, original: Callable[..., Any], *args: Any) -> Any:
+        if os.getpid() != pid or threading.current_thread() is main:
+            return original(*args)
+        what = f"os.{name}({', '.join(map(repr, args))})"[:200]
+        if name == _CLOSING:
+            warn(f"{what} was ignored: it would close the run's own files")
+            return None
+        leave(what)
+        raise SystemExit(what)
+
+    functions = {name: getattr(os, name) for name in (*_LEAVING, _CLOSING)}
+    ours = {name: partial(instead, name, original) for name, original in functions.items()}
+    for name, guard in ours.items():
+        setattr(os, name, guard)
+    try:
+        yield
+    finally:
+        for name, original in functions.items():
+            if getattr(os, name) is ours[name]:  # unless other code has replaced it since
+                setattr(os, name, original)

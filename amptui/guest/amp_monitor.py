@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.precision import unsupported_precisions
-from amptui.engine.sharding import is_sharded, sharded_dtype
+from amptui.engine.precision import default_amp, sharded_dtype, unsupported_precisions
+from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, named_optimizers
 from amptui.guest.loop.step_functions import ComputeLoss
 from amptui.guest.loop.switched_amp import SwitchedAmp
@@ -103,11 +103,6 @@ def must_have_closure(optimizer: Optimizer) -> bool:
     """Whether ``optimizer.step`` takes a closure always, as that of LBFGS; no scaler passes one on."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
-
-
-def default_amp(device: torch.device) -> Literal["fp16", "bf16"]:
-    """What AMP means on ``device`` unless somebody says otherwise."""
-    return "fp16" if device.type == "cuda" else "bf16"
 
 
 class AmpMonitor(Monitor):

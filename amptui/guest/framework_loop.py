@@ -6,8 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from amptui.engine.precision import unsupported_precisions
-from amptui.guest.amp_monitor import default_amp
+from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.trained_script import OwnLoop

@@ -108,7 +108,7 @@ class Experiment:
         """
         inputs, targets = batch
         outputs = model(inputs)
-        found = {"accuracy": (outputs.argmax(dim=1) == targets).float().mean()}
+        means = {"accuracy": (outputs.argmax(dim=1) == targets).float().mean()}
         if type(self).loss is Experiment.loss:
-            found["loss"] = functional.cross_entropy(outputs, targets)
-        return found
+            means["loss"] = functional.cross_entropy(outputs, targets)
+        return means

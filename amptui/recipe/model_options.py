@@ -141,7 +141,7 @@ def _kind(name: str, classes: Mapping[str, ast.ClassDef]) -> Literal["experiment
     definition = classes.get(name)
     if definition is None:
         return "unknown"
-    others = {each: classes[each] for each in classes if each != name}  # nobody is their own base
+    others = {other: classes[other] for other in classes if other != name}  # nobody is their own base
     kinds = {_kind(base, others) for base in _base_names(definition)}
     if kinds == {"experiment"} and len(definition.bases) == 1:
         is_usual = all(isinstance(node, _USUAL_NODES) for node in definition.body)

@@ -16,10 +16,10 @@ def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str,
     Frozen parameters are left out. Decaying the scales of norms and the biases only shrinks the signal
     (He et al., arXiv:1812.01187, section 3.1, "no bias decay").
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [p for p in model.parameters() if p.requires_grad]
     return [
-        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
 
 
@@ -39,7 +39,7 @@ def warmup_cosine(
     def factor(step: int) -> float:
         if step < warmup_steps:
             return (step + 1) / (warmup_steps + 1)
-        passed = min(1.0, (step - warmup_steps) / decay_steps)
-        return min_lr_factor + (1 - min_lr_factor) * 0.5 * (1 + math.cos(math.pi * passed))
+        progress = min(1.0, (step - warmup_steps) / decay_steps)
+        return min_lr_factor + (1 - min_lr_factor) * 0.5 * (1 + math.cos(math.pi * progress))
 
     return LambdaLR(optimizer, factor)

@@ -86,7 +86,7 @@ class TrainRequest:
     compile_mode: str | None = None
     """``torch.compile``'s mode for the model, one of ``COMPILE_MODES``; None does not compile."""
     init_weights: str | None = None
-    """The file of a plain ``state_dict`` that the model starts with: its absolute path."""
+    """The file of a json_fields ``state_dict`` that the model starts with: its absolute path."""
     save_weights: str | None = None
     """Where the model's ``state_dict`` is written at the end, also of a stopped run: an absolute path."""
     checkpoint_dir: Path | None = None
@@ -100,44 +100,44 @@ class TrainRequest:
 
     def as_json(self) -> dict[str, Any]:
         """What was asked for as JSON values, for ``run.json``; where and how it is run is left out."""
-        asked = asdict(self) | {"data_dir": str(self.data_dir), "settings": dict(self.settings)}
-        return {name: value for name, value in asked.items() if name not in _NOT_ASKED}
+        values = asdict(self) | {"data_dir": str(self.data_dir), "settings": dict(self.settings)}
+        return {name: value for name, value in values.items() if name not in _NOT_ASKED}
 
     @classmethod
-    def from_json(cls, asked: Mapping[str, Any]) -> "TrainRequest":
+    def from_json(cls, json_fields: Mapping[str, Any]) -> "TrainRequest":
         """The request that :meth:`as_json` wrote; fields of other versions are left out.
 
         Raises ValueError where it names no model, or where a value has another type than it is written with.
         """
-        if "model" not in asked:
+        if "model" not in json_fields:
             raise ValueError("no model is named")
-        asked = _with_compile_mode(asked)
+        json_fields = _with_compile_mode(json_fields)
         hints = get_type_hints(cls)
-        known = {each.name for each in fields(cls)} - _NOT_ASKED
-        values = {name: value for name, value in asked.items() if name in known}
+        names = {option.name for option in fields(cls)} - _NOT_ASKED
+        values = {name: value for name, value in json_fields.items() if name in names}
         for name, value in values.items():
             if not _fits(value, hints[name]):
                 raise ValueError(f"{name} is of another type")
         return cls(**values | {"data_dir": Path(str(values.get("data_dir", "")))})
 
 
-def _with_compile_mode(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``asked`` with the mode that the ``compiled`` of older versions, true or false, stands for."""
-    mode, compiled = asked.get("compile_mode"), asked.get("compiled", False)
+def _with_compile_mode(json_fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``json_fields`` with the mode that the ``compiled`` of older versions, true or false, stands for."""
+    mode, compiled = json_fields.get("compile_mode"), json_fields.get("compiled", False)
     if type(compiled) is not bool or mode not in (None, *COMPILE_MODES):
         raise ValueError("compile_mode is none of torch's")
-    return {**asked, "compile_mode": mode or ("default" if compiled else None)}
+    return {**json_fields, "compile_mode": mode or ("default" if compiled else None)}
 
 
 def _fits(value: object, hint: Any) -> bool:
     """Whether ``value``, which comes from JSON, is what a field annotated with ``hint`` was written as."""
     arguments = get_args(hint)
     if get_origin(hint) is UnionType:
-        return any(_fits(value, each) for each in arguments)
+        return any(_fits(value, argument) for argument in arguments)
     if get_origin(hint) is Literal:
         return value in arguments
     if get_origin(hint) is Mapping:
-        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+        return isinstance(value, dict) and all(isinstance(argument, str) for argument in value.values())
     if hint is float:
         return type(value) in (int, float)
     return type(value) is (str if hint is Path else hint)

@@ -18,13 +18,13 @@ import torch
 from amptui import DataRequest
 from amptui.engine import setup
 from amptui.engine.description import device_name
-from amptui.engine.loading import build_experiment, load_class
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.trainer import Trainer
+from amptui.recipe.modelfile import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, XRayRequest
@@ -115,7 +115,7 @@ def share_of_windows(records: list[Record]) -> float:
 def alone(prepared: Prepared, pairs: int) -> dict[str, float]:
     """Seconds of each probe by itself on the gradients of a real step; hooks by passes with and without."""
     batches = _endless(prepared)
-    gradients, buffers = GradientProbe(prepared.model), BufferWatch(prepared.model)
+    gradients, buffers = GradientProbe(prepared.model), BufferWatch(prepared.model, ())
     window = Float16WindowProbe(gradients)
     plain, traced = list[float](), list[float]()
 

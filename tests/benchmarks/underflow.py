@@ -23,7 +23,6 @@ from amptui.engine.description import describe_run
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
 from amptui.models.unstable import Unstable
-from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
@@ -111,7 +110,7 @@ def measure(
                 control.ask(request)
 
     log, model = Log(watch), prepared(experiment, last)
-    log.emit(describe_run(name, model, TrainRequest(model=name, amp_precision="fp16")))
+    log.emit(describe_run(name, model))
     with suppress(ExperimentError):  # a trouble may end the run
         train(model, log, control)
     return row_of(name, log)

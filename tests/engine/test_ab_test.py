@@ -48,16 +48,16 @@ def test_rounds_go_forth_and_back() -> None:
 def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() -> None:
     ab_test = ABTest(("fp32", "bf16"), chosen="bf16", block_steps=5)
     played(ab_test, noise=0.005)
-    found = ab_test.record(1)
-    assert (found.over, found.reason, found.rounds) == (True, "narrow", MIN_ROUNDS)
+    result = ab_test.record(1)
+    assert (result.over, result.reason, result.rounds) == (True, "narrow", MIN_ROUNDS)
     assert ab_test.precision == "bf16"
-    row = found.rows[1]
+    row = result.rows[1]
     assert row.speedup is not None
     assert row.speedup == pytest.approx(1.5, rel=0.02)
     assert row.speedup_low is not None
     assert row.speedup_high is not None
     assert row.speedup_low <= row.speedup <= row.speedup_high
-    assert found.rows[0].speedup is None
+    assert result.rows[0].speedup is None
     assert row.samples_per_second == pytest.approx(8 / 0.002, rel=0.02)
 
 
@@ -81,9 +81,9 @@ def test_skipped_steps_are_left_out_of_a_block() -> None:
         skipped = precision == "fp16" and n % 3 == 0
         seconds = 1e-6 if skipped else SECONDS[precision]
         ab_test.add(replace(STEP, step=n, precision=precision, step_seconds=seconds, skipped=skipped))
-    found = ab_test.record(1)
-    assert found.reason == "limit"
-    baseline, fp16 = found.rows
+    result = ab_test.record(1)
+    assert result.reason == "limit"
+    baseline, fp16 = result.rows
     assert (fp16.blocks, fp16.steps) == (2, 8)
     assert fp16.skipped > 0
     assert fp16.step_seconds == pytest.approx(SECONDS["fp16"])
@@ -107,9 +107,9 @@ def test_a_precision_that_skips_every_step_ends_its_blocks_and_has_no_speed() ->
                 skipped=precision == "fp16",
             )
         )
-    found = ab_test.record(steps)
-    _, fp16, bf16 = found.rows
-    assert (found.reason, found.rounds) == ("narrow", MIN_ROUNDS)
+    result = ab_test.record(steps)
+    _, fp16, bf16 = result.rows
+    assert (result.reason, result.rounds) == ("narrow", MIN_ROUNDS)
     assert (fp16.blocks, fp16.steps, fp16.skipped) == (0, 0, 4 * MIN_ROUNDS)
     assert (fp16.step_seconds, fp16.samples_per_second, fp16.speedup) == (None, None, None)
     assert bf16.speedup == pytest.approx(1.5)
@@ -120,8 +120,8 @@ def test_two_precisions_of_which_one_skips_every_step_are_no_narrow_result() -> 
     for n in range(1, 1000):
         skipped = ab_test.precision == "fp16"
         ab_test.add(replace(STEP, step=n, precision=ab_test.precision, skipped=skipped))
-    found = ab_test.record(1)
-    assert (found.reason, found.rows[1].speedup) == ("limit", None)
+    result = ab_test.record(1)
+    assert (result.reason, result.rows[1].speedup) == ("limit", None)
 
 
 INTERVALS = 1000
@@ -153,9 +153,9 @@ def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
         noise = np.convolve(shocks, weights, mode="valid")[:steps] + np.linspace(0, drift, steps)
         noise += np.repeat(rng.normal(0, block_spread, steps // BLOCK_STEPS), BLOCK_STEPS)
         ab_test = ABTest(("fp32", "bf16"), chosen="fp32")
-        for each in noise.tolist():
+        for deviation in noise.tolist():
             name = ab_test.precision
-            ab_test.add(replace(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(each)))
+            ab_test.add(replace(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(deviation)))
             if ab_test.over:
                 break
         row = ab_test.record(1).rows[1]
@@ -170,16 +170,16 @@ def test_eager_and_compiled_blocks_of_a_precision_make_pairs_of_their_own() -> N
     sides = ("fp32 eager", "fp32", "bf16 eager", "bf16")
     ab_test = ABTest(sides, chosen="fp32", block_steps=5)
     played(ab_test, noise=0.005)
-    found = ab_test.record(1)
-    assert (found.reason, found.baseline) == ("narrow", "fp32 eager")
-    speedups = {(pair.precision, pair.than): pair.speedup for pair in found.pairs}
+    result = ab_test.record(1)
+    assert (result.reason, result.baseline) == ("narrow", "fp32 eager")
+    speedups = {(pair.precision, pair.than): pair.speedup for pair in result.pairs}
     assert speedups == {
         ("fp32", "fp32 eager"): pytest.approx(2.0, rel=0.02),
         ("bf16", "bf16 eager"): pytest.approx(1.25, rel=0.02),
         ("bf16", "fp32"): pytest.approx(1.5, rel=0.02),
     }
-    assert all(pair.speedup_low and pair.speedup_high for pair in found.pairs)
-    assert [row.speedup for row in found.rows][1:] == pytest.approx([2.0, 2.4, 3.0], rel=0.02)
+    assert all(pair.speedup_low and pair.speedup_high for pair in result.pairs)
+    assert [row.speedup for row in result.rows][1:] == pytest.approx([2.0, 2.4, 3.0], rel=0.02)
 
 
 def test_without_eager_blocks_there_are_no_pairs() -> None:
@@ -196,16 +196,16 @@ def test_a_pair_that_is_not_narrow_takes_more_rounds() -> None:
         sign = 1 if name == "bf16" else -1 if name == "bf16 eager" else 0
         seconds = 0.003 * math.exp(0.01 * sign * (-1) ** round_number)
         ab_test.add(replace(STEP, precision=name, step_seconds=seconds))
-    found = ab_test.record(1)
-    assert (found.reason, found.rounds) == ("limit", 10)
+    result = ab_test.record(1)
+    assert (result.reason, result.rounds) == ("limit", 10)
 
 
 def test_noise_takes_more_rounds_and_the_limit_ends_it() -> None:
     ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=3, max_rounds=8)
     played(ab_test, noise=0.5)
-    found = ab_test.record(1)
-    assert (found.reason, found.rounds) == ("limit", 8)
-    assert [row.blocks for row in found.rows] == [8, 8]
+    result = ab_test.record(1)
+    assert (result.reason, result.rounds) == ("limit", 8)
+    assert [row.blocks for row in result.rows] == [8, 8]
 
 
 def test_settling_steps_and_those_on_their_way_do_not_count() -> None:
@@ -233,10 +233,10 @@ def test_stopped_it_says_what_it_knows() -> None:
     played(ab_test, steps=10)
     ab_test.stop()
     ab_test.stop()
-    found = ab_test.record(10)
-    assert (found.reason, found.rounds) == ("stopped", 1)
-    assert found.rows[1].speedup == pytest.approx(1.5)
-    assert found.rows[1].speedup_low is None
+    result = ab_test.record(10)
+    assert (result.reason, result.rounds) == ("stopped", 1)
+    assert result.rows[1].speedup == pytest.approx(1.5)
+    assert result.rows[1].speedup_low is None
     assert not ab_test.add(STEP)
 
 
@@ -244,9 +244,9 @@ def test_without_a_precision_that_fails_the_others_begin_anew() -> None:
     ab_test = ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2)
     played(ab_test, steps=9)
     ab_test.exclude("bf16", "no kernel")
-    found = ab_test.record(9)
-    assert (found.over, found.rounds, found.failed) == (False, 0, {"bf16": "no kernel"})
-    assert [(row.precision, row.blocks) for row in found.rows] == [("fp32", 0), ("fp16", 0)]
+    result = ab_test.record(9)
+    assert (result.over, result.rounds, result.failed) == (False, 0, {"bf16": "no kernel"})
+    assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 0), ("fp16", 0)]
     assert played(ab_test, steps=8) == ["fp32"] * 2 + ["fp16"] * 4 + ["fp32"] * 2
 
 
@@ -254,9 +254,9 @@ def test_one_precision_left_is_the_end_with_what_is_known() -> None:
     ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
     played(ab_test, steps=6)
     ab_test.exclude("bf16", "out of memory")
-    found = ab_test.record(6)
-    assert (found.over, found.reason, found.failed) == (True, "stopped", {"bf16": "out of memory"})
-    assert found.rows[1].speedup == pytest.approx(1.5)
+    result = ab_test.record(6)
+    assert (result.over, result.reason, result.failed) == (True, "stopped", {"bf16": "out of memory"})
+    assert result.rows[1].speedup == pytest.approx(1.5)
 
 
 def test_the_greatest_peak_of_all_blocks_is_kept() -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 from amptui.engine.checkpoint.file import write
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
@@ -29,7 +27,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, PrecisionsComp
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord, Steps
-from tests.tiny import Log, Tiny, prepare, train
+from tests.tiny import Log, Tiny, Unautocastable, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
@@ -65,7 +63,7 @@ class Asking(Log):
                     self.control.ask(request)
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def outcomes(self) -> list[tuple[str, str]]:
         """Each answer's kind, and ``taken`` or why it was refused."""
         return [(answer.request.kind, outcome(answer)) for answer in self.answers]
 
@@ -100,22 +98,22 @@ def before(log: Log, first: Callable[[Record], bool], then: type) -> bool:
 
 def test_a_precision_is_taken_when_a_step_has_run_in_it() -> None:
     log = trained({4: (PrecisionRequest("bf16"),)})
-    assert log.told == [("precision", "taken")]
-    (made,), (answer,) = log.of(RequestMade), log.answers
-    assert answer.request == made
-    assert (made.precision, answer.step) == ("bf16", 4)
+    assert log.outcomes == [("precision", "taken")]
+    (request_made,), (answer,) = log.of(RequestMade), log.answers
+    assert answer.request == request_made
+    assert (request_made.precision, answer.step) == ("bf16", 4)
     assert before(log, lambda record: isinstance(record, PrecisionChanged), RequestTaken)
 
 
 def test_the_last_of_several_counts_and_who_asks_for_the_same_gets_the_same_answer() -> None:
     log = trained({4: (PrecisionRequest("bf16"), *2 * (PrecisionRequest("ieee"),))})
-    assert log.told == [("precision", "overruled"), ("precision", "taken"), ("precision", "taken")]
+    assert log.outcomes == [("precision", "overruled"), ("precision", "taken"), ("precision", "taken")]
     assert [answer.request.precision for answer in log.answers] == ["bf16", "ieee", "ieee"]
     assert [change.current for change in log.of(PrecisionChanged)] == ["ieee"]
 
 
 def test_what_runs_already_is_taken() -> None:
-    assert trained({4: (PrecisionRequest("fp32"),)}).told == [("precision", "taken")]
+    assert trained({4: (PrecisionRequest("fp32"),)}).outcomes == [("precision", "taken")]
 
 
 def test_a_precision_that_another_one_replaces_in_a_pause_was_overruled() -> None:
@@ -133,19 +131,8 @@ def test_a_precision_that_the_device_cannot_run_is_unavailable() -> None:
     assert (refused.reason, refused.detail) == ("unavailable", "TF32 needs an NVIDIA GPU")
 
 
-class Unautocastable(Tiny):
-    epochs: int = 5
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no kernel for this dtype")
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss
-
-
 def test_a_precision_whose_first_step_fails_has_failed() -> None:
-    log = trained({4: (PrecisionRequest("bf16"),)}, experiment=Unautocastable())
+    log = trained({4: (PrecisionRequest("bf16"),)}, experiment=Unautocastable(epochs=5))
     refused = only(log.answers)
     assert refused.reason == "failed"
     assert [refused.detail] == [note.text for note in log.of(Note) if note.severity == "error"]
@@ -153,41 +140,41 @@ def test_a_precision_whose_first_step_fails_has_failed() -> None:
 
 def test_a_pause_and_its_end_are_taken_when_they_are_so() -> None:
     log = trained({4: (PauseRequest(True),)}, standing=(PauseRequest(True), PauseRequest(True)))
-    assert log.told == [("pause", "taken")] * 4
+    assert log.outcomes == [("pause", "taken")] * 4
     assert [answer.request.paused for answer in log.answers] == [True, True, True, False]
     assert before(log, lambda record: isinstance(record, PauseChanged), RequestTaken)
     assert len(log.of(PauseChanged)) == 2
 
 
 def test_going_on_where_nothing_stands_is_taken_and_a_pause_may_be_overruled() -> None:
-    assert trained({4: (PauseRequest(False),)}).told == [("pause", "taken")]
+    assert trained({4: (PauseRequest(False),)}).outcomes == [("pause", "taken")]
     log = trained({4: (PauseRequest(True), PauseRequest(False))})
-    assert log.told == [("pause", "overruled"), ("pause", "taken")]
+    assert log.outcomes == [("pause", "overruled"), ("pause", "taken")]
     assert log.of(PauseChanged) == []
 
 
 def test_a_pause_is_refused_where_the_run_is_stopping() -> None:
     log = trained({4: (StopRequest("the test"), PauseRequest(True))})
-    assert log.told == [("pause", "unavailable")]
+    assert log.outcomes == [("pause", "unavailable")]
     assert log.of(PauseChanged) == []
 
 
 def test_an_x_ray_is_taken_once_for_all_who_asked_and_answered_after_its_record() -> None:
     log = trained({4: (XRayRequest(), XRayRequest())})
-    assert log.told == [("x-ray", "taken")] * 2
+    assert log.outcomes == [("x-ray", "taken")] * 2
     assert len(log.of(XRayTaken)) == 1
     assert before(log, lambda record: isinstance(record, XRayTaken), RequestTaken)
 
 
 def test_an_x_ray_asked_for_in_a_pause_is_of_the_first_step_after_it() -> None:
     log = trained({4: (PauseRequest(True),)}, standing=(XRayRequest(),))
-    (found,) = log.of(XRayTaken)
-    assert found.step == 5
-    assert log.told == [("pause", "taken"), ("pause", "taken"), ("x-ray", "taken")]
+    (result,) = log.of(XRayTaken)
+    assert result.step == 5
+    assert log.outcomes == [("pause", "taken"), ("pause", "taken"), ("x-ray", "taken")]
 
 
 def test_an_x_ray_that_fails_says_why_and_so_does_the_event() -> None:
-    log = trained({4: (XRayRequest(),)}, experiment=Unautocastable())
+    log = trained({4: (XRayRequest(),)}, experiment=Unautocastable(epochs=5))
     refused = only(log.answers)
     assert refused.reason == "failed"
     assert "no kernel for this dtype" in refused.detail
@@ -196,9 +183,9 @@ def test_an_x_ray_that_fails_says_why_and_so_does_the_event() -> None:
 
 def test_a_trace_is_taken_when_it_is_told_and_a_second_one_meanwhile_with_it() -> None:
     log = trained({4: (TraceRequest(),), 5: (TraceRequest(),)})
-    assert log.told == [("trace", "taken")] * 2
-    (found,) = log.of(ModulesTraced)
-    assert found.asked
+    assert log.outcomes == [("trace", "taken")] * 2
+    (result,) = log.of(ModulesTraced)
+    assert result.asked
     assert before(log, lambda record: isinstance(record, ModulesTraced), RequestTaken)
 
 
@@ -208,13 +195,15 @@ def test_a_trace_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("amptui.engine.probes.module_trace.ModuleTrace.values", fail)
     log = trained({4: (TraceRequest(),), 10: (TraceRequest(),)})
-    assert log.told == [("trace", "failed")] * 2
-    assert all(isinstance(each, RequestRefused) and "no memory for it" in each.detail for each in log.answers)
+    assert log.outcomes == [("trace", "failed")] * 2
+    assert all(
+        isinstance(answer, RequestRefused) and "no memory for it" in answer.detail for answer in log.answers
+    )
 
 
 def test_a_histogram_is_measured_now_and_once_for_all_who_asked() -> None:
     log = trained({20: (HistogramRequest(), HistogramRequest())})
-    assert log.told == [("histogram", "taken")] * 2
+    assert log.outcomes == [("histogram", "taken")] * 2
     assert 21 in [window.step for window in log.of(Float16Window)]
     measured = next(
         i for i, record in enumerate(log) if isinstance(record, Float16Window) and record.step == 21
@@ -225,7 +214,7 @@ def test_a_histogram_is_measured_now_and_once_for_all_who_asked() -> None:
 def test_a_histogram_is_measured_in_a_run_without_probes_too() -> None:
     log = trained({20: (HistogramRequest(),)}, prepared={"probes": False})
     assert [window.step for window in log.of(Float16Window)] == [21]
-    assert log.told == [("histogram", "taken")]
+    assert log.outcomes == [("histogram", "taken")]
 
 
 def test_a_histogram_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,15 +223,17 @@ def test_a_histogram_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("amptui.engine.probes.float16_window.Float16WindowProbe.measure", fail)
     log = trained({4: (HistogramRequest(),), 10: (HistogramRequest(),)})
-    assert log.told == [("histogram", "failed")] * 2
-    assert all(isinstance(each, RequestRefused) and "no memory for it" in each.detail for each in log.answers)
+    assert log.outcomes == [("histogram", "failed")] * 2
+    assert all(
+        isinstance(answer, RequestRefused) and "no memory for it" in answer.detail for answer in log.answers
+    )
 
 
 def test_one_comparison_runs_at_a_time() -> None:
     log = trained(
         {4: (FP32_AND_BF16,), 6: (FP32_AND_BF16,), 8: (ComparisonRequest(),), 10: (ComparisonRequest(),)}
     )
-    assert log.told == [
+    assert log.outcomes == [
         ("comparison", "taken"),
         ("comparison", "comparison running"),
         ("comparison", "taken"),
@@ -262,7 +253,7 @@ def test_a_comparison_with_what_the_device_cannot_run_is_unavailable() -> None:
 
 def test_a_checkpoint_is_taken_when_it_is_on_the_disk(tmp_path: Path) -> None:
     log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
-    assert log.told == [("checkpoint", "taken")]
+    assert log.outcomes == [("checkpoint", "taken")]
     assert log.of(CheckpointWritten)[0].reason == "asked"
     assert before(log, lambda record: isinstance(record, CheckpointWritten), RequestTaken)
 
@@ -284,7 +275,7 @@ def test_a_checkpoint_that_cannot_be_written_says_why(
 
 
 def test_a_run_that_keeps_no_checkpoints_says_so() -> None:
-    assert trained({4: (CheckpointRequest(),)}).told == [("checkpoint", "unavailable")]
+    assert trained({4: (CheckpointRequest(),)}).outcomes == [("checkpoint", "unavailable")]
 
 
 def test_a_checkpoint_that_its_clean_up_spoils_is_still_taken(
@@ -294,7 +285,7 @@ def test_a_checkpoint_that_its_clean_up_spoils_is_still_taken(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("amptui.engine.checkpoint.writer.prune", fail)
-    assert trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path).told == [("checkpoint", "taken")]
+    assert trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path).outcomes == [("checkpoint", "taken")]
 
 
 REQUESTS = st.sampled_from(
@@ -323,13 +314,13 @@ REQUESTS = st.sampled_from(
 def test_whatever_is_asked_each_request_has_one_answer(
     asks: Asks, standing: tuple[Request, ...], fails: bool
 ) -> None:
-    log = trained(asks, standing=standing, experiment=Unautocastable() if fails else None)
-    asked = [made.number for made in log.of(RequestMade)]
-    assert sorted(answer.request.number for answer in log.answers) == sorted(asked)
+    log = trained(asks, standing=standing, experiment=Unautocastable(epochs=5) if fails else None)
+    numbers = [request_made.number for request_made in log.of(RequestMade)]
+    assert sorted(answer.request.number for answer in log.answers) == sorted(numbers)
     assert len(log.of(StepRecord)) == 40
 
 
 def test_what_waits_when_the_run_ends_has_no_answer() -> None:
     log = trained({4: (StopRequest("the test"), PrecisionRequest("bf16"), XRayRequest())})
-    assert log.told == []
-    assert [made.kind for made in log.of(RequestMade)] == ["stop", "precision", "x-ray"]
+    assert log.outcomes == []
+    assert [request_made.kind for request_made in log.of(RequestMade)] == ["stop", "precision", "x-ray"]

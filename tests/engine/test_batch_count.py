@@ -82,7 +82,7 @@ class Once(Stream):
         return self.left
 
 
-def told(log: Log) -> list[str]:
+def notes_of(log: Log) -> list[str]:
     return [note.text for note in log.of(Note)]
 
 
@@ -101,8 +101,8 @@ def test_batches_that_are_none_are_skipped_and_counted(bad: set[int]) -> None:
         assert len(log.of(EpochFinished)) == 2
         totals = [f"epoch {epoch}: {len(bad)} of 8 training batches were None" for epoch in (1, 2)]
         # The first is told at once, their number when the epoch is over.
-        assert [any(text.startswith(total) for text in told(log)) for total in totals] == [bool(bad)] * 2
-        assert len(told(log)) == (3 if bad else 0)
+        assert [any(text.startswith(total) for text in notes_of(log)) for total in totals] == [bool(bad)] * 2
+        assert len(notes_of(log)) == (3 if bad else 0)
     survived("model files", 1, 1)
 
 
@@ -126,8 +126,8 @@ def test_a_run_with_skipped_batches_resumes_at_the_right_batch(cut: int, tmp_pat
     assert len(losses(whole)) == 10
     assert losses(first) + losses(second) == losses(whole)
     # The batches that the first process left out count in the epoch's number.
-    totals = [text for text in told(first) + told(second) if text.startswith("epoch ")]
-    assert totals == [text for text in told(whole) if text.startswith("epoch ")]
+    totals = [text for text in notes_of(first) + notes_of(second) if text.startswith("epoch ")]
+    assert totals == [text for text in notes_of(whole) if text.startswith("epoch ")]
 
 
 def test_steps_alone_take_as_many_epochs_as_they_need_where_batches_are_none() -> None:
@@ -170,7 +170,7 @@ def test_an_epoch_longer_than_its_length_is_trained_completely() -> None:
     assert prepared.schedule.steps == 10
     assert train(prepared, log) == "done"
     assert [record.epoch for record in log.of(StepRecord)] == [1] * 8 + [2] * 8
-    assert told(log) == ["the training data has 8 batches, but len() is 5"]
+    assert notes_of(log) == ["the training data has 8 batches, but len() is 5"]
 
 
 def test_steps_that_were_asked_for_end_a_run_past_the_length() -> None:
@@ -184,7 +184,7 @@ def test_validation_batches_that_are_none_are_skipped_and_counted() -> None:
     whole = lambda pairs: DataLoader(pairs, 8)  # noqa: E731
     assert train(prepare(Loaded(whole, dropping(2, 3))), log) == "done"
     assert [epoch.validation and epoch.validation.samples for epoch in log.of(EpochFinished)] == [48, 48]
-    assert [text for text in told(log) if "2 of 8 validation batches were None" in text]
+    assert [text for text in notes_of(log) if "2 of 8 validation batches were None" in text]
 
 
 @pytest.mark.parametrize("nothing", [lambda pairs: Stream(pairs, 0), dropping(*range(BATCHES))])

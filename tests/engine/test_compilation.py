@@ -37,7 +37,7 @@ from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.engine.working import Worker
 from tests.terminal import KNOBS
-from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, switching, train
 
 CPU = torch.device("cpu")
 
@@ -84,44 +84,44 @@ def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> No
     at = dict(zip(range(2, 40, 2), ["bf16", "fp16", "fp32", "ieee"] * 5, strict=False))
     log = Log(switching(control, at))
     train(compiled(prepare(Tiny(epochs=6))), log, control)
-    made = log.of(ModelCompiled)
-    assert {(each.precision, each.training, each.what) for each in made} >= {
-        (precision, True, "first") for precision in ("fp32", "bf16", "fp16")
-    }
-    assert [each for each in made if each.what != "first"] == []
-    places = [(each.precision, each.training) for each in made]
+    compilations = log.of(ModelCompiled)
+    assert {
+        (compilation.precision, compilation.training, compilation.what) for compilation in compilations
+    } >= {(precision, True, "first") for precision in ("fp32", "bf16", "fp16")}
+    assert [compilation for compilation in compilations if compilation.what != "first"] == []
+    places = [(compilation.precision, compilation.training) for compilation in compilations]
     assert len(places) == len(set(places))
-    assert all(each.seconds > 0 for each in made)
-    switches = {each.current: each.step for each in reversed(log.of(PrecisionChanged))}
-    first_steps = {each.precision: each.step for each in made if each.training}
+    assert all(compilation.seconds > 0 for compilation in compilations)
+    switches = {compilation.current: compilation.step for compilation in reversed(log.of(PrecisionChanged))}
+    first_steps = {
+        compilation.precision: compilation.step for compilation in compilations if compilation.training
+    }
     assert first_steps == {"fp32": 1, "bf16": switches["bf16"], "fp16": switches["fp16"]} | {
         name: switches[name] for name in first_steps if name == "ieee"
     }
 
 
 def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for() -> None:
-    log = Log()
-    train(compiled(prepare(Tiny(epochs=1), validation=False)), log)
-    found = [each for each in log if isinstance(each, ModelCompiled | StepRecord | PhaseChanged)]
-    names = [each.phase if isinstance(each, PhaseChanged) else type(each).__name__ for each in found]
+    log = log_of(compiled(prepare(Tiny(epochs=1), validation=False)))
+    entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRecord | PhaseChanged)]
+    names = [entry.phase if isinstance(entry, PhaseChanged) else type(entry).__name__ for entry in entries]
     assert names[:4] == ["first step", "first step", "ModelCompiled", "StepRecord"]
     assert names[4:6] == ["training", "StepRecord"]
-    (made,) = log.of(ModelCompiled)
+    (compilation,) = log.of(ModelCompiled)
     first, second = log.of(StepRecord)[:2]
-    assert (made.step, made.precision, made.training) == (1, "fp32", True)
+    assert (compilation.step, compilation.precision, compilation.training) == (1, "fp32", True)
     assert first.step_seconds is not None
     assert second.step_seconds is not None
-    assert second.step_seconds < made.seconds <= first.step_seconds
+    assert second.step_seconds < compilation.seconds <= first.step_seconds
 
 
 def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> None:
-    log = Log()
-    train(compiled(prepare(Uneven(epochs=2))), log)
+    log = log_of(compiled(prepare(Uneven(epochs=2))))
     first, again = log.of(ModelCompiled)
     assert (first.step, first.what, first.reason) == (1, "first", "")
     assert (again.step, again.what) == (SETTLED_BY + 1, "again")
     assert "expected 8, actual 4" in again.reason
-    settling = {each.step: each.settling for each in log.of(StepRecord)}
+    settling = {record.step: record.settling for record in log.of(StepRecord)}
     assert settling[again.step]
     assert not settling[again.step - 1]
     assert not settling[2 * (SETTLED_BY + 1)], "what is compiled already costs no step"
@@ -157,8 +157,7 @@ def test_no_number_of_precisions_makes_torch_give_up_compiling() -> None:
 
 
 def test_an_eager_run_tells_of_no_compilation() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=1)), log)
+    log = log_of(prepare(Tiny(epochs=1)))
     assert log.of(ModelCompiled) == []
 
 
@@ -169,9 +168,8 @@ def test_a_model_s_own_compiled_parts_are_told_of_too() -> None:
             part: Any = torch.compile(nn.Sequential(*others), backend="aot_eager")
             return nn.Sequential(first, part)
 
-    log = Log()
-    train(prepare(Partly(epochs=1), validation=False), log)
-    assert [(each.step, each.what) for each in log.of(ModelCompiled)] == [(1, "first")]
+    log = log_of(prepare(Partly(epochs=1), validation=False))
+    assert [(record.step, record.what) for record in log.of(ModelCompiled)] == [(1, "first")]
 
 
 def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_how_to_go_on() -> None:
@@ -180,15 +178,13 @@ def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_
             raise RuntimeError("no such kernel")
         return graph.forward
 
-    control = Control()
-    log = Log(switching(control, {2: "bf16"}))
-    train(compiled(prepare(Tiny(epochs=1), validation=False), backend), log, control)
-    assert {each.precision for each in log.of(StepRecord)} == {"fp32"}
-    assert [(each.precision, each.what) for each in log.of(ModelCompiled)] == [("fp32", "first")]
+    log = log_of(compiled(prepare(Tiny(epochs=1), validation=False), backend), at={2: "bf16"})
+    assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
+    assert [(record.precision, record.what) for record in log.of(ModelCompiled)] == [("fp32", "first")]
     with pytest.raises(Exception, match="no such kernel") as raised:
         train(compiled(prepare(Tiny(epochs=1), precision="bf16"), backend), Log())
-    told = explain(raised.value, doing="in step 1", batch_size=8)
-    assert told.hint == "torch.compile failed: train without --compile, or resume with --compile off"
+    explained = explain(raised.value, doing="in step 1", batch_size=8)
+    assert explained.hint == "torch.compile failed: train without --compile, or resume with --compile off"
 
 
 @pytest.mark.slow
@@ -210,16 +206,15 @@ def prepare_only(prepared: Prepared) -> Prepared:
 
 
 def test_probes_see_the_same_in_a_compiled_model() -> None:
-    found = []
+    reasons = []
     for prepared in (prepare(Tiny(epochs=1)), compiled(prepare(Tiny(epochs=1)))):
         control = Control()
         control.ask(TraceRequest())
         control.ask(XRayRequest())
-        log = Log()
-        train(prepared, log, control)
+        log = log_of(prepared, control)
         (xray,), (trace,) = log.of(XRayTaken), log.of(ModulesTraced)
-        found.append((xray.layers, xray.operators, xray.loss_fp32, xray.loss_amp, trace.nearest))
-    assert found[0] == found[1]
+        reasons.append((xray.layers, xray.operators, xray.loss_fp32, xray.loss_amp, trace.nearest))
+    assert reasons[0] == reasons[1]
 
 
 # ------------------------------------------------------------------ where it cannot work
@@ -234,8 +229,8 @@ def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(
     folder = tmp_path / "run"
     arguments = ["train", KNOBS, "--device", "cpu", "--headless", "--run-dir", str(folder), "--compile"]
     assert main(arguments) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+    error_lines = capsys.readouterr().err.splitlines()
+    assert error_lines == [
         "amptui: --compile needs a compiler: no C++ compiler (no-such-compiler); install g++, or set CXX"
     ]
 
@@ -252,8 +247,8 @@ def test_a_run_without_compile_needs_no_compiler(monkeypatch: pytest.MonkeyPatch
 
 def test_only_modes_with_cuda_graphs_on_a_gpu_mark_iterations() -> None:
     cuda = torch.device("cuda", 0)
-    found = {mode: uses_cuda_graphs(mode, cuda) for mode in (None, "default", "reduce-overhead")}
-    assert found == {None: False, "default": False, "reduce-overhead": True}
+    uses_graphs = {mode: uses_cuda_graphs(mode, cuda) for mode in (None, "default", "reduce-overhead")}
+    assert uses_graphs == {None: False, "default": False, "reduce-overhead": True}
     assert uses_cuda_graphs("max-autotune", cuda)
     assert not uses_cuda_graphs("reduce-overhead", CPU)
 
@@ -348,7 +343,7 @@ def test_a_compiled_run_computes_what_an_eager_one_does(mode: str) -> None:
     limit: int = torch._dynamo.config.recompile_limit
     assert limit >= MAX_VARIANTS
     assert losses(fast) == pytest.approx(losses(eager), rel=0.02)
-    assert [(each.precision, each.training) for each in fast.of(ModelCompiled)] == [
+    assert [(record.precision, record.training) for record in fast.of(ModelCompiled)] == [
         ("fp32", True),
         ("bf16", True),
         ("fp32", False),

@@ -19,27 +19,9 @@ from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import NonFinite, PauseChanged, Record
 from amptui.records.steps import StepRecord
 from tests.survival import survived
-from tests.tiny import Log, Tiny, losses, prepare, resume, train
+from tests.tiny import Log, Spoiled, Tiny, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
-
-
-class Spoiled(Tiny):
-    """One step of it makes every weight NaN, or only a loss that is not finite for some steps."""
-
-    def __init__(
-        self, at: int = 12, steps: int = 1, *, weights_too: bool = True, value: float = math.nan
-    ) -> None:
-        super().__init__(epochs=8)
-        self.at, self.steps, self.weights_too, self.value = at, steps, weights_too, value
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + model.training
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        if not (model.training and self.at <= self.calls < self.at + self.steps):
-            return loss
-        return loss * self.value if self.weights_too else loss + self.value
 
 
 def spoiled_params(prepared: Any) -> int:
@@ -59,10 +41,10 @@ def test_a_non_interactive_run_fails_within_ten_steps_and_names_the_checkpoint(
     assert at < len(losses(log)) <= at + WITHIN_STEPS
     assert next(r.step for r in log.of(NonFinite) if r.what == "loss") == at
     assert log.of(ModulesTraced)
-    kept = checkpoints(folder)
-    if kept:
-        assert f"{kept[0].name}: amptui train --resume" in failed.value.hint
-        assert int(kept[0].stem.removeprefix("step-")) < at
+    written = checkpoints(folder)
+    if written:
+        assert f"{written[0].name}: amptui train --resume" in failed.value.hint
+        assert int(written[0].stem.removeprefix("step-")) < at
         # From there another training of it goes on to its end.
         again = Log()
         assert resume(prepare(Spoiled(at=1000), precision=precision), folder, again) == "done"
@@ -88,11 +70,11 @@ def test_an_interactive_run_pauses_once_and_names_the_checkpoint(
     log = Log(watch)
     prepared = prepare(Spoiled(), precision="bf16")
     assert train(prepared, log, control, interactive=True, checkpoints=tmp_path) == last
-    asked = [record for record in log.of(PauseChanged) if record.paused]
-    assert [record.cause for record in asked] == ["weights"]
-    assert asked[0].step <= 12 + WITHIN_STEPS
-    assert "parameters contain NaN" in asked[0].reason
-    assert len(losses(log)) == (64 if answer == "go on" else asked[0].step)
+    pauses = [record for record in log.of(PauseChanged) if record.paused]
+    assert [record.cause for record in pauses] == ["weights"]
+    assert pauses[0].step <= 12 + WITHIN_STEPS
+    assert "parameters contain NaN" in pauses[0].reason
+    assert len(losses(log)) == (64 if answer == "go on" else pauses[0].step)
     # What came after the NaN did not push out what is good.
     assert [record.name for record in log.of(CheckpointWritten)] == ["step-000000008.pt"]
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]

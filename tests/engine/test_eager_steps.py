@@ -16,7 +16,7 @@ from amptui.records.findings import FlopsCounted, ModelCompiled, PrecisionsCompa
 from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
-from tests.tiny import Log, Tiny, losses, prepare, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_a
     ran = Counter(record.precision for record in steps)
     assert set(ran) == {"fp32 eager", "fp32", "bf16 eager", "bf16"}
     assert Counter(calls) == {name: ran[name] for name in ("fp32", "bf16")}
-    assert {(each.precision, each.what) for each in log.of(ModelCompiled)} == {
+    assert {(record.precision, record.what) for record in log.of(ModelCompiled)} == {
         ("fp32", "first"),
         ("bf16", "first"),
     }
@@ -69,15 +69,15 @@ def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_a
     sides = ["fp32 eager", "fp32", "bf16 eager", "bf16"]
     there_and_back = [*sides, *sides[-2::-1], *sides[1:]]
     assert order[: len(there_and_back)] == there_and_back
-    found = log.of(PrecisionsCompared)[-1]
-    assert (found.baseline, found.rounds) == ("fp32 eager", 3)
-    assert [row.precision for row in found.rows] == sides
-    assert [(pair.precision, pair.than) for pair in found.pairs] == [
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.baseline, result.rounds) == ("fp32 eager", 3)
+    assert [row.precision for row in result.rows] == sides
+    assert [(pair.precision, pair.than) for pair in result.pairs] == [
         ("fp32", "fp32 eager"),
         ("bf16", "bf16 eager"),
         ("bf16", "fp32"),
     ]
-    assert all(pair.speedup_low and pair.speedup_low < pair.speedup for pair in found.pairs)
+    assert all(pair.speedup_low and pair.speedup_low < pair.speedup for pair in result.pairs)
     counted = {record.precision: record for record in log.of(FlopsCounted)}
     assert set(counted) == {"fp32 eager", "bf16 eager"}, "compiled code hides its operations"
 
@@ -99,10 +99,10 @@ def test_a_compiled_precision_that_fails_leaves_the_eager_one() -> None:
         return graph.forward
 
     prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=2)
-    found = compared(compiled(prepared, backend), "fp32", "bf16").of(PrecisionsCompared)[-1]
-    assert [row.precision for row in found.rows] == ["fp32 eager", "fp32", "bf16 eager"]
-    assert list(found.failed) == ["bf16"]
-    assert [(pair.precision, pair.than) for pair in found.pairs] == [("fp32", "fp32 eager")]
+    result = compared(compiled(prepared, backend), "fp32", "bf16").of(PrecisionsCompared)[-1]
+    assert [row.precision for row in result.rows] == ["fp32 eager", "fp32", "bf16 eager"]
+    assert list(result.failed) == ["bf16"]
+    assert [(pair.precision, pair.than) for pair in result.pairs] == [("fp32", "fp32 eager")]
 
 
 def test_parts_that_a_model_compiles_itself_stay_compiled_in_eager_steps() -> None:
@@ -115,8 +115,7 @@ def test_parts_that_a_model_compiles_itself_stay_compiled_in_eager_steps() -> No
             return nn.Sequential(first, part)
 
     prepared = compiled(prepare(Partly(epochs=1), validation=False, precision="fp32"))
-    log = Log()
-    train(replace(prepared, precision="fp32 eager"), log)
+    log = log_of(replace(prepared, precision="fp32 eager"))
     assert len(calls) == len(log.of(StepRecord)) == 8
     assert log.of(FlopsCounted) == []
 

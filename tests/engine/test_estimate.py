@@ -44,11 +44,11 @@ def test_the_interval_of_blocks_in_turns_covers_the_truth_in_spite_of_a_drift(
             np.median(3e-3 * np.exp(blocks[:, 0]), axis=1),
             np.median(2e-3 * np.exp(blocks[:, 1]), axis=1),
         )
-        found = paired_ratio(slow.tolist(), fast.tolist())
-        assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        covered += found.low <= TRUE_RATIO <= found.high
+        ratio = paired_ratio(slow.tolist(), fast.tolist())
+        assert ratio is not None
+        assert ratio.low is not None
+        assert ratio.high is not None
+        covered += ratio.low <= TRUE_RATIO <= ratio.high
     assert covered / REPETITIONS >= 0.90
 
 
@@ -57,9 +57,9 @@ def test_more_blocks_narrow_the_interval() -> None:
     widths = []
     for pairs in (4, 16, 64):
         noise = rng.normal(0, 0.05, (2, pairs))
-        found = paired_ratio((3 * np.exp(noise[0])).tolist(), (2 * np.exp(noise[1])).tolist())
-        assert found is not None
-        widths.append(found.relative_width or math.inf)
+        ratio = paired_ratio((3 * np.exp(noise[0])).tolist(), (2 * np.exp(noise[1])).tolist())
+        assert ratio is not None
+        widths.append(ratio.relative_width or math.inf)
     assert widths[0] > widths[1] > widths[2]
 
 
@@ -77,10 +77,10 @@ def test_the_other_way_round_it_is_the_inverse(pairs: list[tuple[float, float]])
 
 @pytest.mark.parametrize("pairs", range(1, MIN_PAIRS))
 def test_too_few_pairs_give_a_ratio_and_no_interval(pairs: int) -> None:
-    found = paired_ratio([3.0] * pairs, [2.0] * pairs)
-    assert found is not None
-    assert found.value == pytest.approx(1.5)
-    assert (found.low, found.high, found.relative_width) == (None, None, None)
+    ratio = paired_ratio([3.0] * pairs, [2.0] * pairs)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.5)
+    assert (ratio.low, ratio.high, ratio.relative_width) == (None, None, None)
 
 
 def test_without_blocks_there_is_nothing_to_say() -> None:
@@ -88,9 +88,9 @@ def test_without_blocks_there_is_nothing_to_say() -> None:
 
 
 def test_steps_that_never_vary_are_known_exactly() -> None:
-    found = paired_ratio([3.0] * 4, [2.0] * 4)
-    assert found is not None
-    assert (found.low, found.high) == (found.value, found.value)
+    ratio = paired_ratio([3.0] * 4, [2.0] * 4)
+    assert ratio is not None
+    assert (ratio.low, ratio.high) == (ratio.value, ratio.value)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from amptui.engine.failure import explain, is_device_lost, is_out_of_memory, kno
 
 
 def caught(kind: type[Exception], code: Callable[[], object]) -> Exception:
-    with pytest.raises(kind) as found:
+    with pytest.raises(kind) as explained:
         code()
-    return found.value
+    return explained.value
 
 
 def line_of(code: str) -> int:
@@ -25,7 +25,7 @@ def line_of(code: str) -> int:
     return 1 + next(i for i, line in enumerate(source) if line.strip() == code)
 
 
-def told(error: BaseException, batch_size: int | None = 8) -> str:
+def sentence_of(error: BaseException, batch_size: int | None = 8) -> str:
     return str(explain(error, doing="in step 5", batch_size=batch_size))
 
 
@@ -41,9 +41,12 @@ def raise_here() -> None:
 def test_the_innermost_line_of_the_user_s_code_is_named() -> None:
     error = caught(IndexError, lambda: functional.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 7])))
     assert "cross_entropy" in traceback.format_exception(error)[-2]  # raised within torch
-    assert f"({__file__}:" in told(error)
+    assert f"({__file__}:" in sentence_of(error)
     where = line_of('raise ValueError("bad\\n  label")')
-    assert told(caught(ValueError, raise_here)) == f"ValueError: bad label ({__file__}:{where}, in step 5)"
+    assert (
+        sentence_of(caught(ValueError, raise_here))
+        == f"ValueError: bad label ({__file__}:{where}, in step 5)"
+    )
 
 
 def test_an_error_without_a_traceback_names_no_line() -> None:
@@ -51,7 +54,7 @@ def test_an_error_without_a_traceback_names_no_line() -> None:
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None:
         frames = frames.tb_next
-    assert told(error.with_traceback(frames)) == "ZeroDivisionError: division by zero (in step 5)"
+    assert sentence_of(error.with_traceback(frames)) == "ZeroDivisionError: division by zero (in step 5)"
 
 
 @pytest.mark.parametrize(
@@ -65,16 +68,16 @@ def test_an_error_without_a_traceback_names_no_line() -> None:
     ],
 )
 def test_any_exception_is_one_bounded_line(error: BaseException, said: str) -> None:
-    found = explain(error, doing="in step 5", batch_size=None)
-    assert isinstance(found, ExperimentError)
-    assert str(found) == said
+    explained = explain(error, doing="in step 5", batch_size=None)
+    assert isinstance(explained, ExperimentError)
+    assert str(explained) == said
 
 
 def test_a_shape_that_does_not_fit_is_named_with_its_line() -> None:
     model = nn.Linear(3, 2)
     error = caught(RuntimeError, lambda: model(torch.zeros(2, 5)))
-    assert told(error).startswith("RuntimeError: ")
-    assert f"shapes cannot be multiplied (2x5 and 3x2) ({__file__}:" in told(error)
+    assert sentence_of(error).startswith("RuntimeError: ")
+    assert f"shapes cannot be multiplied (2x5 and 3x2) ({__file__}:" in sentence_of(error)
 
 
 LESS = "check what else uses the GPU (nvidia-smi), or use a smaller model"
@@ -93,11 +96,11 @@ LESS = "check what else uses the GPU (nvidia-smi), or use a smaller model"
 )
 def test_out_of_memory_says_what_would_help(batch_size: int | None, precision: str | None, hint: str) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory")
-    found = explain(error, doing="in step 5", batch_size=batch_size, precision=precision)
-    assert isinstance(found, DeviceError)
-    assert found.what.startswith("CUDA out of memory in step 5")
-    assert found.hint == hint
-    assert ("at batch size" in str(found)) == (batch_size is not None)
+    explained = explain(error, doing="in step 5", batch_size=batch_size, precision=precision)
+    assert isinstance(explained, DeviceError)
+    assert explained.what.startswith("CUDA out of memory in step 5")
+    assert explained.hint == hint
+    assert ("at batch size" in str(explained)) == (batch_size is not None)
 
 
 # What torch 2.9 and newer say, word by word: c10/cuda/CUDAException.cpp, ATen/cuda/Exceptions.h.
@@ -119,8 +122,8 @@ BOILERPLATE = (
     ],
 )
 def test_out_of_memory_in_a_cuda_library_is_recognized(message: str) -> None:
-    found = explain(RuntimeError(message), doing="in step 5", batch_size=8, precision="fp16")
-    assert found.what.startswith("CUDA out of memory in step 5 at batch size 8")
+    explained = explain(RuntimeError(message), doing="in step 5", batch_size=8, precision="fp16")
+    assert explained.what.startswith("CUDA out of memory in step 5 at batch size 8")
 
 
 @pytest.mark.parametrize("error", [ValueError("CUDA error: out of memory"), RuntimeError("x_ALLOC_FAILED")])
@@ -136,18 +139,18 @@ def test_a_kernel_s_error_has_no_boilerplate_and_no_wrong_line(
 
     error = caught(torch.AcceleratorError, fail)
     monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
-    assert told(error) == (
+    assert sentence_of(error) == (
         "CUDA error: device-side assert triggered (noticed in step 5); look for a label or an index out of "
         "range, or run again with CUDA_LAUNCH_BLOCKING=1 to find the line that caused it"
     )
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    assert told(error).startswith(f"CUDA error: device-side assert triggered ({__file__}:")
-    assert told(error).endswith(", in step 5); look for a label or an index out of range")
+    assert sentence_of(error).startswith(f"CUDA error: device-side assert triggered ({__file__}:")
+    assert sentence_of(error).endswith(", in step 5); look for a label or an index out of range")
 
 
 def test_other_cuda_errors_keep_their_first_sentence() -> None:
     error = torch.AcceleratorError("CUDA error: no kernel image is available" + BOILERPLATE)
-    assert told(error) == "AcceleratorError: CUDA error: no kernel image is available (in step 5)"
+    assert sentence_of(error) == "AcceleratorError: CUDA error: no kernel image is available (in step 5)"
     assert not is_device_lost(error)
 
 
@@ -162,7 +165,7 @@ def refused_by_cuda_s_autocast() -> object:
 
 
 def test_what_autocast_rejects_has_a_short_line_and_a_hint() -> None:
-    said = told(caught(RuntimeError, refused_by_cuda_s_autocast))
+    said = sentence_of(caught(RuntimeError, refused_by_cuda_s_autocast))
     assert said.startswith(
         "RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast ("
     )
@@ -177,7 +180,7 @@ def test_messages_without_a_known_hint_are_unchanged(message: str) -> None:
 
 
 def test_host_memory_is_not_the_gpu_s() -> None:
-    assert told(MemoryError()) == "out of host memory in step 5; use a smaller --batch-size"
+    assert sentence_of(MemoryError()) == "out of host memory in step 5; use a smaller --batch-size"
 
 
 @pytest.mark.gpu
@@ -185,4 +188,4 @@ def test_host_memory_is_not_the_gpu_s() -> None:
 def test_the_gpu_s_peak_and_size_are_named() -> None:
     error = caught(torch.OutOfMemoryError, lambda: torch.empty(1 << 50, dtype=torch.uint8, device="cuda"))
     assert isinstance(explain(error, doing="in step 5", batch_size=2), AmptuiError)
-    assert " allocated of " in told(error)
+    assert " allocated of " in sentence_of(error)

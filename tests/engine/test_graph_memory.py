@@ -37,10 +37,10 @@ class StaticMemory:
 
     def compile(self, module: Any, examples: Any) -> Graph:
         """What torch calls for each part that it has traced."""
-        made: Graph = _aot.aot_module_simplified(
+        result: Graph = _aot.aot_module_simplified(
             module, examples, fw_compiler=self._graph, bw_compiler=self._graph
         )
-        return made
+        return result
 
     def _graph(self, module: Any, _: Any) -> Graph:
         def run(*arguments: Any) -> list[Any]:
@@ -79,16 +79,16 @@ def _memory_of(tensor: Tensor) -> int:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[StaticMemory]:
     """Compiled models return what lies in it."""
-    made = StaticMemory()
+    result = StaticMemory()
 
     def compile_in_place(model: nn.Module, **_: Any) -> None:
-        compilation.compile_in_place(model, backend=made.compile)
+        compilation.compile_in_place(model, backend=result.compile)
 
     monkeypatch.setattr(building, "compile_in_place", compile_in_place)
     monkeypatch.setattr(setup, "uses_cuda_graphs", lambda mode, _: mode is not None)
     monkeypatch.setattr(setup, "check_compiler", lambda _: None)
     with nothing_compiled():
-        yield made
+        yield result
 
 
 class LossInGraph(Tiny):
@@ -139,11 +139,11 @@ def test_what_is_read_too_late_is_nan(memory: StaticMemory, monkeypatch: pytest.
     late: list[Tensor] = []
     loss = LossInGraph.loss
 
-    def kept(self: LossInGraph, model: nn.Module, batch: Any) -> Tensor:
+    def loss_in_attribute(self: LossInGraph, model: nn.Module, batch: Any) -> Tensor:
         late.append(computed := loss(self, model, batch))
         return computed
 
-    monkeypatch.setattr(LossInGraph, "loss", kept)
+    monkeypatch.setattr(LossInGraph, "loss", loss_in_attribute)
     trained(LossInGraph, compile_mode="reduce-overhead")
     assert memory.filled
     assert all(value.isnan() for value in late[:3])

@@ -11,9 +11,9 @@ def test_progress_is_thinned_out_but_not_its_ends() -> None:
     log, began = Log(), time.monotonic()
     progress = PhaseProgress(log.emit, "data")
     for detail in ("downloading", "unpacking"):
-        for done in range(101):
-            progress.report(detail, done, 100, "samples")
-    seen = [(each.phase, each.detail, each.done) for each in log.of(PhaseChanged)]
-    ends = [("data", detail, done) for detail in ("downloading", "unpacking") for done in (0, 100)]
-    assert [each for each in seen if each in ends] == ends
-    assert len(seen) <= len(ends) + (time.monotonic() - began) / INTERVAL_SECONDS
+        for count in range(101):
+            progress.report(detail, count, 100, "samples")
+    phases = [(phase.phase, phase.detail, phase.done) for phase in log.of(PhaseChanged)]
+    ends = [("data", detail, count) for detail in ("downloading", "unpacking") for count in (0, 100)]
+    assert [phase for phase in phases if phase in ends] == ends
+    assert len(phases) <= len(ends) + (time.monotonic() - began) / INTERVAL_SECONDS

@@ -14,7 +14,7 @@ from amptui.engine.checkpoint.file import checkpoints, read
 from amptui.records.control import Control, PauseRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import NonFinite, Note, PauseChanged, Record
-from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
 UNSCALED = ["fp32", "ieee", "bf16"]
@@ -99,9 +99,9 @@ def test_weights_that_hold_inf_and_no_nan_yet_are_no_checkpoint_to_go_back_to(
     log = Log()
     error = fail(InfGradient(at=16), log, tmp_path, precision=precision)
     assert [record.name for record in log.of(CheckpointWritten)] == ["step-000000008.pt"]
-    (kept,) = checkpoints(tmp_path)
-    assert all(bool(value.isfinite().all()) for value in read(kept).model.values())
-    assert kept.name in error.hint
+    (checkpoint_file,) = checkpoints(tmp_path)
+    assert all(bool(value.isfinite().all()) for value in read(checkpoint_file).model.values())
+    assert checkpoint_file.name in error.hint
 
 
 @pytest.mark.parametrize("precision", UNSCALED)
@@ -140,10 +140,10 @@ def test_somebody_is_asked_once_and_told_which_checkpoint_is_good(
     log = Log(go_on)
     prepared = prepare(InfGradient(rare=rare), precision=precision, probes=False)
     assert train(prepared, log, control, interactive=True, checkpoints=tmp_path) == "done"
-    (asked,) = [record for record in log.of(PauseChanged) if record.paused]
-    assert asked.cause == "weights"
-    assert asked.step <= max(12, rare) + WITHIN_STEPS
-    assert "parameters contain NaN" in asked.reason
+    (pause,) = [record for record in log.of(PauseChanged) if record.paused]
+    assert pause.cause == "weights"
+    assert pause.step <= max(12, rare) + WITHIN_STEPS
+    assert "parameters contain NaN" in pause.reason
     assert len(losses(log)) == 64
     assert "step-000000008.pt" in {path.name for path in checkpoints(tmp_path)}
     newest = max(path.name for path in checkpoints(tmp_path))
@@ -186,7 +186,7 @@ def test_inf_that_was_there_from_the_start_is_meant(precision: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("start", "switches", "told"),
+    ("start", "switches", "notes"),
     [
         ("fp32", {3: "bf16", 6: "fp32", 9: "bf16"}, 1),
         ("fp16", {3: "fp32"}, 1),
@@ -197,9 +197,7 @@ def test_inf_that_was_there_from_the_start_is_meant(precision: str, tmp_path: Pa
     ],
 )
 def test_a_switch_that_leaves_the_scaler_out_says_so_once(
-    start: str, switches: dict[int, str], told: int
+    start: str, switches: dict[int, str], notes: int
 ) -> None:
-    control = Control()
-    log = Log(switching(control, switches))
-    train(prepare(Tiny(), precision=start, steps=14), log, control)
-    assert sum("has no loss scaler" in note.text for note in log.of(Note)) == told
+    log = log_of(prepare(Tiny(), precision=start, steps=14), at=switches)
+    assert sum("has no loss scaler" in note.text for note in log.of(Note)) == notes

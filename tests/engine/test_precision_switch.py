@@ -1,9 +1,7 @@
 """Comparisons in turns within a real training: begun, ended, stopped, and what they leave behind."""
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from amptui.engine.ab_test import MAX_ROUNDS
@@ -11,21 +9,16 @@ from amptui.records.control import ComparisonRequest, Control, PrecisionRequest,
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import BlockFinished, EpochFinished, Note, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, prepare, train
+from tests.tiny import Log, Tiny, Unautocastable, log_of, prepare, train
 
 STEPS_PER_EPOCH = 64 // 8
 
 
+FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
+
+
 class Lasting(Tiny):
     epochs: int = 2000
-
-
-def on_step(step: int, act: Callable[[], object]) -> Callable[[Record], None]:
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == step:
-            act()
-
-    return watch
 
 
 def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
@@ -36,7 +29,7 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
         if isinstance(record, PrecisionsCompared) and record.over:
             ended.append(record.step)
         if isinstance(record, StepRecord) and record.step == 5:
-            control.ask(ComparisonRequest(("fp32", "bf16")))
+            control.ask(FP32_AND_BF16)
         if isinstance(record, StepRecord) and ended and record.step == ended[0] + 20:
             control.ask(StopRequest("seen enough"))
 
@@ -66,7 +59,7 @@ def test_a_switch_by_hand_ends_it() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 5:
-            control.ask(ComparisonRequest(("fp32", "bf16")))
+            control.ask(FP32_AND_BF16)
         if isinstance(record, PrecisionsCompared) and record.rounds == 1:
             control.ask(PrecisionRequest("fp32"))
 
@@ -84,7 +77,7 @@ def test_it_ends_when_that_is_asked_for_and_what_ran_before_returns() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 5:
-            control.ask(ComparisonRequest(("fp32", "bf16")))
+            control.ask(FP32_AND_BF16)
         if isinstance(record, PrecisionChanged) and record.step < 200 and record.current == "bf16":
             control.ask(ComparisonRequest())
 
@@ -97,25 +90,12 @@ def test_it_ends_when_that_is_asked_for_and_what_ran_before_returns() -> None:
 
 
 def test_a_run_that_ends_tells_what_was_known() -> None:
-    control = Control()
-    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "bf16")))))
-    train(prepare(Lasting(), steps=60), log, control)
+    log = log_of(prepare(Lasting(), steps=60), at={5: FP32_AND_BF16})
     assert log.of(PrecisionsCompared)[-1].reason == "stopped"
 
 
-class Unautocastable(Lasting):
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no kernel for this dtype")
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss
-
-
 def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
-    control = Control()
-    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "bf16")))))
-    train(prepare(Unautocastable(), steps=200), log, control)
+    log = log_of(prepare(Unautocastable(epochs=Lasting.epochs), steps=200), at={5: FP32_AND_BF16})
     result = log.of(PrecisionsCompared)[-1]
     assert result.reason == "stopped"
     assert "no kernel for this dtype" in result.failed["bf16"]
@@ -155,7 +135,7 @@ def test_the_others_are_compared_without_a_precision_that_fails() -> None:
             control.ask(StopRequest("compared"))
 
     log = Log(watch)
-    train(prepare(Unautocastable(), steps=2000, max_rounds=2), log, control)
+    train(prepare(Unautocastable(epochs=Lasting.epochs), steps=2000, max_rounds=2), log, control)
     result = log.of(PrecisionsCompared)[-1]
     assert (result.reason, result.rounds, result.most_rounds) == ("limit", 2, 2)
     assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 2), ("ieee", 2)]
@@ -163,8 +143,6 @@ def test_the_others_are_compared_without_a_precision_that_fails() -> None:
 
 
 def test_what_the_device_cannot_run_is_told_and_compared_with_nothing() -> None:
-    control = Control()
-    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "tf32")))))
-    train(prepare(Lasting(), steps=200), log, control)
+    log = log_of(prepare(Lasting(), steps=200), at={5: ComparisonRequest(("fp32", "tf32"))})
     assert log.of(Note)[0].text == "no tf32 here: TF32 needs an NVIDIA GPU"
     assert log.of(PrecisionsCompared) == []

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.engine.readback import CudaReadback, HostReadback, open_readback
+from tests.tiny import no_waits
 
 CPU = torch.device("cpu")
 
@@ -150,13 +151,13 @@ def test_a_full_ring_drops_rows_instead_of_waiting(ring: CudaReadback) -> None:
     delivered = Delivered()
     ring.push([value(0)], into(delivered), timed=True)
     ring.flush()  # the pinned rows are there
-    done = torch.cuda.Event()
+    event = torch.cuda.Event()
     torch.cuda._sleep(A_SECOND_IN_CYCLES)
-    done.record()
+    event.record()
     for number in range(1, 21):
         ring.push([value(number)], into(delivered), timed=True)
         ring.drain()
-    assert not done.query(), "the host waited for the device"
+    assert not event.query(), "the host waited for the device"
     ring.flush()
     assert [row for row, _ in delivered] == [
         *[[float(i)] * 3 for i in range(8)],
@@ -176,15 +177,11 @@ def test_pushing_and_draining_never_synchronise(ring: CudaReadback) -> None:
     ring.push([value(0)], into(delivered), timed=True)
     ring.flush()
     values = [value(float(number)) for number in range(50)]
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         for row in values:
             ring.push([row], into(delivered), timed=True)
             ring.drain()
         ring.begin_interval()
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
     ring.flush()
     assert len(delivered) == 51
 

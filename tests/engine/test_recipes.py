@@ -18,7 +18,7 @@ from amptui.records.control import Control
 from amptui.records.run import EpochFinished, Validated
 from amptui.records.steps import StepRecord
 from tests.engine.recipes import Recipe, sizes_of, train_by_hand
-from tests.tiny import Log, Tiny, prepare, resume, stopping, switching, train
+from tests.tiny import Log, Tiny, log_of, prepare, resume, stopping, switching, train
 
 
 def weights(prepared: Prepared) -> dict[str, Tensor]:
@@ -60,8 +60,7 @@ def test_a_recipe_trains_as_one_written_by_hand(
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_skipped_step_does_not_advance_the_schedule(accumulate: int) -> None:
-    log = Log()
-    train(prepare(Recipe(spoilt="2,9"), precision="fp16", accumulate=accumulate), log)
+    log = log_of(prepare(Recipe(spoilt="2,9"), precision="fp16", accumulate=accumulate))
     records = log.of(StepRecord)
     assert sum(record.skipped for record in records) == 2
     for before, after in pairwise(records):
@@ -160,7 +159,7 @@ def test_the_device_s_schedule_is_the_host_s(kind: str, monkeypatch: pytest.Monk
     schedule, scaler = followed(optimizer, scheduler), torch.amp.GradScaler("cpu", init_scale=2.0)
     _, expected_optimizer, expected = build()
     generator = torch.Generator().manual_seed(1)
-    used, wanted, asked = [], [], None
+    used, wanted, requested = [], [], None
     for step in range(300):
         spoilt = torch.rand((), generator=generator).item() < 0.3
         scaler.scale(model(torch.full((1, 3), torch.inf if spoilt else 1.0)).sum()).backward()
@@ -176,11 +175,11 @@ def test_the_device_s_schedule_is_the_host_s(kind: str, monkeypatch: pytest.Monk
         if not spoilt:
             expected_optimizer.step()
             expected.step()
-        if asked is not None and step % 3 == 0:
-            schedule.refill(asked)
-            asked = None
-        elif asked is None and (tensor := schedule.request_applied()) is not None and step < 200:
-            asked = tensor.item()
+        if requested is not None and step % 3 == 0:
+            schedule.refill(requested)
+            requested = None
+        elif requested is None and (tensor := schedule.request_applied()) is not None and step < 200:
+            requested = tensor.item()
     assert schedule.follows_on_device
     assert torch.allclose(torch.tensor(used), torch.tensor(wanted), rtol=1e-6, atol=0.0)
     state = schedule.state_dict()
@@ -234,8 +233,7 @@ class Plateau(Tiny):
 
 
 def test_a_schedule_of_epochs_gets_the_validation_loss_and_moves_after_the_epoch() -> None:
-    log = Log()
-    train(prepare(Plateau(epochs=4, learning_rate=0.5)), log)
+    log = log_of(prepare(Plateau(epochs=4, learning_rate=0.5)))
     steps = log.of(StepRecord)
     by_epoch = [{round(step.lr or 0.0, 6) for step in steps if step.epoch == epoch} for epoch in range(1, 5)]
     # A relative threshold of 10 takes nothing for an improvement.
@@ -282,8 +280,7 @@ def test_what_is_no_scheduler_is_refused() -> None:
 
 
 def test_validation_within_an_epoch_and_of_a_few_batches() -> None:
-    log = Log()
-    train(prepare(Tiny(), validate_every=3, validation_batches=2), log)
+    log = log_of(prepare(Tiny(), validate_every=3, validation_batches=2))
     assert [(record.step, record.epoch) for record in log.of(Validated)] == [
         (3, 1),
         (6, 1),
@@ -293,12 +290,11 @@ def test_validation_within_an_epoch_and_of_a_few_batches() -> None:
     ]
     assert {record.validation.samples for record in log.of(Validated)} == {16}
     ends = [record.validation for record in log.of(EpochFinished)]
-    assert [each.samples for each in ends if each is not None] == [16, 16]
+    assert [end.samples for end in ends if end is not None] == [16, 16]
 
 
 def test_an_epoch_s_end_has_one_validation() -> None:
-    log = Log()
-    train(prepare(Tiny(), validate_every=4), log)
+    log = log_of(prepare(Tiny(), validate_every=4))
     assert [record.step for record in log.of(Validated)] == [4, 12]
     assert [record.step for record in log.of(EpochFinished)] == [8, 16]
 
@@ -311,8 +307,10 @@ def test_a_resumed_run_validates_after_the_same_steps_and_only_once(cut: int, tm
     first.watch = stopping(control, cut)
     train(prepare(Tiny(), **options), first, control, checkpoints=tmp_path)
     resume(prepare(Tiny(), **options), tmp_path, second)
-    found = [(record.step, record.validation) for log in (first, second) for record in log.of(Validated)]
-    assert found == [(record.step, record.validation) for record in whole.of(Validated)]
+    validations = [
+        (record.step, record.validation) for log in (first, second) for record in log.of(Validated)
+    ]
+    assert validations == [(record.step, record.validation) for record in whole.of(Validated)]
 
 
 def test_switches_and_a_schedule(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from amptui.records.control import Control
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.engine.recipes import Recipe
-from tests.tiny import Log, losses, prepare, resume, stopping, switching, train
+from tests.tiny import Log, losses, no_waits, prepare, resume, stopping, switching, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,13 +27,13 @@ def recipe(spoilt: str = "") -> Recipe:
 
 def lrs_by_applied_steps(log: Log) -> dict[int, set[float]]:
     """The learning rates that were used after so many applied steps."""
-    found: dict[int, set[float]] = {}
+    lrs_by_applied: dict[int, set[float]] = {}
     applied = 0
     for record in log.of(StepRecord):
         assert record.lr is not None
-        found.setdefault(applied, set()).add(record.lr)
+        lrs_by_applied.setdefault(applied, set()).add(record.lr)
         applied += not record.skipped
-    return found
+    return lrs_by_applied
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
@@ -62,12 +62,8 @@ def test_torch_s_own_average_waits_for_the_device() -> None:
     model = nn.Linear(2, 2, device="cuda")
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     averaged.update_parameters(model)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with pytest.raises(RuntimeError, match="synchroniz"):
-            averaged.update_parameters(model)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with no_waits(), pytest.raises(RuntimeError, match="synchroniz"):
+        averaged.update_parameters(model)
 
 
 def test_no_step_waits_for_the_device() -> None:
@@ -107,9 +103,9 @@ def test_switches_do_not_disturb_the_schedule() -> None:
     control, log = Control(), Log()
     log.watch = switching(control, {5: "fp16", 15: "fp32", 25: "fp16"})
     train(prepare(recipe(), device="cuda"), log, control)
-    found = lrs_by_applied_steps(log)
-    assert all(max(lrs) == pytest.approx(min(lrs), rel=1e-6) for lrs in found.values())
-    by_step = [max(lrs) for _, lrs in sorted(found.items())]
+    lrs_by_applied = lrs_by_applied_steps(log)
+    assert all(max(lrs) == pytest.approx(min(lrs), rel=1e-6) for lrs in lrs_by_applied.values())
+    by_step = [max(lrs) for _, lrs in sorted(lrs_by_applied.items())]
     assert all(before > after for before, after in pairwise(by_step[4:]))
 
 

@@ -12,8 +12,7 @@ from torch import nn
 from amptui.engine import reporting
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import StepReporter
-from amptui.engine.step_columns import StepFacts, StepKind
-from amptui.engine.step_row import RowLayout
+from amptui.engine.step_rows import RowLayout, StepFacts, StepKind
 from amptui.records.run import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -28,7 +27,7 @@ from tests.tiny import Log
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
 KIND = StepKind(epoch=1, precision="fp32")
-FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.001, asked=0.0, lr=0.1)
+FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.001, load_start=0.0, lr=0.1)
 SCALED_KIND = StepKind(epoch=1, precision="fp16", layout=RowLayout(scaled=True), gradients_scaled=True)
 SCALED = FACTS._replace(kind=SCALED_KIND)
 
@@ -145,8 +144,8 @@ def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
 def test_a_loss_that_is_not_finite_is_reported_even_of_a_skipped_step(loss: float, kind: str) -> None:
     report, log = reporter()
     report.steps([(SCALED, scaled_row(loss, 64.0, skipped=True, after=32.0), None)])
-    (found,) = log.of(NonFinite)
-    assert (found.what, found.kind, found.step) == ("loss", kind, 1)
+    (nonfinite,) = log.of(NonFinite)
+    assert (nonfinite.what, nonfinite.kind, nonfinite.step) == ("loss", kind, 1)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +161,9 @@ def test_bad_gradients_of_an_applied_step_are_named(
 ) -> None:
     report, log = reporter()
     report.steps([(FACTS, [0.5, *measured(*gradients)], None)])
-    (found,) = log.of(NonFinite)
-    assert (found.what, found.kind, found.kinds) == ("gradient", kinds[0], kinds)
-    assert (found.names, found.count) == (names, len(names))
+    (nonfinite,) = log.of(NonFinite)
+    assert (nonfinite.what, nonfinite.kind, nonfinite.kinds) == ("gradient", kinds[0], kinds)
+    assert (nonfinite.names, nonfinite.count) == (names, len(names))
     assert log.of(StepRecord)[0].nonfinite_gradients == len(names)
 
 
@@ -209,9 +208,9 @@ def test_an_epoch_is_the_mean_of_its_finite_losses_and_the_sum_of_its_seconds(
 
 def test_an_epoch_carries_its_validation() -> None:
     report, log = reporter()
-    found = Validation(loss=0.1, accuracy=0.9, samples=10)
-    report.epoch(step=8, epoch=1, validation=found)
-    assert log.of(EpochFinished)[0].validation is found
+    validation = Validation(loss=0.1, accuracy=0.9, samples=10)
+    report.epoch(step=8, epoch=1, validation=validation)
+    assert log.of(EpochFinished)[0].validation is validation
 
 
 def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
@@ -245,15 +244,17 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
     reports, log = reporter()
     gradients, now, ends = measured(3.0, 4.0), 100.0, []
     for look_seconds, data_seconds, compute_seconds, is_timed in steps:
-        began, asked = now, now + look_seconds
-        now = asked + data_seconds + compute_seconds
-        facts = FACTS._replace(asked=asked, data_seconds=data_seconds)
+        began, load_start = now, now + look_seconds
+        now = load_start + data_seconds + compute_seconds
+        facts = FACTS._replace(load_start=load_start, data_seconds=data_seconds)
         reports.steps([(facts, [1.0, *gradients], now - began if is_timed else None)])
-        ends.append((asked + data_seconds, now))
-    told = [record.time - reports._clock_ahead for record in log.of(StepRecord)]
-    assert told == sorted(told)
+        ends.append((load_start + data_seconds, now))
+    record_times = [record.time - reports._clock_ahead for record in log.of(StepRecord)]
+    assert record_times == sorted(record_times)
     # To a microsecond, which is what a float64 has left of seconds since 1970.
-    assert all(low - 1e-6 <= each <= high + 1e-6 for each, (low, high) in zip(told, ends, strict=True))
+    assert all(
+        low - 1e-6 <= moment <= high + 1e-6 for moment, (low, high) in zip(record_times, ends, strict=True)
+    )
 
 
 def test_clocks_that_are_read_apart_turn_no_time_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +264,9 @@ def test_clocks_that_are_read_apart_turn_no_time_back(monkeypatch: pytest.Monkey
     clocks = iter([hour, 0.0, hour + 0.1, 0.12, hour + 0.2, 0.205, 0.3, 0.3])
     read = SimpleNamespace(time=clocks.__next__, perf_counter=clocks.__next__)
     monkeypatch.setattr(reporting, "time", read)
-    for asked in (-0.02, -0.01, 0.0, 0.1):
-        reports.steps([(FACTS._replace(asked=asked, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)])
+    for load_start in (-0.02, -0.01, 0.0, 0.1):
+        reports.steps(
+            [(FACTS._replace(load_start=load_start, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)]
+        )
     times = [r.time for r in log.of(StepRecord)]
     assert times == pytest.approx([hour - 0.02, hour - 0.01, hour, 0.1])

@@ -18,7 +18,7 @@ from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.engine import building, description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
-from tests.tiny import Log, Tiny, prepare, train
+from tests.tiny import Tiny, log_of, prepare
 
 CPU = torch.device("cpu")
 
@@ -36,8 +36,8 @@ limits = st.none() | st.integers(1, 50)
 def test_a_run_is_as_long_as_its_tightest_limit(
     asked_epochs: int | None, steps: int | None, default_epochs: int, steps_per_epoch: int
 ) -> None:
-    asked = request(epochs=asked_epochs, steps=steps)
-    schedule = setup.schedule_for(asked, asked_epochs or default_epochs, steps_per_epoch)
+    train_request = request(epochs=asked_epochs, steps=steps)
+    schedule = setup.schedule_for(train_request, asked_epochs or default_epochs, steps_per_epoch)
     if steps is None:
         expected = (asked_epochs or default_epochs) * steps_per_epoch
     elif asked_epochs is None:
@@ -56,8 +56,8 @@ def test_a_run_is_as_long_as_its_tightest_limit(
 def test_data_without_a_length_end_by_epochs_or_steps(
     asked_epochs: int | None, steps: int | None, default_epochs: int
 ) -> None:
-    asked = request(epochs=asked_epochs, steps=steps)
-    schedule = setup.schedule_for(asked, asked_epochs or default_epochs, None)
+    train_request = request(epochs=asked_epochs, steps=steps)
+    schedule = setup.schedule_for(train_request, asked_epochs or default_epochs, None)
     assert schedule.steps == steps
     assert schedule.steps_per_epoch is None
     # Epochs may have one step only: enough of them for all steps, unless epochs limit the run.
@@ -87,16 +87,14 @@ def test_its_schedule_is_as_long_per_step_and_per_epoch(interval: str) -> None:
             return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=length)
 
     lengths: list[tuple[int | None, int]] = []
-    log = Log()
-    train(prepare(Cycled(epochs=1), min_steps=20, validation=False), log)
+    log = log_of(prepare(Cycled(epochs=1), min_steps=20, validation=False))
     assert lengths == [(24, 3)]
     assert max(getattr(record, "step", 0) for record in log) == 24
 
 
 def test_epochs_by_set_limit_a_run_as_those_of_their_own_option_do() -> None:
     assert setup.schedule_for(request(steps=100, settings={"epochs": "2"}), 2, 8).steps == 16
-    log = Log()
-    train(prepare(Tiny(epochs=2), steps=100, settings={"epochs": "2"}), log)
+    log = log_of(prepare(Tiny(epochs=2), steps=100, settings={"epochs": "2"}))
     assert max(getattr(record, "step", 0) for record in log) == 16
 
 
@@ -104,9 +102,9 @@ def test_an_option_of_its_own_outweighs_set_and_a_cpu_s_default_outweighs_nothin
     class Heavy(Tiny):
         cpu_batch_size = 4
 
-    asked = request(epochs=3, learning_rate=0.5, settings={"epochs": "9", "width": "8"})
-    found = setup.experiment_settings(Heavy, asked, CPU)
-    assert found == {"epochs": "3", "width": "8", "learning_rate": "0.5", "batch_size": "4"}
+    train_request = request(epochs=3, learning_rate=0.5, settings={"epochs": "9", "width": "8"})
+    settings = setup.experiment_settings(Heavy, train_request, CPU)
+    assert settings == {"epochs": "3", "width": "8", "learning_rate": "0.5", "batch_size": "4"}
     assert setup.experiment_settings(Heavy, request(batch_size=2), CPU)["batch_size"] == "2"
     assert setup.experiment_settings(Heavy, request(settings={"batch_size": "3"}), CPU)["batch_size"] == "3"
     assert "batch_size" not in setup.experiment_settings(Heavy, request(), torch.device("cuda"))
@@ -226,7 +224,7 @@ def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
         place: Path = Path("here")
 
     prepared = prepare(Odd(), steps=12, clip_norm=2.0, seed=5)
-    started = description.describe_run("tiny", prepared, request(seed=5))
+    started = description.describe_run("tiny", prepared)
     assert (started.model, started.device, started.gpu_uuid) == ("tiny", "cpu", None)
     assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (8, 2, 12)
     assert (started.batch_size, started.data.samples, started.data.real) == (8, 64, False)
@@ -245,4 +243,4 @@ def test_a_loader_of_ones_own_keeps_its_batch_size_in_the_record() -> None:
             pairs = TensorDataset(torch.rand(20, 1, 4, 4), torch.randint(0, 4, (20,)))
             return Data(name="pairs", real=True, train=DataLoader(pairs, batch_size=5))
 
-    assert description.describe_run("tiny", prepare(Loader()), request()).batch_size == 5
+    assert description.describe_run("tiny", prepare(Loader())).batch_size == 5

@@ -37,14 +37,14 @@ def test_generators_are_restored(before: list[str], between: list[str]) -> None:
     for name in before:
         DRAWS[name]()
     snapshot = Snapshot(nn.Identity(), CPU)
-    assert not snapshot.drawn
+    assert not snapshot.has_drawn
     expected = noise()
     snapshot.restore()
     for name in between:
         DRAWS[name]()
-    assert snapshot.drawn == bool(between)
+    assert snapshot.has_drawn == bool(between)
     snapshot.restore()
-    assert not snapshot.drawn
+    assert not snapshot.has_drawn
     assert noise() == expected
 
 
@@ -148,9 +148,9 @@ def test_a_gpu_s_dropout_masks_and_statistics_are_restored() -> None:
     inputs = torch.rand(32, 64, device=device)
     snapshot = Snapshot(model, device)
     first = model(inputs)
-    assert snapshot.drawn
+    assert snapshot.has_drawn
     snapshot.restore()
-    assert not snapshot.drawn
+    assert not snapshot.has_drawn
     assert torch.equal(model(inputs), first)
     snapshot.restore()
     assert model[0].num_batches_tracked.item() == 0

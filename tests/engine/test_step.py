@@ -37,7 +37,7 @@ def handwritten(prepared: Prepared, precision: str, clip_norm: float) -> list[fl
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     scaler = GradScaler("cpu", enabled=precision == "fp16")
     model, optimizer = prepared.model, prepared.optimizer
-    found = []
+    losses = []
     for epoch in range(1, prepared.schedule.epochs + 1):
         for batch in prepared.training.epoch(epoch):
             optimizer.zero_grad()
@@ -49,8 +49,8 @@ def handwritten(prepared: Prepared, precision: str, clip_norm: float) -> list[fl
             nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             scaler.step(optimizer)
             scaler.update()
-            found.append(loss.item())
-    return found
+            losses.append(loss.item())
+    return losses
 
 
 @pytest.mark.parametrize("look_interval_seconds", [0, NEVER])
@@ -75,8 +75,8 @@ def test_how_often_is_looked_changes_no_number(precision: str) -> None:
     often, seldom = Log(), Log()
     train(prepare(Long(), precision=precision), often)
     train(prepare(Long(), precision=precision), seldom, look_interval_seconds=NEVER)
-    told = [record.step for record in seldom.of(StepRecord)]
-    assert told == list(range(1, 129))
+    step_numbers = [record.step for record in seldom.of(StepRecord)]
+    assert step_numbers == list(range(1, 129))
     assert losses(often) == losses(seldom)
     assert [r.loss_scale for r in often.of(StepRecord)] == [r.loss_scale for r in seldom.of(StepRecord)]
 

@@ -25,7 +25,7 @@ from amptui.records.run import (
     Record,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, losses, prepare, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, switching, train
 
 
 @pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16", "fp16"])
@@ -54,10 +54,9 @@ def test_steps_are_counted_from_one_without_a_gap_and_epochs_too() -> None:
 
 
 def test_training_lowers_the_loss() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=20)), log)
-    found = [loss for loss in losses(log) if loss is not None]
-    assert sum(found[-8:]) < 0.5 * sum(found[:8])
+    log = log_of(prepare(Tiny(epochs=20)))
+    finite_losses = [loss for loss in losses(log) if loss is not None]
+    assert sum(finite_losses[-8:]) < 0.5 * sum(finite_losses[:8])
 
 
 def test_steps_alone_run_as_many_epochs_as_it_takes() -> None:
@@ -75,8 +74,7 @@ def test_steps_end_a_run_within_an_epoch() -> None:
 
 
 def test_an_epoch_ends_with_its_validation() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=1)), log)
+    log = log_of(prepare(Tiny(epochs=1)))
     (epoch,) = log.of(EpochFinished)
     assert epoch.step == 8
     assert epoch.mean_loss == pytest.approx(sum(loss or 0 for loss in losses(log)) / 8)
@@ -106,9 +104,7 @@ def test_validation_leaves_the_model_as_it_was() -> None:
 
 
 def test_a_switch_takes_place_at_the_next_step_boundary() -> None:
-    control = Control()
-    log = Log(switching(control, {5: "bf16", 9: "fp32"}))
-    train(prepare(Tiny()), log, control)
+    log = log_of(prepare(Tiny()), at={5: "bf16", 9: "fp32"})
     assert [record.precision for record in log.of(StepRecord)] == ["fp32"] * 5 + ["bf16"] * 4 + ["fp32"] * 7
     changes = [(record.step, record.previous, record.current) for record in log.of(PrecisionChanged)]
     assert changes == [(6, "fp32", "bf16"), (10, "bf16", "fp32")]
@@ -118,9 +114,7 @@ def test_a_switch_takes_place_at_the_next_step_boundary() -> None:
 
 @given(st.dictionaries(st.integers(1, 15), st.sampled_from(["fp32", "ieee", "fp16", "bf16"]), max_size=6))
 def test_any_switching_keeps_every_step_once_and_in_order(at: dict[int, str]) -> None:
-    control = Control()
-    log = Log(switching(control, at))
-    train(prepare(Tiny()), log, control)
+    log = log_of(prepare(Tiny()), at=at)
     steps = log.of(StepRecord)
     assert [record.step for record in steps] == list(range(1, 17))
     expected, now = [], "fp32"
@@ -146,9 +140,7 @@ def test_beginning_in_an_unsupported_precision_is_a_usage_error() -> None:
 
 
 def test_the_first_steps_of_a_block_are_settling() -> None:
-    control = Control()
-    log = Log(switching(control, {60: "bf16"}))
-    train(prepare(Tiny(epochs=15)), log, control)
+    log = log_of(prepare(Tiny(epochs=15)), at={60: "bf16"})
     for precision, first in (("fp32", 1), ("bf16", 61)):
         steps = [record for record in log.of(StepRecord) if record.precision == precision]
         settling = [record.step for record in steps if record.settling]
@@ -172,11 +164,11 @@ def test_pausing_stops_the_steps_until_it_ends_and_a_switch_meanwhile_counts() -
     thread = threading.Thread(target=train, args=(prepare(Tiny()), log, control))
     thread.start()
     assert paused.wait(60)
-    seen = len(losses(log))
+    delivered = len(losses(log))
     control.ask(PrecisionRequest("bf16"))
     thread.join(60)
     assert not thread.is_alive()
-    assert seen == 4
+    assert delivered == 4
     assert [record.paused for record in log.of(PauseChanged)] == [True, False]
     assert [record.precision for record in log.of(StepRecord)] == ["fp32"] * 4 + ["bf16"] * 12
 
@@ -220,8 +212,7 @@ def test_a_data_loader_of_ones_own_is_used_as_it_is() -> None:
             pairs = TensorDataset(torch.rand(20, 1, 4, 4), torch.randint(0, 4, (20,)))
             return Data(name="pairs", real=True, train=DataLoader(pairs, batch_size=6))
 
-    log = Log()
-    train(prepare(Loader(epochs=1)), log)
+    log = log_of(prepare(Loader(epochs=1)))
     assert [record.samples for record in log.of(StepRecord)] == [6, 6, 6, 2]
     (epoch,) = log.of(EpochFinished)
     assert epoch.validation is None

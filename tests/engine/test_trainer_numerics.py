@@ -20,7 +20,7 @@ from amptui.records.run import (
     StepSkipped,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Tiny, losses, prepare, stopping, switching, train
+from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, losses, prepare, stopping, train
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_from_before() -> None:
@@ -51,8 +51,7 @@ def test_the_norm_in_fp16_is_unscaled(clip_norm: float | None) -> None:
 
 def test_fp16_skips_where_gradients_overflow_and_applies_once_the_scale_fits() -> None:
     prepared = prepare(Exploding(epochs=8), precision="fp16")
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     steps, skips = log.of(StepRecord), log.of(StepSkipped)
     assert skips
     assert [skip.consecutive for skip in skips[:3]] == [1, 2, 3][: len(skips)]
@@ -71,8 +70,7 @@ def test_fp16_skips_where_gradients_overflow_and_applies_once_the_scale_fits() -
 def test_a_skipped_step_changes_no_weight() -> None:
     prepared = prepare(Exploding(), precision="fp16", steps=1)
     before = [p.detach().clone() for p in prepared.model.parameters()]
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     assert log.of(StepRecord)[0].skipped
     assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
 
@@ -80,8 +78,7 @@ def test_a_skipped_step_changes_no_weight() -> None:
 def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
     prepared = prepare(Tiny(), precision="fp16")
     prepared.scaler.set_growth_interval(4)
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     growths = [change for change in log.of(LossScaleChanged) if change.reason == "growth"]
     assert growths[0].current == 2 * growths[0].previous
     assert growths[0].step == 4
@@ -89,33 +86,21 @@ def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
 
 
 def test_the_scaler_stands_still_while_other_precisions_run() -> None:
-    control = Control()
-    log = Log(switching(control, {4: "fp32", 12: "fp16"}))
-    train(prepare(Tiny(epochs=3), precision="fp16"), log, control)
+    log = log_of(prepare(Tiny(epochs=3), precision="fp16"), at={4: "fp32", 12: "fp16"})
     trackers = [r.growth_tracker for r in log.of(StepRecord) if r.precision == "fp16"]
     assert trackers[:4] == [1, 2, 3, 4]
     assert trackers[4] == 5
     assert all(r.loss_scale is None for r in log.of(StepRecord) if r.precision == "fp32")
 
 
-class NanAt(Tiny):
-    at: int = 3
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + model.training
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.nan if self.calls == self.at else loss
-
-
 def test_nan_is_told_with_the_names_of_the_gradients() -> None:
-    prepared = prepare(NanAt(), precision="bf16")
+    prepared = prepare(Spoiled(at=3, epochs=2), precision="bf16")
     log = Log()
     with pytest.raises(ExperimentError, match="the loss has been nan since step 3"):
         train(prepared, log)
-    found = log.of(NonFinite)
-    assert (found[0].step, found[0].what, found[0].kind) == (3, "loss", "nan")
-    gradients = next(record for record in found if record.what == "gradient")
+    nonfinite = log.of(NonFinite)
+    assert (nonfinite[0].step, nonfinite[0].what, nonfinite[0].kind) == (3, "loss", "nan")
+    gradients = next(record for record in nonfinite if record.what == "gradient")
     assert gradients.step in (3, 4)  # at once if that step's gradients were measured anyhow
     assert gradients.kind == "nan"
     assert set(gradients.names) <= set(dict(prepared.model.named_parameters()))
@@ -123,8 +108,7 @@ def test_nan_is_told_with_the_names_of_the_gradients() -> None:
 
 
 def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
-    log = Log()
-    train(prepare(NanAt(), precision="fp16"), log)
+    log = log_of(prepare(Spoiled(at=3, epochs=2), precision="fp16"))
     steps = log.of(StepRecord)
     assert steps[2].skipped
     assert math.isnan(steps[2].loss or 0)
@@ -132,33 +116,15 @@ def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
     assert [skip.step for skip in log.of(StepSkipped)] == [3]
 
 
-class NanFromTheStart(Tiny):
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.nan
-
-
 def test_nan_from_step_one_on_ends_the_run_with_the_mend() -> None:
     log = Log()
     with pytest.raises(ExperimentError, match=r"the loss has been nan since step 1\b.*--lr"):
-        train(prepare(NanFromTheStart()), log)
+        train(prepare(Spoiled(at=1, steps=1000)), log)
     assert len(losses(log)) == SUSPECT_STEPS
 
 
-class InfFor(Tiny):
-    epochs: int = 20
-    calls_with_inf: int = 10**9
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + model.training
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.inf if self.calls <= self.calls_with_inf else loss
-
-
 def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
-    prepared = prepare(InfFor(), precision="fp16")
+    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=20), precision="fp16")
     log = Log()
     with pytest.raises(ExperimentError, match=r"the loss scale fell to .* use --precision bf16 or fp32"):
         train(prepared, log)
@@ -175,7 +141,7 @@ def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves(
             control.ask(PauseRequest(False))
 
     log = Log(watch)
-    prepared = prepare(InfFor(calls_with_inf=41), precision="fp16", steps=60)
+    prepared = prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=20), precision="fp16", steps=60)
     assert train(prepared, log, control, interactive=True) == "done"
     assert "the loss scale fell to" in log.of(PauseChanged)[0].reason
     assert log.of(StepRecord)[-1].precision == "bf16"
@@ -189,8 +155,7 @@ class Parts(Tiny):
 
 
 def test_parts_of_the_loss_are_reported_by_name() -> None:
-    log = Log()
-    train(prepare(Parts(epochs=1)), log)
+    log = log_of(prepare(Parts(epochs=1)))
     record = log.of(StepRecord)[0]
     assert set(record.losses) == {"a", "b"}
     assert record.loss == pytest.approx(1.5 * record.losses["a"])
@@ -229,8 +194,7 @@ def test_an_optimizer_that_is_not_fused_skips_too() -> None:
         def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
             return torch.optim.RMSprop(model.parameters(), lr=0.01)
 
-    log = Log()
-    train(prepare(Unfused(), precision="fp16"), log)
+    log = log_of(prepare(Unfused(), precision="fp16"))
     assert log.of(StepRecord)[0].skipped
     assert log.of(StepSkipped)
 
@@ -242,7 +206,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
     monkeypatch.setattr("amptui.engine.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
     log, control = Log(), Control()
     log.watch = stopping(control, 5)
-    train(prepare(NanAt(at=4), precision=precision), log, control)
+    train(prepare(Spoiled(at=4), precision=precision), log, control)
     norms = [record.grad_norm for record in log.of(StepRecord)]
     assert norms[0] is not None  # the first two tell what one costs
     assert norms[2] is None
@@ -257,8 +221,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
 
 def test_clipping_measures_every_step_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.engine.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
-    log = Log()
-    train(prepare(Tiny(), clip_norm=0.01), log)
+    log = log_of(prepare(Tiny(), clip_norm=0.01))
     assert all(record.grad_norm is not None for record in log.of(StepRecord))
 
 

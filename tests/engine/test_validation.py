@@ -20,16 +20,16 @@ batches = st.lists(st.tuples(st.floats(-5, 5, width=32), st.integers(1, 100)), m
 
 
 @given(batches)
-def test_batches_of_any_size_weigh_by_their_samples(found: list[tuple[float, int]]) -> None:
+def test_batches_of_any_size_weigh_by_their_samples(drawn_batches: list[tuple[float, int]]) -> None:
     sums = MetricSums()
-    for mean, samples in found:
+    for mean, samples in drawn_batches:
         sums.add(
             {"loss": torch.tensor(mean), "accuracy": torch.tensor(0.5), "f1": torch.tensor(mean)}, samples
         )
     validation = sums.means([float(value) for value in sums.tensors()])
     assert validation is not None
-    total = sum(samples for _, samples in found)
-    expected = sum(mean * samples for mean, samples in found) / total
+    total = sum(samples for _, samples in drawn_batches)
+    expected = sum(mean * samples for mean, samples in drawn_batches) / total
     assert validation.samples == total
     assert validation.loss == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert validation.accuracy == pytest.approx(0.5)
@@ -63,11 +63,11 @@ def test_the_short_last_batch_counts_as_what_it_is() -> None:
     inputs = prepared.data.train.inputs  # type: ignore[union-attr]
     sums = Validator(prepared, Control(), Log().emit).run(prepared.precisions["fp32"])
     assert sums is not None
-    found = sums.means([float(value) for value in sums.tensors()])
-    assert found is not None
-    assert found.samples == 11
-    assert found.loss == pytest.approx(inputs.mean().item(), rel=1e-5)
-    assert found.accuracy == pytest.approx((8 * 1 + 3 * 3 / 8) / 11)
+    validation = sums.means([float(value) for value in sums.tensors()])
+    assert validation is not None
+    assert validation.samples == 11
+    assert validation.loss == pytest.approx(inputs.mean().item(), rel=1e-5)
+    assert validation.accuracy == pytest.approx((8 * 1 + 3 * 3 / 8) / 11)
 
 
 def test_a_metric_without_a_loss_gets_the_experiment_s_own() -> None:
@@ -75,22 +75,22 @@ def test_a_metric_without_a_loss_gets_the_experiment_s_own() -> None:
         def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
             return {"loss": torch.tensor(7.0) + 0 * model(batch[0]).sum(), "part": torch.tensor(1.0)}
 
-    found, _ = validate(OwnLoss())
-    assert found is not None
-    assert found.loss == 7.0
+    validation, _ = validate(OwnLoss())
+    assert validation is not None
+    assert validation.loss == 7.0
 
 
 def test_validation_runs_in_the_mode_without_gradients_and_in_evaluation_mode() -> None:
-    seen = []
+    modes_of_calls = []
 
     class Looking(Tiny):
         def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
             outputs = model(batch[0])
-            seen.append((outputs.dtype, outputs.requires_grad, model.training))
+            modes_of_calls.append((outputs.dtype, outputs.requires_grad, model.training))
             return {"loss": outputs.float().mean()}
 
     validate(Looking(), precision="bf16")
-    assert set(seen) == {(torch.bfloat16, False, False)}
+    assert set(modes_of_calls) == {(torch.bfloat16, False, False)}
 
 
 def test_it_says_how_far_it_is() -> None:
@@ -146,6 +146,6 @@ def test_without_validation_data_there_is_nothing_to_sum() -> None:
             data = super().load_data(request)
             return Data(name=data.name, real=data.real, train=data.train)
 
-    found, log = validate(TrainOnly())
-    assert found is None
+    validation, log = validate(TrainOnly())
+    assert validation is None
     assert list[Record](log) == []

@@ -36,7 +36,7 @@ def run(folder: Path, *options: str) -> int:
 
 
 def first_loss(folder: Path) -> float | None:
-    return next(each.loss for each in read(folder / "journal.jsonl") if isinstance(each, StepRecord))
+    return next(record.loss for record in read(folder / "journal.jsonl") if isinstance(record, StepRecord))
 
 
 def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -132,9 +132,9 @@ def test_averaged_weights_are_saved_where_there_are_some(tmp_path: Path) -> None
     prepared = prepare(experiment)
     train(prepared, Log())
     assert save_weights(prepared.model, experiment, tmp_path / "weights.pt")
-    found = torch.load(tmp_path / "weights.pt", weights_only=True)
-    assert equal(found, experiment.averaged.module.state_dict())
-    assert not equal(found, prepared.model.state_dict())
+    loaded_state = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert equal(loaded_state, experiment.averaged.module.state_dict())
+    assert not equal(loaded_state, prepared.model.state_dict())
 
 
 @needs_safetensors
@@ -186,12 +186,12 @@ def test_no_file_is_said_to_be_loaded_by_running_its_code(content: object, why: 
     end = worker.end()
     assert isinstance(end, RunFailed)
     assert end.error.startswith(f"cannot read {file}: {why}")
-    for told in (end.error, end.traceback):
-        assert not re.search("weights_only.*False|arbitrary code|add_safe_globals", told)
+    for text in (end.error, end.traceback):
+        assert not re.search("weights_only.*False|arbitrary code|add_safe_globals", text)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "difference"),
     [
         ({"9.weight": torch.ones(2), "1.bias": None}, "the file lacks 1.bias; the model has no 9.weight"),
         ({"1.weight": torch.ones(5, 3)}, "other shapes: 1.weight is 5x3, not 16x16"),
@@ -203,7 +203,7 @@ def test_no_file_is_said_to_be_loaded_by_running_its_code(content: object, why: 
     ids=["names", "shapes", "many"],
 )
 def test_what_does_not_fit_is_told_in_one_line_and_changes_nothing(
-    change: dict[str, Any], told: str, tmp_path: Path
+    change: dict[str, Any], difference: str, tmp_path: Path
 ) -> None:
     model, file = built(), tmp_path / "weights.pt"
     state = {**model.state_dict(), **change}
@@ -211,7 +211,9 @@ def test_what_does_not_fit_is_told_in_one_line_and_changes_nothing(
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(UsageError) as raised:
         load_weights(model, file)
-    assert str(raised.value) == f"{file} does not fit the model: {told}; check the model and its options"
+    assert (
+        str(raised.value) == f"{file} does not fit the model: {difference}; check the model and its options"
+    )
     assert equal(model.state_dict(), before)
 
 

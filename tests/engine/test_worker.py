@@ -90,11 +90,11 @@ def test_a_stop_while_data_are_loaded_is_no_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_request_that_came_too_late_is_refused_before_the_last_record(fails: bool, tmp_path: Path) -> None:
-    told: list[Record] = []
-    control = Control(told.append)
+    records: list[Record] = []
+    control = Control(records.append)
 
     def watch(record: Record) -> None:
-        told.append(record)
+        records.append(record)
         if isinstance(record, PhaseChanged) and record.phase == "data":
             control.ask(PauseRequest(paused=True))
             control.ask(StopRequest("the user"))
@@ -102,7 +102,7 @@ def test_a_request_that_came_too_late_is_refused_before_the_last_record(fails: b
     model = hooked(tmp_path, during="raise ValueError('bad file')" if fails else "pass")
     last = Worker(model, watch=watch, control=control).end()
     assert isinstance(last, RunFailed if fails else RunFinished)
-    refused, ended = told[-2:]
+    refused, ended = records[-2:]
     assert ended == last
     assert isinstance(refused, RequestRefused)
     assert (refused.request.kind, refused.reason) == ("pause", "unavailable")
@@ -176,13 +176,13 @@ def test_out_of_gpu_memory_raised_on_a_cpu_is_told_like_any_other(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "noted"),
     [({}, True), ({"batch_size": 8}, False), ({"settings": {"batch_size": "8"}}, False)],
     ids=str,
 )
 def test_a_batch_size_chosen_for_the_cpu_is_told_and_one_s_own_is_not(
     options: dict[str, Any],
-    told: bool,
+    noted: bool,
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "knobs.py"
@@ -191,8 +191,8 @@ def test_a_batch_size_chosen_for_the_cpu_is_told_and_one_s_own_is_not(
     worker = Worker(str(path), steps=1, **options)
     worker.end()
     said = [r.text for r in worker.log.of(Note)]
-    assert said == ["batch size 4, this model's default on a CPU; change it with --batch-size"] * told
-    assert worker.log.of(RunStarted)[0].batch_size == (4 if told else 8)
+    assert said == ["batch size 4, this model's default on a CPU; change it with --batch-size"] * noted
+    assert worker.log.of(RunStarted)[0].batch_size == (4 if noted else 8)
 
 
 def test_weights_do_not_depend_on_how_the_data_came_to_be(tmp_path: Path) -> None:
@@ -205,15 +205,15 @@ def test_weights_do_not_depend_on_how_the_data_came_to_be(tmp_path: Path) -> Non
 
 
 def test_what_the_thread_is_at_is_told_to_who_waits(tmp_path: Path) -> None:
-    path, at, made = hooked(tmp_path), list[str](), threading.Event()
+    path, at, ready = hooked(tmp_path), list[str](), threading.Event()
 
     def note(*_anything: object) -> None:
-        assert made.wait(ENOUGH_SECONDS)
+        assert ready.wait(ENOUGH_SECONDS)
         at.append(worker.thread.doing)
 
     with register_module_forward_hook(note):  # records of steps are emitted between two of them
         worker = Worker(path, watch=note, steps=2)
-        made.set()
+        ready.set()
         worker.end()
     assert at[0] == "while importing torch"
     assert {f"while importing {path}", "in load_data() of Hooked", "in step 2"} <= set(at)
@@ -230,8 +230,8 @@ print(gc.get_freeze_count())
 
 
 def test_what_lives_as_long_as_the_run_is_no_matter_of_the_garbage_collector() -> None:
-    done = subprocess.run([sys.executable, "-c", FREEZES], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "0"]
+    process = subprocess.run([sys.executable, "-c", FREEZES], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["True", "0"]
 
 
 BROKEN_TORCH = """
@@ -260,7 +260,7 @@ def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(BROKEN_TORCH.format(error=error))
     options = ["--headless", "--run-dir", str(tmp_path / "run")] if command == "train" else []
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "amptui", command, "mnist-deep", *options],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -268,8 +268,8 @@ def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
         timeout=ENOUGH_SECONDS,
         check=False,
     )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert line.startswith(f"amptui: {said}")
     if command == "train":
         last = records_of(tmp_path / "run")[-1]

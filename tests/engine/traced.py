@@ -11,9 +11,9 @@ from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.records.findings import ModuleRange, ModulesTraced
 
 
-def told(trace: ModuleTrace, row: Sequence[float] | None = None) -> ModulesTraced:
+def record_of(trace: ModuleTrace, row: Sequence[float] | None = None) -> ModulesTraced:
     values = trace.values().tolist() if row is None else row
-    return trace.traced(values, time=1.5, step=7, precision="fp16", loss_scale=8.0, asked=True)
+    return trace.record(values, time=1.5, step=7, precision="fp16", loss_scale=8.0, asked=True)
 
 
 def autocast(dtype: torch.dtype | None) -> AbstractContextManager[object]:
@@ -30,11 +30,11 @@ def traced_step(
             loss = model(inputs.clone().requires_grad_()).float().sum()
         scaler.scale(loss).backward()
     assert not any(module._forward_hooks for module in model.modules())
-    return told(trace)
+    return record_of(trace)
 
 
-def by_name(found: ModulesTraced, way: str) -> dict[str, ModuleRange]:
-    return {near.name: near for near in found.nearest if near.way == way}
+def by_name(record: ModulesTraced, way: str) -> dict[str, ModuleRange]:
+    return {near.name: near for near in record.nearest if near.way == way}
 
 
 class Scale(nn.Module):

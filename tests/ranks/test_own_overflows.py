@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.budget import SEARCH_STEPS, STEPS_AFTER_TROUBLE
+from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
 from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
 from amptui.ranks.numbers.meter import RankReport
 from amptui.ranks.numbers.own_overflows import OwnOverflows

@@ -7,9 +7,9 @@ from typing import Any, get_type_hints
 import pytest
 
 from amptui.base.errors import UsageError
-from amptui.engine.loading import load_class
 from amptui.models import CATALOGUE
 from amptui.recipe.model_options import UNKNOWN_TYPE, check_settings, declared_options
+from amptui.recipe.modelfile import load_class
 from amptui.recipe.modelspec import parse_model
 from tests.checkout import ROOT
 
@@ -41,9 +41,9 @@ HEAD = "import amptui\nfrom amptui import Experiment\nfrom torch import nn\n"
     ],
 )
 def test_options_of_a_class_in_one_file(source: str, own: dict[str, Any], tmp_path: Path) -> None:
-    found = declared(source, tmp_path)
-    assert found is not None
-    name, types = found
+    options_declared = declared(source, tmp_path)
+    assert options_declared is not None
+    name, types = options_declared
     assert name == "A"
     assert {option: kind for option, kind in types.items() if option not in BASE} == own
     assert list(types)[: len(BASE)] == BASE

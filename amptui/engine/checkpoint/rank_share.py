@@ -119,7 +119,7 @@ def _on_device(draws: Mapping[str, Any], gpu: int, device: torch.device) -> dict
 
 def _fresh_states(prepared: Prepared, step: int, rank: int) -> dict[str, Any]:
     """States that no other rank has, nor this one had at another step; seeds this process with them."""
-    entropy = np.random.SeedSequence((prepared.seed % (1 << 64), step, rank))
+    entropy = np.random.SeedSequence((prepared.request.seed % (1 << 64), step, rank))
     for_python, for_numpy, for_torch = entropy.generate_state(3, np.uint32).tolist()
     random.seed(for_python)
     np.random.seed(for_numpy)

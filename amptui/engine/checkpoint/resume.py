@@ -136,9 +136,9 @@ def identify(prepared: Prepared) -> dict[str, Any]:
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
         **settings,
-        "clip_norm": prepared.clip_norm,
-        "accumulate": prepared.accumulate,
-        "seed": prepared.seed,
+        "clip_norm": prepared.request.clip_norm,
+        "accumulate": prepared.request.accumulate,
+        "seed": prepared.request.seed,
         "data": prepared.data.name if prepared.data.real else f"{prepared.data.name} (synthetic)",
         "training samples": prepared.training.samples,
     }

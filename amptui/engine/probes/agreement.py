@@ -14,11 +14,12 @@ Gradients = Mapping[Tensor, Tensor]
 """Gradients by parameter; those that the backward pass did not reach are missing."""
 
 _CHUNK_ELEMENTS = 1 << 20
-"""Elements that are converted to float64 at a time."""
+"""Elements converted to float64 at a time, to keep temporaries small."""
 
 _SUMS = 7
-"""full.full, half.half, full.half, |half - full|^2, nonzero in full, of these zero in half, and full.full of
-what half holds as zero or below float16's smallest normal number."""
+"""The numbers in a layer's row: the dot products full.full, half.half and full.half; |half - full|^2; how
+many elements are not 0 in full, and how many of these are 0 in half; and full.full over the elements that
+half, still scaled, holds as 0 or below float16's smallest normal number."""
 
 _SMALLEST_NORMAL = 2.0**-14
 """Of float16."""
@@ -38,22 +39,22 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
 
     A parameter that several modules share belongs to the first of them.
     """
-    layers, seen = [], set[nn.Parameter]()
+    layers, owned_parameters = [], set[nn.Parameter]()
     for name, module in model.named_modules():
-        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in seen]
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in owned_parameters]
         if own:
             layers.append(Layer(name=name, kind=type(module).__name__, parameters=tuple(own)))
-            seen.update(own)
+            owned_parameters.update(own)
     return tuple(layers)
 
 
 def layer_sums(
     layers: Sequence[Layer], full: Gradients, half: Gradients, *, loss_scale: float
 ) -> list[Tensor]:
-    """A row of sums for each layer, on its device, for :func:`agreements`.
+    """[_SUMS] float64 for each layer, on its device, for :func:`agreements`; empty if it has no gradient.
 
-    ``half`` are AMP's gradients, multiplied by ``loss_scale``. Sums are float64, so that millions of elements
-    cost no precision. The host waits only for sparse gradients.
+    ``half`` are AMP's gradients, multiplied by ``loss_scale``. float64 keeps sums over millions of elements
+    exact enough. The host waits only for sparse gradients.
     """
     return [_layer_sums(layer, full, half, loss_scale) for layer in layers]
 
@@ -67,19 +68,19 @@ def agreements(
     output_dtypes: Mapping[str, str],
     in_float16: bool = False,
 ) -> tuple[LayerAgreement, ...]:
-    """Compare AMP's gradients in ``half`` with FP32's in ``full`` by their :func:`layer_sums` on the host.
+    """Compare each layer's gradients, AMP's ``half`` with FP32's ``full``, by its :func:`layer_sums`.
 
     ``in_float16``: whether ``half`` was computed in float16, where small gradients underflow.
 
-    If a layer's gradients contain NaN or Inf in either, its cosine and relative error are NaN. If AMP's are
-    all zero and FP32's are not, the cosine is 0. A parameter that has a gradient in only one of them has
-    zeros in the other.
+    The cosine is that of the angle between both gradients, the relative error |half - full| / |full|. Both
+    are NaN if there is NaN or Inf in either. If AMP's gradients are all 0 and FP32's are not, the cosine is
+    0. A parameter with a gradient in only one of them has zeros in the other.
     """
     return tuple(
         _agreement(
             layer,
             row,
-            _elements(layer, full, half),
+            sum(p.numel() for p in layer.parameters if p in full or p in half),
             output_dtypes.get(layer.name, ""),
             in_float16=in_float16,
         )
@@ -96,12 +97,11 @@ def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor:
-    """[_SUMS] float64 on the device, over all of the layer's gradients; empty if it has none."""
     pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
     sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
     if not sums:
         return torch.zeros(0, dtype=torch.float64, device="cpu")
-    return torch.stack([each.to(sums[0].device, non_blocking=True) for each in sums]).sum(0)
+    return torch.stack([row.to(sums[0].device, non_blocking=True) for row in sums]).sum(0)
 
 
 def _pair(full: Tensor | None, half: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -124,7 +124,7 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
-    """[_SUMS] float64 on the device, chunk by chunk to keep temporaries small."""
+    """[_SUMS] float64 on the device, over two flat gradients."""
     sums = torch.zeros(_SUMS, dtype=torch.float64, device=full.device)
     for full_chunk, half_chunk in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
         f, scaled = full_chunk.double(), half_chunk.double()
@@ -134,10 +134,6 @@ def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
         products = (f.dot(f), h.dot(h), f.dot(h), difference.dot(difference))
         sums += torch.stack([*products, *counts, small.dot(small)])
     return sums
-
-
-def _elements(layer: Layer, full: Gradients, half: Gradients) -> int:
-    return sum(p.numel() for p in layer.parameters if p in full or p in half)
 
 
 def _agreement(

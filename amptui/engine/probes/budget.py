@@ -8,23 +8,17 @@ GRADIENTS_BUDGET = 0.0012
 WINDOW_BUDGET = 0.001
 TIMELINE_BUDGET = 0.0006
 BUFFERS_BUDGET = 0.0002
-"""The fractions of the time that gradient norms, float16 histograms, timed steps and buffer checks may take:
-together 0.3%, so that watching a training does not slow it down."""
-
-SEARCH_STEPS = 20
-"""The first steps with a scaler: its search for a scale starts at 65,536 and takes fewer skips than this."""
-
-STEPS_AFTER_TROUBLE = 5
-"""After a skip or a growth, another skip follows within these steps or not soon: they measure gradients."""
+"""The fraction of the training's time that each measurement may take: gradient norms, float16 histograms,
+timed steps, buffer checks. Together 0.3%, so that watching a training does not slow it down noticeably."""
 
 
 class Cadence:
-    """Allows a measurement as soon as ``budget``, a fraction of the time, covers its cost.
+    """Decides when a measurement may be taken, so that it costs at most ``budget``, a fraction of the time.
 
-    The first ``free`` (one or two) are not charged: code is cold then. After that, time earns credit, and a
-    measurement is due when the credit covers the expected cost, the lower of the last two. Its real cost is
-    deducted, so an expensive one delays the next. Credit does not accumulate beyond one measurement. A
-    device's cost is known only later: it is charged then, and no measurement is due before.
+    Each second earns ``budget`` seconds of credit, up to the cost of one measurement. A measurement is due
+    when the credit covers its expected cost, the lower of the last two; then its real cost is deducted. The
+    first ``free`` measurements (one or two) cost no credit: they run cold code and say little about later
+    ones. What a measurement costs on a GPU is known only later; until it is charged, no other is due.
     """
 
     def __init__(
@@ -46,20 +40,20 @@ class Cadence:
 
     @property
     def may_borrow(self) -> bool:
-        """Whether a measurement that cannot wait may be taken: no debt is left of the one before.
+        """Whether an urgent measurement may be taken on credit: the one before is paid off.
 
-        It is charged like any other, so that the next one comes later.
+        It is charged like any other, so the next one comes later.
         """
         return not self._uncharged and self._credit_at(self._clock()) >= 0.0
 
-    def measured(self, began: float) -> None:
+    def charge_since(self, began: float) -> None:
         """Charge a measurement that ``began`` at that time of the clock and ends now."""
         now = self._clock()
         self._credit_seconds, self._last = self._credit_at(began), now
         self.charge(now - began)
 
     def begin(self) -> None:
-        """Begin a measurement; :meth:`charge` follows later."""
+        """Begin a measurement whose cost :meth:`charge` gets later."""
         now = self._clock()
         self._credit_seconds, self._last = self._credit_at(now), now
         self._uncharged = True

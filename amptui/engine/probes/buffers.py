@@ -1,7 +1,7 @@
-"""NaN and Inf in a model's buffers: statistics that a forward pass can spoil, and that no scaler checks."""
+"""NaN and Inf in a model's buffers: a forward pass may put them into statistics, which no scaler checks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,35 +10,35 @@ from amptui.engine.probes.gradients import (
     MAX_NAMES,
     SMALL_ELEMENTS,
     dense_elements,
+    is_measurable,
+    largest_absolute,
     norm_of_each,
     row_with_gaps,
 )
-from amptui.engine.probes.magnitude import is_measurable, largest_absolute
 from amptui.records.run import NonFinite, NonFiniteKind
 
 
 class BufferWatch:
     """Finds NaN and Inf in a model's floating-point buffers, such as BatchNorm statistics.
 
-    A buffer that holds Inf at the start is meant to, as an attention mask is: its Inf is not reported. NaN
-    always is. Only the constructor waits for the device.
+    The Inf of a buffer among ``infinite_at_start`` (see ``infinite_names``) is meant to be there and is not
+    reported. NaN always is. Nothing here waits for the device.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        named = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() or b.is_complex()]
-        self.names = tuple(name for name, _ in named)
+    def __init__(self, model: nn.Module, infinite_at_start: Collection[str]) -> None:
+        buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() or b.is_complex()]
+        self.names = tuple(name for name, _ in buffers)
         """The buffers in the model's order."""
         split = [name.rpartition(".") for name in self.names]
         self._owners = [(model.get_submodule(path), key) for path, _, key in split]
+        self._infinite_at_start = infinite_at_start
         self._bad: dict[str, NonFiniteKind] = {}
-        initial = zip(self.names, self.measure().tolist(), strict=True)
-        self._meant_infinite = {name for name, largest in initial if math.isinf(largest)}
 
     @torch.no_grad()
     def measure(self) -> Tensor:
-        """One float32 row on the buffers' device, for :meth:`found`: a value for each of ``names``.
+        """[len(names)] float32 on the buffers' device, for :meth:`record`.
 
-        NaN or Inf if the buffer holds one; a finite value has no meaning.
+        A value is NaN or Inf if its buffer holds one; any finite value only says that it does not.
         """
         # Looked up every time: a module may assign a new tensor instead of writing into the old one.
         buffers = [_elements(getattr(module, key, None)) for module, key in self._owners]
@@ -49,8 +49,8 @@ class BufferWatch:
             return torch.zeros(len(buffers))
         return torch.stack([torch.zeros(()) if b is None else largest_absolute(b) for b in buffers])
 
-    def found(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
-        """All buffers that hold NaN or Inf in a delivered ``row``; None if the row before had them all.
+    def record(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
+        """The record of all buffers with NaN or Inf in a delivered ``row``; None if there is no new one.
 
         ``time`` is Unix seconds. NaN comes before Inf; at most ``MAX_NAMES`` are named.
         """
@@ -58,7 +58,7 @@ class BufferWatch:
         for name, largest in zip(self.names, row, strict=True):
             if math.isnan(largest):
                 bad[name] = "nan"
-            elif math.isinf(largest) and name not in self._meant_infinite:
+            elif math.isinf(largest) and name not in self._infinite_at_start:
                 bad[name] = "inf"
         before, self._bad = self._bad, bad
         if bad.keys() <= before.keys():

@@ -1,13 +1,16 @@
-"""The float16 window: what float16 would flush, round or overflow, in elements by exponent and in squares.
+"""The float16 window: how many gradient elements float16 would flush to 0, hold as subnormals, or overflow.
 
-The bits of a non-negative float32, read as an integer, sort like its values. So one binary search puts an
-element into its bin. There is a bin for each exponent, split where a limit of float16 lies inside it.
+Elements are counted by exponent, and the squares of those that underflow are summed, which says how much of
+the gradient is lost. There is a bin for each exponent, split where a limit of float16 lies inside it. The
+bits of non-negative float32 numbers, read as integers, have the same order as the numbers: one binary search
+among integers finds an element's bin.
 """
 
 import math
 import struct
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +22,23 @@ MAX_PARAMETERS = 8
 """Parameters named in one record."""
 
 _MIN_EXPONENT, _MAX_EXPONENT = -60, 40
-"""Exponents counted separately; smaller and larger ones go into the first and last bin."""
+"""Exponents with a bin of their own; smaller and larger ones go into the first and the last."""
 
 _SHOWN_MIN, _SHOWN_MAX = -30, 17
-"""Exponents that a record always has, float16's range and a little more, so that the histogram stays put."""
+"""Exponents that each record has: float16's range and a little more, so that a histogram keeps its place."""
 
 _SEGMENT_ELEMENTS = 1 << 22
-"""Elements counted at once: float32 holds their number exactly, and temporaries take at most 48 MiB."""
+"""Elements counted at once: float32 counts that far exactly, and temporaries take at most 48 MiB."""
 
 _CHUNK_ELEMENTS = 1 << 18
 """The same for large gradients on a CPU, so that temporaries stay in its cache."""
 
 _SMALL_ELEMENTS = 1 << 13
-"""Smaller parameters are counted together; from here on a CPU counts faster by upper halves."""
+"""Smaller parameters are counted together; larger ones on a CPU by their upper halves, which is faster
+then."""
 
 _GROUP_PARAMETERS = 64
-"""Small parameters counted together: their bins fit into the 48 KiB of shared memory of a CUDA block."""
+"""Small parameters counted together: so many bins fit into the 48 KiB of shared memory of a CUDA block."""
 
 
 def _bits(value: float) -> int:
@@ -60,31 +64,32 @@ _EDGES = (
     *sorted({*_WITHIN_EXPONENT, *(_bits(2.0**e) for e in range(_MIN_EXPONENT + 1, _MAX_EXPONENT + 1))}),
     _NONFINITE,
 )
-"""Where the bins begin; before all of these is the bin of zeros."""
+"""Where each bin begins; the bin of zeros comes before the first."""
 
 _BINS = len(_EDGES) + 1
 _FLUSHED = slice(1, _EDGES.index(_KEPT) + 1)
 _SUBNORMAL = slice(_FLUSHED.stop, _EDGES.index(_NORMAL) + 1)
 _OVERFLOWING = slice(_EDGES.index(_OVERFLOWS) + 1, _BINS - 1)
 _EXPONENTS = tuple(max(_MIN_EXPONENT, (edge >> 23) - 127) for edge in _EDGES[:-1])
-"""Of the bins between zeros and non-finite values; float32 has them in its bits 23 to 30, plus 127."""
+"""The exponent of each bin between zeros and non-finite values: float32 stores it, plus 127, in bits 23 to
+30."""
 
 _HALVES = 1 << 15
-"""Upper halves of a non-negative float32."""
+"""How many values the upper 16 bits of a non-negative float32 can have."""
 
 _SUMS = 3
-"""Sums of squares of each segment: of its flushed, its subnormal and all its elements."""
+"""Sums of squares of each segment: of flushed, of subnormal, and of all elements."""
 
 
-_Measured = tuple[list[Tensor], list[Tensor]]
-"""Rows of counts, and rows of norms, of the same segments."""
+_Segments = tuple[list[Tensor], list[Tensor]]
+"""Counts and norms of the same segments, as lists of tensors."""
 
 
 class Float16WindowProbe:
-    """Counts gradient elements by exponent against float16's range, per parameter.
+    """Counts the gradient elements of each parameter by exponent.
 
-    A row holds the bins of one segment after the other: one for each small parameter, one or more for each
-    large one. Then it has the ``_SUMS`` of each. float64 gradients are rounded to float32 first.
+    A segment is a small parameter, or up to ``_SEGMENT_ELEMENTS`` of a large one. A row holds the bins of all
+    segments, then the ``_SUMS`` of all segments. float64 gradients are rounded to float32 first.
     """
 
     def __init__(self, gradients: GradientProbe) -> None:
@@ -109,7 +114,7 @@ class Float16WindowProbe:
         """How many of a row's numbers are counts; they come first."""
         devices = dict.fromkeys(p.device for p in gradients.parameters)
         self._device = next(iter(devices), torch.device("cpu"))
-        self._edges = {each: torch.tensor(_EDGES, dtype=torch.int32, device=each) for each in devices}
+        self._edges = {device: torch.tensor(_EDGES, dtype=torch.int32, device=device) for device in devices}
         on_cpu = torch.device("cpu") in devices
         self._halves = _HalfCounter() if self._large and on_cpu else None
 
@@ -124,28 +129,16 @@ class Float16WindowProbe:
         return self._gradients.sum_of_counts(partial(self._count, factor), length)
 
     def _count(self, factor: float) -> Tensor:
-        measured = [self._count_group(group, factor) for group in self._groups]
-        measured += [self._count_large(parameter, factor) for _, parameter in self._large]
-        if not measured:
+        segments = [self._count_group(group, factor) for group in self._groups]
+        segments += [self._count_large(parameter, factor) for _, parameter in self._large]
+        if not segments:
             return torch.zeros(0, device=self._device)
-        counts = together([row for rows, _ in measured for row in rows], self._device)
-        norms = together([row for _, rows in measured for row in rows], self._device)
+        counts = together([row for rows, _ in segments for row in rows], self._device)
+        norms = together([row for _, rows in segments for row in rows], self._device)
         return torch.cat([*counts, torch.cat(norms).square()])
 
-    def window(  # noqa: PLR0913 - the fields of the record, by keyword
-        self,
-        row: Sequence[float],
-        *,
-        time: float,
-        step: int,
-        precision: str,
-        loss_scale: float,
-        hypothetical: bool,
-        seconds: float | None,
-        steps_since: int | None,
-        seconds_since: float | None = None,
-    ) -> Float16Window:
-        """The record of a delivered ``row``; the keywords are fields of it."""
+    def record(self, row: Sequence[float], **fields: Any) -> Float16Window:
+        """The record of a delivered ``row``; ``fields`` are those that the row does not hold."""
         counts = self._by_parameter(row[: self.row_counts], _BINS)
         sums = self._by_parameter(row[self.row_counts :], _SUMS)
         total = [math.fsum(column) for column in zip(*counts, strict=True)] or [0.0] * _BINS
@@ -153,11 +146,6 @@ class Float16WindowProbe:
         whole = _parameter_window("", total, squares)
         first, exponents = _by_exponent(total)
         return Float16Window(
-            time=time,
-            step=step,
-            precision=precision,
-            loss_scale=loss_scale,
-            hypothetical=hypothetical,
             first_exponent=first,
             counts=exponents,
             elements=whole.elements,
@@ -167,26 +155,24 @@ class Float16WindowProbe:
             overflowing=whole.overflowing,
             nonfinite=int(total[-1]),
             worst=_worst(map(_parameter_window, self._names, counts, sums)),
-            seconds=seconds,
-            steps_since=steps_since,
-            seconds_since=seconds_since,
             squares=whole.squares,
             flushed_squares=whole.flushed_squares,
             subnormal_squares=whole.subnormal_squares,
+            **fields,
         )
 
     def _by_parameter(self, row: Sequence[float], width: int) -> list[Sequence[float]]:
-        """The sums of each parameter over its segments of ``width`` numbers, in the model's order."""
+        """Sum the segments of each parameter, ``width`` numbers each; in the model's order."""
         sums: list[Sequence[float]] = [()] * len(self._names)
         for number, owner in enumerate(self._owners):
             segment = row[number * width : (number + 1) * width]
             sums[owner] = [*map(float.__add__, sums[owner], segment)] if sums[owner] else segment
-        return [each or [0.0] * width for each in sums]
+        return [parameter_sums or [0.0] * width for parameter_sums in sums]
 
-    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Measured:
-        """The rows of small parameters, one after the other in one tensor."""
-        found = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
-        present = [(number, in_memory_order(g)) for number, g in found if g is not None]
+    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Segments:
+        """Count small parameters together: their segments follow each other in one tensor."""
+        gradients = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
+        present = [(number, in_memory_order(g)) for number, g in gradients if g is not None]
         bins, device = len(group) * _BINS, group[0].device
         if not present:
             return [torch.zeros(bins, device=device)], [torch.zeros(len(group) * _SUMS, device=device)]
@@ -200,18 +186,18 @@ class Float16WindowProbe:
             return [count_keys(keys, bins)], [norms_of_each(bits, sizes)]
         return [count_keys(keys, bins)], [_norms_by_bin(bits, keys, len(group))]
 
-    def _count_large(self, parameter: nn.Parameter, factor: float) -> _Measured:
-        """The rows of each segment of one parameter; a sparse gradient may fill fewer of them."""
+    def _count_large(self, parameter: nn.Parameter, factor: float) -> _Segments:
+        """Count the segments of a large parameter; a sparse gradient leaves the last of them empty."""
         gradient = dense_elements(parameter.grad)
         pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
         count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
         missing, device = _segments(parameter) - len(pieces), parameter.device
-        measured = [count(piece, factor) for piece in pieces]
+        segments = [count(piece, factor) for piece in pieces]
         if missing:
-            measured.append(
+            segments.append(
                 (torch.zeros(missing * _BINS, device=device), torch.zeros(missing * _SUMS, device=device))
             )
-        return [counts for counts, _ in measured], [sums for _, sums in measured]
+        return [counts for counts, _ in segments], [sums for _, sums in segments]
 
     def _count_piece(self, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         bits = _magnitudes(values.float(), factor)
@@ -223,10 +209,11 @@ class Float16WindowProbe:
 
 
 class _HalfCounter:
-    """Counts large gradients on a CPU by the upper half of each float32, several times faster than a search.
+    """Counts large gradients on a CPU by the upper 16 bits of each float32: much faster than a search.
 
-    The upper 16 bits are the exponent and 7 bits more. Four of these halves have an edge inside, such as an
-    end of float16's range. Only if elements fall into one of them are all elements compared with that edge.
+    These are the exponent and 7 bits of the mantissa: enough for all bins but those that meet at one of the
+    four edges inside an exponent. If elements have the same upper bits as such an edge, all elements are
+    compared with it.
     """
 
     def __init__(self) -> None:
@@ -249,8 +236,8 @@ class _HalfCounter:
             squares += torch.dot(product, product).item()
             if halves[1 : (_NORMAL >> 16) + 1].any():  # often nothing is; the squares of half 0 are 0
                 flushes = halves[1 : (_KEPT >> 16) + 1].any()
-                lost, part = _squares_below(product, spare, scratch[2] if flushes else None)
-                flushed, subnormal = flushed + lost, subnormal + part
+                small_squares = _squares_below(product, spare, scratch[2] if flushes else None)
+                flushed, subnormal = flushed + small_squares[0], subnormal + small_squares[1]
             for edge in _WITHIN_EXPONENT:
                 half = edge >> 16
                 if halves[half]:
@@ -265,19 +252,20 @@ class _HalfCounter:
 def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
     """[len(sizes) * _SUMS] float32: the norms of the first ``sizes[0]`` elements, of the next, and so on.
 
-    ``bits`` are those of non-negative float32. Six operators; never waits. NaN beside NaN or Inf.
+    ``bits`` are those of non-negative float32 numbers. Where a segment holds NaN or Inf, its norms are NaN.
+    Six operators; never waits.
     """
     magnitudes = bits.view(torch.float32)
     small = magnitudes - torch.threshold(magnitudes, _BELOW_NORMAL, 0.0)
     subnormal = torch.threshold(small, _LARGEST_FLUSHED, 0.0)
     small -= subnormal
     # A fused kernel sums blocks of 64 Ki, then these: in float32 the norm of 4 million is exact to 1e-6.
-    pieces = zip(*(each.split(list(sizes)) for each in (small, subnormal, magnitudes)), strict=True)
+    pieces = zip(*(values.split(list(sizes)) for values in (small, subnormal, magnitudes)), strict=True)
     return torch.stack(torch._foreach_norm([part for piece in pieces for part in piece], 2))
 
 
 def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
-    """The same on a CPU, which would take a call for each size, from the bins of all elements."""
+    """:func:`norms_of_each` on a CPU, where a norm per parameter would be slower than sums by bin."""
     squares = bits.view(torch.float32).double().square_()
     by_bin = torch.bincount(keys, weights=squares, minlength=segments * _BINS).view(segments, _BINS)
     flushed, subnormal = by_bin[:, _FLUSHED].sum(1), by_bin[:, _SUBNORMAL].sum(1)
@@ -285,9 +273,9 @@ def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
 
 
 def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) -> tuple[float, float]:
-    """The sums of squares of flushed and of subnormal elements, on a CPU; two tensors are written to.
+    """The sums of squares of flushed and of subnormal elements, on a CPU.
 
-    ``other`` is None if nothing is flushed.
+    Overwrites ``scratch`` and ``other``, which is None if nothing is flushed.
     """
     large = torch.threshold_(scratch.copy_(magnitudes), _BELOW_NORMAL, 0.0)
     small = torch.sub(magnitudes, large, out=scratch)
@@ -300,7 +288,7 @@ def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) ->
 
 
 def count_keys(keys: Tensor, bins: int) -> Tensor:
-    """[bins] float32: how often each number below ``bins`` is among the int32 ``keys``. Never waits."""
+    """[bins] float32: how often each of 0 to ``bins`` - 1 is among the int32 ``keys``. Never waits."""
     if not keys.is_cuda:
         return torch.bincount(keys, minlength=bins).float()
     if torch.are_deterministic_algorithms_enabled():
@@ -329,10 +317,10 @@ def _segments(parameter: nn.Parameter) -> int:
 def _magnitudes(
     values: Tensor, factor: float, scratch: Iterable[Tensor | None] = (None, None, None)
 ) -> Tensor:
-    """[n] int32: ``|values * factor|`` as the bits of a float32; ``scratch`` holds three tensors of [n].
+    """[n] int32: the bits of ``|values * factor|`` as float32; ``scratch`` holds three tensors of [n].
 
-    An element is zero, or not finite, only if it was so before the product: a product beyond float32's range
-    becomes the smallest or largest float32.
+    A product that leaves float32's range becomes the smallest or largest float32, so that only elements that
+    were 0, NaN or Inf before are counted as such.
     """
     product, own, least = scratch
     if factor == 1.0:
@@ -362,12 +350,14 @@ def _parameter_window(name: str, counts: Sequence[float], sums: Sequence[float])
 def _worst(parameters: Iterable[ParameterWindow]) -> tuple[ParameterWindow, ...]:
     """Parameters with overflows first, then those whose gradient loses the largest share of its norm."""
     losing = [p for p in parameters if p.flushed or p.overflowing or p.subnormal]
-    losing.sort(key=lambda p: (p.overflowing / p.elements, _lost(p), p.flushed / p.elements), reverse=True)
+    losing.sort(
+        key=lambda p: (p.overflowing / p.elements, _lost_share(p), p.flushed / p.elements), reverse=True
+    )
     return tuple(losing[:MAX_PARAMETERS])
 
 
-def _lost(parameter: ParameterWindow) -> float:
-    """The part of a parameter's sum of squares that underflows, in thousandths of one."""
+def _lost_share(parameter: ParameterWindow) -> float:
+    """The part of a parameter's squares that underflows, from 0 to 1, rounded to thousandths."""
     if parameter.squares is None:
         return 0.0
     if not parameter.squares:
@@ -377,10 +367,10 @@ def _lost(parameter: ParameterWindow) -> float:
 
 
 def _by_exponent(counts: Sequence[float]) -> tuple[int, tuple[int, ...]]:
-    """The first exponent and the counts from there on, without empty ends beyond those always shown."""
-    found = dict.fromkeys(range(_MIN_EXPONENT, _MAX_EXPONENT + 1), 0)
+    """The first exponent with a count, at most ``_SHOWN_MIN``, and the counts from there to the last one."""
+    count_by_exponent = dict.fromkeys(range(_MIN_EXPONENT, _MAX_EXPONENT + 1), 0)
     for exponent, count in zip(_EXPONENTS, counts[1:-1], strict=True):
-        found[exponent] += int(count)
-    held = [exponent for exponent, count in found.items() if count]
-    first, last = min([_SHOWN_MIN, *held]), max([_SHOWN_MAX, *held])
-    return first, tuple(found[exponent] for exponent in range(first, last + 1))
+        count_by_exponent[exponent] += int(count)
+    exponents = [exponent for exponent, count in count_by_exponent.items() if count]
+    first, last = min([_SHOWN_MIN, *exponents]), max([_SHOWN_MAX, *exponents])
+    return first, tuple(count_by_exponent[exponent] for exponent in range(first, last + 1))

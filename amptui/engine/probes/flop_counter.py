@@ -16,16 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.precision import Tf32Flags
-from amptui.engine.probes.flop_formulas import Formula, flop_formulas
-from amptui.engine.probes.free_operators import is_free
+from amptui.engine.probes.flop_formulas import Formula, flop_formulas, is_free
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import FlopsCounted, UnalignedProduct
 
 MAX_PRODUCTS = 3
-"""Products named in one record; the others are summed."""
+"""Unaligned products that one record names; all count in its sum."""
 
 MAX_NAMES = 8
-"""Operators without a formula that are named: one of them makes the count a lower bound."""
+"""How many operators without a formula one record names."""
 
 ALIGNMENT = 8
 """Tensor Cores take float16 and bfloat16 in pieces of 16 bytes. Source: NVIDIA, cuBLAS documentation, "Tensor
@@ -36,16 +35,17 @@ _HALF = frozenset({"float16", "bfloat16"})
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts what runs in this thread, and in those that autograd starts for it, by ``flop_formulas``.
+    """Counts the operations of this thread, and of those that autograd starts for it, by ``flop_formulas``.
 
-    A multiplication and an addition count as two operations. Only matrix products, convolutions and attention
-    count at all, as in ``torch.utils.flop_counter``. That one takes some operators apart on the way: here all
-    run as they would have run, so a real step can be counted. An operator without a formula that is not known
-    to be free (``is_free``) makes the count a lower bound. Of a DTensor this rank's part counts. ``model``
-    names the layers.
+    A multiplication and an addition are two operations. As in ``torch.utils.flop_counter``, only matrix
+    products, convolutions and attention count. Unlike there, no operator is decomposed on the way: all run as
+    they would have run, so a real step can be counted. An operator that has no formula and is not known to be
+    free (``is_free``) makes the count a lower bound. Of a DTensor only this rank's part counts. ``model``
+    gives the layers their names.
 
-    Code from ``torch.compile`` runs eagerly meanwhile. Recomputed activations count each time. A kernel that
-    is started past torch is noticed if an autograd function starts it.
+    Code from ``torch.compile`` runs eagerly meanwhile. Activations that are recomputed count each time.
+    Kernels that are launched past torch are not counted; if an autograd function launches them, the count is
+    a lower bound.
     """
 
     supports_higher_order_operators = True
@@ -53,13 +53,13 @@ class FlopCounter(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.paused = False
-        """Whether what runs now does not belong to the step."""
+        """Whether to count nothing now, as what runs does not belong to the step."""
         self._formulas = flop_formulas()
         self._names = _names_by_shape(model)
         self._tf32 = Tf32Flags.current()
         self._in_threads = any(isinstance(module, nn.DataParallel) for module in model.modules())
         # Lists, as an append is atomic: with several GPUs several threads run the backward pass.
-        self._counted: list[tuple[str, int, bool]] = []
+        self._products: list[tuple[str, int, bool]] = []
         self._unaligned: list[UnalignedProduct] = []
         self._uncounted: list[str] = []
 
@@ -70,28 +70,28 @@ class FlopCounter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if self.paused:
-            return func(*args, **given)
+            return func(*args, **options)
         if any(kind.__module__.startswith("torch.distributed.") for kind in types):
             # A DTensor calls the operator again with this rank's part, which is counted then.
             return NotImplemented
         if own := _own_function():
             self._uncounted.append(own)
-        result = func(*args, **given)
+        result = func(*args, **options)
         is_operator = isinstance(func, OpOverload)
         name = func._opname if is_operator else str(getattr(func, "_name", func))
         formula = self._formulas.get(func._overloadpacket if is_operator else func)
         if formula is not None:
-            self._count(name, formula, args, given, result)
+            self._count(name, formula, args, options, result)
         elif not is_operator or not is_free(func):
             self._uncounted.append(name)
         return result
 
-    def counted(self, *, step: int, precision: str) -> FlopsCounted:
-        """All of it."""
+    def record(self, *, step: int, precision: str) -> FlopsCounted:
+        """The record of all that was counted."""
         flops_by_type, nchw_flops = Counter[str](), 0
-        for number_type, flops, is_nchw in self._counted:
+        for number_type, flops, is_nchw in self._products:
             flops_by_type[number_type] += flops
             nchw_flops += flops * is_nchw
         products = _by_layer(self._unaligned)
@@ -135,7 +135,7 @@ class FlopCounter(TorchDispatchMode):
         if number_type.startswith("complex"):
             flops *= 4  # a product and a sum of complex numbers are four of each
         is_nchw = "conv" in name and number_type in _HALF and _is_channels_first(tensors)
-        self._counted.append((number_type, flops, is_nchw))
+        self._products.append((number_type, flops, is_nchw))
         self._note_padding(name, args, result, flops)
 
     def _note_padding(self, name: str, args: tuple[Any, ...], result: object, flops: int) -> None:

@@ -1,4 +1,4 @@
-"""Decides which steps' operations are counted: one of each precision and input shape, a warm-up step."""
+"""Decides in which steps operations are counted: one warm-up step for each precision and input shape."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,14 +13,16 @@ from amptui.engine.probes.operators import tensors_in
 from amptui.records.findings import FlopsCounted
 
 MAX_SHAPES = 4
-"""Counts of steps of one size in one precision: if so many agree, it is not the input that varies."""
+"""How many shapes of one size and precision are counted: if all come to the same operations, others will
+too."""
 
 MAX_SIZES = 4
-"""Sizes of steps that are counted in one precision; most runs have a full step and an epoch's last one."""
+"""How many sizes of steps are counted in one precision; most runs have two, a full step and an epoch's
+last."""
 
 
 class StepInputs(NamedTuple):
-    """The batches of one step, as far as its number of operations depends on them."""
+    """What the number of a step's operations depends on."""
 
     samples: int
     batches: int
@@ -29,21 +31,26 @@ class StepInputs(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """What is known of every step: samples and batches."""
+        """Samples and batches: what every step records."""
         return self.samples, self.batches
 
 
 def step_inputs(batches: Iterable[tuple[int, object]]) -> StepInputs:
     """The inputs of a step of these batches, each with its number of samples."""
     samples, nests = zip(*batches, strict=True)
-    return StepInputs(sum(samples), len(samples), tuple(tuple(each.shape) for each in tensors_in(nests)))
+    return StepInputs(sum(samples), len(samples), shapes_in(nests))
+
+
+def shapes_in(nest: object) -> tuple[tuple[int, ...], ...]:
+    """The shapes of all tensors in nested tuples, lists and mappings, in order."""
+    return tuple(tuple(tensor.shape) for tensor in tensors_in(nest))
 
 
 class FlopSchedule:
-    """Remembers which inputs were counted, and notices that others of the same size have other shapes.
+    """Remembers the counted inputs, and whether one count can stand for all steps of its size.
 
-    A count stands for the steps of its size. If two steps of one size and precision come to different numbers
-    of operations, or a step after warm-up has a shape that was not counted, no count does.
+    It cannot if two steps of one size and precision come to different numbers of operations, or if a step
+    after the warm-up has a shape that was not counted.
     """
 
     def __init__(self, model: nn.Module, emit: Callable[[FlopsCounted], object]) -> None:
@@ -58,27 +65,28 @@ class FlopSchedule:
         """Whether to count a step, which must be a warm-up step: counting makes it slower."""
         if self._vary or not (self._counts_eager if precision.eager else self._counts):
             return False
-        counted = [each for name, each in self._flops if name == precision.name]
-        if inputs in counted:
+        earlier_inputs = [earlier for name, earlier in self._flops if name == precision.name]
+        if inputs in earlier_inputs:
             return False
-        of_size = sum(each.size == inputs.size for each in counted)
-        return of_size < MAX_SHAPES if of_size else len({each.size for each in counted}) < MAX_SIZES
+        sizes = [earlier.size for earlier in earlier_inputs]
+        of_size = sizes.count(inputs.size)
+        return of_size < MAX_SHAPES if of_size else len(set(sizes)) < MAX_SIZES
 
-    def add(self, found: FlopsCounted, inputs: StepInputs) -> None:
+    def add(self, count: FlopsCounted, inputs: StepInputs) -> None:
         """Emit the count of a step."""
         others = {
             flops
-            for (name, each), flops in self._flops.items()
-            if name == found.precision and each.size == inputs.size
+            for (name, earlier), flops in self._flops.items()
+            if name == count.precision and earlier.size == inputs.size
         }
-        self._flops[found.precision, inputs] = found.flops
-        self._vary = self._vary or bool(others - {found.flops})
-        self._newest = replace(found, samples=inputs.samples, shapes_vary=self._vary)
+        self._flops[count.precision, inputs] = count.flops
+        self._vary = self._vary or bool(others - {count.flops})
+        self._newest = replace(count, samples=inputs.samples, shapes_vary=self._vary)
         self._emit(self._newest)
 
     def check(self, step: int, inputs: StepInputs) -> None:
-        """Look at a step that is not counted."""
-        shapes = {each.shapes for _, each in self._flops if each.size == inputs.size}
+        """Check the inputs of a step that is not counted."""
+        shapes = {earlier.shapes for _, earlier in self._flops if earlier.size == inputs.size}
         if self._vary or self._newest is None or not 0 < len(shapes) < MAX_SHAPES or inputs.shapes in shapes:
             return
         self._vary = True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
+from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
 
@@ -17,10 +17,18 @@ if TYPE_CHECKING:
     from amptui.engine.reporting import StepReporter
 
 
-class GradientNorms:
-    """The gradients of one optimizer's model, measured as often as their budget allows, and after trouble.
+SEARCH_STEPS = 20
+"""Scaled steps until GradScaler has found its scale: from 65,536 that takes fewer skips than this."""
 
-    ``enabled``: whether to measure them at all before something is wrong with them.
+STEPS_AFTER_TROUBLE = 5
+"""Steps whose gradients are measured after a skip or a growth of the scale: if another skip follows soon, it
+is within these."""
+
+
+class GradientNorms:
+    """Measures a model's gradients as often as ``GRADIENTS_BUDGET`` allows, and in the steps after trouble.
+
+    Without ``enabled`` only what a step itself has to know is measured.
     """
 
     def __init__(
@@ -29,22 +37,22 @@ class GradientNorms:
         self._device = device
         self._enabled = enabled
         self._foresees = enabled and device.type == "cuda"
-        """Whether steps are measured that may be skipped: on CUDA that is known when gradients are gone."""
+        """Whether to measure before a skip is known: on CUDA the gradients are gone by then."""
         self._is_sharded = False
         self._cadence = Cadence(GRADIENTS_BUDGET)
         self._known_trouble = 0
         self._next_growth: int | None = None
-        """The step after which the loss scale grows, as far as is known."""
+        """The step after which the loss scale will grow, if no step before it is skipped."""
         self.until = int(enabled)
-        """Up to which step all gradients are measured."""
+        """The last step whose gradients are measured, as planned so far."""
         self.scaled_steps = 0
         """Steps made with a loss scaler."""
         self.probe = GradientProbe(nn.Module()) if probe is None else probe
         self.suppress_errors: Callable[[str], AbstractContextManager[None]] = _without_memory
-        """The context of a measurement, by its name: what keeps its errors from the training."""
+        """Makes the context of a measurement, by its name, which keeps its errors from the training."""
 
     def follow(self, model: nn.Module, *, is_sharded: bool) -> None:
-        """Measure those of ``model`` from now on, of which each process may hold only a part."""
+        """Measure the gradients of ``model`` from now on; ``is_sharded``: only a part of them is here."""
         self.probe, self._is_sharded = GradientProbe(model), is_sharded
 
     def are_due(self, step: int, *, is_scaled: bool) -> bool:
@@ -77,10 +85,10 @@ class GradientNorms:
         began, row = time.perf_counter(), None
         with self.suppress_errors("gradient norms"), torch.autocast(self._device.type, enabled=False):
             row = None if self._is_sharded else self.probe.measure()
-        self._cadence.measured(began)
+        self._cadence.charge_since(began)
         return row
 
 
 def _without_memory(_what: str) -> AbstractContextManager[None]:
-    """Lets a lack of memory pass: a step without a norm is no reason to see nothing more."""
+    """Ignores a lack of memory: the step has no norm, and later ones are measured as usual."""
     return suppress(torch.OutOfMemoryError)

@@ -1,8 +1,8 @@
-"""Measures gradients in about one pass: norm, largest absolute value, and which of them hold NaN or Inf.
+"""The norm of all gradients, their largest absolute value, and which of them hold NaN or Inf.
 
-On CUDA two fused kernels give the L2 norm and the largest absolute value of every gradient; the host finds
-NaN and Inf later, in the row it receives. On a CPU one pass over all gradients together is cheaper; each
-gradient is measured only if that pass finds NaN or Inf.
+On CUDA two fused kernels compute the L2 norm and the largest absolute value of every gradient, and the host
+finds NaN and Inf in the row that it receives later. On a CPU one pass over all gradients together is cheaper;
+they are measured one by one only if that pass finds NaN or Inf.
 """
 
 import math
@@ -19,11 +19,12 @@ MAX_NAMES = 8
 """Parameters named in one record; the rest are only counted."""
 
 SMALL_ELEMENTS = 1 << 15
-"""A CPU concatenates smaller gradients first. Two calls for one tensor take 4.5 us; copying it takes 0.4 us
-at 256 elements and 4 us at 32,768, where torch also begins to use more threads."""
+"""Smaller gradients are concatenated on a CPU. Two calls for one tensor take 4.5 us; copying it takes 0.4 us
+at 256 elements and 4 us at 32,768, from where on torch uses several threads."""
 
 _CHUNK_ELEMENTS = 1 << 20
-"""A float32 dot product of 15 million normal values was off by 1e-4, in chunks of a million by 1e-6."""
+"""Elements in one float32 dot product: of 15 million normal values at once it was off by 1e-4, in chunks of a
+million by 1e-6 (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +44,21 @@ class GradientHealth:
 
 
 class GradientProbe:
-    """Measures the gradients of one model's parameters.
+    """Measures the gradients of the parameters of ``model`` that are trained.
 
-    A row is the L2 norm of all gradients, then largest absolute values: one per parameter, or on a CPU, if
-    all are finite, one for all. A value beyond float32's range counts as Inf.
+    A row holds the L2 norm of all gradients, then one largest absolute value per parameter, in the model's
+    order; on a CPU, if all gradients are finite, a single one for all of them. A value beyond float32's range
+    counts as Inf.
     """
 
     together: ClassVar[bool] = False
-    """Whether several processes, each with a part of the gradients, have to measure in the same steps."""
+    """Whether each process has only a part of the gradients, so that all have to measure in the same
+    steps."""
 
     def __init__(self, model: nn.Module) -> None:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.names = tuple(name for name, _ in named)
-        self.parameters = tuple(p for _, p in named)
+        parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.names = tuple(name for name, _ in parameters)
+        self.parameters = tuple(p for _, p in parameters)
 
     @torch.no_grad()
     def measure(self) -> Tensor:
@@ -77,11 +80,11 @@ class GradientProbe:
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def sum_of_counts(self, count: Callable[[], Tensor], length: int) -> Tensor:  # noqa: ARG002
-        """What ``count`` returns, ``length`` numbers, summed over all processes that have gradients."""
+        """[length] what ``count`` returns, summed over all processes that have a part of the gradients."""
         return count()
 
     def largest_anywhere(self, largest: Tensor) -> Tensor:
-        """[n] ``largest`` values, each the largest of all processes that have a part of it."""
+        """[n] each of the ``largest`` values as the largest over all processes."""
         return largest
 
     def health(self, row: Sequence[float], scale: float) -> GradientHealth:
@@ -89,16 +92,23 @@ class GradientProbe:
         norm, *largest = row
         if math.isfinite(sum(largest)):
             return GradientHealth(norm / scale, max(largest, default=0.0) / scale, 0, (), ())
-        named = list(zip(self.names, largest, strict=True))
-        nans: list[tuple[str, NonFiniteKind]] = [(name, "nan") for name, value in named if math.isnan(value)]
-        infs: list[tuple[str, NonFiniteKind]] = [(name, "inf") for name, value in named if math.isinf(value)]
+        pairs = list(zip(self.names, largest, strict=True))
+        nans: list[tuple[str, NonFiniteKind]] = [(name, "nan") for name, value in pairs if math.isnan(value)]
+        infs: list[tuple[str, NonFiniteKind]] = [(name, "inf") for name, value in pairs if math.isinf(value)]
         names, kinds = zip(*(nans + infs)[:MAX_NAMES], strict=True)
         worst = math.nan if nans else math.inf
         return GradientHealth(worst, worst, len(nans) + len(infs), names, kinds)
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether this process holds only a part of the parameters (FSDP): their norm needs collectives."""
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        return True
+    return any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
+
+
 def local_part(tensor: Tensor) -> Tensor:
-    """What this process has of a DTensor, which may be nothing; another tensor itself. Gathers nothing."""
+    """The part of a DTensor that is here, which may be empty; any other tensor as it is. No communication."""
     if type(tensor) is Tensor or not hasattr(tensor, "to_local"):
         return tensor
     part: Tensor = tensor.to_local()
@@ -128,22 +138,52 @@ def in_memory_order(values: Tensor) -> Tensor:
     return values.permute(sorted(range(values.dim()), key=values.stride, reverse=True)).reshape(-1)
 
 
+def is_measurable(tensor: Tensor) -> bool:
+    """Whether :func:`largest_absolute` takes ``tensor``: strided, floating-point or complex, not empty."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        # A tensor inside torch.func.vmap stands for many and must not be kept.
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and tensor.numel() > 0
+    )
+
+
+def largest_absolute(tensor: Tensor) -> Tensor:
+    """The largest absolute value, 0-d float32 on the device: NaN if there is a NaN, else Inf if an Inf.
+
+    Both parts of a complex number count. A float64 beyond float32's range becomes Inf.
+    """
+    elements = dense_elements(tensor.detach())
+    assert elements is not None, "only tensors with elements are measurable"
+    if elements.itemsize == 1:
+        elements = elements.float()  # float8 has no comparison
+    if elements.is_cuda:
+        # One kernel. Without a dtype autocast would cast all elements to float32 first.
+        wide = torch.float64 if elements.dtype is torch.float64 else torch.float32
+        largest: Tensor = torch.linalg.vector_norm(elements, math.inf, dtype=wide)
+        return largest.float()
+    least, most = torch.aminmax(in_memory_order(elements))
+    return torch.maximum(-least, most).float()
+
+
 def together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """``tensors`` on one device, for models that are spread over several."""
-    return [each if each.device == device else each.to(device, non_blocking=True) for each in tensors]
+    """``tensors`` on one device: a model may be spread over several."""
+    return [tensor if tensor.device == device else tensor.to(device, non_blocking=True) for tensor in tensors]
 
 
 def norm_of_each(tensors: list[Tensor], order: float) -> list[Tensor]:
     """The norm of each tensor, 0-d, on the first one's device: a few kernels on CUDA, no wait."""
     # A half-precision norm could overflow. float64 tensors cannot be reduced in float32.
-    dtype = torch.float64 if any(each.dtype is torch.float64 for each in tensors) else torch.float32
+    dtype = torch.float64 if any(tensor.dtype is torch.float64 for tensor in tensors) else torch.float32
     return together(torch._foreach_norm(tensors, order, dtype=dtype), tensors[0].device)
 
 
-def row_with_gaps(measured: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
+def row_with_gaps(values: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
     """[n] float32: a value for each of n ``tensors``, 0 for those that are None."""
-    values, absent = iter(measured), torch.zeros_like(measured[0])
-    return torch.stack([absent if each is None else next(values) for each in tensors]).float()
+    rest, absent = iter(values), torch.zeros_like(values[0])
+    return torch.stack([absent if tensor is None else next(rest) for tensor in tensors]).float()
 
 
 def measure_fused(gradients: Sequence[Tensor | None]) -> Tensor:
@@ -187,5 +227,5 @@ def _largest(gradient: Tensor) -> float:
 
 
 def _widened(values: Tensor) -> Tensor:
-    """Half precision as float32, which can hold the sum of squares."""
+    """Half precision as float32, which can hold a sum of squares."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -29,7 +29,7 @@ def break_down(
     peak_allocated_bytes: int | None,
     loss: Tensor | None = None,
 ) -> MemoryBreakdown:
-    """Sizes of what a step of ``precision`` keeps on the model's device; waits for no device.
+    """The bytes that a step of ``precision`` keeps on the model's device, by kind and dtype; never waits.
 
     Call it after an optimizer step, while its gradients still exist. Each storage counts once: tied
     parameters and views cost nothing, and a small view of a large storage counts all of it. Weights are the
@@ -86,25 +86,25 @@ def _resident(
 ) -> list[MemoryKind]:
     """What stays on ``device`` between steps; a storage of two kinds counts as the first."""
     gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
-    counted: set[int] = set()
+    storages: set[int] = set()
     return [
-        *_by_dtype("weights", parameters, device, counted),
-        *_by_dtype("gradients", gradients, device, counted),
-        *_by_dtype("optimizer", tensors_in(optimizer.state), device, counted),
-        *_by_dtype("buffers", model.buffers(), device, counted),
+        *_by_dtype("weights", parameters, device, storages),
+        *_by_dtype("gradients", gradients, device, storages),
+        *_by_dtype("optimizer", tensors_in(optimizer.state), device, storages),
+        *_by_dtype("buffers", model.buffers(), device, storages),
     ]
 
 
 def _by_dtype(
-    kind: _Stored, tensors: Iterable[Tensor], device: torch.device, counted: set[int]
+    kind: _Stored, tensors: Iterable[Tensor], device: torch.device, storages: set[int]
 ) -> list[MemoryKind]:
-    """One entry per dtype, the largest first; adds the storages to ``counted``."""
+    """One entry per dtype, the largest first; adds their storages to ``storages``."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         for part in parts_of(tensor):
             storage = part.untyped_storage()
-            if part.device == device and storage.data_ptr() not in counted:
-                counted.add(storage.data_ptr())
+            if part.device == device and storage.data_ptr() not in storages:
+                storages.add(storage.data_ptr())
                 name = dtype_name(part.dtype)
                 sizes[name] = sizes.get(name, 0) + storage.nbytes()
     return _entries(kind, sizes)
@@ -119,11 +119,13 @@ def _entries(kind: _Stored, sizes: dict[str, int]) -> list[MemoryKind]:
 
 
 def _activations(peak_bytes: int, kinds: Iterable[MemoryKind], device: torch.device) -> MemoryKind:
-    known = sum(kind.size_bytes for kind in kinds)
+    kinds_bytes = sum(kind.size_bytes for kind in kinds)
     copies = sum(kind.size_bytes for kind in kinds if kind.kind == "cast copies")
     # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
-    held = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else known
-    return MemoryKind(kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held, known)))
+    held_bytes = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else kinds_bytes
+    return MemoryKind(
+        kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held_bytes, kinds_bytes))
+    )
 
 
 def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
@@ -133,28 +135,28 @@ def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
     (``cached_cast`` in ATen/autocast_mode.cpp).
     """
     sizes = {dtype_name(dtype): 0 for dtype in _HALVES}
-    seen: set[tuple[Tensor, torch.dtype]] = set()
+    casts: set[tuple[Tensor, torch.dtype]] = set()
     for node in _graph(loss):
         # Functions written in Python, compiled graphs among them, hide autocast's operators.
         if isinstance(node, BackwardCFunction):
             return None
         copy = _cast_parameter(node)
-        if copy is not None and copy not in seen:
-            seen.add(copy)
+        if copy is not None and copy not in casts:
+            casts.add(copy)
             parameter, dtype = copy
             sizes[dtype_name(dtype)] += parameter.numel() * dtype.itemsize
-    made = _entries("cast copies", {name: size for name, size in sizes.items() if size})
-    return made or [MemoryKind(kind="cast copies", dtype="", size_bytes=0)]
+    entries = _entries("cast copies", {name: size for name, size in sizes.items() if size})
+    return entries or [MemoryKind(kind="cast copies", dtype="", size_bytes=0)]
 
 
 def _graph(loss: Tensor) -> Iterator[Node]:
     """Every node of the graph of ``loss``, once."""
     waiting = [loss.grad_fn]
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             yield node
             waiting += [following for following, _ in node.next_functions]
 

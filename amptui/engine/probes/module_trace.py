@@ -2,33 +2,38 @@
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.engine.probes.gradients import MAX_NAMES, together
-from amptui.engine.probes.lost_weights import LostWeights
-from amptui.engine.probes.magnitude import is_measurable, largest_absolute
+from amptui.engine.probes.gradients import (
+    MAX_NAMES,
+    dense_elements,
+    is_measurable,
+    largest_absolute,
+    together,
+)
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import ModuleRange, ModulesTraced
 
 MAX_NEAREST = 8
-"""Modules that one record names as nearest to an overflow."""
+"""How many modules one record names as closest to an overflow."""
 
 _Way = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Measured:
-    """One output or gradient."""
+class _Measurement:
+    """One measured output, or the gradient of one."""
 
     name: str
     kind: str
@@ -40,21 +45,21 @@ class _Measured:
 class ModuleTrace:
     """Hooks on every module for one step: the largest absolute value of each output and of its gradient.
 
-    A context manager, used once, for the forward and backward pass of a step. Losses and gradients stay
-    bit for bit the same. If a container returns the tensor of its last child, only the child is named; a
+    A context manager, used once, around the forward and backward pass of a step. It changes no loss and no
+    gradient, not by a bit. If a container returns the tensor of its last child, only the child is named; a
     tensor that was modified in place counts as a new output. Every call of a module counts, also the second
-    run of a checkpointed one. Gradients are as backward left them: scaled if the loss was scaled.
+    one of a checkpointed module. Gradients are measured as backward left them: scaled if the loss was scaled.
 
-    Compiled models run eagerly meanwhile, because compiled code hides its modules. Not seen are calls that
-    bypass ``__call__``; outputs that are sparse, nested, or outside tuples, lists and mappings; code in
-    TorchScript or under transforms of ``torch.func``; and the gradients of weights, which
+    Compiled models run eagerly meanwhile, because compiled code does not call its modules. The trace does not
+    see calls that bypass ``__call__``; outputs that are sparse, nested, or outside tuples, lists and
+    mappings; code in TorchScript or under transforms of ``torch.func``; and the gradients of weights, which
     :class:`~amptui.engine.probes.gradients.GradientProbe` measures.
 
-    If weights were not finite before the step, no module is named: see
-    :class:`~amptui.engine.probes.lost_weights.LostWeights`, also on ``infinite_at_start``.
+    If weights were not finite before the step, no module is named: see :class:`LostWeights`, also on
+    ``infinite_at_start``.
     """
 
-    def __init__(self, model: nn.Module, *, infinite_at_start: Collection[str] = ()) -> None:
+    def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
         self._modules = [
             (name, module)
             for name, module in model.named_modules()
@@ -62,17 +67,17 @@ class ModuleTrace:
         ]
         self._device = next((p.device for p in model.parameters()), None)
         # Lists, because append is atomic: autograd runs CUDA's backward pass in other threads.
-        self._measured: list[_Measured] = []
+        self._measurements: list[_Measurement] = []
         self._lost_weights = LostWeights(model, infinite_at_start)
         self._seconds_spent: list[float] = []
         self._versions = WeakTensorKeyDictionary()
         self._hooks = ExitStack()
-        self._entered = False
+        self._is_used = False
 
     def __enter__(self) -> "ModuleTrace":
         """Register the hooks."""
-        assert not self._entered, "one trace, one step"
-        self._entered = True
+        assert not self._is_used, "one trace, one step"
+        self._is_used = True
         began = time.perf_counter()
         self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
         for name, module in self._modules:
@@ -90,47 +95,36 @@ class ModuleTrace:
         self._spent_since(began)
 
     def values(self) -> Tensor:
-        """One float32 row on the model's device, for :meth:`traced`; call it after the backward pass."""
-        if not self._measured:
+        """One float32 row on the model's device, for :meth:`record`; call it after the backward pass."""
+        if not self._measurements:
             return torch.zeros(0, device=self._device)
         began = time.perf_counter()
         self._lost_weights.measure_parameters()
-        largest = [each.largest for each in self._measured]
+        largest = [measurement.largest for measurement in self._measurements]
         device = self._device or largest[0].device
         # The replicas of nn.DataParallel have theirs on other GPUs.
         row = torch.stack([*together(largest, device), *self._lost_weights.values(device)])
         self._spent_since(began)
         return row
 
-    def traced(
-        self,
-        row: Sequence[float],
-        *,
-        time: float,
-        step: int,
-        precision: str,
-        loss_scale: float | None,
-        asked: bool,
-    ) -> ModulesTraced:
-        """The record of a delivered ``row`` of :meth:`values`; ``time`` is Unix seconds."""
+    def record(self, row: Sequence[float], **fields: Any) -> ModulesTraced:
+        """The record of a delivered ``row`` of :meth:`values`; ``fields`` are those that it does not hold."""
         ranges = [
             ModuleRange(name=call.name, kind=call.kind, way=call.way, dtype=call.dtype, largest=largest)
-            for call, largest in zip(self._measured, row[: len(self._measured)], strict=True)
+            for call, largest in zip(self._measurements, row[: len(self._measurements)], strict=True)
         ]
         first = _first(ranges)
-        lost = self._lost_weights.lost(row[len(ranges) :], first.name) if first is not None else []
+        lost_names = (
+            self._lost_weights.lost_names(row[len(ranges) :], first.name) if first is not None else []
+        )
         return ModulesTraced(
-            time=time,
-            step=step,
-            precision=precision,
-            loss_scale=loss_scale,
-            asked=asked,
-            first=None if lost else first,
-            nearest=() if lost else _nearest(ranges),
+            first=None if lost_names else first,
+            nearest=() if lost_names else _nearest(ranges),
             modules=len(self._modules),
             seconds=sum(self._seconds_spent),
-            lost=tuple(lost[:MAX_NAMES]),
-            lost_count=len(lost),
+            lost=tuple(lost_names[:MAX_NAMES]),
+            lost_count=len(lost_names),
+            **fields,
         )
 
     def _see_output(self, name: str, module: nn.Module, _args: object, output: object) -> None:
@@ -163,7 +157,7 @@ class ModuleTrace:
                 raise
             return  # out of memory, or an unusual tensor: the step must not fail
         dtype = dtype_name(tensor.dtype)
-        self._measured.append(_Measured(name=name, kind=kind, way=way, dtype=dtype, largest=largest))
+        self._measurements.append(_Measurement(name=name, kind=kind, way=way, dtype=dtype, largest=largest))
 
     def _has_seen(self, tensor: Tensor) -> bool:
         """Whether an inner module returned this tensor and nothing has modified it since."""
@@ -179,14 +173,90 @@ class ModuleTrace:
 
 def _first(ranges: Sequence[ModuleRange]) -> ModuleRange | None:
     """The first non-finite output, else the first non-finite gradient."""
-    bad = [found for found in ranges if not math.isfinite(found.largest)]
-    return min(bad, key=lambda found: found.way == "backward", default=None)
+    bad = [module_range for module_range in ranges if not math.isfinite(module_range.largest)]
+    return min(bad, key=lambda module_range: module_range.way == "backward", default=None)
 
 
 def _nearest(ranges: Sequence[ModuleRange]) -> tuple[ModuleRange, ...]:
     """The largest finite values, one for each module and way: a module may be called in a loop."""
-    finite = [found for found in ranges if math.isfinite(found.largest)]
+    finite = [module_range for module_range in ranges if math.isfinite(module_range.largest)]
     best: dict[tuple[str, str], ModuleRange] = {}
-    for found in sorted(finite, key=lambda found: found.largest, reverse=True):
-        best.setdefault((found.name, found.way), found)
+    for module_range in sorted(finite, key=lambda module_range: module_range.largest, reverse=True):
+        best.setdefault((module_range.name, module_range.way), module_range)
     return tuple(best.values())[:MAX_NEAREST]
+
+
+class LostWeights:
+    """Which parameters and buffers held NaN or Inf before a traced step: then no module is to blame for it.
+
+    Measures the largest absolute value of each; never waits for the device. Buffers are measured before the
+    forward pass, which updates BatchNorm's statistics; parameters after the backward pass, when it is known
+    which have a gradient. ``infinite_at_start`` names those that held Inf from the start, as an attention
+    mask does: their Inf is meant to be there. NaN never is.
+    """
+
+    def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
+        self._model = model
+        self._infinite_at_start = infinite_at_start
+        self._buffers: dict[str, Tensor] = {}
+        self._parameters: dict[str, Tensor] = {}
+        self._with_gradient: set[str] = set()
+
+    def measure_buffers(self) -> None:
+        """Call it before the forward pass."""
+        self._buffers = _largest_of(self._model.named_buffers())
+
+    def measure_parameters(self) -> None:
+        """Call it after the backward pass, before the optimizer's step."""
+        parameters = list(self._model.named_parameters())
+        self._with_gradient = {name for name, parameter in parameters if parameter.grad is not None}
+        self._parameters = _largest_of(parameters)
+
+    def values(self, device: torch.device) -> list[Tensor]:
+        """What :meth:`lost_names` needs, 0-d on ``device``."""
+        return together([*self._parameters.values(), *self._buffers.values()], device)
+
+    def lost_names(self, largest: Sequence[float], module: str) -> list[str]:
+        """What was not finite before the step, by the delivered ``values``: names, parameters first.
+
+        Only parameters with a gradient count, and everything that ``module`` itself owns, the first one with
+        a non-finite output or gradient. Elsewhere a parameter without a gradient may never have been
+        initialized, and BatchNorm in training does not read its statistics.
+        """
+        return [
+            name
+            for name, value in zip([*self._parameters, *self._buffers], largest, strict=True)
+            if not math.isfinite(value) and not (math.isinf(value) and name in self._infinite_at_start)
+            if name in self._with_gradient or name.rpartition(".")[0] == module
+        ]
+
+
+def infinite_names(model: nn.Module) -> frozenset[str]:
+    """The parameters and buffers that hold Inf now; waits for the device."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    largest = _largest_of(tensors)
+    if not largest:
+        return frozenset()
+    first, *_ = largest.values()
+    values = torch.stack(together(list(largest.values()), first.device)).tolist()
+    return frozenset(name for name, value in zip(largest, values, strict=True) if math.isinf(value))
+
+
+@torch.no_grad()
+def _largest_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    values = ((name, _largest(tensor)) for name, tensor in tensors)
+    return {name: largest for name, largest in values if largest is not None}
+
+
+def _largest(tensor: Tensor) -> Tensor | None:
+    """The largest absolute value of this process's part; None if it has nothing that can be measured."""
+    if is_lazy(tensor) or tensor.is_meta or not is_measurable(tensor):
+        return None
+    if dense_elements(tensor.detach()) is None:
+        return None  # another process has all of it
+    try:
+        return largest_absolute(tensor)
+    except RuntimeError as error:
+        if is_from_signal_handler(error):
+            raise
+        return None  # an unusual tensor, or no memory: the step must not fail

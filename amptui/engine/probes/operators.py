@@ -54,8 +54,8 @@ class OperatorCounter(TorchDispatchMode):
 
     def counts(self) -> tuple[OperatorCount, ...]:
         """The most frequent first."""
-        found = sorted(Counter(self._ran).items(), key=lambda item: (-item[1], item[0]))
-        return tuple(OperatorCount(name=name, dtype=dtype, count=count) for (name, dtype), count in found)
+        frequencies = sorted(Counter(self._ran).items(), key=lambda item: (-item[1], item[0]))
+        return tuple(OperatorCount(name=name, dtype=dtype, count=n) for (name, dtype), n in frequencies)
 
 
 def tensors_in(nest: object) -> Iterator[Tensor]:

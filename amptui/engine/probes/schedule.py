@@ -1,6 +1,6 @@
-"""Measurements beside the step, each within a budget: float16 window, module traces, buffers, unsafe code.
+"""When to measure the float16 window, module traces, buffers and FLOPs, each within its budget.
 
-None waits for the device: their numbers arrive a few steps later, through a readback of their own.
+No measurement waits for the device: its numbers arrive a few steps later, through a readback of their own.
 """
 
 import time
@@ -16,27 +16,26 @@ from torch import Tensor
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.probes.lost_weights import infinite_names
-from amptui.engine.probes.module_trace import ModuleTrace
+from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
 from amptui.engine.readback import open_readback
-from amptui.engine.trained import Trained
 from amptui.records.findings import ModulesTraced, is_old
 from amptui.records.run import Note, Record
 
 TRACE_STEPS = 3
-"""Steps that are traced in a row, fewer if a non-finite module is found."""
+"""Steps that are traced in a row; fewer if one of them shows where NaN or Inf starts."""
 
 TRACE_GAP_STEPS = 200
-"""Steps before persistent trouble is traced again."""
+"""Steps between automatic traces while trouble lasts."""
 
 BUFFERS_GAP_STEPS = 20
-"""Steps before persistent trouble lets the buffers be checked again."""
+"""Steps between extra checks of the buffers while trouble lasts."""
 
 _CAPACITY = 8
 
@@ -50,34 +49,34 @@ _UNSAFE_LOSS = (
 
 @contextmanager
 def unsafe_loss_calls() -> Iterator[list[str]]:
-    """Notices calls of ``binary_cross_entropy``, the one function that CUDA's autocast rejects.
+    """Watch for ``binary_cross_entropy``, the one function that CUDA's autocast rejects, for one step.
 
-    For one step; the list gets one sentence. Calls within ``torch.autocast(enabled=False)`` are
-    safe and do not count; calls in TorchScript are not seen. Results do not change.
+    If it is called, one sentence is put into the list. A call within ``torch.autocast(enabled=False)`` is
+    safe and does not count; calls in TorchScript are not seen. Results do not change.
 
-    Meanwhile the function that ``functional.binary_cross_entropy`` and ``nn.BCELoss`` call is replaced, for
-    all threads. A TorchFunctionMode would do, but torch.compile compiles anew for each set of modes: compiled
-    models would be compiled again in the second step.
+    The function that ``functional.binary_cross_entropy`` and ``nn.BCELoss`` call is replaced meanwhile, for
+    all threads. A TorchFunctionMode would be cleaner, but torch.compile compiles for each set of modes:
+    compiled models would be compiled again in the second step.
     """
-    found: list[str] = []
+    notes: list[str] = []
     original = torch._C._nn.binary_cross_entropy
 
-    def noticed(*args: Any, **options: Any) -> Tensor:
-        given = next(value for value in (*args, *options.values()) if isinstance(value, Tensor))
-        if not _is_autocast_disabled(given.device.type):
-            found[:] = [_UNSAFE_LOSS]
+    def watched_call(*args: Any, **options: Any) -> Tensor:
+        first_tensor = next(value for value in (*args, *options.values()) if isinstance(value, Tensor))
+        if not _is_autocast_disabled(first_tensor.device.type):
+            notes[:] = [_UNSAFE_LOSS]
         result: Tensor = original(*args, **options)
         return result
 
-    setattr(torch._C._nn, _UNSAFE, noticed)
+    setattr(torch._C._nn, _UNSAFE, watched_call)
     try:
-        yield found
+        yield notes
     finally:
         setattr(torch._C._nn, _UNSAFE, original)
 
 
 def _is_autocast_disabled(device_type: str) -> bool:
-    """Whether this runs within ``autocast(enabled=False)``, with or without an autocast around it."""
+    """Whether the innermost autocast context here, if there is any, is disabled."""
     # torch has no function that only reads the nesting.
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
@@ -85,12 +84,12 @@ def _is_autocast_disabled(device_type: str) -> bool:
 
 
 Answer = Callable[[str], object]
-"""Called once for somebody who asked, with the reason if there is no result."""
+"""Answers a request once: takes "" when the result was emitted, else why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """When and of what the newest float16 window was measured."""
+class _NewestWindow:
+    """What the newest float16 window was measured in."""
 
     step: int
     seconds: float
@@ -99,8 +98,8 @@ class _Taken:
 
 
 @dataclass(slots=True)
-class _TracedSteps:
-    """A few traced steps in a row, until something is found."""
+class _TraceSeries:
+    """Up to ``TRACE_STEPS`` traced steps in a row, and the best of their traces."""
 
     answers: list[Answer]
     steps_left: int = TRACE_STEPS
@@ -112,23 +111,21 @@ class _TracedSteps:
         """Whether the next step is traced."""
         return self.steps_left > 0 and not self.over
 
-    def add(self, found: ModulesTraced | None, *, last: bool) -> ModulesTraced | None:
-        """Add one step's trace (None: it was lost); the result, once there is one."""
-        if found is not None and (self.best is None or _rank(found) > _rank(self.best)):
-            self.best = found
+    def add(self, trace: ModulesTraced | None, *, last: bool) -> ModulesTraced | None:
+        """Add one step's trace (None if it was lost); return the best once no more are needed."""
+        if trace is not None and (self.best is None or _rank(trace) > _rank(self.best)):
+            self.best = trace
         self.over = last or (self.best is not None and _is_conclusive(self.best))
         return self.best if self.over else None
 
     def end(self, trouble: str) -> None:
-        """Answer everybody: with ``trouble``, or "" if the result was reported."""
+        """Answer all requests: with ``trouble``, or "" if the result was emitted."""
         self.over = True
-        for answer in self.answers:
-            answer(trouble)
-        self.answers.clear()
+        _answer(self.answers, trouble)
 
 
 class Probes:
-    """Decides when to measure, and emits the results; used by the trainer's thread."""
+    """Decides when to measure, measures, and emits the results; used by the thread that trains."""
 
     def __init__(self, trained: Trained, gradients: GradientProbe, emit: Callable[[Record], object]) -> None:
         self._model = trained.model
@@ -140,36 +137,36 @@ class Probes:
         self._together = gradients.together
         self._window = Float16WindowProbe(gradients)
         self._window_cadence = Cadence(WINDOW_BUDGET, free=1)
-        self._newest_window: _Taken | None = None
+        self._newest_window: _NewestWindow | None = None
         self._window_answers: list[Answer] = []
-        """Of those who asked for a window that was not measured yet."""
+        """For the requests of a window that was not measured yet."""
         self._window_is_old = False
-        self._buffers = BufferWatch(trained.model)
+        self._infinite_at_start = infinite_names(trained.model)
+        self._buffers = BufferWatch(trained.model, self._infinite_at_start)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
         self._buffers_trouble_step = -BUFFERS_GAP_STEPS
-        self._infinite_at_start = infinite_names(trained.model)
         self._reported_failures: set[str] = set()
-        self._traced: _TracedSteps | None = None
+        self._series: _TraceSeries | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS
 
     def take_over(self, before: "Probes") -> None:
-        """Answer what ``before`` was asked for, whose model another one has replaced."""
+        """Take over the open requests of ``before``, the probes of the model that was trained until now."""
         if before._device == self._device:
             self._readback = before._readback  # what was measured may still arrive
         else:
             before.flush()
         self._window_answers, before._window_answers = before._window_answers, []
-        if before._traced is not None and before._traced.active:
-            answers, before._traced.answers = before._traced.answers, []
+        if before._series is not None and before._series.active:
+            answers, before._series.answers = before._series.answers, []
             for answer in answers:
                 self.arm_trace(answer)
 
     def arm_window(self, answer: Answer) -> None:
-        """Measure the float16 window in the next step, whatever it costs; ``answer`` gets "" or why not."""
+        """Measure the float16 window in the next step, whatever the budget; ``answer`` gets "" or why not."""
         self._window_answers.append(answer)
 
     def check_age(self, step: int, precision: str, scale: float) -> None:
-        """Note whether the newest window is out of date for the step after ``step``."""
+        """Note whether the newest window is out of date for the step after ``step``, by ``is_old``."""
         newest = self._newest_window
         self._window_is_old = newest is not None and (
             newest.precision != precision or is_old(newest.step, newest.scale, now=step, scale_now=scale)
@@ -177,54 +174,56 @@ class Probes:
 
     def arm_trace(self, answer: Answer | None = None) -> None:
         """Trace the modules in the next steps; ``answer`` gets "" when that is done, or why it failed."""
-        traced = self._traced
-        if traced is None or traced.over or not traced.answers:
-            traced = self._traced = _TracedSteps([])
+        series = self._series
+        if series is None or series.over or not series.answers:
+            series = self._series = _TraceSeries([])
         if answer is not None:
-            traced.answers.append(answer)
+            series.answers.append(answer)
 
     @property
     def traces(self) -> bool:
         """Whether the next step is traced."""
-        return self._traced is not None and self._traced.active
+        return self._series is not None and self._series.active
 
     @contextmanager
     def around_step(self, step: int, precision: Precision, inputs: StepInputs | None) -> Iterator[None]:
-        """The context of a step's forward and backward pass; in nearly all steps it does nothing.
+        """The context of a step's forward and backward pass: traces modules and counts FLOPs where due.
 
         ``inputs`` are those of a warm-up step; None for other steps.
         """
-        traced = self._traced if self.traces else None
-        counted = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
-        if step > 1 and traced is None and counted is None:
+        series = self._series if self.traces else None
+        counted_inputs = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
+        if step > 1 and series is None and counted_inputs is None:
             yield
             return
         with ExitStack() as stack:
             unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
-            trace = None if traced is None else stack.enter_context(self._trace())
-            flops = None if counted is None else stack.enter_context(FlopCounter(self._model))
+            trace = None
+            if series is not None:
+                trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
+            flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
             self._emit(Note(time=time.time(), severity="warning", text=text))
-        if flops is not None and counted is not None:
-            self.flops.add(flops.counted(step=step, precision=precision.name), counted)
-        if trace is not None and traced is not None:
-            with self.suppress_errors("trace", failed=traced.end):
-                self._send_trace(trace, traced, step, precision)
+        if flops is not None and counted_inputs is not None:
+            self.flops.add(flops.record(step=step, precision=precision.name), counted_inputs)
+        if trace is not None and series is not None:
+            with self.suppress_errors("trace", failed=series.end):
+                self._send_trace(trace, series, step, precision)
 
     @property
     def steps_due(self) -> int:
         """How many of the next steps are measured."""
-        if self._traced is not None and self._traced.active:
-            return self._traced.steps_left
+        if self._series is not None and self._series.active:
+            return self._series.steps_left
         window = self.window_is_due and not self._together
         return int(window or (self._enabled and self._buffers_cadence.due()))
 
     @property
     def window_is_due(self) -> bool:
-        """Whether it is time for another float16 window: somebody asked, or the budget has room.
+        """Whether it is time for another float16 window: one was requested, or the budget allows it.
 
-        For one that is out of date the budget lends what it has not earned yet.
+        To replace one that is out of date, the budget may be overdrawn once.
         """
         cadence = self._window_cadence
         is_urgent = self._window_is_old and cadence.may_borrow
@@ -233,10 +232,11 @@ class Probes:
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
     ) -> None:
-        """Measure gradients, as backward left them, and buffers if they are due.
+        """Measure the float16 window of the gradients, as backward left them, and the buffers, where due.
 
-        ``assumed_scale`` is the loss scale that ``fp16`` would start with, for steps in other precisions.
-        ``window``: whether all ranks measure the float16 window now; None if it is measured when it is due.
+        ``assumed_scale``: the loss scale that ``fp16`` would start with, for steps in other precisions.
+        ``window``: whether all ranks have agreed to measure the window now; None to measure it when it is due
+        here.
         """
         if self.window_is_due if window is None else window:
             answers, self._window_answers = self._window_answers, []
@@ -250,7 +250,7 @@ class Probes:
     def suppress_errors(
         self, what: str, *, failed: Callable[[str], object] = lambda _why: None
     ) -> Iterator[None]:
-        """Turn an error, such as a lack of memory, into a warning, once per ``what``; the run goes on."""
+        """Turn an error, a lack of memory for example, into one warning per ``what``; the run goes on."""
         try:
             yield
         except Exception as error:  # a tensor subclass may raise anything; the run must go on
@@ -263,10 +263,10 @@ class Probes:
                 self._emit(Note(time=time.time(), severity="warning", text=f"no {what}: {why}"))
 
     def between_steps(self, step: int, *, trouble_step: int, unexplained_step: int) -> None:
-        """Deliver what has arrived, and measure more after trouble.
+        """Deliver the numbers that have arrived; after trouble check the buffers and start a trace.
 
-        ``trouble_step`` is the newest step with a non-finite value, ``unexplained_step`` the newest whose
-        trouble is not the scaler's usual search for its scale; 0 if there is none.
+        ``trouble_step`` is the newest step with a NaN or Inf, ``unexplained_step`` the newest whose NaN or
+        Inf is not just the scaler's search for its scale; 0 if there is none.
         """
         self._readback.drain()
         if not self._enabled:
@@ -304,7 +304,7 @@ class Probes:
                     raise RuntimeError("another rank could not measure it")
             else:
                 self._emit(
-                    self._window.window(
+                    self._window.record(
                         counts,
                         time=time.time(),
                         step=step,
@@ -326,35 +326,32 @@ class Probes:
     def _since_last_window(
         self, step: int, precision: Precision, scale: float
     ) -> tuple[int | None, float | None]:
-        """Steps and seconds since the previous window; remembers this one."""
+        """Steps and seconds from the previous window to this one, which is remembered; None for the first."""
         before, now = self._newest_window, time.perf_counter()
-        self._newest_window = _Taken(step, now, precision.name, scale)
+        self._newest_window = _NewestWindow(step, now, precision.name, scale)
         self._window_is_old = False
         return (None, None) if before is None else (step - before.step, now - before.seconds)
 
-    def _trace(self) -> ModuleTrace:
-        return ModuleTrace(self._model, infinite_at_start=self._infinite_at_start)
-
-    def _send_trace(self, trace: ModuleTrace, traced: _TracedSteps, step: int, precision: Precision) -> None:
-        traced.steps_left -= 1
-        last = traced.steps_left == 0
+    def _send_trace(self, trace: ModuleTrace, series: _TraceSeries, step: int, precision: Precision) -> None:
+        series.steps_left -= 1
+        last = series.steps_left == 0
 
         def deliver(values: Sequence[float] | None, scale: float | None, _seconds: float | None) -> None:
-            found = None
+            record = None
             if values is not None:
-                found = trace.traced(
+                record = trace.record(
                     values,
                     time=time.time(),
                     step=step,
                     precision=precision.name,
                     loss_scale=scale,
-                    asked=bool(traced.answers),
+                    asked=bool(series.answers),
                 )
-            result = None if traced.over else traced.add(found, last=last)
+            result = None if series.over else series.add(record, last=last)
             if result is not None:
                 self._emit(result)
-            if traced.over:
-                traced.end("" if result is not None else "its results were lost")
+            if series.over:
+                series.end("" if result is not None else "its results were lost")
 
         self._push(trace.values(), precision.scale, deliver)
 
@@ -363,13 +360,13 @@ class Probes:
         row = self._buffers.measure()
 
         def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
-            found = None if values is None else self._buffers.found(values, time=time.time(), step=step)
-            if found is not None:
-                self._emit(found)
+            record = None if values is None else self._buffers.record(values, time=time.time(), step=step)
+            if record is not None:
+                self._emit(record)
 
         if row.numel():
             self._push(row, None, deliver)
-        self._buffers_cadence.measured(began)
+        self._buffers_cadence.charge_since(began)
 
     def _push(
         self,
@@ -396,11 +393,11 @@ def _answer(answers: list[Answer], trouble: str) -> None:
         answers.pop()(trouble)
 
 
-def _rank(found: ModulesTraced) -> tuple[bool, float]:
-    """Orders traces: something non-finite first, then by the largest finite value."""
-    return _is_conclusive(found), found.nearest[0].largest if found.nearest else 0.0
+def _rank(trace: ModulesTraced) -> tuple[bool, float]:
+    """Sorts traces: one with NaN or Inf is above all others, which compare by their largest value."""
+    return _is_conclusive(trace), trace.nearest[0].largest if trace.nearest else 0.0
 
 
-def _is_conclusive(found: ModulesTraced) -> bool:
-    """Whether another step's trace would tell no more."""
-    return found.first is not None or found.lost_count > 0
+def _is_conclusive(trace: ModulesTraced) -> bool:
+    """Whether it shows where NaN or Inf starts, so that no other step needs to be traced."""
+    return trace.first is not None or trace.lost_count > 0

@@ -1,8 +1,8 @@
 """Times the phases of a few steps, on the host's clock and with CUDA events.
 
-The host's clock tells how long it took to enqueue a phase, the events how long the device took. The device
-passes an event after all work enqueued before it, so the time between two events is the phase's work and any
-wait in between.
+The host's clock says how long it took to enqueue a phase, the events how long the device took. The device
+passes an event after all work that was enqueued before it: the time between two events is the phase's work,
+and any wait for the host in between.
 """
 
 import time
@@ -20,23 +20,24 @@ from amptui.records.findings import PhaseSeconds, StepTimed
 PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
 
 LONGEST_GAP_SECONDS = 0.2
-"""Steps are timed at least this often. The budget alone would allow fewer only if a mark waited for the
-interpreter's lock: marks themselves cost microseconds."""
+"""Steps are timed at least this often. Marks cost microseconds, but one may wait for the interpreter's lock:
+the budget alone would then put off the next timed step for long."""
 
 RECORD_SECONDS = 20e-6
-"""What a record costs another thread under the same lock: 15 us to encode it, a few more to fold and write it
+"""What a record costs other threads, which hold the same lock: 15 us to encode it, a few to fold and write it
 (measured on a 2-core server)."""
 
 STRAY_SECONDS = 1e-3
-"""Between ``drain`` and ``begin`` the loop only fetches the batch, whose seconds it knows. If more time than
-this passes besides, other code ran: its device work is not part of the step's input."""
+"""Between ``drain`` and ``begin`` the loop only fetches the batch, and knows how long that took. If more than
+this passes besides, other code ran, whose device work is not part of the step's input: the step is not
+timed."""
 
 _NewEvent = Callable[[], Any]
 """Makes a ``torch.cuda.Event``, or something like it in tests."""
 
 
 class StepTimer:
-    """Marks the ends of a step's phases; times one step at a time and reuses its events.
+    """Times the phases of one step at a time, as often as ``TIMELINE_BUDGET`` allows.
 
     Call ``drain`` last before the batch is fetched, ``begin`` when it is there, and ``mark`` when a phase
     ends; the step is reported after ``optimizer`` was marked. A phase that is marked several times, in a
@@ -83,12 +84,15 @@ class StepTimer:
         self._open = _Marks(step, precision, settling, data_seconds, began)
 
     def begin_attempt(self) -> None:
-        """The step's computation begins; a step in which it began before, and failed, is not reported."""
+        """The step's computation begins; if it began before, and failed, the step is not reported."""
         if self._open is not None and len(self._open.names) > 1:
             self._abandon()
 
     def mark(self, name: PhaseName | None) -> None:
-        """A phase ended; the host's seconds of ``input`` are the ``data_seconds`` of :meth:`begin`."""
+        """A phase ended; None leaves out what ran since the last mark: our own measurements.
+
+        The host's seconds of ``input`` are the ``data_seconds`` of :meth:`begin`.
+        """
         marks = self._open
         if marks is None:
             return
@@ -101,10 +105,6 @@ class StepTimer:
             self._open, self._closed = None, marks
         marks.resumed = self._clock()
         marks.own_seconds += marks.resumed - now
-
-    def leave_out(self) -> None:
-        """Exclude what ran since the last mark: our own measurements."""
-        self.mark(None)
 
     def drain(self) -> None:
         """Report a timed step if the device has finished it; arm the timer if the next step is due."""

@@ -1,4 +1,4 @@
-"""The X-ray: one batch in FP32 and in AMP from the same weights and random state; applies neither."""
+"""The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither."""
 
 import copy
 import time
@@ -16,14 +16,14 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from amptui.data.batches import count_samples
 from amptui.engine.failure import is_out_of_memory
-from amptui.engine.micro_batch import weights
+from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.precision import Precision, Tf32Flags
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
 from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.engine.snapshot import Snapshot
-from amptui.engine.trained import Trained
 from amptui.engine.validation import checked_loss
 from amptui.records.findings import FlopsCounted, XRayTaken
 
@@ -54,9 +54,9 @@ def take_xray(
     began = time.perf_counter()
     flops = FlopCounter(trained.model)
     with _returning_memory(), _restoring(trained) as snapshot:
-        found = _both_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
-    emit(flops.counted(step=step, precision=precision))
-    return replace(found, seconds=time.perf_counter() - began)
+        xray = _both_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
+    emit(flops.record(step=step, precision=precision))
+    return replace(xray, seconds=time.perf_counter() - began)
 
 
 def _both_passes(
@@ -72,7 +72,7 @@ def _both_passes(
     model = trained.model
     layers = layers_of(model)
     full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
-    random = snapshot.drawn or _has_recurrent_dropout(model)
+    random = snapshot.has_drawn or _has_recurrent_dropout(model)
     snapshot.restore()
     copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter, flops:
@@ -121,7 +121,7 @@ def _run_pass(
     everything = _modules(trained)
     precision.enter()
     losses, saved_bytes = [], 0
-    for batch, weigh in zip(batches, weights([count_samples(each) for each in batches]), strict=True):
+    for batch, weigh in zip(batches, loss_weights([count_samples(batch) for batch in batches]), strict=True):
         with _saved_tensors() as saved, precision.forward_context():
             loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
         owned = (*everything.parameters(), *everything.buffers(), *tensors_in(batch))
@@ -172,11 +172,11 @@ def _saved_tensors() -> Iterator[list[weakref.ref[Tensor]]]:
     saved: list[weakref.ref[Tensor]] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        kept = tensor.detach()  # the tensor itself would form a cycle with its node
-        saved.append(weakref.ref(kept))
-        return kept
+        alias = tensor.detach()  # the tensor itself would form a cycle with its node
+        saved.append(weakref.ref(alias))
+        return alias
 
-    with saved_tensors_hooks(pack, lambda kept: kept):
+    with saved_tensors_hooks(pack, lambda alias: alias):
         yield saved
 
 
@@ -239,8 +239,8 @@ def _returning_memory() -> Iterator[None]:
 
 def _modules(trained: Trained) -> nn.Module:
     """The model and the modules in the experiment's attributes: a teacher, a loss with weights."""
-    held = (value for value in vars(trained.experiment).values() if isinstance(value, nn.Module))
-    return nn.ModuleList([trained.model, *held])
+    modules = (value for value in vars(trained.experiment).values() if isinstance(value, nn.Module))
+    return nn.ModuleList([trained.model, *modules])
 
 
 # ----------------------------------------------------------------------------- kinds of models

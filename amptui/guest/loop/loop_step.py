@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.engine.learning_rates import LearningRates
-from amptui.engine.precision import ScalerTensors
-from amptui.engine.step_row import LOSS_ALONE, RowLayout, row_layout
+from amptui.engine.lr_schedule import LearningRates
 from amptui.guest.loop.pass_account import StepPasses
 
 
@@ -59,26 +57,3 @@ class LoopStep:
             self.logged_loss = loss
         if values:
             self.parts = {**(self.parts or {}), **values}
-
-    def row(self, scaler: ScalerTensors | None) -> tuple[RowLayout, list[Tensor]]:
-        """The values to send to the host, and the layout that reads them there.
-
-        The loss is what the loop logged, else the sum of what it backpropagated; none if that is not known.
-        """
-        loss, lrs = self.logged_loss, self.lrs.on_device
-        if loss is None and not self.passes.absence:
-            loss = self.passes.loss
-        if loss is not None and not lrs and scaler is None and self.parts is None and self.norms is None:
-            return LOSS_ALONE, [loss]  # the usual case
-        values: list[Tensor] = [] if loss is None else [loss]
-        names: tuple[str, ...] = ()
-        if self.parts:
-            names = tuple(self.parts)
-            values += self.parts.values()
-        if lrs:
-            values += lrs
-        if scaler is not None:
-            values += scaler
-        if self.norms is not None:
-            values.append(self.norms)
-        return row_layout(names, len(lrs), scaler is not None, loss=loss is not None), values

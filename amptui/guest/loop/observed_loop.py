@@ -18,12 +18,12 @@ from torch.optim import Optimizer
 from amptui.base.fork import in_forks
 from amptui.base.script_signals import suppressed
 from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.learning_rates import LearningRateReader
+from amptui.engine.lr_schedule import LearningRateReader
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.engine.probes.gradient_norms import GradientNorms
+from amptui.engine.probes.gradients import is_sharded
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
-from amptui.engine.sharding import is_sharded
 from amptui.engine.warm_up import WarmUp
 from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.dropped_batches import DroppedBatches

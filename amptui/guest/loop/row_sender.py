@@ -9,7 +9,7 @@ from torch import Tensor
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepReporter
-from amptui.engine.step_columns import StepFacts, StepKind
+from amptui.engine.step_rows import StepFacts, StepKind, row_of
 from amptui.guest.loop.loop_step import LoopStep
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ class RowSender:
     ) -> None:
         """Send a step that ``ended`` at that time of ``perf_counter``."""
         lrs, asked, passes = loop_step.lrs, loop_step.asked, loop_step.passes
-        layout, values = loop_step.row(scaler)
+        loss = loop_step.logged_loss
+        if loss is None and not passes.absence:
+            loss = passes.loss  # the sum of what the loop backpropagated
+        layout, values = row_of(loss, loop_step.parts, lrs.on_device, scaler, None, loop_step.norms)
         samples = loop_step.trained_samples if passes.count else loop_step.samples
         is_single = passes.count == 1 and passes.closures == 1 and not passes.absence  # the usual case
         is_plain = is_single or loop_step.logged_loss is not None

@@ -11,12 +11,11 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain, is_device_lost
 from amptui.engine.precision import Precision
 from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.prepared import Trained
 from amptui.engine.probes.flop_counter import FlopCounter, is_anything_compiled
-from amptui.engine.probes.flop_schedule import StepInputs
-from amptui.engine.probes.operators import tensors_in
+from amptui.engine.probes.flop_schedule import StepInputs, shapes_in
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.snapshot import Snapshot
-from amptui.engine.trained import Trained
 from amptui.records.run import Severity
 
 ComputeLoss = Callable[[], Tensor]
@@ -74,7 +73,7 @@ class CountedSteps:
             self.wants_shapes = False
             return
         try:
-            self._shapes.append(tuple(tuple(each.shape) for each in tensors_in(batch)))
+            self._shapes.append(shapes_in(batch))
         except Exception as error:  # a class of the script's own may raise anything
             if is_from_signal_handler(error):
                 raise
@@ -121,7 +120,7 @@ class CountedSteps:
         if inputs is None or inputs is not self.inputs:
             return  # the watching has ended before the passes
         with self._probes.suppress_errors(_WHAT):
-            self._probes.flops.add(counter.counted(step=step, precision=precision.name), inputs)
+            self._probes.flops.add(counter.record(step=step, precision=precision.name), inputs)
 
     def attempt(self, make: Make, precision: Precision) -> None:
         """Call ``make``; if its passes fail while they are counted, again without."""

@@ -27,7 +27,7 @@ class _Script(Experiment):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnLoop:
-    """What a script trains, as :class:`amptui.engine.trained.Trained` describes it."""
+    """What a script trains, as :class:`amptui.engine.prepared.Trained` describes it."""
 
     device: torch.device
     trained: NamedOptimizer

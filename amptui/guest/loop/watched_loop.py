@@ -334,9 +334,6 @@ class WatchedLoop(ObservedLoop):
         if self._amp.precision is not self._switch.precision:
             self._amp.follow(self._switch.precision)
 
-    def _take_reported(self, record: Record) -> None:
-        self._boundary.report(record)
-
     def _check_precision(self, computed: str) -> None:
         """Say once in each stretch that its steps were ``computed`` in another precision than chosen."""
         chosen = self._switch.precision.name

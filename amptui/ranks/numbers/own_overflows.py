@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.budget import SEARCH_STEPS, STEPS_AFTER_TROUBLE
+from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
 from amptui.engine.probes.gradients import norm_of_each, together
 from amptui.ranks.numbers.trouble_states import (
     FINITE,

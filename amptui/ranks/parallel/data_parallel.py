@@ -15,8 +15,7 @@ from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.engine.checkpoint.shards import Keys, Part, whole_room
 from amptui.engine.failure import explain, is_device_lost
-from amptui.engine.micro_batch import MicroBatch, weights
-from amptui.engine.optimizer_step import OptimizerStep
+from amptui.engine.optimizer_step import MicroBatch, OptimizerStep, loss_weights
 from amptui.engine.precision_switch import TrialFailedError
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.ranks.agreement.board import collectives_made
@@ -102,19 +101,19 @@ class DataParallel:
         self.compute_timer = self._module.timer = ComputeTimer(parameters, self._device)
         self.own_overflows = OwnOverflows(parameters, self._device)
 
-    def micro_batches(self, drawn: Sequence[Batch]) -> list[MicroBatch]:
-        """An optimizer step of this rank's ``drawn`` batches, with the samples of all ranks.
+    def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
+        """An optimizer step of this rank's ``step_batches``, with the samples of all ranks.
 
         Only the last backward pass communicates: it averages what all of them have accumulated.
         """
-        samples, last = [count_samples(batch) for batch in drawn], len(drawn) - 1
+        samples, last = [count_samples(batch) for batch in step_batches], len(step_batches) - 1
         return [
             MicroBatch(
                 partial(self._compute_loss, batch, weigh, first=number == 0, last=number == last),
                 samples[number] * self.world.size,
                 batch,
             )
-            for number, (batch, weigh) in enumerate(zip(drawn, weights(samples), strict=True))
+            for number, (batch, weigh) in enumerate(zip(step_batches, loss_weights(samples), strict=True))
         ]
 
     def _compute_loss(
@@ -223,7 +222,7 @@ class _Loss(nn.Module):
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.mean = nn.Parameter(torch.zeros((), device=device))
         """Its gradient is the loss: averaged with all others, at no cost of its own."""
-        self.weigh: Callable[[Tensor], Tensor] = weights([1])[0]
+        self.weigh: Callable[[Tensor], Tensor] = loss_weights([1])[0]
         """What the next loss counts for among a step's micro-batches."""
         self.begins_step = True
         """Whether the next forward pass is the first of its step."""

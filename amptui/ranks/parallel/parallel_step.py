@@ -9,7 +9,7 @@ from torch import Tensor
 from amptui.engine.optimizer_step import OptimizerStep
 from amptui.engine.precision import Precision
 from amptui.engine.prepared import Prepared
-from amptui.engine.step_row import StepTensors
+from amptui.engine.step_rows import StepTensors
 
 
 class ParallelStep(OptimizerStep):

@@ -18,7 +18,7 @@ from amptui.data.batches import Batch
 from amptui.engine.checkpoint.host_copy import NotPlainError
 from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
 from amptui.engine.description import NO_XRAY
-from amptui.engine.micro_batch import weights
+from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.probes.gradients import GradientProbe, local_part
 from amptui.ranks.group import RankGroup
 from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, is_trainable
@@ -131,7 +131,7 @@ class _MeanLoss(nn.Module):
     def __init__(self, ranks: int, device: torch.device) -> None:
         super().__init__()
         self.mean = nn.Parameter(torch.zeros(ranks, device=device))
-        self.weigh: Callable[[Tensor], Tensor] = weights([1])[0]
+        self.weigh: Callable[[Tensor], Tensor] = loss_weights([1])[0]
         """What the next loss counts for among a step's micro-batches."""
 
     def forward(self, loss: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from amptui.base.errors import AmptuiError, DataError, DeviceError, DeviceLostEr
 from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line
 from amptui.engine.ab_test import MAX_ROUNDS
-from amptui.engine.torch_failure import torch_failed
+from amptui.engine.worker import torch_failed
 from amptui.process.measured_training import free_memory, leave_at_once, measure_training
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals

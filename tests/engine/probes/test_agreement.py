@@ -35,8 +35,8 @@ def compared(full: list[Tensor | None], half: list[Tensor | None], loss_scale: f
         {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None}
         for gradients in (full, half)
     ]
-    (found,) = agree(layers, *dicts, loss_scale=loss_scale, output_dtypes={"": "float16"})
-    return found
+    (result,) = agree(layers, *dicts, loss_scale=loss_scale, output_dtypes={"": "float16"})
+    return result
 
 
 def agree(
@@ -55,29 +55,29 @@ def agree(
 @given(vectors, st.integers(0, 16))
 def test_numbers_match_their_definitions(pair: tuple[list[float], list[float]], exponent: int) -> None:
     full, half = (torch.tensor(values) for values in pair)
-    found = compared([full], [half * 2.0**exponent], 2.0**exponent)
+    result = compared([full], [half * 2.0**exponent], 2.0**exponent)
     f, h = full.double(), half.double()
     if not f.any():
-        assert (found.cosine, found.relative_error, found.lost) == (None, None, None)
+        assert (result.cosine, result.relative_error, result.lost) == (None, None, None)
         return
-    assert found.relative_error == pytest.approx(((h - f).norm() / f.norm()).item(), rel=1e-9)
-    assert found.norm == pytest.approx(f.norm().item(), rel=1e-9)
+    assert result.relative_error == pytest.approx(((h - f).norm() / f.norm()).item(), rel=1e-9)
+    assert result.norm == pytest.approx(f.norm().item(), rel=1e-9)
     small = f[(half * 2.0**exponent).abs() < 2.0**-14]
-    assert found.underflowing == pytest.approx((small.norm() / f.norm()).item(), rel=1e-9)
-    assert found.lost == ((f != 0) & (h == 0)).sum().item() / (f != 0).sum().item()
+    assert result.underflowing == pytest.approx((small.norm() / f.norm()).item(), rel=1e-9)
+    assert result.lost == ((f != 0) & (h == 0)).sum().item() / (f != 0).sum().item()
     if h.any():
-        assert found.cosine == pytest.approx((f @ h / (f.norm() * h.norm())).item(), abs=1e-9)
-        assert -1 <= (found.cosine or 0) <= 1
+        assert result.cosine == pytest.approx((f @ h / (f.norm() * h.norm())).item(), abs=1e-9)
+        assert -1 <= (result.cosine or 0) <= 1
     else:
-        assert (found.cosine, found.relative_error, found.lost) == (0, 1, 1)
+        assert (result.cosine, result.relative_error, result.lost) == (0, 1, 1)
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=9))
 def test_equal_gradients_agree_exactly(values: list[float]) -> None:
     gradient = torch.tensor(values)
-    found = compared([gradient], [gradient.clone()])
+    result = compared([gradient], [gradient.clone()])
     expected = (1.0, 0.0, 0.0) if gradient.any() else (None, None, None)
-    assert (found.cosine, found.relative_error, found.lost) == expected
+    assert (result.cosine, result.relative_error, result.lost) == expected
 
 
 def test_only_in_float16_do_gradients_underflow() -> None:
@@ -85,55 +85,58 @@ def test_only_in_float16_do_gradients_underflow() -> None:
     model = Weights(3)
     layers, (parameter,) = layers_of(model), model.parameters()
     full, half = torch.tensor([3.0, 4.0, 12.0]), torch.tensor([0.0, 2.0**-15, 12.0])
-    (found,) = agree(layers, {parameter: full}, {parameter: half})
-    assert found.norm == 13
-    assert found.underflowing == pytest.approx(5 / 13)
-    (found,) = agree(layers, {parameter: full}, {parameter: half}, in_float16=False)
-    assert found.underflowing is None
+    (result,) = agree(layers, {parameter: full}, {parameter: half})
+    assert result.norm == 13
+    assert result.underflowing == pytest.approx(5 / 13)
+    (result,) = agree(layers, {parameter: full}, {parameter: half}, in_float16=False)
+    assert result.underflowing is None
 
 
 def test_all_gradients_of_a_layer_count_together() -> None:
     full: list[Tensor | None] = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
     half: list[Tensor | None] = [torch.tensor([3.0, 0.0]), torch.tensor([0.0])]
-    found = compared(full, half)
-    assert (found.name, found.kind, found.elements, found.output_dtype) == ("", "Weights", 3, "float16")
-    assert found.cosine == pytest.approx(0.6)
-    assert found.relative_error == pytest.approx(0.8)
-    assert found.lost == 0.5
+    result = compared(full, half)
+    assert (result.name, result.kind, result.elements, result.output_dtype) == ("", "Weights", 3, "float16")
+    assert result.cosine == pytest.approx(0.6)
+    assert result.relative_error == pytest.approx(0.8)
+    assert result.lost == 0.5
 
 
 def test_sums_over_millions_of_elements_stay_exact() -> None:
     half = torch.ones(3_000_000)
     half[::2] += 2**-20
-    found = compared([torch.ones(3_000_000)], [half])
-    assert found.relative_error == pytest.approx(2**-20.5, rel=1e-9)
-    assert found.cosine is not None
-    assert 1 - found.cosine == pytest.approx(2**-43, rel=0.01)
+    result = compared([torch.ones(3_000_000)], [half])
+    assert result.relative_error == pytest.approx(2**-20.5, rel=1e-9)
+    assert result.cosine is not None
+    assert 1 - result.cosine == pytest.approx(2**-43, rel=0.01)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nonfinite_gradients_have_no_cosine_but_a_lost_fraction(bad: float) -> None:
     good, broken = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, bad, 3.0])
-    found = compared([good], [broken])
-    assert math.isnan(found.cosine or 0)
-    assert math.isnan(found.relative_error or 0)
-    assert found.lost == pytest.approx(1 / 3)
+    result = compared([good], [broken])
+    assert math.isnan(result.cosine or 0)
+    assert math.isnan(result.relative_error or 0)
+    assert result.lost == pytest.approx(1 / 3)
     assert math.isnan(compared([broken], [good]).cosine or 0)
 
 
 def test_a_gradient_missing_in_one_pass_counts_as_zero() -> None:
     gradient = torch.tensor([1.0, 2.0])
-    found = compared([gradient], [None])
-    assert (found.cosine, found.relative_error, found.lost) == (0, 1, 1)
-    assert found.elements == 2
-    found = compared([None], [gradient])
-    assert (found.cosine, found.relative_error, found.lost) == (None, None, None)
+    result = compared([gradient], [None])
+    assert (result.cosine, result.relative_error, result.lost) == (0, 1, 1)
+    assert result.elements == 2
+    result = compared([None], [gradient])
+    assert (result.cosine, result.relative_error, result.lost) == (None, None, None)
 
 
 def test_without_any_gradient_there_is_nothing_to_compare() -> None:
     layers = layers_of(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
-    found = agree(layers, {}, {})
-    assert [(layer.name, layer.cosine, layer.elements) for layer in found] == [("0", None, 0), ("1", None, 0)]
+    result = agree(layers, {}, {})
+    assert [(layer.name, layer.cosine, layer.elements) for layer in result] == [
+        ("0", None, 0),
+        ("1", None, 0),
+    ]
 
 
 def sparse(rows: list[int], values: list[list[float]]) -> Tensor:
@@ -148,17 +151,17 @@ def test_sparse_gradients_are_compared_element_by_element(rows: list[int] | None
     model = nn.Embedding(5, 2, sparse=True)
     full = sparse([1, 3, 3], [[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]])
     half = None if rows is None else sparse(rows, [[3.0, 5.0], [1.0, 0.0]][: len(rows)])
-    (found,) = agree(layers_of(model), {model.weight: full}, {} if half is None else {model.weight: half})
+    (result,) = agree(layers_of(model), {model.weight: full}, {} if half is None else {model.weight: half})
     expected = compared([full.to_dense().flatten()], [None if half is None else half.to_dense().flatten()])
-    assert found.elements == 10
-    assert (found.cosine, found.relative_error) == (expected.cosine, expected.relative_error)
-    assert found.lost == expected.lost
+    assert result.elements == 10
+    assert (result.cosine, result.relative_error) == (expected.cosine, expected.relative_error)
+    assert result.lost == expected.lost
 
 
 def test_complex_gradients_are_compared_by_their_parts() -> None:
-    found = compared([torch.tensor([3 + 4j])], [torch.tensor([3 + 0j])])
-    assert found.relative_error == pytest.approx(0.8)
-    assert found.lost == 0.5
+    result = compared([torch.tensor([3 + 4j])], [torch.tensor([3 + 0j])])
+    assert result.relative_error == pytest.approx(0.8)
+    assert result.lost == 0.5
 
 
 def test_layers_own_trainable_parameters_each_once() -> None:
@@ -172,5 +175,5 @@ def test_layers_own_trainable_parameters_each_once() -> None:
             self.head = nn.Linear(2, 4)
             self.head.weight = self.words.weight
 
-    found = {layer.name: (layer.kind, len(layer.parameters)) for layer in layers_of(Tied())}
-    assert found == {"": ("Tied", 1), "words": ("Embedding", 1), "head": ("Linear", 1)}
+    result = {layer.name: (layer.kind, len(layer.parameters)) for layer in layers_of(Tied())}
+    assert result == {"": ("Tied", 1), "words": ("Embedding", 1), "head": ("Linear", 1)}

@@ -30,7 +30,7 @@ def test_measuring_stays_within_the_budget(
         if cadence.due():
             start = clock.now
             clock.now += cost_seconds
-            cadence.measured(start)
+            cadence.charge_since(start)
             spent += cost_seconds
     # The first ones are not paid for beforehand.
     assert spent - free * cost_seconds <= budget * (clock.now - began) + 1e-9
@@ -53,7 +53,7 @@ def test_what_cannot_wait_is_lent_and_paid_back(
         if cadence.may_borrow:
             start = clock.now
             clock.now += cost_seconds
-            cadence.measured(start)
+            cadence.charge_since(start)
             spent += cost_seconds
     assert spent >= 2 * cost_seconds
     assert spent - 2 * cost_seconds <= budget * (clock.now - began) + 1e-9
@@ -76,7 +76,7 @@ def test_a_cheap_measurement_is_taken_at_every_step() -> None:
         assert cadence.due()
         start = clock.now
         clock.now += 0.001
-        cadence.measured(start)
+        cadence.charge_since(start)
 
 
 def test_one_slow_measurement_does_not_delay_the_next_ones() -> None:
@@ -87,7 +87,7 @@ def test_one_slow_measurement_does_not_delay_the_next_ones() -> None:
         assert cadence.due()
         start = clock.now
         clock.now += cost_seconds
-        cadence.measured(start)
+        cadence.charge_since(start)
 
 
 @given(
@@ -112,7 +112,7 @@ def test_expensive_measurements_stay_within_the_budget_too(
             if charged:
                 cadence.charge(cost)
             else:
-                cadence.measured(start)
+                cadence.charge_since(start)
             paid.append(cost)
     # All but the first and the newest, which nothing could foresee, were earned before.
     assert sum(paid[1:-1]) <= budget * (clock.now - began) + max(costs_seconds[:2]) + 1e-9
@@ -121,13 +121,13 @@ def test_expensive_measurements_stay_within_the_budget_too(
 def test_credit_does_not_accumulate_over_a_pause() -> None:
     clock = Clock()
     cadence = Cadence(0.01, free=1, clock=clock)
-    cadence.measured(clock.now)
+    cadence.charge_since(clock.now)
     for cost in (0.5, 0.5):
         clock.now += 10_000.0
         assert cadence.due()
         began = clock.now
         clock.now += cost
-        cadence.measured(began)
+        cadence.charge_since(began)
         assert not cadence.due()
 
 

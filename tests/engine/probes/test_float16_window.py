@@ -39,7 +39,7 @@ def model_with_gradients(gradients: Sequence[Tensor | None]) -> nn.Module:
 
 def window_of_model(model: nn.Module, factor: float = 1.0) -> Float16Window:
     probe = Float16WindowProbe(GradientProbe(model))
-    return probe.window(
+    return probe.record(
         probe.measure(factor).tolist(),
         time=1.0,
         step=2,
@@ -58,9 +58,16 @@ def window_of(*gradients: Tensor | None, factor: float = 1.0) -> Float16Window:
 Counts = tuple[int, int, int, int, int, int]
 
 
-def counts_of(found: Float16Window) -> Counts:
+def counts_of(window: Float16Window) -> Counts:
     """Elements, zeros, flushed, subnormal, overflowing, nonfinite."""
-    return found.elements, found.zeros, found.flushed, found.subnormal, found.overflowing, found.nonfinite
+    return (
+        window.elements,
+        window.zeros,
+        window.flushed,
+        window.subnormal,
+        window.overflowing,
+        window.nonfinite,
+    )
 
 
 def counts_by_half(gradient: Tensor, factor: float) -> Counts:
@@ -80,12 +87,12 @@ def counts_by_half(gradient: Tensor, factor: float) -> Counts:
 
 def exponents_of(gradient: Tensor, factor: float) -> Counter[int]:
     """How many finite elements that are not zero have each exponent, -60 and 40 for all beyond."""
-    found: Counter[int] = Counter()
+    window: Counter[int] = Counter()
     for before, value in zip(gradient.tolist(), (gradient * factor).abs().tolist(), strict=True):
         if before and math.isfinite(before):
             exponent = math.frexp(value)[1] - 1 if value else -60
-            found[max(-60, min(40, exponent)) if math.isfinite(value) else 40] += 1
-    return found
+            window[max(-60, min(40, exponent)) if math.isfinite(value) else 40] += 1
+    return window
 
 
 def neighbours(value: float) -> tuple[float, ...]:
@@ -154,12 +161,12 @@ def test_exponents_of_scaled_elements_are_counted_and_clamped(
     as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
 ) -> None:
     gradient = as_gradient(numbers)
-    found = window_of(gradient, factor=factor)
-    counted = {found.first_exponent + i: count for i, count in enumerate(found.counts) if count}
+    window = window_of(gradient, factor=factor)
+    counted = {window.first_exponent + i: count for i, count in enumerate(window.counts) if count}
     assert counted == exponents_of(gradient, factor)
-    assert sum(found.counts) == found.elements - found.zeros - found.nonfinite
-    assert found.first_exponent <= -30
-    assert found.first_exponent + len(found.counts) - 1 >= 17
+    assert sum(window.counts) == window.elements - window.zeros - window.nonfinite
+    assert window.first_exponent <= -30
+    assert window.first_exponent + len(window.counts) - 1 >= 17
 
 
 def squares_by_numpy(numbers: Sequence[float], factor: float) -> tuple[float, float, float]:
@@ -173,8 +180,8 @@ def squares_by_numpy(numbers: Sequence[float], factor: float) -> tuple[float, fl
     return squares[flushed].sum(), squares[subnormal].sum(), squares.sum()
 
 
-def squares_of(found: Float16Window | ParameterWindow) -> tuple[float | None, float | None, float | None]:
-    return found.flushed_squares, found.subnormal_squares, found.squares
+def squares_of(window: Float16Window | ParameterWindow) -> tuple[float | None, float | None, float | None]:
+    return window.flushed_squares, window.subnormal_squares, window.squares
 
 
 moderate = st.one_of(
@@ -190,13 +197,13 @@ def test_squares_are_those_of_what_numpy_s_float16_flushes_and_holds_as_subnorma
     as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
 ) -> None:
     gradient = as_gradient(numbers)
-    found = window_of(gradient, torch.ones(1), factor=factor)
+    window = window_of(gradient, torch.ones(1), factor=factor)
     flushed, subnormal, squares = squares_by_numpy(gradient.tolist(), factor)
     one = squares_by_numpy([1.0], factor)[2]
     # A sum of n squares in float32 may be off by n roundings of 2^-24.
     bound = (gradient.numel() + 8) * 2.0**-23
-    assert squares_of(found) == pytest.approx((flushed, subnormal, squares + one), rel=bound, abs=1e-30)
-    for parameter in found.worst:
+    assert squares_of(window) == pytest.approx((flushed, subnormal, squares + one), rel=bound, abs=1e-30)
+    for parameter in window.worst:
         assert squares_of(parameter) == pytest.approx((flushed, subnormal, squares), rel=bound, abs=1e-30)
 
 
@@ -204,8 +211,8 @@ def test_squares_are_those_of_what_numpy_s_float16_flushes_and_holds_as_subnorma
 def test_the_norms_of_a_gpu_are_those_of_each_segment(segments: list[list[float]]) -> None:
     together = [number for segment in segments for number in segment]
     bits = torch.tensor(together).abs().view(torch.int32)
-    found = norms_of_each(bits, [len(segment) for segment in segments]).square().view(-1, 3).tolist()
-    for row, segment in zip(found, segments, strict=True):
+    window = norms_of_each(bits, [len(segment) for segment in segments]).square().view(-1, 3).tolist()
+    for row, segment in zip(window, segments, strict=True):
         assert row == pytest.approx(squares_by_numpy(segment, 1.0), rel=1e-5, abs=1e-30)
 
 
@@ -213,26 +220,26 @@ def test_the_norms_of_a_gpu_are_those_of_each_segment(segments: list[list[float]
 def test_beside_nan_and_inf_there_is_no_norm(size: int) -> None:
     gradient, other = torch.full((size,), 2.0**-20), torch.full((size,), 2.0**-20)
     gradient[0] = math.nan
-    found = window_of(gradient, other)
-    assert squares_of(found) == (None, None, None)
-    assert {squares_of(parameter) for parameter in found.worst} == {
+    window = window_of(gradient, other)
+    assert squares_of(window) == (None, None, None)
+    assert {squares_of(parameter) for parameter in window.worst} == {
         (None, None, None),
         (0.0, size * 2.0**-40, size * 2.0**-40),
     }
 
 
 def test_empty_bins_outside_float16_s_range_are_left_out() -> None:
-    found = window_of(torch.tensor([1.0, 2.0]))
-    assert (found.first_exponent, len(found.counts)) == (-30, 48)
-    found = window_of(torch.tensor([2.0**-45, 2.0**25]))
-    assert (found.first_exponent, len(found.counts)) == (-45, 71)
-    assert (found.counts[0], found.counts[-1]) == (1, 1)
+    window = window_of(torch.tensor([1.0, 2.0]))
+    assert (window.first_exponent, len(window.counts)) == (-30, 48)
+    window = window_of(torch.tensor([2.0**-45, 2.0**25]))
+    assert (window.first_exponent, len(window.counts)) == (-45, 71)
+    assert (window.counts[0], window.counts[-1]) == (1, 1)
 
 
 def test_the_record_has_the_given_fields() -> None:
-    found = window_of(torch.ones(1))
-    assert (found.time, found.step, found.precision, found.loss_scale) == (1.0, 2, "fp16", 65536.0)
-    assert (found.hypothetical, found.seconds, found.steps_since) == (True, 0.25, None)
+    window = window_of(torch.ones(1))
+    assert (window.time, window.step, window.precision, window.loss_scale) == (1.0, 2, "fp16", 65536.0)
+    assert (window.hypothetical, window.seconds, window.steps_since) == (True, 0.25, None)
 
 
 @given(
@@ -240,9 +247,9 @@ def test_the_record_has_the_given_fields() -> None:
 )
 def test_parameters_are_counted_separately_in_any_group(sizes: list[int]) -> None:
     gradients = [torch.full((size,), 2.0**-30) for size in sizes]
-    found = window_of(*gradients)
-    assert (found.elements, found.flushed) == (sum(sizes), sum(sizes))
-    assert [(p.name, p.elements, p.flushed) for p in found.worst] == [
+    window = window_of(*gradients)
+    assert (window.elements, window.flushed) == (sum(sizes), sum(sizes))
+    assert [(p.name, p.elements, p.flushed) for p in window.worst] == [
         (f"p{i}", size, size) for i, size in enumerate(sizes)
     ]
 
@@ -265,7 +272,7 @@ def test_more_elements_than_float32_counts_are_counted_exactly() -> None:
 
 def test_the_worst_overflow_or_lose_the_largest_share_of_their_norm() -> None:
     lost, coarse, fine = 2.0**-30, 2.0**-20, 1.0
-    found = window_of(
+    window = window_of(
         torch.tensor([fine, fine]),
         torch.tensor([coarse, fine]),
         torch.tensor([coarse, coarse]),
@@ -273,8 +280,8 @@ def test_the_worst_overflow_or_lose_the_largest_share_of_their_norm() -> None:
         torch.tensor([1e6, lost, fine, fine]),
         torch.tensor([0.0, lost, coarse, fine]),
     )
-    assert [p.name for p in found.worst] == ["p4", "p2", "p3", "p5", "p1"]
-    worst = found.worst[0]
+    assert [p.name for p in window.worst] == ["p4", "p2", "p3", "p5", "p1"]
+    worst = window.worst[0]
     assert (worst.elements, worst.zeros, worst.flushed, worst.subnormal, worst.overflowing) == (4, 0, 1, 0, 1)
 
 
@@ -286,9 +293,9 @@ def test_only_a_few_parameters_are_named() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_gradients_of_any_precision_are_counted_as_float32(dtype: torch.dtype, size: int) -> None:
     gradient = (torch.logspace(-12, 6, size)).to(dtype)
-    found = window_of(gradient, torch.ones(2), factor=2.0)
+    window = window_of(gradient, torch.ones(2), factor=2.0)
     together = torch.cat([gradient.float(), torch.ones(2)])
-    assert counts_of(found) == counts_by_half(together, 2.0)
+    assert counts_of(window) == counts_by_half(together, 2.0)
 
 
 @lengths
@@ -299,36 +306,36 @@ def test_parameters_without_a_gradient_have_no_elements_and_shift_no_name(
     model = model_with_gradients([fine, lost, fine.clone(), lost.clone()])
     for name in ("p0", "p2"):
         model.get_parameter(name).grad = None
-    found = window_of_model(model)
-    assert counts_of(found) == (2 * len(lost), 0, 2 * len(lost), 0, 0, 0)
-    assert [p.name for p in found.worst] == ["p1", "p3"]
+    window = window_of_model(model)
+    assert counts_of(window) == (2 * len(lost), 0, 2 * len(lost), 0, 0, 0)
+    assert [p.name for p in window.worst] == ["p1", "p3"]
 
 
 @pytest.mark.parametrize("model", [nn.Linear(200, 200), nn.ReLU()], ids=["none yet", "no parameters"])
 def test_no_gradient_at_all_is_an_empty_window(model: nn.Module) -> None:
-    found = window_of_model(model)
-    assert counts_of(found) == (0, 0, 0, 0, 0, 0)
-    assert (found.worst, sum(found.counts)) == ((), 0)
+    window = window_of_model(model)
+    assert counts_of(window) == (0, 0, 0, 0, 0, 0)
+    assert (window.worst, sum(window.counts)) == ((), 0)
 
 
 @pytest.mark.parametrize("width", [2, 1024])
 def test_stored_elements_of_a_sparse_gradient_are_counted(width: int) -> None:
     model = nn.Embedding(10, width, sparse=True)
     model(torch.tensor([1, 1, 3])).sum().backward()
-    found = window_of_model(model, 2.0**-26)
+    window = window_of_model(model, 2.0**-26)
     # Row 1 was looked up twice: its 2s are 2^-25 now, row 3's 1s 2^-26.
-    assert (found.elements, found.flushed) == (2 * width, 2 * width)
+    assert (window.elements, window.flushed) == (2 * width, 2 * width)
     assert window_of_model(model, 2.0**-25).flushed == width
 
 
 def test_scalars_empty_complex_and_transposed_gradients_are_counted() -> None:
-    found = window_of(
+    window = window_of(
         torch.tensor(1e6),
         torch.empty(0),
         torch.tensor([2.0**-30 + 0j]).conj(),
         torch.ones(300, 200)[:, ::3].t(),
     )
-    assert counts_of(found) == (1 + 2 + 300 * 67, 1, 1, 0, 1, 0)
+    assert counts_of(window) == (1 + 2 + 300 * 67, 1, 1, 0, 1, 0)
 
 
 def test_measuring_does_not_change_the_gradients() -> None:
@@ -350,8 +357,8 @@ keys = st.integers(1, 6800).flatmap(
 def test_every_way_to_count_keys_counts_the_same(drawn: tuple[int, list[int]]) -> None:
     bins, numbers = drawn
     tensor = torch.tensor(numbers, dtype=torch.int32)
-    found = Counter(numbers)
-    expected = [float(found[number]) for number in range(bins)]
+    window = Counter(numbers)
+    expected = [float(window[number]) for number in range(bins)]
     for count in (count_keys, count_in_kernel, count_by_sorting):
         assert count(tensor, bins).tolist() == expected
 

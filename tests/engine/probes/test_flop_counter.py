@@ -18,7 +18,7 @@ from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, losses, prepare, switching, train
+from tests.tiny import Log, Tiny, Unautocastable, log_of, losses, prepare, train
 
 
 class Convolutional(Tiny):
@@ -86,13 +86,13 @@ def test_it_counts_what_torch_counts(kind: type[Tiny]) -> None:
 
     log, prepared = Log(), prepare(kind(), steps=1)
     train(prepared, log)
-    (found,) = log.of(FlopsCounted)
+    (counted,) = log.of(FlopsCounted)
     again = prepare(kind(), steps=1)
     inputs, targets = next(again.training.epoch(1))
     with FlopCounterMode(display=False) as counter:
         functional.cross_entropy(again.model.train()(inputs), targets).backward()
-    assert found.flops == counter.get_total_flops() > 0
-    assert (found.step, found.uncounted) == (1, ())
+    assert counted.flops == counter.get_total_flops() > 0
+    assert (counted.step, counted.uncounted) == (1, ())
 
 
 NO_TRITON = """
@@ -106,56 +106,43 @@ with FlopCounter(nn.Linear(1, 1)):
 
 
 def test_a_torch_without_triton_has_nothing_to_say_of_it() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_TRITON], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    process = subprocess.run([sys.executable, "-c", NO_TRITON], capture_output=True, text=True, check=True)
+    assert (process.stdout, process.stderr) == ("", "")
 
 
 def test_a_layer_by_hand() -> None:
-    log = Log()
-    train(prepare(Tiny(), steps=1), log)
-    (found,) = log.of(FlopsCounted)
+    log = log_of(prepare(Tiny(), steps=1))
+    (counted,) = log.of(FlopsCounted)
     # Forward 2 m n k each; backward once more for the weights, and for the inputs of the second layer.
     first, second = 2 * 8 * 16 * 16, 2 * 8 * 4 * 16
-    assert found.flops == 2 * first + 3 * second
-    assert found.flops_by_type == {"float32": found.flops}
+    assert counted.flops == 2 * first + 3 * second
+    assert counted.flops_by_type == {"float32": counted.flops}
     # 4 classes are no multiple of 8, but 8 would double the layer.
-    assert (found.unaligned_flops, found.unaligned) == (0, ())
+    assert (counted.unaligned_flops, counted.unaligned) == (0, ())
 
 
 def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step() -> None:
-    control = Control()
-    log = Log(switching(control, {20: "bf16", 40: "fp32", 60: "bf16"}))
-    train(prepare(Tiny(epochs=10)), log, control)
-    found = log.of(FlopsCounted)
-    assert [(each.precision, *each.flops_by_type) for each in found] == [
+    log = log_of(prepare(Tiny(epochs=10)), at={20: "bf16", 40: "fp32", 60: "bf16"})
+    counted = log.of(FlopsCounted)
+    assert [(entry.precision, *entry.flops_by_type) for entry in counted] == [
         ("fp32", "float32"),
         ("bf16", "bfloat16"),
     ]
-    assert found[0].flops == found[1].flops
+    assert counted[0].flops == counted[1].flops
     steps = {record.step: record for record in log.of(StepRecord)}
-    assert all(steps[each.step].settling and steps[each.step].precision == each.precision for each in found)
+    assert all(
+        steps[entry.step].settling and steps[entry.step].precision == entry.precision for entry in counted
+    )
 
 
 def test_without_probes_as_in_a_benchmark_it_is_counted_too() -> None:
-    log = Log()
-    train(prepare(Tiny(), steps=3, probes=False), log)
+    log = log_of(prepare(Tiny(), steps=3, probes=False))
     assert len(log.of(FlopsCounted)) == 1
 
 
-class Fails(Tiny):
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("not in autocast")
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss
-
-
 def test_a_first_step_that_fails_leaves_no_count_behind() -> None:
-    control = Control()
-    log = Log(switching(control, {5: "bf16"}))
-    train(prepare(Fails(), steps=12), log, control)
-    assert [each.precision for each in log.of(FlopsCounted)] == ["fp32"]
+    log = log_of(prepare(Unautocastable(), steps=12), at={5: "bf16"})
+    assert [entry.precision for entry in log.of(FlopsCounted)] == ["fp32"]
 
 
 # ------------------------------------------------------------------- what formulas do not reach
@@ -164,8 +151,8 @@ def test_a_first_step_that_fails_leaves_no_count_behind() -> None:
 def count(model: nn.Module, run: Callable[[], Any]) -> FlopsCounted:
     with FlopCounter(model) as counter:
         run().sum().backward()
-    found: FlopsCounted = counter.counted(step=1, precision="fp16")
-    return found
+    counted: FlopsCounted = counter.record(step=1, precision="fp16")
+    return counted
 
 
 def test_an_operator_of_ones_own_makes_it_a_lower_bound() -> None:
@@ -174,10 +161,10 @@ def test_an_operator_of_ones_own_makes_it_a_lower_bound() -> None:
         library.define("twice(Tensor values) -> Tensor")
         library.impl("twice", lambda values: values * 2, "CompositeExplicitAutograd")
         twice = torch.ops.amptui_tests.twice
-        found = count(model, lambda: twice(model(torch.rand(8, 8)).detach()) + model(torch.rand(8, 8)))
-    assert "twice" in found.uncounted
+        counted = count(model, lambda: twice(model(torch.rand(8, 8)).detach()) + model(torch.rand(8, 8)))
+    assert "twice" in counted.uncounted
     # Twice forward; backward once, for the weights.
-    assert found.flops == 3 * 2 * 8 * 8 * 8
+    assert counted.flops == 3 * 2 * 8 * 8 * 8
 
 
 def test_an_operator_without_a_formula_makes_it_a_lower_bound() -> None:
@@ -188,8 +175,8 @@ def test_an_operator_without_a_formula_makes_it_a_lower_bound() -> None:
 def test_the_layout_of_convolutions_in_half_precision_is_noted() -> None:
     model = nn.Conv2d(8, 8, 3).to(torch.bfloat16)
     images = torch.rand(2, 8, 9, 9, dtype=torch.bfloat16, requires_grad=True)
-    found = count(model, lambda: model(images))
-    assert found.nchw_flops == found.flops > 0
+    counted = count(model, lambda: model(images))
+    assert counted.nchw_flops == counted.flops > 0
     model = model.to(memory_format=torch.channels_last)
     assert count(model, lambda: model(images)).nchw_flops == 0
     full = nn.Conv2d(8, 8, 3)
@@ -224,10 +211,10 @@ def test_sizes_are_those_of_the_product_and_some_can_be_padded(
 ) -> None:
     rows, columns, inner = sizes
     model = nn.Sequential(nn.Linear(inner, columns, bias=False))
-    found = count(model, lambda: model(torch.rand(rows, inner, requires_grad=True)))
-    assert found.flops == 3 * 2 * rows * columns * inner
-    assert found.unaligned_flops == found.flops * bool(padded)
-    assert [(each.name, each.sizes, each.padded) for each in found.unaligned] == [
+    counted = count(model, lambda: model(torch.rand(rows, inner, requires_grad=True)))
+    assert counted.flops == 3 * 2 * rows * columns * inner
+    assert counted.unaligned_flops == counted.flops * bool(padded)
+    assert [(entry.name, entry.sizes, entry.padded) for entry in counted.unaligned] == [
         ("0", sizes, padded)
     ] * bool(padded)
 
@@ -257,8 +244,8 @@ def test_channels_can_be_padded_but_not_those_of_images_or_of_groups(
     layer: nn.Conv2d, sizes: tuple[int, int], padded: tuple[int, ...]
 ) -> None:
     model = nn.Sequential(layer)
-    found = count(model, lambda: model(torch.rand(1, sizes[0], 5, 5)))
-    assert [(each.name, each.sizes, each.padded) for each in found.unaligned] == [
+    counted = count(model, lambda: model(torch.rand(1, sizes[0], 5, 5)))
+    assert [(entry.name, entry.sizes, entry.padded) for entry in counted.unaligned] == [
         ("0", sizes, padded)
     ] * bool(padded)
 
@@ -310,9 +297,9 @@ def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
 
     log.watch = ask
     train(prepared, log, control)
-    (found,) = log.of(FlopsCounted)
+    (counted,) = log.of(FlopsCounted)
     plain = Log()
     train(prepare(Tiny(), steps=1), plain)
-    assert (found.precision, found.flops) == ("bf16", plain.of(FlopsCounted)[0].flops)
-    assert found.samples == 8
+    assert (counted.precision, counted.flops) == ("bf16", plain.of(FlopsCounted)[0].flops)
+    assert counted.samples == 8
     torch.compiler.reset()

@@ -21,8 +21,8 @@ from amptui.records.findings import FlopsCounted
 def counted(model: nn.Module, run: Callable[[], Tensor]) -> FlopsCounted:
     with FlopCounter(model) as counter:
         run().sum().backward()
-    found: FlopsCounted = counter.counted(step=1, precision="fp32")
-    return found
+    count: FlopsCounted = counter.record(step=1, precision="fp32")
+    return count
 
 
 # -------------------------------------------------------------------------------- whole models
@@ -65,9 +65,9 @@ MODELS = [
 def test_a_step_of_a_model_is_what_a_hand_count_gives(name: str) -> None:
     model = torchvision.models.get_model(name)
     images = torch.rand(2, 3, 64, 64)
-    found = counted(model, lambda: model(images))
-    assert found.flops == pytest.approx(by_hand(model, images), rel=0.01)
-    assert found.uncounted == ()
+    count = counted(model, lambda: model(images))
+    assert count.flops == pytest.approx(by_hand(model, images), rel=0.01)
+    assert count.uncounted == ()
 
 
 # ------------------------------------------------------------------------------- convolutions
@@ -112,13 +112,13 @@ def test_a_step_of_char_gpt_is_what_a_hand_count_gives() -> None:
     model = CharGpt(layers=2, heads=2, width=32, context=16, dropout=0.0).build_model()
     assert isinstance(model, nn.Module)
     vocabulary, batch, length, width = model.get_parameter("tok_emb.weight").shape[0], 3, 16, 32
-    found = counted(model, lambda: model(torch.randint(0, 90, (batch, length))))
+    count = counted(model, lambda: model(torch.randint(0, 90, (batch, length))))
     # Three passes of 12 w^2 weights a block, and of the output layer's.
     weights = 2 * 12 * width**2 + vocabulary * width
     # T x w by w x T, twice in attention's forward pass; five times backward, as it computes the scores again.
     attention = 2 * (2 + 5) * batch * length * length * width
-    assert found.flops == 3 * 2 * batch * length * weights + 2 * attention
-    assert found.uncounted == ()
+    assert count.flops == 3 * 2 * batch * length * weights + 2 * attention
+    assert count.uncounted == ()
 
 
 @pytest.mark.parametrize("key_heads", [4, 2])
@@ -126,15 +126,15 @@ def test_a_step_of_char_gpt_is_what_a_hand_count_gives() -> None:
 def test_attention_counts_its_products_masked_or_not(is_causal: bool, key_heads: int) -> None:
     query = torch.rand(2, 4, 5, 8, requires_grad=True)
     key, value = torch.rand(2, 2, key_heads, 7, 8, requires_grad=True)
-    found = counted(
+    count = counted(
         nn.Identity(),
         lambda: functional.scaled_dot_product_attention(
             query, key, value, is_causal=is_causal, enable_gqa=key_heads < 4
         ),
     )
     one = 2 * 2 * 4 * 5 * 7 * 8
-    assert found.flops == 7 * one  # the fused kernel computes the scores a second time
-    assert found.uncounted == ()
+    assert count.flops == 7 * one  # the fused kernel computes the scores a second time
+    assert count.uncounted == ()
 
 
 # ---------------------------------------------------------------------------------- recurrent
@@ -147,11 +147,11 @@ def test_a_recurrent_layer_uses_each_matrix_once_per_position(kind: Any, directi
     batch, length = 3, 5
     gates = {nn.LSTM: 4, nn.GRU: 3}[kind]
     weights = directions * gates * 8 * (4 + 8) + directions * gates * 8 * (directions * 8 + 8)
-    found = counted(model, lambda: model(torch.rand(batch, length, 4, requires_grad=True))[0])
+    count = counted(model, lambda: model(torch.rand(batch, length, 4, requires_grad=True))[0])
     # Of a GRU torch takes apart nobody needs the gradient of the first state; oneDNN computes an LSTM's.
     left_out = batch * directions * gates * 8 * 8 * 2 * 2 if kind is nn.GRU else 0
-    assert found.flops == 3 * 2 * batch * length * weights - left_out
-    assert found.uncounted == ()
+    assert count.flops == 3 * 2 * batch * length * weights - left_out
+    assert count.uncounted == ()
 
 
 def test_a_recurrent_layer_on_a_gpu_counts_as_on_a_cpu() -> None:
@@ -161,7 +161,7 @@ def test_a_recurrent_layer_on_a_gpu_counts_as_on_a_cpu() -> None:
     forward = formulas[aten._cudnn_rnn](inputs, weights, 4)
     with FlopCounter(model) as counter, torch.no_grad():
         model(inputs)
-    assert forward == counter.counted(step=1, precision="fp32").flops > 0
+    assert forward == counter.record(step=1, precision="fp32").flops > 0
     for of_weights in (False, True):
         mask = [True, False, False, of_weights]
         assert formulas[aten._cudnn_rnn_backward](inputs, weights, 4, mask) == (1 + of_weights) * forward
@@ -183,15 +183,17 @@ plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
 with FlopCounter(model) as counter:
     model(torch.rand(4, 8)).sum().backward()
-found = counter.counted(step=1, precision="fp32")
-print(found.flops, found.uncounted)
+record = counter.record(step=1, precision="fp32")
+print(record.flops, record.uncounted)
 """
 
 
 def test_of_a_layer_spread_over_ranks_each_counts_its_part() -> None:
-    done = subprocess.run([sys.executable, "-c", TENSOR_PARALLEL], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", TENSOR_PARALLEL], capture_output=True, text=True, check=True
+    )
     # Five products, the first layer's inputs need no gradient; half of each.
-    assert done.stdout.strip() == f"{5 * 2 * 4 * 8 * 32 // 2} ()"
+    assert process.stdout.strip() == f"{5 * 2 * 4 * 8 * 32 // 2} ()"
 
 
 # ------------------------------------------------------------------------------- other products
@@ -219,16 +221,16 @@ def rand(*sizes: int) -> Tensor:
 def test_products_that_torch_has_no_formula_for(run: Callable[[], Tensor], flops: int) -> None:
     with FlopCounter(nn.Identity()) as counter:
         run()
-    found = counter.counted(step=1, precision="fp32")
-    assert (found.flops, found.uncounted) == (flops, ())
+    count = counter.record(step=1, precision="fp32")
+    assert (count.flops, count.uncounted) == (flops, ())
 
 
 def test_inference_mode_counts_a_whole_linear_layer() -> None:
     model = nn.Linear(5, 4)
     with torch.inference_mode(), FlopCounter(model) as counter:
         model(torch.rand(2, 3, 5))
-    found = counter.counted(step=1, precision="fp32")
-    assert (found.flops, found.uncounted) == (2 * 2 * 3 * 5 * 4, ())
+    count = counter.record(step=1, precision="fp32")
+    assert (count.flops, count.uncounted) == (2 * 2 * 3 * 5 * 4, ())
 
 
 # ---------------------------------------------------------------------- what makes a lower bound
@@ -254,9 +256,9 @@ def test_what_may_multiply_and_has_no_formula_makes_a_lower_bound(
     run: Callable[[], Tensor], name: str
 ) -> None:
     layer = nn.Linear(8, 8)
-    found = counted(layer, lambda: layer(torch.rand(8, 8)).sum() + run().sum())
-    assert name in found.uncounted
-    assert found.flops >= 2 * 2 * 8**3
+    count = counted(layer, lambda: layer(torch.rand(8, 8)).sum() + run().sum())
+    assert name in count.uncounted
+    assert count.flops >= 2 * 2 * 8**3
 
 
 def test_an_operator_that_is_tagged_as_pointwise_is_free() -> None:
@@ -266,7 +268,7 @@ def test_an_operator_that_is_tagged_as_pointwise_is_free() -> None:
             library.impl("twice", lambda values: values * 2, "CompositeExplicitAutograd")
             with FlopCounter(nn.Identity()) as counter:
                 torch.ops.amptui_tests_tags.twice(torch.rand(3))
-        assert counter.counted(step=1, precision="fp32").uncounted == uncounted
+        assert counter.record(step=1, precision="fp32").uncounted == uncounted
 
 
 OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
@@ -291,8 +293,8 @@ def test_an_optimizer_s_step_and_clipping_are_free(kind: Any, options: dict[str,
         optimizer.step()
         return layer.weight
 
-    found = counted(layer, step)
-    assert (found.flops, found.uncounted) == (2 * 2 * 8**3, ())
+    count = counted(layer, step)
+    assert (count.flops, count.uncounted) == (2 * 2 * 8**3, ())
 
 
 class Pieces(nn.Module):
@@ -346,8 +348,8 @@ class Pieces(nn.Module):
 
 def test_sums_normalization_pooling_and_losses_are_free() -> None:
     model = Pieces()
-    found = counted(model, lambda: model(torch.arange(8).reshape(2, 4)))
-    assert found.uncounted == ()
+    count = counted(model, lambda: model(torch.arange(8).reshape(2, 4)))
+    assert count.uncounted == ()
 
 
 LOSSES = [

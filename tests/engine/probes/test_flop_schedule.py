@@ -14,11 +14,10 @@ from amptui import Data, DataRequest
 from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_schedule import MAX_SHAPES, MAX_SIZES, FlopSchedule, step_inputs
 from amptui.engine.setup import prepare_precisions
-from amptui.records.control import Control
 from amptui.records.findings import FlopsCounted
 from amptui.records.steps import StepRecord
 from tests.telemetry.record_samples import flops
-from tests.tiny import Log, Tiny, prepare, switching, train
+from tests.tiny import Log, Tiny, log_of, prepare
 
 CPU = torch.device("cpu")
 FP32 = prepare_precisions(CPU)[1]["fp32"]
@@ -49,7 +48,7 @@ class Text(Tiny):
         return nn.Linear(4, 4)
 
     def load_data(self, request: DataRequest) -> Data:
-        lengths = [int(each) for each in self.steps_of.split(",") for _ in range(self.batch_size)]
+        lengths = [int(count) for count in self.steps_of.split(",") for _ in range(self.batch_size)]
         self.batches = 0
         rows = DataLoader(Rows(lengths), self.batch_size, collate_fn=self.collate_fn)
         return Data(name="rows", real=False, train=rows)
@@ -65,10 +64,7 @@ class Text(Tiny):
 
 
 def trained(experiment: Tiny, *, at: dict[int, str] | None = None, **options: Any) -> Log:
-    control = Control()
-    log = Log(switching(control, at or {}))
-    train(prepare(experiment, validation=False, **options), log, control)
-    return log
+    return log_of(prepare(experiment, validation=False, **options), at=at or {})
 
 
 def test_a_smaller_last_batch_is_counted_apart() -> None:
@@ -81,15 +77,15 @@ def test_a_smaller_last_batch_is_counted_apart() -> None:
 
     log = trained(Uneven(samples=28, epochs=3), at={5: "bf16"})
     full, half, *others = log.of(FlopsCounted)
-    assert [(each.precision, each.samples, each.step) for each in (full, half)] == [
+    assert [(count.precision, count.samples, count.step) for count in (full, half)] == [
         ("fp32", 8, 1),
         ("fp32", 4, 4),
     ]
     assert full.flops == 2 * half.flops
-    assert {(each.precision, each.samples) for each in others} == {("bf16", 8), ("bf16", 4)}
-    assert not any(each.shapes_vary for each in log.of(FlopsCounted))
+    assert {(count.precision, count.samples) for count in others} == {("bf16", 8), ("bf16", 4)}
+    assert not any(count.shapes_vary for count in log.of(FlopsCounted))
     settling = {record.step: record.settling for record in log.of(StepRecord)}
-    assert all(settling[each.step] for each in log.of(FlopsCounted))
+    assert all(settling[count.step] for count in log.of(FlopsCounted))
 
 
 def test_accumulated_batches_make_one_step_of_all_their_samples() -> None:
@@ -100,7 +96,7 @@ def test_accumulated_batches_make_one_step_of_all_their_samples() -> None:
 
 def test_inputs_of_other_lengths_make_every_count_untrue_and_end_the_counting() -> None:
     first, second = trained(Text(steps_of="5,5,7,9,5", epochs=2)).of(FlopsCounted)
-    assert [(each.step, each.samples, each.shapes_vary) for each in (first, second)] == [
+    assert [(count.step, count.samples, count.shapes_vary) for count in (first, second)] == [
         (1, 8, False),
         (3, 8, True),
     ]
@@ -108,8 +104,8 @@ def test_inputs_of_other_lengths_make_every_count_untrue_and_end_the_counting() 
 
 
 def test_shapes_that_cost_no_operations_are_no_matter() -> None:
-    found = trained(Text(labels=True, epochs=4)).of(FlopsCounted)
-    assert [(each.samples, each.shapes_vary) for each in found] == [(8, False)] * MAX_SHAPES
+    sized_inputs = trained(Text(labels=True, epochs=4)).of(FlopsCounted)
+    assert [(count.samples, count.shapes_vary) for count in sized_inputs] == [(8, False)] * MAX_SHAPES
 
 
 # ------------------------------------------------------------------------------------- parts
@@ -120,43 +116,43 @@ def inputs(samples: int, *shapes: tuple[int, ...]) -> flop_schedule.StepInputs:
 
 
 def watched() -> tuple[FlopSchedule, list[FlopsCounted]]:
-    told: list[FlopsCounted] = []
-    return FlopSchedule(nn.Linear(4, 4), told.append), told
+    counts: list[FlopsCounted] = []
+    return FlopSchedule(nn.Linear(4, 4), counts.append), counts
 
 
 def test_inputs_are_the_shapes_of_all_tensors_in_all_batches() -> None:
     batches = [(2, {"ids": torch.empty(2, 3), "more": [torch.empty(2), "text"]}), (1, torch.empty(1, 3))]
-    found = step_inputs(batches)
-    assert (found.size, found.shapes) == ((3, 2), ((2, 3), (2,), (1, 3)))
+    sized_inputs = step_inputs(batches)
+    assert (sized_inputs.size, sized_inputs.shapes) == ((3, 2), ((2, 3), (2,), (1, 3)))
 
 
 def test_a_length_that_comes_late_is_noticed_and_told_once() -> None:
-    schedule, told = watched()
+    schedule, counts = watched()
     schedule.check(1, inputs(8, (8, 5)))
     schedule.add(flops(), inputs(8, (8, 5)))
     schedule.check(200, inputs(4, (4, 9)))
     schedule.check(201, inputs(8, (8, 5)))
-    assert [each.shapes_vary for each in told] == [False]
+    assert [count.shapes_vary for count in counts] == [False]
     schedule.check(202, inputs(8, (8, 9)))
     schedule.check(203, inputs(8, (8, 11)))
-    assert [(each.step, each.shapes_vary) for each in told] == [(1, False), (202, True)]
+    assert [(count.step, count.shapes_vary) for count in counts] == [(1, False), (202, True)]
     assert not schedule.is_due(FP32, inputs(16, (16, 5)))
 
 
 def test_another_precision_may_come_to_another_number() -> None:
-    schedule, told = watched()
+    schedule, counts = watched()
     schedule.add(flops("fp32", flops=100), inputs(8, (8, 5)))
     schedule.add(flops("fp16", flops=90), inputs(8, (8, 5)))
-    assert not any(each.shapes_vary for each in told)
+    assert not any(count.shapes_vary for count in counts)
 
 
 def test_so_many_sizes_are_counted_and_no_more() -> None:
-    schedule, told = watched()
+    schedule, counts = watched()
     for size in range(1, 20):
-        found = inputs(size, (size, 5))
-        if schedule.is_due(FP32, found):
-            schedule.add(flops(flops=100 * size), found)
-    assert [each.samples for each in told] == list(range(1, MAX_SIZES + 1))
+        sized_inputs = inputs(size, (size, 5))
+        if schedule.is_due(FP32, sized_inputs):
+            schedule.add(flops(flops=100 * size), sized_inputs)
+    assert [count.samples for count in counts] == list(range(1, MAX_SIZES + 1))
 
 
 @pytest.mark.parametrize("part", [True, False])

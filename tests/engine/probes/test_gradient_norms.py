@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.engine.probes.budget import SEARCH_STEPS, STEPS_AFTER_TROUBLE
-from amptui.engine.probes.gradient_norms import GradientNorms
+from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE, GradientNorms
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
@@ -33,11 +32,11 @@ def test_the_first_step_is_measured_and_none_where_it_is_not_wanted() -> None:
 
 def test_on_a_gpu_the_steps_in_which_the_scaler_searches_are_measured() -> None:
     norms = GradientNorms(GPU)
-    made = []
+    measured_steps = []
     for step in range(SEARCH_STEPS + 5):
-        made += due(norms, range(step, step + 1), is_scaled=True)
+        measured_steps += due(norms, range(step, step + 1), is_scaled=True)
         norms.scaled_steps += 1
-    assert made == [*range(SEARCH_STEPS)]
+    assert measured_steps == [*range(SEARCH_STEPS)]
 
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)

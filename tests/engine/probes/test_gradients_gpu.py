@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,21 +9,12 @@ from torch import Tensor, nn
 
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
+from tests.tiny import no_waits
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
 ]
-
-
-@contextmanager
-def no_waits() -> Iterator[None]:
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 @pytest.fixture
@@ -74,13 +64,13 @@ def test_health_is_the_same(bad: dict[int, float]) -> None:
     on_cpu, on_gpu = (GradientProbe(model_on(device, values)) for device in ("cpu", "cuda"))
     with no_waits():
         row = on_gpu.measure()
-    found = on_gpu.health(row.tolist(), 2.0)
+    measured_health = on_gpu.health(row.tolist(), 2.0)
     expected = on_cpu.health(on_cpu.measure().tolist(), 2.0)
-    assert found.nonfinite_count == expected.nonfinite_count
-    assert found.nonfinite_names == expected.nonfinite_names
-    assert found.nonfinite_kinds == expected.nonfinite_kinds
-    assert found.norm == pytest.approx(expected.norm, rel=1e-5, nan_ok=True)
-    assert found.largest == pytest.approx(expected.largest, nan_ok=True)
+    assert measured_health.nonfinite_count == expected.nonfinite_count
+    assert measured_health.nonfinite_names == expected.nonfinite_names
+    assert measured_health.nonfinite_kinds == expected.nonfinite_kinds
+    assert measured_health.norm == pytest.approx(expected.norm, rel=1e-5, nan_ok=True)
+    assert measured_health.largest == pytest.approx(expected.largest, nan_ok=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -12,18 +12,17 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 from amptui.engine.probes.memory_breakdown import break_down
-from amptui.records.control import Control
 from amptui.records.findings import MemoryBreakdown
-from tests.tiny import Log, Tiny, prepare, switching, train
+from tests.tiny import Tiny, log_of, no_waits, prepare
 
 Sizes = dict[tuple[str, str], int]
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def sizes_of(found: MemoryBreakdown) -> Sizes:
-    assert len({(kind.kind, kind.dtype) for kind in found.kinds}) == len(found.kinds)
-    return {(kind.kind, kind.dtype): kind.size_bytes for kind in found.kinds}
+def sizes_of(breakdown: MemoryBreakdown) -> Sizes:
+    assert len({(kind.kind, kind.dtype) for kind in breakdown.kinds}) == len(breakdown.kinds)
+    return {(kind.kind, kind.dtype): kind.size_bytes for kind in breakdown.kinds}
 
 
 def stepped(
@@ -40,9 +39,11 @@ def stepped(
         loss = model(inputs).float().square().mean()
     loss.backward()
     optimizer.step()
-    found = break_down(model, optimizer, step=7, precision=precision, peak_allocated_bytes=peak, loss=loss)
-    assert (found.step, found.precision, found.peak_allocated_bytes) == (7, precision, peak)
-    return sizes_of(found)
+    breakdown = break_down(
+        model, optimizer, step=7, precision=precision, peak_allocated_bytes=peak, loss=loss
+    )
+    assert (breakdown.step, breakdown.precision, breakdown.peak_allocated_bytes) == (7, precision, peak)
+    return sizes_of(breakdown)
 
 
 def convolutional() -> nn.Sequential:
@@ -78,10 +79,10 @@ def test_an_optimizer_without_state_is_left_out() -> None:
 def test_each_dtype_has_an_entry_and_the_largest_comes_first() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 64, bias=False))
     model[1].to(torch.bfloat16)
-    found = break_down(
+    breakdown = break_down(
         model, SGD(model.parameters(), 0.1), step=1, precision="fp32", peak_allocated_bytes=None
     )
-    assert [(kind.dtype, kind.size_bytes) for kind in found.kinds] == [("bfloat16", 512), ("float32", 64)]
+    assert [(kind.dtype, kind.size_bytes) for kind in breakdown.kinds] == [("bfloat16", 512), ("float32", 64)]
 
 
 class Tied(nn.Module):
@@ -100,8 +101,8 @@ class Tied(nn.Module):
 
 def test_tied_parameters_count_once() -> None:
     model = Tied()
-    found = stepped(model, SGD(model.parameters(), 0.1), torch.tensor([1, 2]))
-    assert found == {("weights", "float32"): 160, ("gradients", "float32"): 160}
+    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.tensor([1, 2]))
+    assert breakdown == {("weights", "float32"): 160, ("gradients", "float32"): 160}
 
 
 def test_views_count_their_whole_storage_once() -> None:
@@ -127,25 +128,25 @@ def test_frozen_parameters_are_weights_without_gradients() -> None:
 
 def test_parameters_only_in_the_optimizer_are_weights_too() -> None:
     model, extra = nn.Linear(4, 2, bias=False), nn.Parameter(torch.ones(3))
-    found = break_down(
+    breakdown = break_down(
         model, SGD([*model.parameters(), extra], 0.1), step=1, precision="fp32", peak_allocated_bytes=None
     )
-    assert sizes_of(found) == {("weights", "float32"): 32 + 12}
+    assert sizes_of(breakdown) == {("weights", "float32"): 32 + 12}
 
 
 def test_a_sparse_gradient_is_its_indices_and_its_values() -> None:
     model = nn.Embedding(1000, 8, sparse=True)
-    found = stepped(model, SGD(model.parameters(), 0.1), torch.tensor([1, 5, 7]))
-    assert found[("gradients", "float32")] == 3 * 8 * 4
-    assert found[("gradients", "int64")] == 3 * 8
+    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.tensor([1, 5, 7]))
+    assert breakdown[("gradients", "float32")] == 3 * 8 * 4
+    assert breakdown[("gradients", "int64")] == 3 * 8
 
 
 def test_a_wrapped_tensor_is_the_tensors_within_it() -> None:
     model = nn.Linear(4, 4, bias=False)
     optimizer = SGD(model.parameters(), 0.1)
     optimizer.state[model.weight]["moment"] = TwoTensor(torch.ones(10), torch.ones(10))
-    found = stepped(model, optimizer, torch.ones(1, 4))
-    assert found[("optimizer", "float32")] == 80
+    breakdown = stepped(model, optimizer, torch.ones(1, 4))
+    assert breakdown[("optimizer", "float32")] == 80
 
 
 def test_tensors_on_another_device_are_not_counted() -> None:
@@ -171,9 +172,9 @@ def test_weights_are_the_unique_parameters_whatever_the_model(
         model.append(nn.Linear(widths[-1], widths[-1]))
         model.append(model[-1])
     unique = set(model.parameters())
-    found = stepped(model, Adam(model.parameters()), torch.ones(2, widths[0]))
-    assert found[("weights", "float32")] == sum(p.nbytes for p in unique)
-    assert found[("gradients", "float32")] == sum(p.nbytes for p in unique if p.requires_grad)
+    breakdown = stepped(model, Adam(model.parameters()), torch.ones(2, widths[0]))
+    assert breakdown[("weights", "float32")] == sum(p.nbytes for p in unique)
+    assert breakdown[("gradients", "float32")] == sum(p.nbytes for p in unique if p.requires_grad)
 
 
 # ----------------------------------------------------------------------------------- cast copies
@@ -182,8 +183,8 @@ def test_weights_are_the_unique_parameters_whatever_the_model(
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
 def test_autocast_copies_the_parameters_of_convolutions_and_linear_layers(precision: str, dtype: str) -> None:
     model = convolutional()
-    found = stepped(model, Adam(model.parameters()), IMAGES, precision=precision)
-    assert found[("cast copies", dtype)] == 2 * (112 + 514)
+    breakdown = stepped(model, Adam(model.parameters()), IMAGES, precision=precision)
+    assert breakdown[("cast copies", dtype)] == 2 * (112 + 514)
 
 
 def test_without_autocast_nothing_is_copied() -> None:
@@ -208,14 +209,14 @@ class Island(nn.Module):
 
 def test_only_what_autocast_casts_and_keeps_is_counted_and_once() -> None:
     model = Island()
-    found = stepped(model, SGD(model.first.parameters(), 0.1), torch.ones(1, 8), precision="bf16")
-    assert found[("cast copies", "bfloat16")] == 2 * 64 * 2
+    breakdown = stepped(model, SGD(model.first.parameters(), 0.1), torch.ones(1, 8), precision="bf16")
+    assert breakdown[("cast copies", "bfloat16")] == 2 * 64 * 2
 
 
 def test_a_model_that_autocast_does_not_touch_has_no_bytes_of_copies() -> None:
     model = nn.Sequential(nn.LayerNorm(4))
-    found = stepped(model, SGD(model.parameters(), 0.1), torch.ones(2, 4), precision="bf16")
-    assert found[("cast copies", "")] == 0
+    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(2, 4), precision="bf16")
+    assert breakdown[("cast copies", "")] == 0
 
 
 class Hidden(nn.Module):
@@ -232,16 +233,16 @@ class Hidden(nn.Module):
 
 def test_hidden_casts_leave_out_the_cast_copies() -> None:
     model = Hidden()
-    found = stepped(model, SGD(model.parameters(), 0.1), torch.ones(2, 4), precision="bf16")
-    assert not any(kind == "cast copies" for kind, _ in found)
+    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(2, 4), precision="bf16")
+    assert not any(kind == "cast copies" for kind, _ in breakdown)
 
 
 def test_without_a_loss_the_cast_copies_are_left_out() -> None:
     model = nn.Linear(4, 4)
-    found = break_down(
+    breakdown = break_down(
         model, SGD(model.parameters(), 0.1), step=1, precision="bf16", peak_allocated_bytes=None
     )
-    assert {kind.kind for kind in found.kinds} == {"weights"}
+    assert {kind.kind for kind in breakdown.kinds} == {"weights"}
 
 
 # ----------------------------------------------------------------------------------- activations
@@ -249,8 +250,8 @@ def test_without_a_loss_the_cast_copies_are_left_out() -> None:
 
 def test_activations_are_the_rest_of_the_peak() -> None:
     model = nn.Linear(8, 8, bias=False)
-    found = stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8), precision="bf16", peak=10_000)
-    assert found == {
+    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8), precision="bf16", peak=10_000)
+    assert breakdown == {
         ("weights", "float32"): 256,
         ("gradients", "float32"): 256,
         ("cast copies", "bfloat16"): 128,
@@ -261,14 +262,14 @@ def test_activations_are_the_rest_of_the_peak() -> None:
 @given(peak=st.integers(0, 2000))
 def test_activations_are_never_negative(peak: int) -> None:
     model = nn.Linear(8, 8, bias=False)
-    found = stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8), peak=peak)
-    assert found[("activations", "")] == max(0, peak - 512)
+    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8), peak=peak)
+    assert breakdown[("activations", "")] == max(0, peak - 512)
 
 
 def test_without_a_peak_there_are_no_activations() -> None:
     model = convolutional()
-    found = stepped(model, Adam(model.parameters()), IMAGES, precision="bf16")
-    assert not any(kind == "activations" for kind, _ in found)
+    breakdown = stepped(model, Adam(model.parameters()), IMAGES, precision="bf16")
+    assert not any(kind == "activations" for kind, _ in breakdown)
 
 
 @pytest.mark.gpu
@@ -293,12 +294,11 @@ def test_on_a_gpu_activations_are_those_of_the_step_and_nothing_waits_for_it() -
     torch.cuda.reset_peak_memory_stats(device)
     loss = step()
     peak = torch.cuda.max_memory_allocated(device)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        found = break_down(model, optimizer, step=1, precision="fp16", peak_allocated_bytes=peak, loss=loss)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    sizes = sizes_of(found)
+    with no_waits():
+        breakdown = break_down(
+            model, optimizer, step=1, precision="fp16", peak_allocated_bytes=peak, loss=loss
+        )
+    sizes = sizes_of(breakdown)
     assert sizes[("cast copies", "float16")] == 2 * 2 * (256 * 256 + 256)
     assert 2**20 <= sizes[("activations", "")] < bystander.nbytes
     assert sum(sizes.values()) <= peak - bystander.nbytes
@@ -308,9 +308,7 @@ def test_on_a_gpu_activations_are_those_of_the_step_and_nothing_waits_for_it() -
 
 
 def test_a_run_breaks_down_each_precision_that_settles() -> None:
-    control = Control()
-    log = Log(switching(control, {70: "bf16"}))
-    train(prepare(Tiny(epochs=20), precision="fp32"), log, control)
+    log = log_of(prepare(Tiny(epochs=20), precision="fp32"), at={70: "bf16"})
     full, half = log.of(MemoryBreakdown)
     assert (full.precision, half.precision) == ("fp32", "bf16")
     before, after = sizes_of(full), sizes_of(half)

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.engine.probes.magnitude import is_measurable, largest_absolute
+from amptui.engine.probes.gradients import is_measurable, largest_absolute
 from amptui.engine.probes.module_trace import MAX_NEAREST, ModuleTrace
 from amptui.records.findings import ModuleRange
-from tests.engine.traced import Scale, by_name, told, traced_step
+from tests.engine.traced import Scale, by_name, record_of, traced_step
+from tests.tiny import no_waits
 
 
 def constant_linear(width: int, weight: float) -> nn.Linear:
@@ -27,47 +28,47 @@ def constant_linear(width: int, weight: float) -> nn.Linear:
 def test_a_forward_overflow_names_the_innermost_module() -> None:
     block = nn.Sequential(constant_linear(4, 0.1), constant_linear(4, 1e5), nn.ReLU())
     model = nn.Sequential(constant_linear(4, 1.0), block, nn.Linear(4, 2))
-    found = traced_step(model, torch.ones(3, 4))
-    assert found.first == ModuleRange(
+    record = traced_step(model, torch.ones(3, 4))
+    assert record.first == ModuleRange(
         name="1.1", kind="Linear", way="forward", dtype="float16", largest=math.inf
     )
-    assert all(math.isfinite(near.largest) for near in found.nearest)
-    assert {"0", "1.0"} <= {near.name for near in found.nearest}
+    assert all(math.isfinite(near.largest) for near in record.nearest)
+    assert {"0", "1.0"} <= {near.name for near in record.nearest}
 
 
 def test_the_same_model_does_not_overflow_in_fp32_or_bf16_but_comes_near() -> None:
     model = nn.Sequential(constant_linear(4, 0.1), constant_linear(4, 1e5))
     for dtype, name in ((None, "float32"), (torch.bfloat16, "bfloat16")):
-        found = traced_step(model, torch.ones(3, 4), dtype=dtype)
-        assert found.first is None
-        assert by_name(found, "forward")["1"].dtype == name
-        assert by_name(found, "forward")["1"].largest == pytest.approx(160_000, rel=0.01)
+        record = traced_step(model, torch.ones(3, 4), dtype=dtype)
+        assert record.first is None
+        assert by_name(record, "forward")["1"].dtype == name
+        assert by_name(record, "forward")["1"].largest == pytest.approx(160_000, rel=0.01)
 
 
 def test_a_backward_overflow_names_the_first_gradient() -> None:
     # Forward: 4, 0.004, 4. Backward: the loss's gradient is the scale, and is multiplied by 1000.
     model = nn.Sequential(nn.Identity(), Scale(1e-3), Scale(1e3), nn.Identity())
     inputs = torch.full((2, 4), 4.0, dtype=torch.float16)
-    found = traced_step(model, inputs, loss_scale=1024.0)
-    assert found.first == ModuleRange(
+    record = traced_step(model, inputs, loss_scale=1024.0)
+    assert record.first == ModuleRange(
         name="1", kind="Scale", way="backward", dtype="float16", largest=math.inf
     )
-    assert by_name(found, "backward")["2"].largest == 1024.0
-    assert by_name(found, "forward")["1"].largest == pytest.approx(0.004, rel=1e-3)
+    assert by_name(record, "backward")["2"].largest == 1024.0
+    assert by_name(record, "forward")["1"].largest == pytest.approx(0.004, rel=1e-3)
 
 
 def test_a_nonfinite_output_comes_before_all_gradients() -> None:
     model = nn.Sequential(Scale(math.inf), Scale(1.0))
-    found = traced_step(model, torch.ones(2), dtype=None)
-    assert found.first is not None
-    assert (found.first.name, found.first.way) == ("0", "forward")
+    record = traced_step(model, torch.ones(2), dtype=None)
+    assert record.first is not None
+    assert (record.first.name, record.first.way) == ("0", "forward")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_nan_and_inf_are_distinguished(bad: float) -> None:
-    found = traced_step(nn.Sequential(nn.ReLU(), Scale(bad)), torch.ones(4), dtype=None)
-    assert found.first is not None
-    assert str(found.first.largest) == str(bad)
+    record = traced_step(nn.Sequential(nn.ReLU(), Scale(bad)), torch.ones(4), dtype=None)
+    assert record.first is not None
+    assert str(record.first.largest) == str(bad)
 
 
 def test_the_first_overflowing_call_counts() -> None:
@@ -81,11 +82,11 @@ def test_the_first_overflowing_call_counts() -> None:
                 inputs = self.other(self.grow(inputs))
             return inputs
 
-    found = traced_step(Looping(), torch.ones(2, dtype=torch.float16))
-    assert found.first is not None
-    assert (found.first.name, found.first.largest) == ("grow", math.inf)
+    record = traced_step(Looping(), torch.ones(2, dtype=torch.float16))
+    assert record.first is not None
+    assert (record.first.name, record.first.largest) == ("grow", math.inf)
     # Each named once a way, with the largest that is finite.
-    assert {name: near.largest for name, near in by_name(found, "forward").items()} == {
+    assert {name: near.largest for name, near in by_name(record, "forward").items()} == {
         "grow": 10000.0,
         "other": 10000.0,
     }
@@ -97,41 +98,41 @@ def test_the_first_overflowing_call_counts() -> None:
 def test_a_healthy_step_lists_the_largest_values_first() -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(8) for layer in (nn.Linear(16, 16), nn.ReLU())]
-    found = traced_step(nn.Sequential(*layers), torch.randn(8, 16), loss_scale=64.0)
-    assert found.first is None
-    sizes = [near.largest for near in found.nearest]
+    record = traced_step(nn.Sequential(*layers), torch.randn(8, 16), loss_scale=64.0)
+    assert record.first is None
+    sizes = [near.largest for near in record.nearest]
     assert len(sizes) == MAX_NEAREST
     assert sizes == sorted(sizes, reverse=True)
-    assert found.nearest[0].largest == 64.0  # the scaled loss's gradient, of the last module
-    assert (found.nearest[0].way, found.nearest[0].name) == ("backward", "15")
-    assert (found.time, found.step, found.precision, found.loss_scale, found.asked) == (
+    assert record.nearest[0].largest == 64.0  # the scaled loss's gradient, of the last module
+    assert (record.nearest[0].way, record.nearest[0].name) == ("backward", "15")
+    assert (record.time, record.step, record.precision, record.loss_scale, record.asked) == (
         1.5,
         7,
         "fp16",
         8,
         True,
     )
-    assert found.modules == 17
-    assert found.seconds is not None
-    assert found.seconds > 0
+    assert record.modules == 17
+    assert record.seconds is not None
+    assert record.seconds > 0
 
 
 @given(st.lists(st.floats(width=32), min_size=3, max_size=3))
 def test_whatever_arrives_is_either_the_trouble_or_in_order(row: list[float]) -> None:
     with ModuleTrace(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid())) as trace:
         trace._modules[0][1](torch.ones(2))
-    found = told(trace, row)
+    record = record_of(trace, row)
     bad = [i for i, value in enumerate(row) if not math.isfinite(value)]
-    assert (found.first.name if found.first else None) == (str(bad[0]) if bad else None)
-    assert [near.largest for near in found.nearest] == sorted(filter(math.isfinite, row), reverse=True)
+    assert (record.first.name if record.first else None) == (str(bad[0]) if bad else None)
+    assert [near.largest for near in record.nearest] == sorted(filter(math.isfinite, row), reverse=True)
 
 
 def test_uncalled_modules_are_not_reported() -> None:
     with ModuleTrace(nn.Linear(2, 2)) as trace:
         pass
-    found = told(trace)
+    record = record_of(trace)
     assert trace.values().shape == (0,)
-    assert (found.first, found.nearest, found.modules) == (None, (), 1)
+    assert (record.first, record.nearest, record.modules) == (None, (), 1)
 
 
 # ----------------------------------------------------------------------- what counts as an output
@@ -140,14 +141,14 @@ def test_uncalled_modules_are_not_reported() -> None:
 def test_an_in_place_module_is_distinguished_from_the_previous_one() -> None:
     model = nn.Sequential(constant_linear(2, -3.0), nn.ReLU(inplace=True), Scale(2.0), nn.ReLU(inplace=True))
     inputs = torch.tensor([[1.0, 1.0], [-1.0, 0.0]])
-    found = traced_step(model, inputs, dtype=None, loss_scale=16.0)
-    assert {name: near.largest for name, near in by_name(found, "forward").items()} == {
+    record = traced_step(model, inputs, dtype=None, loss_scale=16.0)
+    assert {name: near.largest for name, near in by_name(record, "forward").items()} == {
         "0": 6.0,
         "1": 3.0,
         "2": 6.0,
         "3": 6.0,
     }
-    assert {name: near.largest for name, near in by_name(found, "backward").items()} == {
+    assert {name: near.largest for name, near in by_name(record, "backward").items()} == {
         "0": 2.0,
         "1": 2.0,
         "2": 1.0,
@@ -173,13 +174,16 @@ def test_nested_outputs_are_measured_once_for_the_inner_module() -> None:
     with ModuleTrace(Nested()) as trace:
         trace._modules[0][1](torch.ones(3))
     assert trace.values().tolist() == [2.0, 8.0]
-    assert [(near.name, near.kind) for near in told(trace).nearest] == [("", "Nested"), ("inner", "Scale")]
+    assert [(near.name, near.kind) for near in record_of(trace).nearest] == [
+        ("", "Nested"),
+        ("inner", "Scale"),
+    ]
 
 
 def test_a_module_that_returns_its_input_is_not_measured() -> None:
     model = nn.Sequential(Scale(3.0), nn.Identity(), nn.Dropout(0.5).eval())
-    found = traced_step(model, torch.ones(2), dtype=None)
-    assert list(by_name(found, "forward")) == ["0"]
+    record = traced_step(model, torch.ones(2), dtype=None)
+    assert list(by_name(record, "forward")) == ["0"]
 
 
 def test_unmeasurable_tensors_are_ignored() -> None:
@@ -195,8 +199,11 @@ def test_unmeasurable_tensors_are_ignored() -> None:
             output: Tensor = mapped + frozen.clone()
             return output
 
-    found = traced_step(Odd(), torch.ones(3, 2), dtype=None)
-    assert {name: near.largest for name, near in by_name(found, "forward").items()} == {"": 4.0, "twice": 2.0}
+    record = traced_step(Odd(), torch.ones(3, 2), dtype=None)
+    assert {name: near.largest for name, near in by_name(record, "forward").items()} == {
+        "": 4.0,
+        "twice": 2.0,
+    }
 
 
 # --------------------------------------------------------------------------------- the numbers
@@ -212,9 +219,9 @@ def elementwise(tensor: Tensor) -> float:
 )
 def test_the_largest_absolute_value_is_exact_in_every_type(values: list[float], dtype: torch.dtype) -> None:
     tensor = torch.tensor(values, dtype=dtype)
-    found = largest_absolute(tensor)
-    assert (found.dtype, found.shape) == (torch.float32, ())
-    assert found.item() == elementwise(tensor)
+    record = largest_absolute(tensor)
+    assert (record.dtype, record.shape) == (torch.float32, ())
+    assert record.item() == elementwise(tensor)
 
 
 @pytest.mark.parametrize(
@@ -265,16 +272,13 @@ def test_a_gpu_finds_the_overflow_without_waiting() -> None:
     inputs = torch.ones(3, 4, device="cuda")
     with torch.autocast("cuda", dtype=torch.float16):
         model(inputs).sum().backward()  # libraries load, and may wait
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         with ModuleTrace(model) as trace:
             with torch.autocast("cuda", dtype=torch.float16):
                 loss = model(inputs).float().sum()
             loss.backward()
         row = trace.values()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    found = told(trace, row.tolist())
+    record = record_of(trace, row.tolist())
     assert row.is_cuda
-    assert found.first is not None
-    assert (found.first.name, found.first.dtype, found.first.largest) == ("1", "float16", math.inf)
+    assert record.first is not None
+    assert (record.first.name, record.first.dtype, record.first.largest) == ("1", "float16", math.inf)

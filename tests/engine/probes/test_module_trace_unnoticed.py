@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from amptui.engine.probes.module_trace import ModuleTrace
-from tests.engine.traced import Scale, autocast, by_name, told, traced_step
+from tests.engine.traced import Scale, autocast, by_name, record_of, traced_step
 
 
 class Convolutions(nn.Module):
@@ -66,7 +66,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 def trained(build: Callable[[], nn.Module], dtype: torch.dtype | None, *, tracing: bool) -> list[Tensor]:
     """Losses of three steps and then everything that the model holds."""
     torch.manual_seed(0)
-    model, kept = build(), list[Tensor]()
+    model, gradients = build(), list[Tensor]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
@@ -75,10 +75,10 @@ def trained(build: Callable[[], nn.Module], dtype: torch.dtype | None, *, tracin
                 loss = model(torch.randn(4, 1, 6, 6)).float().square().mean()
             loss.backward()
         if trace is not None:
-            assert len(told(trace).nearest) > 3
+            assert len(record_of(trace).nearest) > 3
         optimizer.step()
-        kept.append(loss.detach())
-    return [*kept, *model.state_dict().values()]
+        gradients.append(loss.detach())
+    return [*gradients, *model.state_dict().values()]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16], ids=str)
@@ -121,8 +121,8 @@ def test_a_parameter_that_is_an_output_keeps_no_hook() -> None:
             return self.weight
 
     model = nn.Sequential(Prompt(), Scale(3.0))
-    found = traced_step(model, torch.ones(2), dtype=None)
-    assert by_name(found, "backward")["0"].largest == 3.0
+    record = traced_step(model, torch.ones(2), dtype=None)
+    assert by_name(record, "backward")["0"].largest == 3.0
     assert not model.get_parameter("0.weight")._backward_hooks
 
 
@@ -156,5 +156,5 @@ def test_a_compiled_model_is_traced_and_not_recompiled() -> None:
     with ModuleTrace(model) as trace:
         model(torch.ones(2))
     model(torch.ones(2))
-    assert told(trace).nearest[0].name == "1.0"
+    assert record_of(trace).nearest[0].name == "1.0"
     assert len(compiled) == graphs

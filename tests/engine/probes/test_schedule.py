@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,17 +38,18 @@ from amptui.records.run import (
     StepSkipped,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Tiny, losses, prepare, switching, train
-
-
-def at_step(step: int, ask: Callable[[], object]) -> Callable[[Record], None]:
-    """Call ``ask`` when that step's record arrives."""
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == step:
-            ask()
-
-    return watch
+from tests.tiny import (
+    Exploding,
+    Log,
+    Spoiled,
+    Tiny,
+    Unautocastable,
+    log_of,
+    losses,
+    prepare,
+    switching,
+    train,
+)
 
 
 class Dropping(Tiny):
@@ -63,20 +63,12 @@ class Dropping(Tiny):
         return model.insert(3, nn.Dropout(0.5))
 
 
-class Unautocastable(Dropping):
-    """Fails wherever autocast is on, after a forward pass that has changed buffers and random state."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no kernel for this dtype")
-        return loss
+class UnautocastableDropping(Unautocastable, Dropping):
+    epochs: int = 3
 
 
 def undisturbed(experiment: Tiny, **options: Any) -> list[float | None]:
-    log = Log()
-    train(prepare(experiment, **options), log)
+    log = log_of(prepare(experiment, **options))
     return losses(log)
 
 
@@ -112,12 +104,9 @@ class Costly(Float16WindowProbe):
 
 def test_a_window_that_is_out_of_date_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.engine.probes.schedule.Float16WindowProbe", Costly)
-    control = Control()
-    log = Log(switching(control, {5: "bf16"}))
-    train(prepare(Tiny(epochs=100_000), steps=40), log, control)
+    log = log_of(prepare(Tiny(epochs=100_000), steps=40), at={5: "bf16"})
     assert [(window.step, window.precision) for window in log.of(Float16Window)] == [(1, "fp32"), (7, "bf16")]
-    log = Log()
-    train(prepare(Tiny(epochs=100_000), steps=OLD_STEPS + 20), log)
+    log = log_of(prepare(Tiny(epochs=100_000), steps=OLD_STEPS + 20))
     assert [window.step for window in log.of(Float16Window)] == [1, OLD_STEPS + 3]
 
 
@@ -146,8 +135,7 @@ def test_what_was_asked_of_a_model_that_is_replaced_is_answered(*, measured: boo
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) -> None:
-    log = Log()
-    train(prepare(Exploding(), precision="fp16", steps=4, clip_norm=clip_norm), log)
+    log = log_of(prepare(Exploding(), precision="fp16", steps=4, clip_norm=clip_norm))
     steps = {record.step: record for record in log.of(StepRecord)}
     for window in log.of(Float16Window):
         assert not window.hypothetical
@@ -156,8 +144,7 @@ def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) 
 
 
 def test_the_largest_gradient_comes_with_the_norm() -> None:
-    log = Log()
-    train(prepare(Tiny(), steps=2), log)
+    log = log_of(prepare(Tiny(), steps=2))
     record = log.of(StepRecord)[0]
     assert record.grad_max is not None
     assert record.grad_norm is not None
@@ -168,10 +155,8 @@ def test_the_largest_gradient_comes_with_the_norm() -> None:
 
 
 def test_a_requested_trace_is_taken_and_its_hooks_are_removed() -> None:
-    control = Control()
     prepared = prepare(Dropping())
-    log = Log(at_step(3, lambda: control.ask(TraceRequest())))
-    train(prepared, log, control)
+    log = log_of(prepared, at={3: TraceRequest()})
     (trace,) = log.of(ModulesTraced)
     assert 4 <= trace.step < 4 + TRACE_STEPS
     assert trace.asked
@@ -198,8 +183,7 @@ class Overheating(Tiny):
 
 
 def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
-    log = Log()
-    train(prepare(Overheating(), precision="fp16", steps=20), log)
+    log = log_of(prepare(Overheating(), precision="fp16", steps=20))
     assert log.of(StepSkipped)[0].step == 6
     trace = log.of(ModulesTraced)[0]
     assert trace.step == 7
@@ -209,25 +193,14 @@ def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
 
 
 def test_persistent_trouble_is_not_traced_in_every_step() -> None:
-    class Nans(Tiny):
-        epochs: int = 60
-
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            self.calls = getattr(self, "calls", 0) + model.training
-            loss = super().loss(model, batch)
-            assert isinstance(loss, Tensor)
-            return loss + math.nan if self.calls > 3 else loss
-
-    log = Log()
-    train(prepare(Nans(), steps=TRACE_GAP_STEPS + 60), log)
+    log = log_of(prepare(Spoiled(at=4, steps=1000, weights_too=False, epochs=60), steps=TRACE_GAP_STEPS + 60))
     traced = [trace.step for trace in log.of(ModulesTraced)]
     assert len(traced) == 2
     assert traced[1] - traced[0] >= TRACE_GAP_STEPS
 
 
 def test_the_first_skips_are_a_search_and_are_not_traced() -> None:
-    log = Log()
-    train(prepare(Exploding(factor=5.0), precision="fp16", steps=20), log)
+    log = log_of(prepare(Exploding(factor=5.0), precision="fp16", steps=20))
     assert 0 < len(log.of(StepSkipped)) < 5
     assert log.of(ModulesTraced) == []
 
@@ -244,19 +217,17 @@ def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
             return model
 
     prepared = prepare(Poisoned(), precision="fp16", steps=6)
-    log = Log()
-    train(prepared, log)
+    log = log_of(prepared)
     assert log.of(StepSkipped)[0].step == 1
-    found = [record for record in log.of(NonFinite) if record.what == "buffer"]
-    assert found[0].step <= 2
-    assert set(found[0].names) == {"2.running_mean", "2.running_var"}
-    assert len(found) == 1  # told once, not at every look
+    bad_buffers = [record for record in log.of(NonFinite) if record.what == "buffer"]
+    assert bad_buffers[0].step <= 2
+    assert set(bad_buffers[0].names) == {"2.running_mean", "2.running_var"}
+    assert len(bad_buffers) == 1  # told once, not at every look
     assert not torch.isfinite(prepared.model.get_buffer("2.running_var")).all()
 
 
 def test_healthy_statistics_are_not_mentioned() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=4)), log)
+    log = log_of(prepare(Tiny(epochs=4)))
     assert log.of(NonFinite) == []
     assert len(log.of(StepRecord)) > BUFFERS_GAP_STEPS
 
@@ -266,9 +237,7 @@ def test_healthy_statistics_are_not_mentioned() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
-    control = Control()
-    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
-    train(prepare(Dropping(), precision=precision), log, control)
+    log = log_of(prepare(Dropping(), precision=precision), at={5: XRayRequest()})
     (xray,) = log.of(XRayTaken)
     assert xray.step == 6
     assert xray.precision == ("bf16" if precision == "fp32" else precision)
@@ -277,14 +246,12 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
 
 
 def test_a_failed_x_ray_is_only_a_warning() -> None:
-    control = Control()
-    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
-    train(prepare(Unautocastable()), log, control)
+    log = log_of(prepare(UnautocastableDropping()), at={5: XRayRequest()})
     (note,) = log.of(Note)
     assert note.severity == "warning"
     assert "no X-ray: RuntimeError: no kernel for this dtype" in note.text
     assert log.of(XRayTaken) == []
-    assert losses(log) == undisturbed(Unautocastable())
+    assert losses(log) == undisturbed(UnautocastableDropping())
 
 
 # ------------------------------------------------------------------------------- the switch
@@ -293,14 +260,14 @@ def test_a_failed_x_ray_is_only_a_warning() -> None:
 def test_a_switch_whose_first_step_fails_is_undone_and_nothing_is_lost() -> None:
     control = Control()
     log = Log(switching(control, {5: "bf16"}))
-    assert train(prepare(Unautocastable()), log, control) == "done"
+    assert train(prepare(UnautocastableDropping()), log, control) == "done"
     (note,) = log.of(Note)
     assert note.severity == "error"
     assert "bf16 failed in its first step; back to fp32: RuntimeError: no kernel" in note.text
     changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
     assert changes == [(6, "bf16"), (6, "fp32")]
     assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
-    assert losses(log) == undisturbed(Unautocastable())
+    assert losses(log) == undisturbed(UnautocastableDropping())
 
 
 def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
@@ -321,17 +288,6 @@ def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
 # -------------------------------------------------------------------------------- the floor
 
 
-class Infinite(Tiny):
-    """Every loss is infinite."""
-
-    epochs: int = 40
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss * math.inf
-
-
 def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
     control = Control()
 
@@ -340,7 +296,7 @@ def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
             control.ask(PauseRequest(False))
 
     log = Log(watch)
-    prepared = prepare(Infinite(), precision="fp16", steps=250)
+    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=40), precision="fp16", steps=250)
     before = [p.detach().clone() for p in prepared.model.parameters()]
     assert train(prepared, log, control, interactive=True) == "done"
     (pause,) = [record for record in log.of(PauseChanged) if record.paused]
@@ -366,15 +322,6 @@ def test_a_pause_by_the_user_has_no_reason() -> None:
 
 
 def test_fp16_restarts_its_search_after_a_collapse() -> None:
-    class InfiniteAtFirst(Tiny):
-        epochs: int = 40
-
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            self.calls = getattr(self, "calls", 0) + model.training
-            loss = super().loss(model, batch)
-            assert isinstance(loss, Tensor)
-            return loss * math.inf if self.calls <= 41 else loss
-
     control = Control()
 
     def watch(record: Record) -> None:
@@ -386,7 +333,12 @@ def test_fp16_restarts_its_search_after_a_collapse() -> None:
 
     log = Log(watch)
     assert (
-        train(prepare(InfiniteAtFirst(), precision="fp16", steps=80), log, control, interactive=True)
+        train(
+            prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=40), precision="fp16", steps=80),
+            log,
+            control,
+            interactive=True,
+        )
         == "done"
     )
     scales = [record.loss_scale for record in log.of(StepRecord) if record.precision == "fp16"]
@@ -400,8 +352,7 @@ def test_fp16_restarts_its_search_after_a_collapse() -> None:
 
 
 def test_some_steps_are_timed_by_phase() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=20), clip_norm=1.0), log)
+    log = log_of(prepare(Tiny(epochs=20), clip_norm=1.0))
     timed = log.of(StepTimed)
     assert timed
     steps = {record.step: record for record in log.of(StepRecord)}
@@ -414,8 +365,7 @@ def test_some_steps_are_timed_by_phase() -> None:
 
 
 def test_without_clipping_there_is_no_clip_phase() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=20)), log)
+    log = log_of(prepare(Tiny(epochs=20)))
     assert {phase.name for record in log.of(StepTimed) for phase in record.phases} == {
         "input",
         "forward",
@@ -425,10 +375,8 @@ def test_without_clipping_there_is_no_clip_phase() -> None:
 
 
 def test_memory_is_broken_down_once_after_each_switch() -> None:
-    control = Control()
-    log = Log(switching(control, {80: "bf16"}))
     prepared = prepare(Tiny(epochs=25))
-    train(prepared, log, control)
+    log = log_of(prepared, at={80: "bf16"})
     first, second = log.of(MemoryBreakdown)
     assert (first.precision, second.precision) == ("fp32", "bf16")
     weights = sum(p.numel() * 4 for p in prepared.model.parameters())
@@ -438,8 +386,7 @@ def test_memory_is_broken_down_once_after_each_switch() -> None:
 
 
 def test_without_probes_only_what_a_step_needs_is_measured() -> None:
-    log = Log()
-    train(prepare(Tiny(epochs=20), probes=False), log)
+    log = log_of(prepare(Tiny(epochs=20), probes=False))
     assert log.of(Float16Window) == []
     assert {record.grad_norm for record in log.of(StepRecord)} == {None}
     clipped = Log()

@@ -16,6 +16,7 @@ from amptui.engine.probes.step_timer import (
     StepTimer,
 )
 from amptui.records.findings import StepTimed
+from tests.tiny import no_waits
 
 CPU = torch.device("cpu")
 PARTS: tuple[PhaseName, ...] = ("forward", "backward", "clip", "optimizer")
@@ -86,9 +87,9 @@ class Loop:
     def __init__(self, device: Device | None = None) -> None:
         self.clock = Clock()
         self.device = device
-        self.told: list[StepTimed] = []
+        self.timed_steps: list[StepTimed] = []
         new_event = None if device is None else device.new_event
-        self.timeline = StepTimer(CPU, self.told.append, clock=self.clock, new_event=new_event)
+        self.timeline = StepTimer(CPU, self.timed_steps.append, clock=self.clock, new_event=new_event)
         self.step = 0
 
     def wait(self, seconds: float) -> None:
@@ -138,7 +139,7 @@ def test_a_cpu_s_phases_have_only_the_host_s_seconds() -> None:
     loop = Loop()
     loop.run(HOST | {"clip": 0.0002}, settling=True)
     loop.timeline.drain()
-    (record,) = loop.told
+    (record,) = loop.timed_steps
     assert (record.step, record.precision, record.settling) == (1, "fp32", True)
     assert [phase.name for phase in record.phases] == ["input", *PARTS]
     assert host_seconds(record) == HOST | {"clip": 0.0002}
@@ -149,7 +150,12 @@ def test_a_phase_that_did_not_run_is_left_out() -> None:
     loop = Loop()
     loop.run(HOST)
     loop.timeline.flush()
-    assert [phase.name for phase in loop.told[0].phases] == ["input", "forward", "backward", "optimizer"]
+    assert [phase.name for phase in loop.timed_steps[0].phases] == [
+        "input",
+        "forward",
+        "backward",
+        "optimizer",
+    ]
 
 
 def test_our_measurements_are_in_no_phase() -> None:
@@ -167,12 +173,12 @@ def test_our_measurements_are_in_no_phase() -> None:
         loop.wait(seconds)
         device.work(2 * seconds)
         if name is None:
-            loop.timeline.leave_out()
+            loop.timeline.mark(None)
         else:
             loop.timeline.mark(name)
     loop.timeline.flush()
-    assert host_seconds(loop.told[0]) == {"input": 0.0, "backward": 0.002, "optimizer": 0.001}
-    assert device_seconds(loop.told[0]) == {"input": 0.0, "backward": 0.004, "optimizer": 0.002}
+    assert host_seconds(loop.timed_steps[0]) == {"input": 0.0, "backward": 0.002, "optimizer": 0.001}
+    assert device_seconds(loop.timed_steps[0]) == {"input": 0.0, "backward": 0.004, "optimizer": 0.002}
 
 
 def test_phases_have_the_device_s_seconds_once_it_has_finished() -> None:
@@ -180,11 +186,11 @@ def test_phases_have_the_device_s_seconds_once_it_has_finished() -> None:
     loop = Loop(device)
     loop.run(HOST, DEVICE)
     loop.timeline.drain()
-    assert loop.told == []
+    assert loop.timed_steps == []
     device.run()
     loop.timeline.drain()
-    assert device_seconds(loop.told[0]) == DEVICE
-    assert host_seconds(loop.told[0]) == HOST
+    assert device_seconds(loop.timed_steps[0]) == DEVICE
+    assert host_seconds(loop.timed_steps[0]) == HOST
     assert device.waits == 0
 
 
@@ -193,10 +199,10 @@ def test_only_flush_waits_for_a_slow_device() -> None:
     loop = Loop(device)
     for _ in range(100):
         loop.run(HOST, DEVICE)
-    assert (loop.told, device.waits) == ([], 0)
+    assert (loop.timed_steps, device.waits) == ([], 0)
     loop.timeline.flush()
-    assert [record.step for record in loop.told] == [1]
-    assert device_seconds(loop.told[0]) == DEVICE
+    assert [record.step for record in loop.timed_steps] == [1]
+    assert device_seconds(loop.timed_steps[0]) == DEVICE
     assert device.waits == 1
 
 
@@ -206,9 +212,9 @@ def test_events_are_reused() -> None:
     for _ in range(500):
         loop.run(HOST, DEVICE)
         device.run()
-    assert len(loop.told) > 10
+    assert len(loop.timed_steps) > 10
     assert device.events == 5
-    assert all(device_seconds(record) == DEVICE for record in loop.told)
+    assert all(device_seconds(record) == DEVICE for record in loop.timed_steps)
 
 
 def test_other_code_before_the_batch_is_not_input_time() -> None:
@@ -221,10 +227,10 @@ def test_other_code_before_the_batch_is_not_input_time() -> None:
 
     loop.run(HOST, DEVICE, between=xray)
     loop.timeline.flush()
-    assert loop.told == []
+    assert loop.timed_steps == []
     loop.run(HOST, DEVICE)
     loop.timeline.flush()
-    assert device_seconds(loop.told[0]) == DEVICE
+    assert device_seconds(loop.timed_steps[0]) == DEVICE
 
 
 def test_a_step_that_ran_twice_is_not_reported() -> None:
@@ -238,11 +244,11 @@ def test_a_step_that_ran_twice_is_not_reported() -> None:
             loop.wait(0.01)
             loop.timeline.mark(name)
     loop.timeline.flush()
-    assert loop.told == []
+    assert loop.timed_steps == []
     loop.step = 1
     loop.run(HOST)
     loop.timeline.drain()
-    assert [record.step for record in loop.told] == [2]
+    assert [record.step for record in loop.timed_steps] == [2]
 
 
 def test_the_phases_of_several_batches_are_summed() -> None:
@@ -254,8 +260,8 @@ def test_the_phases_of_several_batches_are_summed() -> None:
         loop.wait(0.01)
         loop.timeline.mark(name)
     loop.timeline.flush()
-    (record,) = loop.told
-    assert {each.name: each.host_seconds for each in record.phases} == pytest.approx(
+    (record,) = loop.timed_steps
+    assert {phase.name: phase.host_seconds for phase in record.phases} == pytest.approx(
         {"input": 0.0, "forward": 0.02, "backward": 0.02, "optimizer": 0.01}
     )
 
@@ -266,17 +272,17 @@ def test_an_unfinished_step_is_dropped() -> None:
     loop.run(HOST)
     loop.run(HOST)
     loop.timeline.flush()
-    assert [record.step for record in loop.told] == [3]
-    assert host_seconds(loop.told[0]) == HOST
+    assert [record.step for record in loop.timed_steps] == [3]
+    assert host_seconds(loop.timed_steps[0]) == HOST
 
 
 def test_marks_of_a_step_that_is_not_timed_are_ignored() -> None:
     loop = Loop()
     loop.timeline.begin(1, "fp32", False, 0.0)
     loop.timeline.mark("optimizer")
-    loop.timeline.leave_out()
+    loop.timeline.mark(None)
     loop.timeline.flush()
-    assert loop.told == []
+    assert loop.timed_steps == []
 
 
 def told_at(step_seconds: float, cost_seconds: float, steps: int = 300) -> tuple[list[float], float]:
@@ -321,11 +327,10 @@ def test_on_a_gpu_the_device_needs_longer_than_the_host_enqueues() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     device = torch.device("cuda")
-    told: list[StepTimed] = []
-    timeline = StepTimer(device, told.append)
+    timed_steps: list[StepTimed] = []
+    timeline = StepTimer(device, timed_steps.append)
     torch.cuda._sleep(1)  # loaded now, which may wait
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         for step in range(1, 4):
             timeline.drain()
             timeline.begin(step, "fp32", False, 0.0)
@@ -334,8 +339,6 @@ def test_on_a_gpu_the_device_needs_longer_than_the_host_enqueues() -> None:
             timeline.mark("forward")
             timeline.mark("optimizer")
         timeline.flush()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    forward = told[0].phases[1]
+    forward = timed_steps[0].phases[1]
     assert forward.device_seconds is not None
     assert forward.device_seconds > 10 * forward.host_seconds

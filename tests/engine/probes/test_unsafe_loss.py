@@ -19,10 +19,10 @@ TARGETS = torch.tensor([0.0, 1.0, 1.0])
 
 def noticed(code: Callable[[], object]) -> bool:
     own = torch._C._nn.binary_cross_entropy
-    with unsafe_loss_calls() as found:
+    with unsafe_loss_calls() as sentences:
         code()
     assert torch._C._nn.binary_cross_entropy is own
-    return bool(found)
+    return bool(sentences)
 
 
 def function() -> Tensor:
@@ -36,10 +36,10 @@ def module() -> Tensor:
 
 @pytest.mark.parametrize("code", [function, module])
 def test_binary_cross_entropy_is_noticed_in_fp32_with_the_hint(code: Callable[[], Tensor]) -> None:
-    with unsafe_loss_calls() as found:
+    with unsafe_loss_calls() as sentences:
         for _ in range(3):
             code()
-    (sentence,) = found
+    (sentence,) = sentences
     assert "binary_cross_entropy (BCELoss) is unsafe under CUDA autocast" in sentence
     assert "BCEWithLogitsLoss" in sentence
 
@@ -58,10 +58,10 @@ def test_safe_losses_are_not_noticed(code: Callable[[], object]) -> None:
 
 
 def test_a_call_after_the_step_is_not_noticed() -> None:
-    with unsafe_loss_calls() as found:
+    with unsafe_loss_calls() as sentences:
         pass
     function()
-    assert found == []
+    assert sentences == []
 
 
 def test_the_function_is_restored_when_the_step_raises() -> None:

@@ -27,12 +27,12 @@ def xray(prepared: Prepared, precision: str = "bf16", loss_scale: float | None =
     return take_xray(prepared, [first_batch(prepared)], step=7, precision=precision, loss_scale=loss_scale)
 
 
-def layer(found: XRayTaken, name: str) -> LayerAgreement:
-    return next(layer for layer in found.layers if layer.name == name)
+def layer(record: XRayTaken, name: str) -> LayerAgreement:
+    return next(layer for layer in record.layers if layer.name == name)
 
 
-def ran(found: XRayTaken) -> dict[tuple[str, str], int]:
-    return {(count.name, count.dtype): count.count for count in found.operators}
+def ran(record: XRayTaken) -> dict[tuple[str, str], int]:
+    return {(count.name, count.dtype): count.count for count in record.operators}
 
 
 class Plain(Tiny):
@@ -62,23 +62,23 @@ def test_the_batches_of_a_step_are_one(sizes: tuple[int, ...]) -> None:
 def test_losses_and_gradients_are_those_of_a_step_in_each_precision() -> None:
     prepared = prepare(Plain())
     inputs, targets = batch = first_batch(prepared)
-    found = take_xray(prepared, [batch], step=7, precision="bf16", loss_scale=None)
+    record = take_xray(prepared, [batch], step=7, precision="bf16", loss_scale=None)
     gradients = {}
     for name in ("ieee", "bf16"):
         with prepared.precisions[name].forward_context():
             loss = functional.cross_entropy(prepared.model(inputs), targets)
         loss.backward()
-        assert loss.item() == (found.loss_fp32 if name == "ieee" else found.loss_amp)
+        assert loss.item() == (record.loss_fp32 if name == "ieee" else record.loss_amp)
         weights = prepared.model.get_submodule("1").parameters()
         gradients[name] = [p.grad.flatten().double() for p in weights if p.grad is not None]
         prepared.optimizer.zero_grad()
     full, half = (torch.cat(gradients[name]) for name in ("ieee", "bf16"))
-    agreement = layer(found, "1")
+    agreement = layer(record, "1")
     assert agreement.cosine == pytest.approx((full @ half / (full.norm() * half.norm())).item())
     assert agreement.relative_error == pytest.approx(((half - full).norm() / full.norm()).item())
     assert 0 < (agreement.relative_error or 0) < 0.1
-    assert (found.step, found.precision, found.loss_scale, found.random) == (7, "bf16", None, False)
-    assert [(a.name, a.kind, a.elements, a.output_dtype) for a in found.layers] == [
+    assert (record.step, record.precision, record.loss_scale, record.random) == (7, "bf16", None, False)
+    assert [(a.name, a.kind, a.elements, a.output_dtype) for a in record.layers] == [
         ("1", "Linear", 136, "bfloat16"),
         ("3", "Linear", 36, "bfloat16"),
     ]
@@ -106,13 +106,13 @@ class Island(Tiny):
 
 @pytest.mark.parametrize(("precision", "loss_scale"), [("fp16", 65536.0), ("bf16", None)])
 def test_a_layer_kept_in_fp32_agrees_exactly(precision: str, loss_scale: float | None) -> None:
-    found = xray(prepare(Island()), precision, loss_scale)
-    (inner,) = found.layers
+    record = xray(prepare(Island()), precision, loss_scale)
+    (inner,) = record.layers
     assert (inner.cosine, inner.relative_error, inner.lost) == (1.0, 0.0, 0.0)
     assert inner.output_dtype == "float32"
-    assert found.output_dtypes == dict.fromkeys(("0", "1.inner", "1", ""), "float32")
-    assert found.loss_amp == found.loss_fp32
-    assert found.saved_bytes_amp == found.saved_bytes_fp32
+    assert record.output_dtypes == dict.fromkeys(("0", "1.inner", "1", ""), "float32")
+    assert record.loss_amp == record.loss_fp32
+    assert record.saved_bytes_amp == record.saved_bytes_fp32
 
 
 def test_both_passes_draw_the_same_numbers_and_begin_with_the_same_statistics() -> None:
@@ -124,10 +124,10 @@ def test_both_passes_draw_the_same_numbers_and_begin_with_the_same_statistics() 
             batches = model.get_buffer("1.num_batches_tracked")
             return super().loss(model, batch) * (1 + batches)
 
-    found = xray(prepare(Noisy()))
-    assert found.random
-    assert [(a.cosine, a.relative_error) for a in found.layers] == [(1.0, 0.0)] * 2
-    assert found.loss_amp == found.loss_fp32
+    record = xray(prepare(Noisy()))
+    assert record.random
+    assert [(a.cosine, a.relative_error) for a in record.layers] == [(1.0, 0.0)] * 2
+    assert record.loss_amp == record.loss_fp32
 
 
 class Vanishing(Plain):
@@ -149,10 +149,10 @@ def test_gradients_that_vanish_in_float16_are_lost_and_a_scale_saves_them() -> N
 
 
 def test_gradients_that_overflow_float16_are_not_comparable() -> None:
-    found = xray(prepare(Plain()), "fp16", 2.0**40)
-    assert math.isnan(layer(found, "1").cosine or 0)
-    assert math.isnan(layer(found, "1").relative_error or 0)
-    assert math.isfinite(found.loss_amp)
+    record = xray(prepare(Plain()), "fp16", 2.0**40)
+    assert math.isnan(layer(record, "1").cosine or 0)
+    assert math.isnan(layer(record, "1").relative_error or 0)
+    assert math.isfinite(record.loss_amp)
 
 
 def test_operators_are_counted_by_dtype_forward_and_backward() -> None:
@@ -171,25 +171,25 @@ def test_operators_are_counted_by_dtype_forward_and_backward() -> None:
 
 def test_memory_is_counted_to_the_byte() -> None:
     prepared = prepare(Plain())
-    found = xray(prepared)
+    record = xray(prepared)
     parameters = 16 * 8 + 8 + 8 * 4 + 4
-    assert found.weights_bytes == found.gradients_bytes == 4 * parameters
-    assert found.buffers_bytes == found.optimizer_bytes == 0
+    assert record.weights_bytes == record.gradients_bytes == 4 * parameters
+    assert record.buffers_bytes == record.optimizer_bytes == 0
     # Of 8 samples: what ReLU put out, and log_softmax's output; the targets and inputs are the batch.
-    assert found.saved_bytes_fp32 == 4 * 8 * (8 + 4) + 4  # nll_loss keeps its total weight
+    assert record.saved_bytes_fp32 == 4 * 8 * (8 + 4) + 4  # nll_loss keeps its total weight
     # In AMP half of ReLU's, log_softmax's all the same, and casts: of the batch and of the second weight. Of
     # the first none is kept, as no gradient goes on to the batch.
-    assert found.saved_bytes_amp == 2 * 8 * 8 + 4 * 8 * 4 + 2 * 8 * 16 + 2 * 8 * 4 + 4
+    assert record.saved_bytes_amp == 2 * 8 * 8 + 4 * 8 * 4 + 2 * 8 * 16 + 2 * 8 * 4 + 4
 
 
 def test_the_optimizer_s_and_the_buffers_bytes_are_their_tensors() -> None:
     prepared = prepare(Tiny(), steps=1)
     train(prepared, Log())
-    found = xray(prepared)
+    record = xray(prepared)
     parameters = sum(p.numel() for p in prepared.model.parameters())
     tensors = len(list(prepared.model.parameters()))
-    assert found.optimizer_bytes == 2 * 4 * parameters + 4 * tensors
-    assert found.buffers_bytes == 2 * 4 * 16 + 8
+    assert record.optimizer_bytes == 2 * 4 * parameters + 4 * tensors
+    assert record.buffers_bytes == 2 * 4 * 16 + 8
 
 
 def test_tensors_of_a_branch_without_backward_are_not_counted() -> None:
@@ -241,8 +241,8 @@ def test_a_dict_s_total_is_the_loss() -> None:
             total = functional.cross_entropy(model(batch[0]), batch[1])
             return {"part": total.detach(), "loss": total * 3}
 
-    found, plain = xray(prepare(Parts())), xray(prepare(Plain()))
-    assert found.loss_fp32 == pytest.approx(3 * plain.loss_fp32)
+    record, plain = xray(prepare(Parts())), xray(prepare(Plain()))
+    assert record.loss_fp32 == pytest.approx(3 * plain.loss_fp32)
 
 
 def test_a_tensor_may_occur_twice_in_a_nested_batch() -> None:
@@ -257,12 +257,12 @@ def test_a_tensor_may_occur_twice_in_a_nested_batch() -> None:
             return functional.mse_loss(model(batch["inputs"]), batch["targets"][0])
 
     inputs = torch.rand(4, 16)
-    before, seen = inputs.clone(), list[bool]()
-    batch = {"inputs": inputs, "targets": (inputs,), "seen": seen}
-    found = take_xray(prepare(Reconstructing()), [batch], step=1, precision="bf16", loss_scale=None)
+    before, visible = inputs.clone(), list[bool]()
+    batch = {"inputs": inputs, "targets": (inputs,), "seen": visible}
+    record = take_xray(prepare(Reconstructing()), [batch], step=1, precision="bf16", loss_scale=None)
     assert torch.equal(inputs, before)
-    assert not seen
-    assert found.loss_amp == pytest.approx(found.loss_fp32, rel=0.05)
+    assert not visible
+    assert record.loss_amp == pytest.approx(record.loss_fp32, rel=0.05)
 
 
 def test_batches_may_be_objects_of_any_class() -> None:
@@ -304,15 +304,15 @@ def test_tied_weights_sparse_gradients_and_unused_layers_are_compared() -> None:
             return functional.cross_entropy(model["head"](features), batch)
 
     prepared = prepare(Words())
-    found = take_xray(prepared, [torch.arange(4)], step=1, precision="bf16", loss_scale=None)
-    agreements = {layer.name: layer for layer in found.layers}
+    record = take_xray(prepared, [torch.arange(4)], step=1, precision="bf16", loss_scale=None)
+    agreements = {layer.name: layer for layer in record.layers}
     assert list(agreements) == ["words", "head", "unused", "marks"]
     assert (agreements["words"].elements, agreements["head"].elements) == (36, 9)
     assert (agreements["unused"].elements, agreements["unused"].cosine) == (0, None)
     assert agreements["unused"].output_dtype == ""
     assert agreements["marks"].elements == 36
     assert (agreements["marks"].cosine or 0) > 0.99
-    assert found.gradients_bytes == 4 * (36 + 9) + 4 * (4 * 4) + 8 * 4
+    assert record.gradients_bytes == 4 * (36 + 9) + 4 * (4 * 4) + 8 * 4
 
 
 def test_a_compiled_model_is_x_rayed_and_stays_compiled() -> None:
@@ -332,9 +332,9 @@ def test_a_compiled_model_is_x_rayed_and_stays_compiled() -> None:
     prepared = prepare(Compiled(), steps=1)
     train(prepared, Log())
     before = len(graphs)
-    found = xray(prepared)
-    assert [layer.output_dtype for layer in found.layers] == ["bfloat16", "bfloat16"]
-    assert ran(found)["addmm", "bfloat16"] == 2
+    record = xray(prepared)
+    assert [layer.output_dtype for layer in record.layers] == ["bfloat16", "bfloat16"]
+    assert ran(record)["addmm", "bfloat16"] == 2
     prepared.model(first_batch(prepared)[0])
     assert len(graphs) == before > 0
 
@@ -356,17 +356,20 @@ ON_GPUS = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("parallel", "seen"), [pytest.param(nn.DataParallel, True, marks=ON_GPUS), (OnTwo, False)]
+    ("parallel", "visible"), [pytest.param(nn.DataParallel, True, marks=ON_GPUS), (OnTwo, False)]
 )
-def test_replicas_in_threads_have_no_operators_instead_of_some(parallel: Any, *, seen: bool) -> None:
+def test_replicas_in_threads_have_no_operators_instead_of_some(parallel: Any, *, visible: bool) -> None:
     class Parallel(Plain):
         def build_model(self) -> nn.Module:
             return parallel(super().build_model())  # type: ignore[no-any-return]
 
-    found = xray(prepare(Parallel()))
-    assert bool(found.operators) == seen
-    assert (found.saved_bytes_fp32 is None, found.saved_bytes_amp is None) == (not seen, not seen)
-    assert layer(found, "module.1").output_dtype == "bfloat16"
+    record = xray(prepare(Parallel()))
+    assert bool(record.operators) == visible
+    assert (record.saved_bytes_fp32 is None, record.saved_bytes_amp is None) == (
+        not visible,
+        not visible,
+    )
+    assert layer(record, "module.1").output_dtype == "bfloat16"
 
 
 @pytest.mark.gpu

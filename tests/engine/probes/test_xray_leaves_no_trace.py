@@ -108,9 +108,9 @@ def test_an_x_ray_changes_no_bit(precision: str) -> None:
     batch = first_batch(prepared)
     prepared.precisions["tf32"].enter()
     before = state(prepared, batch)
-    found = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
+    xray_record = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
     assert state(prepared, batch) == before
-    assert found.random
+    assert xray_record.random
 
 
 class DrawsAndCounts(Mixed):
@@ -142,7 +142,7 @@ def test_losses_with_an_x_ray_between_two_steps_are_those_without(precision: str
     assert len(losses(plain)) == 16
 
 
-def failing(where: str, error: Exception, kept: list[weakref.ref[Tensor]]) -> Mixed:
+def failing(where: str, error: Exception, references: list[weakref.ref[Tensor]]) -> Mixed:
     """Breaks everything that can be broken in AMP's pass, and raises; in steps it is well-behaved."""
 
     def fail(_: object) -> None:
@@ -155,7 +155,7 @@ def failing(where: str, error: Exception, kept: list[weakref.ref[Tensor]]) -> Mi
                 torch.backends.cudnn.allow_tf32 = False
             outputs = model(batch[0])
             if torch.is_autocast_enabled("cpu"):
-                kept.append(weakref.ref(outputs))
+                references.append(weakref.ref(outputs))
                 outputs.register_hook(fail)
                 if where == "forward":
                     fail(None)
@@ -167,23 +167,23 @@ def failing(where: str, error: Exception, kept: list[weakref.ref[Tensor]]) -> Mi
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("error", [ValueError("told"), KeyboardInterrupt(), torch.OutOfMemoryError("told")])
 def test_an_error_in_an_x_ray_is_raised_and_changes_no_bit(where: str, error: Exception) -> None:
-    kept: list[weakref.ref[Tensor]] = []
-    prepared = trained(failing(where, error, kept))
+    references: list[weakref.ref[Tensor]] = []
+    prepared = trained(failing(where, error, references))
     batch = first_batch(prepared)
     before = state(prepared, batch)
     with pytest.raises(type(error)):
         take_xray(prepared, [batch], step=6, precision="bf16", loss_scale=None)
     assert state(prepared, batch) == before
-    assert len(kept) == 1
+    assert len(references) == 1
 
 
 def test_after_running_out_of_memory_nothing_is_kept() -> None:
-    kept: list[weakref.ref[Tensor]] = []
-    prepared = trained(failing("forward", torch.OutOfMemoryError("told"), kept))
+    references: list[weakref.ref[Tensor]] = []
+    prepared = trained(failing("forward", torch.OutOfMemoryError("told"), references))
     with pytest.raises(torch.OutOfMemoryError) as caught:
         take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
     assert caught.traceback
-    assert [reference() for reference in kept] == [None]
+    assert [reference() for reference in references] == [None]
 
 
 def test_an_unusable_loss_raises_the_same_error_as_in_a_step() -> None:
@@ -214,8 +214,8 @@ def test_the_loss_s_own_weights_and_statistics_are_restored_too() -> None:
     prepared = trained(experiment)
     values = list(experiment.head.state_dict(keep_vars=True).values())
     before = [(bits(value), id(value.grad), bits(value.grad)) for value in values]
-    found = take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
-    assert "head" not in {layer.name for layer in found.layers}
+    xray_record = take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
+    assert "head" not in {layer.name for layer in xray_record.layers}
     assert [(bits(value), id(value.grad), bits(value.grad)) for value in values] == before
 
 
@@ -229,7 +229,7 @@ def test_an_x_ray_on_a_gpu_changes_no_bit(precision: str) -> None:
     prepared.model.to(device)
     batch = tuple(tensor.to(device) for tensor in first_batch(prepared))
     before = state(prepared, batch)
-    found = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
+    xray_record = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
     assert state(prepared, batch) == before
-    assert found.random
-    assert found.saved_bytes_amp
+    assert xray_record.random
+    assert xray_record.saved_bytes_amp

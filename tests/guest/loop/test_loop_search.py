@@ -155,7 +155,7 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
     "place",
     [
         "amptui.guest.loop.row_sender.StepFacts",
-        "amptui.engine.learning_rates.LearningRateReader.read",
+        "amptui.engine.lr_schedule.LearningRateReader.read",
         "amptui.guest.run.own_script_name",
     ],
 )

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from amptui.engine.description import describe_run
-from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control
 from amptui.records.run import Record, RunFinished
 from amptui.runs.journal import Journal
@@ -36,10 +35,10 @@ def write(folder: Path, records: Iterable[Record]) -> Path:
 
 def train(*, steps: int, at: dict[int, str], experiment: tiny.Tiny) -> list[Record]:
     """All records of a run that switches when the record of a step arrives."""
-    control, request = Control(), TrainRequest(model="tiny", device="cpu")
+    control = Control()
     prepared = tiny.prepare(experiment, precision="fp32", amp_precision="fp16", steps=steps)
     log = tiny.Log(tiny.switching(control, at))
-    started = describe_run("tiny", prepared, request)
+    started = describe_run("tiny", prepared)
     log.emit(started)
     tiny.train(prepared, log, control)
     now = time.time()

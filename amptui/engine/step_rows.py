@@ -1,17 +1,89 @@
-"""Turns the delivered rows of like steps into columns, and columns into the blocks that are recorded."""
+"""The row of numbers that a step sends to the host, and how rows of like steps become a block of records."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
+from amptui.engine.lr_schedule import LearningRates
+from amptui.engine.precision import ScalerTensors
 from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.engine.readback import Delivered
-from amptui.engine.step_row import RowLayout
 from amptui.records.own_loop import LossForm
 from amptui.records.steps import SECONDS_DECIMALS, Steps
+
+
+class RowLayout(NamedTuple):
+    """Which numbers a row holds, in this order: loss, parts, learning rates, scaler, clip norm, gradients."""
+
+    parts: tuple[str, ...] = ()
+    """Names of the loss's parts."""
+    lrs: int = 0
+    """The number of learning rates."""
+    scaled: bool = False
+    """Whether it holds the scaler's values."""
+    clipped: bool = False
+    """Whether it holds a clip norm."""
+    loss: bool = True
+    """Whether it holds a loss: the one of somebody else's loop may not be known."""
+
+
+_LOSS_ALONE = RowLayout()
+
+_row_layout = lru_cache(maxsize=64)(RowLayout)
+"""Steps have the layout of earlier ones: looking it up is faster than building it."""
+
+
+class StepTensors(NamedTuple):
+    """What one step left on the device."""
+
+    precision: str
+    loss: Tensor
+    """The mean over the step's samples; it has a graph if the step has one batch."""
+    parts: Mapping[str, Tensor]
+    lrs: LearningRates
+    scaler: ScalerTensors | None
+    clip_norm: Tensor | None
+    """The norm of the unscaled gradients that clipping used."""
+    gradients: Tensor | None
+    """What the gradient probe measured."""
+    gradients_scaled: bool
+    """Whether it measured before unscaling."""
+
+
+def row_of(
+    loss: Tensor | None,
+    parts: Mapping[str, Tensor] | None,
+    lrs: Sequence[Tensor],
+    scaler: ScalerTensors | None,
+    clip_norm: Tensor | None,
+    gradients: Tensor | None,
+) -> tuple[RowLayout, list[Tensor]]:
+    """The values of a step to send to the host, and the layout that reads them there.
+
+    ``lrs`` are the learning rates that are on the device.
+    """
+    is_short = scaler is None and gradients is None and clip_norm is None and not parts and not lrs
+    if is_short and loss is not None:
+        return _LOSS_ALONE, [loss]  # the usual case without a scaler
+    values: list[Tensor] = [] if loss is None else [loss]
+    names: tuple[str, ...] = ()
+    if parts:
+        names = tuple(parts)
+        values += parts.values()
+    values += lrs
+    if scaler is not None:
+        values += scaler
+    if clip_norm is not None:
+        values.append(clip_norm)
+    if gradients is not None:
+        values.append(gradients)
+    layout = _row_layout(names, len(lrs), scaler is not None, clip_norm is not None, loss is not None)
+    return layout, values
 
 
 class StepKind(NamedTuple):
@@ -36,7 +108,7 @@ class StepFacts(NamedTuple):
     samples: int
     data_seconds: float | None
     """None in somebody else's loop, where nobody measures it."""
-    asked: float
+    load_start: float
     """When loading its batch began, by ``perf_counter``."""
     lr: float | None
     """None if the optimizer has none, or if the row holds it."""
@@ -89,7 +161,7 @@ class StepColumns:
             self.growth_tracker = [int(tracker) for tracker in next(columns)]
         self.steps: Sequence[int] = by_name.step
         self.samples: Sequence[int] = by_name.samples
-        self.asked: Sequence[float] = by_name.asked
+        self.load_start: Sequence[float] = by_name.load_start
         self.seconds = _rounded(seconds) if self.is_measured else nothing
         self.data_seconds = _rounded(by_name.data_seconds)
         clip_norms: list[float | None] = next(columns) if layout.clipped and self.is_measured else nothing
@@ -97,8 +169,8 @@ class StepColumns:
         self.healths: Sequence[GradientHealth | None] = nothing
         if gradients or layout.clipped:
             scales = self.scale if kind.gradients_scaled else [1.0] * self.count
-            measured = zip(gradients or [()] * self.count, clip_norms, scales, strict=True)
-            self.healths = [_health(probe, *values) for values in measured]
+            step_values = zip(gradients or [()] * self.count, clip_norms, scales, strict=True)
+            self.healths = [_health(probe, *values) for values in step_values]
 
     @property
     def is_quiet(self) -> bool:

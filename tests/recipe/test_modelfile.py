@@ -12,7 +12,7 @@ from torch import nn
 
 from amptui import Experiment
 from amptui.base.errors import ExperimentError, UsageError
-from amptui.engine.loading import build_experiment, load_class
+from amptui.recipe.modelfile import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from tests.tiny import Tiny
 
@@ -45,9 +45,9 @@ def load(text: str) -> type[Experiment]:
 def test_a_file_s_one_experiment_is_found(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text(BODY.format(name="Net"))
-    found = load(str(path))
-    assert found.__name__ == "Net"
-    assert isinstance(build_experiment(found, {"width": "5"}).build_model(), nn.Linear)
+    experiment_class = load(str(path))
+    assert experiment_class.__name__ == "Net"
+    assert isinstance(build_experiment(experiment_class, {"width": "5"}).build_model(), nn.Linear)
 
 
 def test_experiments_that_a_file_only_imports_or_hides_are_not_its_own(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_file_imports_its_neighbours_as_a_script_does(
         "from neighbour_of_net import WIDTH\n" + BODY.format(name="Net").replace("= 3", "= WIDTH")
     )
     monkeypatch.chdir(tmp_path)
-    found = build_experiment(load("elsewhere/net.py"), {})
-    assert getattr(found, "width", None) == 7
+    experiment_class = build_experiment(load("elsewhere/net.py"), {})
+    assert getattr(experiment_class, "width", None) == 7
 
 
 @pytest.fixture

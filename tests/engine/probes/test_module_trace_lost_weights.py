@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
-from amptui.engine.probes.lost_weights import infinite_names
-from amptui.engine.probes.module_trace import ModuleTrace
+from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
 from amptui.records.findings import ModulesTraced
 from amptui.telemetry.health import judge_trace
-from tests.engine.traced import told, traced_step
+from tests.engine.traced import record_of, traced_step
 from tests.tiny import Log, Tiny, prepare, train
 
 
@@ -55,9 +54,9 @@ def test_no_module_is_named_if_a_weight_was_not_finite_before(bad: float) -> Non
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 2))
     with torch.no_grad():
         model.get_parameter("2.bias")[1] = bad
-    found = traced_step(model, torch.ones(3, 4), dtype=None)
-    assert (found.first, found.nearest) == (None, ())
-    assert (found.lost, found.lost_count) == (("2.bias",), 1)
+    record = traced_step(model, torch.ones(3, 4), dtype=None)
+    assert (record.first, record.nearest) == (None, ())
+    assert (record.lost, record.lost_count) == (("2.bias",), 1)
 
 
 def test_a_weight_that_a_parent_uses_is_found_too() -> None:
@@ -71,18 +70,18 @@ def test_a_weight_that_a_parent_uses_is_found_too() -> None:
             result: Tensor = self.linear(inputs * self.scale)
             return result
 
-    found = traced_step(nn.Sequential(Scaled()), torch.ones(3, 4), dtype=None)
-    assert found.first is None
-    assert found.lost == ("0.scale",)
+    record = traced_step(nn.Sequential(Scaled()), torch.ones(3, 4), dtype=None)
+    assert record.first is None
+    assert record.lost == ("0.scale",)
 
 
 def test_a_weight_without_a_part_in_the_loss_is_not_to_blame() -> None:
     model = nn.Sequential(overflowing_linear())
     model.register_parameter("never_used", nn.Parameter(torch.full((2,), math.nan)))
-    found = traced_step(model, torch.ones(3, 4))
-    assert found.first is not None
-    assert found.first.name == "0"
-    assert found.lost_count == 0
+    record = traced_step(model, torch.ones(3, 4))
+    assert record.first is not None
+    assert record.first.name == "0"
+    assert record.lost_count == 0
 
 
 def test_lost_statistics_are_to_blame_only_where_they_are_read() -> None:
@@ -111,9 +110,9 @@ def test_an_infinity_that_was_there_from_the_start_is_meant() -> None:
     assert infinite_names(model) == {"0.mask"}
     with ModuleTrace(model, infinite_at_start=infinite_names(model)) as trace:
         model(torch.ones(3, 2))
-    found = told(trace)
-    assert found.first is not None
-    assert (found.first.name, found.lost_count) == ("0", 0)
+    record = record_of(trace)
+    assert record.first is not None
+    assert (record.first.name, record.lost_count) == ("0", 0)
     with ModuleTrace(model) as trace:
         model(torch.ones(3, 2))
-    assert told(trace).lost == ("0.mask",)
+    assert record_of(trace).lost == ("0.mask",)

@@ -16,7 +16,6 @@ from amptui import Data, DataRequest
 from amptui.base.errors import ExperimentError
 from amptui.data.sources import Arrays, Source
 from amptui.engine.description import describe_run
-from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control
 from amptui.records.steps import StepRecord
 from tests.survival import survived
@@ -120,7 +119,7 @@ def test_nothing_is_drawn_and_every_layer_is_sized_before_the_optimizer_is_built
         assert torch.equal(buffers["1.running_var"], torch.ones(3))
     assert states[0] == states[1]
     assert sizes[0] == sizes[1]
-    started = describe_run("lazy", prepared, TrainRequest(model="lazy"))
+    started = describe_run("lazy", prepared)
     assert started.parameters == sum(sizes[0])
 
 
