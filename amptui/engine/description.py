@@ -32,10 +32,7 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
     source = prepared.data.train
     batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
     batch_size = batch_size or prepared.experiment.batch_size
-    ranks = 1 if prepared.parallel is None else prepared.parallel.world.size
-    refuses = refused_requests(request) if ranks > 1 else {}
-    if prepared.parallel is not None and prepared.parallel.needs_others:
-        refuses = {"x-ray": prepared.parallel.needs_others} | refuses
+    strategy = prepared.strategy
     return RunStarted(
         time=time.time(),
         model=model_name,
@@ -55,10 +52,10 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
         total_epochs=prepared.schedule.epochs,
         total_steps=prepared.schedule.steps,
         growth_interval=prepared.scaler.get_growth_interval(),
-        world_size=ranks,
-        refuses=refuses,
-        parallel=("fsdp2" if request.fsdp else "ddp") if ranks > 1 else "",
-        global_batch_size=batch_size * prepared.accumulate * ranks if ranks > 1 else None,
+        world_size=strategy.ranks,
+        refuses={"x-ray": strategy.needs_others} if strategy.needs_others else {},
+        parallel=strategy.kind,
+        global_batch_size=batch_size * prepared.accumulate * strategy.ranks if strategy.kind else None,
     )
 
 

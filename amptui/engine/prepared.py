@@ -16,7 +16,7 @@ from amptui.engine.precision import Precision
 from amptui.recipe.experiment import Experiment
 
 if TYPE_CHECKING:
-    from amptui.ranks.parallel.data_parallel import DataParallel
+    from amptui.engine.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,14 @@ class Prepared:
     """Whether to probe gradients and modules."""
     max_rounds: int | None
     """The limit on rounds of an A/B test; None uses the default."""
+    strategy: "Strategy"
+    """How it trains together with other ranks, or alone."""
     compilations: CompileWatch = field(default_factory=CompileWatch)
-    parallel: "DataParallel | None" = None
-    """The loss and the other ranks of a run of several; None in a single process."""
+
+    @property
+    def parallel(self) -> "Strategy | None":
+        """The ``strategy`` of a run of several ranks; None in a single process."""
+        return self.strategy if self.strategy.ranks > 1 else None
 
     @property
     def batch_size(self) -> int:

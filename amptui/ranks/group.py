@@ -12,9 +12,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore
 
 from amptui.base.errors import DataError, DeviceError
+from amptui.data.order import Share
+from amptui.engine.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.other_ranks import OtherRanks
 from amptui.ranks.ends.hang_watch import Hang, HangWatch
@@ -25,10 +28,14 @@ from amptui.ranks.store.launcher_store import LauncherStore
 from amptui.ranks.store.place import Place
 from amptui.ranks.store.steady_store import LostKeyError, is_the_launchers, pauses
 from amptui.ranks.world import World
+from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import HANG_SECONDS
 from amptui.records.run import Record
 
 R = TypeVar("R")
+
+MakeStrategy = Callable[["RankGroup", Experiment, nn.Module], Strategy]
+"""Makes the model one of several that train together."""
 
 _COLLECTION_SECONDS = 600.0
 """How long rank 0's checkpoint waits for what another rank hands in; training goes on meanwhile."""
@@ -47,7 +54,7 @@ _SEARCH_SECONDS = 4.0
 _BAD_LOSS, _PLACES, _BOARD = "bad loss", "places", "agreement"
 
 
-class RankGroup(OtherRanks):
+class RankGroup(OtherRanks, Ranks):
     """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended."""
 
     def __init__(
@@ -59,8 +66,11 @@ class RankGroup(OtherRanks):
         stopping: Callable[[], bool],
         hang_seconds: float,
         compiles: bool = False,
+        make_strategy: MakeStrategy | None = None,
     ) -> None:
         self.world = world
+        self.share = Share(world.rank, world.size)
+        self._make_strategy = make_strategy
         self.compiles = compiles
         """Whether the model is compiled, which may take one rank much longer than another."""
         self.progress = RankProgress()
@@ -171,8 +181,13 @@ class RankGroup(OtherRanks):
         finally:
             self.progress.waits = self.progress.idle = False
 
-    def in_turn(self, load: Callable[[], Any], what: str = "loaded") -> Any:
-        """What ``load`` returns; rank 0 goes first, so that only it downloads a file, or refuses one."""
+    def strategy(self, experiment: Experiment, model: nn.Module) -> Strategy:
+        """See :class:`Ranks`."""
+        assert self._make_strategy is not None, "these ranks train"
+        return self._make_strategy(self, experiment, model)
+
+    def in_turn(self, load: Callable[[], R], what: str = "loaded") -> R:
+        """See :class:`Ranks`."""
         if not self.world.leads:
             self.meet(f"{what} by rank 0")
             return load()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.engine.description import refused_requests
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from amptui.engine.checkpoint.data_position import Start
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.prepared import Prepared
-    from amptui.engine.setup import Choices, Join
+    from amptui.engine.setup import Choices
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
+    from amptui.ranks.group import MakeStrategy, RankGroup
     from amptui.ranks.numbers.own_overflows import OwnOverflows
     from amptui.ranks.numbers.weights_check import WeightsCheck
+    from amptui.ranks.parallel.data_parallel import DataParallel
 
 
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
@@ -130,8 +132,8 @@ class RankThread(WatchedThread):
     def _take(self, record: Record) -> None:
         self._meter.add(record)
         self._tell(record)
-        if self._prepared is not None and self._prepared.parallel is not None:
-            self._look_for_overflow(record, self._prepared, self._prepared.parallel.own_overflows)
+        if self._prepared is not None and (strategy := self._strategy) is not None:
+            self._look_for_overflow(record, self._prepared, strategy.own_overflows)
 
     def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "OwnOverflows") -> None:
         """After trouble find out whether it came from this rank; plan which gradients to check."""
@@ -145,17 +147,17 @@ class RankThread(WatchedThread):
                 self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
 
     def _measure(self) -> RankNumbers:
-        trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
+        trainer, strategy = self._trainer, self._strategy
         if trainer is not None:
             trainer.deliver_steps()
         sample = self.allocator()
         numbers = self._meter.take_numbers(
-            compute_seconds=None if parallel is None else parallel.compute_timer.take_seconds(),
+            compute_seconds=None if strategy is None else strategy.compute_timer.take_seconds(),
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpu,
         )
-        if parallel is not None:
-            own = parallel.own_overflows
+        if strategy is not None:
+            own = strategy.own_overflows
             step, states = own.told()
             overflowed = math.nan if own.overflowed is None else own.overflowed
             numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
@@ -173,8 +175,13 @@ class RankThread(WatchedThread):
 
     @property
     def _weights_check(self) -> "WeightsCheck | None":
-        parallel = self._prepared.parallel if self._prepared else None
-        return None if parallel is None else parallel.weights_check
+        strategy = self._strategy
+        return None if strategy is None else strategy.weights_check
+
+    @property
+    def _strategy(self) -> "DataParallel | None":
+        """Once the model is there."""
+        return None if self._prepared is None else cast("DataParallel", self._prepared.strategy)
 
     def _hash_weights(self) -> None:
         check, trainer = self._weights_check, self._trainer
@@ -207,6 +214,7 @@ class RankThread(WatchedThread):
             stopping=stopping,
             hang_seconds=HANG_SECONDS if hang is None else hang,
             compiles=self._request.compile_mode is not None,
+            make_strategy=self._kind_of_parallel(),
         )
         self._group.connect()
         self._begin_watch()
@@ -214,10 +222,12 @@ class RankThread(WatchedThread):
             run_dir, all_write = self._checkpoints_path.parent, self._request.fsdp
             check_folder(self._group, run_dir, all_write=all_write, warn=self._warn)
         self._rank_control.join(self._group.board(), self._group)
-        self._join = self._kind_of_parallel()
         return choices
 
-    def _kind_of_parallel(self) -> "Join":
+    def _ranks(self) -> "RankGroup | None":
+        return self._group
+
+    def _kind_of_parallel(self) -> "MakeStrategy":
         from amptui.ranks.parallel.data_parallel import DataParallel
 
         if not self._request.fsdp:
@@ -248,8 +258,7 @@ class RankThread(WatchedThread):
     def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
         assert self._group is not None, "the ranks have met"
         restore = partial(super()._restore, checkpoint, prepared)
-        restored: tuple[Prepared, Start] = self._group.in_turn(restore, "restored")
-        return restored
+        return self._group.in_turn(restore, "restored")
 
     def _make_writer(self, prepared: "Prepared", folder: Path | None, **options: Any) -> "RankCheckpoints":
         from amptui.ranks.agreement.checkpoints import RankCheckpoints

@@ -14,6 +14,7 @@ from amptui.records.run import Record, RunFinished
 if TYPE_CHECKING:
     from amptui.ranks.ends.hang_watch import Hang, HangWatch
     from amptui.ranks.ends.peer_ends import PeerEndedError
+    from amptui.ranks.group import RankGroup
 
 
 class WatchedThread(TrainingThread):
@@ -25,6 +26,8 @@ class WatchedThread(TrainingThread):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._group: RankGroup | None = None
+        """The ranks that train together, once they have met."""
         self._watch: HangWatch | None = None
         self._ending = threading.Lock()
         self._ended_by: int | None = None

@@ -17,8 +17,7 @@ class ParallelStep(OptimizerStep):
 
     def __init__(self, prepared: Prepared, *given: Any) -> None:
         super().__init__(prepared, *given)
-        assert prepared.parallel is not None, "there are other ranks"
-        self._parallel = prepared.parallel
+        self._parallel: Any = prepared.strategy
 
     def make(self, precision: Precision, *given: Any, **named: Any) -> StepTensors:
         self._parallel.compiles_first = False  # a resumed run's first step

@@ -36,6 +36,8 @@ class ShardedDataParallel(DataParallel):
     constructor, over this rank's parts. ``keeps_weights``: whether rank 0 takes the whole model at the end.
     """
 
+    kind = "fsdp2"
+
     sharded = True
 
     def __init__(
@@ -61,12 +63,12 @@ class ShardedDataParallel(DataParallel):
     def _compute_loss(
         self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
     ) -> object:
-        self.group.progress.batches += 1
+        self._group.progress.batches += 1
         if first:
             self._mean.grad = None
         self._root.loss.weigh = weigh
         self._sharded.set_requires_gradient_sync(last)
-        return self._root(partial(self._experiment.loss, self._model, batch))
+        return self._root(partial(self._loss, batch))
 
     def evaluate(self, compute: Callable[[], T]) -> T:
         result: T = self._root(compute)
@@ -79,7 +81,7 @@ class ShardedDataParallel(DataParallel):
             return local_part(self._mean.grad).reshape(())
 
     def gradients(self, model: nn.Module) -> GradientProbe:
-        return ShardedGradients(model, self.world.size)
+        return ShardedGradients(model, self.ranks)
 
     def states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
         parts: list[Part] = []
@@ -96,10 +98,11 @@ class ShardedDataParallel(DataParallel):
         divided = divided_optimizer(state, _parameters(optimizer))
         super().load_states(divided_model(model, self._model.state_dict()), divided, optimizer)
 
-    def leave(self) -> None:
+    def leave(self, hand_in: Callable[[], object]) -> None:
+        hand_in()
         if self._keeps_weights:
-            self.state = gathered(self._model.state_dict(), keep=self.world.leads)
-        super().leave()
+            self.state = gathered(self._model.state_dict(), keep=self.leads)
+        self._group.leave()
 
     def _average(self) -> None:
         """Sharded gradients are averaged already."""
