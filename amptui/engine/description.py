@@ -18,14 +18,6 @@ from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import DataInfo, RunResumed, RunStarted
 
-NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
-"""Why FSDP refuses one."""
-
-
-def refused_requests(request: TrainRequest) -> dict[str, str]:
-    """What nobody can ask a run of several ranks for, each with the reason."""
-    return {"x-ray": NO_XRAY} if request.fsdp else {}
-
 
 def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:
     """The run's first record."""

@@ -1,6 +1,7 @@
 """The processes of a run: they meet, wait for each other, and part in order."""
 
 import json
+import resource
 import threading
 import time
 import zlib
@@ -19,11 +20,10 @@ from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
 from amptui.engine.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.other_ranks import OtherRanks
+from amptui.ranks.agreement.control import OtherRanks
 from amptui.ranks.ends.hang_watch import Hang, HangWatch
 from amptui.ranks.ends.peer_ends import End, PeerEndedError, PeerEnds
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
-from amptui.ranks.store.descriptors import make_room
 from amptui.ranks.store.launcher_store import LauncherStore
 from amptui.ranks.store.place import Place
 from amptui.ranks.store.steady_store import LostKeyError, is_the_launchers, pauses
@@ -42,6 +42,12 @@ _COLLECTION_SECONDS = 600.0
 
 _FOREVER = timedelta(days=365)
 """Of a collective, where no rank is ever given up."""
+
+_CONNECTIONS = 2
+"""Of each rank to each other one: gloo keeps one for torch's default group, and one for ours."""
+
+_OWN_FILES = 256
+"""What a process has open besides: files, sockets, workers, CUDA."""
 
 _MEETING_SECONDS = 0.05
 
@@ -88,7 +94,7 @@ class RankGroup(OtherRanks, Ranks):
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
         world = self.world
-        make_room(world.size, keeps_store=world.leads)
+        allow_open_files(world.size, keeps_store=world.leads)
         if world.leads and is_the_launchers():
             self._store.open_spare()
         self.meet("start")
@@ -339,3 +345,23 @@ class RankGroup(OtherRanks, Ranks):
     def cause_before(self) -> str:
         """Why the ranks before these ended; empty if they did not say."""
         return self.launcher.cause_before
+
+
+def needed_files(ranks: int, *, keeps_store: bool) -> int:
+    """How many a rank of so many needs; one that ``keeps_store`` also has two connections of each rank."""
+    return _OWN_FILES + (_CONNECTIONS + 2 * keeps_store) * ranks
+
+
+def allow_open_files(ranks: int, *, keeps_store: bool) -> None:
+    """Raise this process's soft limit of open files, if so many ``ranks`` need more.
+
+    Raises DeviceError if the hard limit is lower: gloo would fail in the middle of connecting.
+    """
+    needed = needed_files(ranks, keeps_store=keeps_store)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        what = f"{ranks:,} ranks need {needed:,} open files in each process, and the limit is {hard:,}"
+        raise DeviceError(what, hint="raise it (ulimit -Hn, LimitNOFILE)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -21,8 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from amptui.ranks.agreement.posted_rows import PostedRows, rows_seconds
-from amptui.ranks.agreement.rows import RankNumbers, RankRow
+from amptui.ranks.agreement.rows import PostedRows, RankNumbers, RankRow, rows_seconds
 from amptui.ranks.numbers.meter import RankReport
 from amptui.recording.recorder import Recorder
 from amptui.records import codec

@@ -1,8 +1,8 @@
 """DDP around an experiment's loss: gradients, and with them the loss, are means over all ranks."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,10 @@ from amptui.data.batches import Batch, Batches, count_samples
 from amptui.engine.failure import explain, is_device_lost
 from amptui.engine.micro_batch import MicroBatch, weights
 from amptui.engine.optimizer_step import OptimizerStep
+from amptui.engine.precision import Precision
 from amptui.engine.precision_switch import TrialFailedError
+from amptui.engine.prepared import Prepared
+from amptui.engine.step_row import StepTensors
 from amptui.engine.strategy import Strategy
 from amptui.engine.validation import MetricSums
 from amptui.ranks.agreement.board import collectives_made
@@ -24,7 +27,6 @@ from amptui.ranks.group import RankGroup
 from amptui.ranks.numbers.compute_timer import ComputeTimer
 from amptui.ranks.numbers.own_overflows import OwnOverflows
 from amptui.ranks.numbers.weights_check import WeightsCheck
-from amptui.ranks.parallel.parallel_step import ParallelStep
 from amptui.recipe.experiment import Experiment
 from amptui.records.control import Control
 
@@ -32,6 +34,34 @@ R = TypeVar("R")
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """An odd number: seeds of ranks and neighbouring seeds of runs do not meet."""
+
+
+class ParallelStep(OptimizerStep):
+    """Optimizer steps that report the loss of the global batch."""
+
+    def __init__(self, prepared: Prepared, *arguments: Any) -> None:
+        super().__init__(prepared, *arguments)
+        self._strategy = cast("DataParallel", prepared.strategy)
+
+    def make(self, precision: Precision, *arguments: Any, **options: Any) -> StepTensors:
+        self._strategy.compiles_first = False  # a resumed run's first step
+        self._strategy.own_overflows.begin(None, scaled=precision.scales)
+        return self._with_mean_loss(super().make(precision, *arguments, **options))
+
+    def make_observed(self, precision: Precision, *arguments: Any, step: int, **options: Any) -> StepTensors:
+        self._strategy.own_overflows.begin(step, scaled=precision.scales)
+        return self._with_mean_loss(super().make_observed(precision, *arguments, step=step, **options))
+
+    def _forward_backward(self, *arguments: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
+        run, strategy = partial(super()._forward_backward, *arguments), self._strategy
+        undone, first = strategy.on_trial, strategy.compiles_first
+        strategy.on_trial = strategy.compiles_first = False
+        return strategy.try_alone(run, undone=undone) if undone or first else run()
+
+    def _with_mean_loss(self, tensors: StepTensors) -> StepTensors:
+        self._strategy.own_overflows.keep(tensors.loss)
+        mean = self._strategy.take_mean_loss()
+        return tensors if mean is None else tensors._replace(loss=mean)
 
 
 class DataParallel(Strategy):
@@ -144,7 +174,7 @@ class DataParallel(Strategy):
         """
         self._alone, trouble = True, ""
         try:
-            made = run()
+            result = run()
         except Exception as error:
             if not undone or is_of_a_group(error) or is_device_lost(error):
                 raise
@@ -157,7 +187,7 @@ class DataParallel(Strategy):
         if trouble := self._group.agree(""):
             raise TrialFailedError(trouble)
         self._average_gradients()
-        return made
+        return result
 
     @torch.no_grad()
     def _average_gradients(self) -> None:
