@@ -15,12 +15,7 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.checkpoint.data_position import Start
 from amptui.engine.prepared import Prepared
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.request import TrainRequest
 from amptui.records.run import DataInfo, RunResumed, RunStarted
-
-NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
-"""Why FSDP refuses one."""
-
 
 _SAME_WHEN_RESUMED = (
     *("time", "device", "device_name", "gpu_uuid", "precision", "versions", "total_epochs", "total_steps"),
@@ -29,21 +24,13 @@ _SAME_WHEN_RESUMED = (
 """Fields that the record of a resumed run has in common with that of a start."""
 
 
-def refused_requests(request: TrainRequest) -> dict[str, str]:
-    """What nobody can ask a run of several ranks for, each with the reason."""
-    return {"x-ray": NO_XRAY} if request.fsdp else {}
-
-
 def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
     """The run's first record."""
     request = prepared.request
     source = prepared.data.train
     batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
     batch_size = batch_size or prepared.experiment.batch_size
-    ranks = 1 if prepared.parallel is None else prepared.parallel.world.size
-    refuses = refused_requests(request) if ranks > 1 else {}
-    if prepared.parallel is not None and prepared.parallel.needs_others:
-        refuses = {"x-ray": prepared.parallel.needs_others} | refuses
+    strategy = prepared.strategy
     return RunStarted(
         time=time.time(),
         model=model_name,
@@ -63,10 +50,10 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
         total_epochs=prepared.schedule.epochs,
         total_steps=prepared.schedule.steps,
         growth_interval=prepared.scaler.get_growth_interval(),
-        world_size=ranks,
-        refuses=refuses,
-        parallel=("fsdp2" if request.fsdp else "ddp") if ranks > 1 else "",
-        global_batch_size=batch_size * request.accumulate * ranks if ranks > 1 else None,
+        world_size=strategy.ranks,
+        refuses={"x-ray": strategy.needs_others} if strategy.needs_others else {},
+        parallel=strategy.kind,
+        global_batch_size=batch_size * request.accumulate * strategy.ranks if strategy.kind else None,
     )
 
 

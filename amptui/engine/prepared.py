@@ -18,7 +18,7 @@ from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import TrainRequest
 
 if TYPE_CHECKING:
-    from amptui.ranks.parallel.data_parallel import DataParallel
+    from amptui.engine.strategy import Strategy
 
 
 class Trained(Protocol):
@@ -106,9 +106,14 @@ class Prepared:
     amp_precision: str
     schedule: Schedule
     lr_schedule: LrSchedule | None
+    strategy: "Strategy"
+    """How it trains together with other ranks, or alone."""
     compilations: CompileWatch = field(default_factory=CompileWatch)
-    parallel: "DataParallel | None" = None
-    """The loss and the other ranks of a run of several; None in a single process."""
+
+    @property
+    def parallel(self) -> "Strategy | None":
+        """The ``strategy`` of a run of several ranks; None in a single process."""
+        return self.strategy if self.strategy.ranks > 1 else None
 
     @property
     def batch_size(self) -> int:

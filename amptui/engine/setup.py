@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -34,20 +32,14 @@ from amptui.engine.precision import (
     unsupported_precisions,
 )
 from amptui.engine.prepared import Prepared, Schedule
+from amptui.engine.strategy import Ranks
 from amptui.engine.weights import load_weights
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import Phase
 
-if TYPE_CHECKING:
-    from amptui.ranks.group import RankGroup
-    from amptui.ranks.parallel.data_parallel import DataParallel
-
 Announce = Callable[[Phase, str, str], object]
 """Takes a phase, its text on the screen, and what to name if it fails."""
-
-Join = Callable[["RankGroup", Experiment, nn.Module], "DataParallel"]
-"""Makes the model, which has its weights but no optimizer yet, one of several that train together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,21 +210,18 @@ def assemble(
     *,
     data_request: DataRequest,
     announce: Announce = lambda _phase, _detail, _doing: None,
-    group: "RankGroup | None" = None,
-    join: Join | None = None,
+    ranks: Ranks | None = None,
 ) -> Prepared:
     """Load the data and build model, optimizer and precisions; call ``announce`` before long work.
 
-    ``group``: the ranks that train together, each with its share of the data; ``join`` connects the model
-    with theirs.
+    ``ranks`` train together, each with its share of the data; without any this process trains alone.
     """
     owner, device = type(experiment).__name__, choices.device
+    ranks = ranks or Ranks()
     if request.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
     announce("data", "loading data", f"in load_data() of {owner}")
-    load_data = partial(experiment.load_data, data_request)
-    data = load_data() if group is None else group.in_turn(load_data)
-    share = WHOLE if group is None else Share(group.world.rank, group.world.size)
+    data = ranks.in_turn(partial(experiment.load_data, data_request))
     training, validation = open_data(
         data,
         device,
@@ -240,9 +229,9 @@ def assemble(
         request.seed,
         workers=request.workers,
         collate=_collate_of(experiment),
-        share=share,
+        share=ranks.share,
     )
-    if what := left_out(data.train, experiment.batch_size, share):
+    if what := left_out(data.train, experiment.batch_size, ranks.share):
         data_request.warn(what)
     if request.workers and (why := _workers_unused(data, request.workers)):
         data_request.warn(f"--workers {request.workers} has no effect: {why}")
@@ -259,7 +248,7 @@ def assemble(
     if request.init_weights is not None and not request.resume:
         announce("model", "reading the weights", "while reading the weights")
         load_weights(model, Path(request.init_weights))
-    parallel = None if group is None or join is None else join(group, experiment, model)
+    strategy = ranks.strategy(experiment, model)
     # With the weights in place: an average of them that is made here starts from them.
     announce_model(f"in build_optimizer() of {owner}")
     optimizer = build_optimizer(experiment, model)
@@ -272,8 +261,7 @@ def assemble(
     scaler, precisions = prepare_precisions(device, request.compile_mode)
     if request.compile_mode is not None:
         precisions |= eager_precisions(precisions, model)
-    if parallel is not None:
-        parallel.join((training, validation), choices.unsupported)
+    strategy.join((training, validation), choices.unsupported)
     return Prepared(
         request=request,
         device=device,
@@ -291,5 +279,5 @@ def assemble(
         amp_precision=choices.amp_precision,
         schedule=schedule,
         lr_schedule=lr_schedule,
-        parallel=parallel,
+        strategy=strategy,
     )

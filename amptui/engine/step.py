@@ -18,11 +18,10 @@ from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.divergence_guard import DivergenceGuard
-from amptui.engine.optimizer_step import MicroBatch, OptimizerStep
+from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
-from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.step_timer import StepTimer
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, open_readback
 from amptui.engine.reporting import StepReporter
@@ -61,8 +60,8 @@ class StepEngine:
         self._emit = emit
         own_after_step = type(prepared.experiment).after_step is not Experiment.after_step
         self._after_step = prepared.experiment.after_step if own_after_step else None
-        parallel = prepared.parallel
-        gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
+        strategy = prepared.strategy
+        gradients = strategy.gradients(prepared.model)
         self._norms = GradientNorms(prepared.device, gradients, enabled=prepared.probes)
         self.reporter = StepReporter(emit, gradients)
         self._readback = open_readback(
@@ -74,8 +73,7 @@ class StepEngine:
         self.boundary = StepBoundary(self, prepared, control, self.reporter, self._norms, emit)
         self.switch, self._probes = self.boundary.switch, self.boundary.probes
         self._timeline = StepTimer(prepared.device, emit)
-        make_steps = OptimizerStep if parallel is None else parallel.optimizer_step
-        self._optimizer_step = make_steps(prepared, self._norms, self._probes, self._timeline)
+        self._optimizer_step = strategy.optimizer_step(prepared, self._norms, self._probes, self._timeline)
         self._ranks = control.ranks if gradients.together else None
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
         self._agreed = 0
@@ -90,12 +88,11 @@ class StepEngine:
         self.guard = DivergenceGuard(self.reporter, control, self._readback, writer, interactive=interactive)
         if self._ranks is not None:
             self.guard.ask_for_count = partial(self._ranks.want_probes, WEIGHTS)
-        if parallel is None or parallel.world.leads:  # of several ranks rank 0 decides if training can go on
+        if strategy.leads:  # of several ranks rank 0 decides if training can go on
             self.boundary.guard = self.guard
-        if parallel is not None:
-            self.boundary.no_xray = parallel.needs_others
-            if not parallel.needs_others:
-                self.switch.can_retry, self.switch.agree = True, parallel.group.agree
+        self.boundary.no_xray = strategy.needs_others
+        if not strategy.needs_others:
+            self.switch.can_retry, self.switch.agree = True, strategy.agree
 
     # ------------------------------------------------------------------------------ one step
 
@@ -159,8 +156,7 @@ class StepEngine:
             assumed_scale=self.boundary.loss_scale(),
         )
         self._agreed = 0
-        if self._prepared.parallel is not None:
-            self._prepared.parallel.on_trial = switch.on_trial and switch.can_retry
+        self._prepared.strategy.on_trial = switch.on_trial and switch.can_retry
         step_tensors = switch.attempt(self.step, f"in step {self.step}", make)
         timeline.mark("optimizer")
         self._norms.scaled_steps += step_tensors.scaler is not None
@@ -249,9 +245,7 @@ class StepEngine:
 
         With other ranks rank 0 does so alone, with its own batches, while they wait.
         """
-        parallel, around = self._prepared.parallel, None
-        if parallel is not None:
-            around = partial(parallel.on_rank_0, f"the X-ray before step {self.step + 1}")
+        around = partial(self._prepared.strategy.on_rank_0, f"the X-ray before step {self.step + 1}")
         self.boundary.xray(batches, counts_operations=True, around=around)
 
     def state(self) -> dict[str, Any]:

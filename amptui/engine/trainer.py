@@ -5,20 +5,18 @@ The loop never waits: not for a screen, not for a file, not for the device.
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Literal
 
-from amptui.data.batches import Batch, count_samples
 from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
 from amptui.engine.checkpoint.resume import capture, capture_parts
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.compilation import CompiledIn
 from amptui.engine.failure import is_device_lost, never_free
-from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.prepared import Prepared
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.step import StepEngine
@@ -63,12 +61,10 @@ class Trainer:
         )
         self._validator = Validator(prepared, control, emit)
         self._position = DataPosition(prepared, start, control, emit, keeps=self._writer.keeps)
-        self._compute_loss: Callable[[Batch], object] = partial(prepared.experiment.loss, prepared.model)
-        self._micro_batches, self._look_is_due = self._own_micro_batches, self._engine.look_is_due
-        if prepared.parallel is not None:
-            self._micro_batches = prepared.parallel.micro_batches
-            prepared.compilations.on_compiling = prepared.parallel.tell_compiling
-            self._look_is_due = self._agreed_look_is_due
+        self._strategy = strategy = prepared.strategy
+        self._micro_batches = strategy.micro_batches
+        self._look_is_due = strategy.look_is_due(control, self._engine.look_is_due)
+        prepared.compilations.on_compiling = strategy.tell_compiling
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
         self._xray_wanted = False
@@ -158,16 +154,14 @@ class Trainer:
         finally:
             self._prepared.compilations.end()
         engine.flush()
-        if self._prepared.parallel is not None:
-            self._control.finish()
-            if self._prepared.parallel.sharded:  # each rank has a part to write
-                self._write_last_checkpoint()
-            self.saving, self._doing = True, "while collecting what all ranks keep"
-            self._writer.part(self._position.states())
-            self._prepared.parallel.leave()
-            self._control.parted()
-            self.saving = False
-        if self._prepared.parallel is None or not self._prepared.parallel.sharded:
+        self._control.finish()
+        if self._strategy.sharded:  # each rank has a part to write
+            self._write_last_checkpoint()
+        self.saving, self._doing = True, "while collecting what all ranks keep"
+        self._strategy.leave(lambda: self._writer.part(self._position.states()))
+        self._control.parted()
+        self.saving = False
+        if not self._strategy.sharded:
             self._write_last_checkpoint()
         engine.switch.finish(self.step)
         return outcome
@@ -177,7 +171,7 @@ class Trainer:
 
         On a GPU a step may wait for ranks that have ended: the device is not waited for then.
         """
-        waits = self._prepared.parallel is not None and self._prepared.device.type == "cuda"
+        waits = self._strategy.ranks > 1 and self._prepared.device.type == "cuda"
         if is_device_lost(error):
             never_free(self)
         with suppress(RuntimeError):
@@ -219,16 +213,7 @@ class Trainer:
             )
         return "stopped"
 
-    def _own_micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
-        compute = self._compute_loss
-        return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in step_batches]
-
     # -------------------------------------------------------------------------- the look
-
-    def _agreed_look_is_due(self) -> bool:
-        """Whether to look before the next step; all ranks come here equally often."""
-        self._control.at_boundary()
-        return self._engine.look_is_due()
 
     def _look(self) -> bool:
         """Between two steps: report what arrived and handle requests; return False to end the run."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
-from amptui.data.batches import Batch, Batches, count_samples
+from amptui.data.batches import count_samples
 from amptui.engine.batch_count import BatchCount
 from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.precision import Precision
@@ -70,8 +70,6 @@ class Validator:
         self._emit = emit
         self._progress = PhaseProgress(emit, "validating")
         self._count: BatchCount | None = None
-        self._of_all: list[int] = []
-        """How many batches each rank has."""
 
     def run(self, precision: Precision) -> MetricSums | None:
         """Sum the metrics over the validation data, if there is any; None if the run is asked to stop."""
@@ -80,43 +78,30 @@ class Validator:
             return sums
         if self._count is None:
             self._count = BatchCount(batches, self._emit, training=False)
-        limit, total = self._share(batches)
-        parallel = self._prepared.parallel
-        if parallel is not None:
-            parallel.synchronize_buffers()
+        strategy = self._prepared.strategy
+        limit, total = strategy.validation_batches(
+            self._prepared.request.validation_batches, batches.batches_per_epoch
+        )
+        strategy.synchronize_buffers()
         with evaluating(self._prepared.model), torch.no_grad():
-            mine = islice(self._count.watch(batches.epoch(0)), limit)
-            for index, batch in enumerate(mine if parallel is None else _padded(mine, total)):
+            own_batches = islice(self._count.watch(batches.epoch(0)), limit)
+            for index, batch in enumerate(strategy.padded(own_batches, total, _NO_BATCH)):
                 self._control.at_boundary(validating=True)
                 if self._control.stopping:
                     return None
                 self._progress.report("validating", index, total, "batches")
                 with precision.forward_context():
                     self._add(sums, batch)
-        return sums if parallel is None else sums.over_ranks(parallel.group.gather)
+        return strategy.sum_over_ranks(sums)
 
     def _add(self, sums: MetricSums, batch: object) -> None:
         """Add the metrics of one batch, on all ranks at the same time."""
-        parallel = self._prepared.parallel
-        if parallel is None:
-            sums.add(self._metrics(batch), count_samples(batch))
-        elif batch is not _NO_BATCH:
-            sums.add(parallel.evaluate(partial(self._metrics, batch)), count_samples(batch))
-        elif parallel.sharded:
+        strategy = self._prepared.strategy
+        if batch is not _NO_BATCH:
+            sums.add(strategy.evaluate(partial(self._metrics, batch)), count_samples(batch))
+        elif strategy.sharded:
             # The others need this rank's part of the weights. What it computes with them counts nowhere.
-            parallel.evaluate(partial(self._metrics, self._prepared.training.first()))
-
-    def _share(self, batches: Batches) -> tuple[int | None, int | None]:
-        """How many batches this process validates at most, and how many the rank that has the most."""
-        limit, total = self._prepared.request.validation_batches, batches.batches_per_epoch
-        parallel = self._prepared.parallel
-        if parallel is None:
-            return limit, min(filter(None, (limit, total)), default=None)
-        rank, ranks = parallel.world.rank, parallel.world.size
-        self._of_all = self._of_all or parallel.group.gather(total or 0)
-        total_batches = sum(self._of_all)
-        batch_count = total_batches if limit is None else min(limit, total_batches)
-        return -(-max(0, batch_count - rank) // ranks), min(-(-batch_count // ranks), max(self._of_all))
+            strategy.evaluate(partial(self._metrics, self._prepared.training.first()))
 
     def _metrics(self, batch: object) -> dict[str, Tensor]:
         experiment = self._prepared.experiment
@@ -175,12 +160,6 @@ def checked_loss(experiment: object, result: object) -> tuple[Tensor, dict[str, 
 
 _NO_BATCH = object()
 """Stands for the batch of a rank that has fewer than others: all ranks count as many."""
-
-
-def _padded(batches: Iterator[Batch], total: int | None) -> Iterator[Batch]:
-    """All of ``batches``, and ``_NO_BATCH`` until there were ``total``."""
-    for _ in range(total or 0):
-        yield next(batches, _NO_BATCH)
 
 
 @contextmanager

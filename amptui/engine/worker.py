@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.checkpoint.writer import CheckpointWriter
     from amptui.engine.prepared import Prepared
-    from amptui.engine.setup import Choices, Join
+    from amptui.engine.setup import Choices
+    from amptui.engine.strategy import Ranks
     from amptui.engine.trainer import Trainer
-    from amptui.ranks.group import RankGroup
 
 
 _LEAVING = ("_exit", "execv", "execve")
@@ -77,9 +77,6 @@ class TrainingThread:
         """What is different if the run had another number of ranks before."""
         self._thread = threading.Thread(target=self._run, name="amptui-trainer", daemon=True)
         self._prepared: Prepared | None = None
-        self._group: RankGroup | None = None
-        """The ranks that train together, once they have met."""
-        self._join: Join | None = None
         self._trainer: Trainer | None = None
         self._doing = "while importing torch"
         self._saving = False
@@ -221,8 +218,7 @@ class TrainingThread:
             choices,
             data_request=self._data_request(),
             announce=self._announce,
-            group=self._group,
-            join=self._join,
+            ranks=self._ranks(),
         )
         if checkpoint is not None:
             return self._restore(checkpoint, prepared)
@@ -233,6 +229,10 @@ class TrainingThread:
         from amptui.engine.setup import choose
 
         return choose(self._request)
+
+    def _ranks(self) -> "Ranks | None":
+        """Those that train together; None if this process trains alone."""
+        return None
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         from amptui.engine.checkpoint.resume import newest_checkpoint
@@ -304,8 +304,7 @@ class TrainingThread:
         path = Path(self._request.save_weights)
         self._saving, self._doing = True, f"while writing {path}"
         self._enter_phase("stopping", "writing the weights")
-        state = None if prepared.parallel is None else prepared.parallel.state
-        averaged = save_weights(prepared.model, prepared.experiment, path, state=state)
+        averaged = save_weights(prepared.model, prepared.experiment, path, state=prepared.strategy.state)
         self._saving = False
         self._emit(WeightsSaved(time=time.time(), step=step, path=str(path), averaged=averaged))
 

@@ -45,42 +45,42 @@ def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -
     folder = plan.run_dir.path
     if viewer is not None:
         threading.Thread(target=_connect, args=(viewer, folder, launch), daemon=True).start()
-    passed = _PassedOn(folder)
+    forwarder = _SignalForwarder(folder)
     while launch.is_alive():
         received = received_within(_LOOK_INTERVAL_SECONDS)
         if received is not None and received.si_signo != signal.SIGHUP:
-            passed.take(received.si_signo)
-        passed.pass_on()
-    status = _status(launch, folder) or passed.status
+            forwarder.take(received.si_signo)
+        forwarder.forward()
+    status = _status(launch, folder) or forwarder.status
     if viewer is not None:
         with suppress(OSError):  # the screen may have left
             viewer.shutdown(socket.SHUT_WR)
     return status
 
 
-class _PassedOn:
+class _SignalForwarder:
     """The stop signals for rank 0; one that is started after the first of them gets that one too."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._first = 0
         self._waiting: list[int] = []
-        self._told: int | None = None
+        self._leader_pid: int | None = None
 
     def take(self, number: int) -> None:
         """Keep a signal until there is a rank 0."""
         self._first = self._first or number
         self._waiting.append(number)
 
-    def pass_on(self) -> None:
+    def forward(self) -> None:
         """Send what waits, one at a time."""
         leader = holder(self._folder) if self._first else None
         if leader is None or leader.pid is None:
             return
-        if leader.pid != self._told and self._told is not None:
+        if leader.pid != self._leader_pid and self._leader_pid is not None:
             self._waiting = [self._first]
         if self._waiting:
-            self._told = leader.pid
+            self._leader_pid = leader.pid
             with suppress(ProcessLookupError):
                 os.kill(leader.pid, self._waiting.pop(0))
 
@@ -135,7 +135,7 @@ class _Launch(threading.Thread):
         )
         # `python -m` alone would import json.py and the like from the current folder, which may not be on the
         # path of this process. The ranks get that path, and so import the model as one process would.
-        os.environ[IMPORT_PATH_VARIABLE] = json.dumps([each for each in sys.path if isinstance(each, str)])
+        os.environ[IMPORT_PATH_VARIABLE] = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
         elastic_launch(config, sys.executable)("-P", "-m", "amptui.process.rank_process")
 
 
@@ -160,8 +160,8 @@ def _cause_in_journal(folder: Path) -> str:
     """Why the run failed, if its journal ends with that."""
     from amptui.runs.kept_run import look_at
 
-    kept = look_at(RunDir(folder)) if RunDir(folder).journal_path.exists() else None
-    return kept.error or "" if kept is not None and kept.state == "failed" else ""
+    run = look_at(RunDir(folder)) if RunDir(folder).journal_path.exists() else None
+    return run.error or "" if run is not None and run.state == "failed" else ""
 
 
 def _way_back(folder: Path) -> str:

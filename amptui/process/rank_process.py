@@ -26,7 +26,6 @@ from amptui.engine.worker import TrainingThread
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
 from amptui.process.stopping import Stopping
 from amptui.process.training import run_for_viewers, run_plainly
-from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.launchers import world_of
 from amptui.ranks.world import World, refuse_unsupported
 from amptui.recipe.modelspec import ModelSpec, parse_model
@@ -75,16 +74,16 @@ class RankPlan:
     @classmethod
     def parse(cls, text: str) -> "RankPlan":
         """Inverse of :meth:`text`."""
-        told: dict[str, Any] = json.loads(text)
-        run_dir = RunDir(Path(told.pop("run_dir")))
-        request = TrainRequest.from_json(told.pop("asked"))
+        fields: dict[str, Any] = json.loads(text)
+        run_dir = RunDir(Path(fields.pop("run_dir")))
+        request = TrainRequest.from_json(fields.pop("asked"))
         request = replace(
             request,
             checkpoint_dir=run_dir.checkpoints_path,
-            resume=bool(told.pop("resume")),
+            resume=bool(fields.pop("resume")),
             interactive=False,
         )
-        return cls(request=request, run_dir=run_dir, **told)
+        return cls(request=request, run_dir=run_dir, **fields)
 
 
 def run_rank(plan: RankPlan, world: World) -> int:
@@ -152,11 +151,9 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World, plan: RankPlan
     """Train as a rank other than 0, which records what all ranks do; return the exit status."""
     from amptui.ranks.thread import RankThread
 
-    control = RankControl(world)
     way_on = partial(resume_command, plan.run_dir.path)  # this rank may write the end for rank 0
-    thread = RankThread(
-        request, spec, control, tell_nobody, world, watch_gpu=watch_gpu, resume_command=way_on
-    )
+    thread = RankThread(request, spec, tell_nobody, world, watch_gpu=watch_gpu, resume_command=way_on)
+    control = thread.control
     stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout)
     with StopSignals(control.ask, hung_up=lambda: None, busy=lambda: stopping.waits, closes=True):
         gc.enable()

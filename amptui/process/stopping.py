@@ -82,13 +82,15 @@ class Stopping:
 
 def lost_words(view: SessionView, step: int, resume_command: str) -> str:
     """Which steps up to ``step``, the last that was finished, a run loses that ends without a checkpoint."""
-    kept = 0 if view.checkpoint is None else view.checkpoint.step
+    saved_step = 0 if view.checkpoint is None else view.checkpoint.step
     lost = "no finished step is lost"
-    if step > kept:
-        lost = f"step {step:,} is lost" if step == kept + 1 else f"steps {kept + 1:,} to {step:,} are lost"
-    if not kept:
+    if step == saved_step + 1:
+        lost = f"step {step:,} is lost"
+    elif step > saved_step:
+        lost = f"steps {saved_step + 1:,} to {step:,} are lost"
+    if not saved_step:
         return f"{lost}, there is no checkpoint"
-    return f"{lost}; to resume from step {kept:,}: {resume_command}"
+    return f"{lost}; to resume from step {saved_step:,}: {resume_command}"
 
 
 def signal_of(reason: str | None) -> int:

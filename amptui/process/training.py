@@ -32,7 +32,6 @@ from amptui.process.recorder import Listener
 from amptui.process.recording import Recording
 from amptui.process.stop_signals import StopSignals
 from amptui.process.stopping import Stopping, lost_words, signal_of
-from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.world import World
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
@@ -96,30 +95,27 @@ def wire(
             report(f"{words}; a second Ctrl+C or SIGTERM ends the run at once, without a checkpoint")
 
     with recording:
-        control = Control(recording.emit) if world is None else RankControl(world, recording.emit)
-        thread = _thread(request, spec, control, recording, world)
+        control, thread = _trainer(request, spec, recording, world)
         stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
         yield Training(recording, control, thread, stopping)
 
 
-def _thread(
-    request: TrainRequest,
-    spec: ModelSpec,
-    control: Control,
-    recording: Recording,
-    world: World | None,
-) -> TrainingThread:
+def _trainer(
+    request: TrainRequest, spec: ModelSpec, recording: Recording, world: World | None
+) -> tuple[Control, TrainingThread]:
+    """The thread that trains, alone or as rank 0, and how it is asked for anything."""
     files: dict[str, Any] = {
         "cut": recording.cut_after,
         "journaled": recording.wait_until_kept,
         "resume_command": partial(resume_command, recording.run_dir.path),
     }
     if world is None:
-        return TrainingThread(request, spec, control, recording.emit, **files)
+        control = Control(recording.emit)
+        return control, TrainingThread(request, spec, control, recording.emit, **files)
     from amptui.ranks.thread import RankThread
 
-    assert isinstance(control, RankControl), "made above"
-    return RankThread(request, spec, control, recording.emit, world, watch_gpu=watch_gpu, **files)
+    thread = RankThread(request, spec, recording.emit, world, watch_gpu=watch_gpu, **files)
+    return thread.control, thread
 
 
 def run_for_viewers(
@@ -234,9 +230,9 @@ def _abandon(training: Training, signals: StopSignals, tell: Callable[[], None])
     tell()
     tell_unsaved(recording.unsaved)
     complain(text)
-    asked = signals.received or signal_of(control.stop_reason)
+    number = signals.received or signal_of(control.stop_reason)
     # Exiting the interpreter while a thread is inside torch aborts the process.
-    os._exit(128 + asked if control.ends_at_once else 1)
+    os._exit(128 + number if control.ends_at_once else 1)
 
 
 def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:

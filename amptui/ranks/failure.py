@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from amptui.base.errors import AmptuiError, DeviceError
+from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.engine.failure import is_out_of_memory
 from amptui.ranks.ends.peer_ends import End, PeerEndedError
 
@@ -28,6 +28,16 @@ failed``, ``Failed to initialize NCCL communicator: unhandled system error (run 
 _LAST_ERROR = "Last error:"
 
 _MAX_CHARACTERS = 400
+
+
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+"""How DDP tells that a gradient is missing (``torch/csrc/distributed/c10d/reducer.cpp``)."""
+
+_MIXED = "got mixed torch.Tensor and DTensor"
+"""How torch tells that weights are not gathered (``torch/distributed/tensor/_dispatch.py``)."""
+
+_NO_STRATEGY = "does not have a sharding strategy registered"
+"""How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
 
 
 class _Hint(NamedTuple):
@@ -90,11 +100,13 @@ def end_of(error: BaseException) -> End:
 
 
 def explain_rank_error(error: BaseException, doing: str) -> AmptuiError | None:
-    """An error of NCCL's or gloo's in one line, with a hint; None for any other.
+    """What NCCL, gloo, DDP or FSDP2 says, in one line with a hint; None for any other error.
 
     ``doing`` is what failed: ``"in step 500"``.
     """
     text = str(error)
+    if (unfit := _unfit_model(text, doing)) is not None:
+        return unfit
     if isinstance(error, AmptuiError) or not _is_communication(error):
         return None
     hint = next((cause.hint for cause in _HINTS if cause.sign.search(text)), "")
@@ -114,3 +126,19 @@ def _words(text: str) -> str:
     last = text.partition(_LAST_ERROR)[2].strip()
     words = " ".join((last or text).split())[:_MAX_CHARACTERS]
     return f"NCCL {error['kind'].strip()}: {words}" if error and last else words
+
+
+def _unfit_model(text: str, doing: str) -> ExperimentError | None:
+    """The error whose ``text`` torch gave while ``doing`` something, if it is about the model."""
+    if _UNUSED in text:
+        what = f"a parameter of the model took no part in loss() ({doing})"
+        return ExperimentError(what, hint="remove it, or set its requires_grad to False")
+    if _MIXED in text:
+        what = f"loss() used the weights of a block outside its forward() ({doing})"
+        return ExperimentError(what, hint="call the block itself, or train without --fsdp")
+    if _NO_STRATEGY in text:
+        operator = text.partition(_NO_STRATEGY)[0].removeprefix("Operator ").strip()
+        what = f"{operator} does not work on sharded weights ({doing})"
+        unfused = "build the optimizer without fused=True, or " if "_fused_" in operator else ""
+        return ExperimentError(what, hint=f"{unfused}train without --fsdp")
+    return None

@@ -1,6 +1,7 @@
 """The processes of a run: they meet, wait for each other, and part in order."""
 
 import json
+import resource
 import threading
 import time
 import zlib
@@ -12,29 +13,41 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore
 
 from amptui.base.errors import DataError, DeviceError
+from amptui.data.order import Share
+from amptui.engine.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.other_ranks import OtherRanks
+from amptui.ranks.agreement.control import OtherRanks
 from amptui.ranks.ends.hang_watch import Hang, HangWatch
 from amptui.ranks.ends.peer_ends import End, PeerEndedError, PeerEnds
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
-from amptui.ranks.store.descriptors import make_room
 from amptui.ranks.store.launcher_store import LauncherStore
 from amptui.ranks.store.place import Place
 from amptui.ranks.store.steady_store import LostKeyError, is_the_launchers, pauses
 from amptui.ranks.world import World
+from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import HANG_SECONDS
 from amptui.records.run import Record
 
 R = TypeVar("R")
+
+MakeStrategy = Callable[["RankGroup", Experiment, nn.Module], Strategy]
+"""Makes the model one of several that train together."""
 
 _COLLECTION_SECONDS = 600.0
 """How long rank 0's checkpoint waits for what another rank hands in; training goes on meanwhile."""
 
 _FOREVER = timedelta(days=365)
 """Of a collective, where no rank is ever given up."""
+
+_CONNECTIONS = 2
+"""Of each rank to each other one: gloo keeps one for torch's default group, and one for ours."""
+
+_OWN_FILES = 256
+"""What a process has open besides: files, sockets, workers, CUDA."""
 
 _MEETING_SECONDS = 0.05
 
@@ -47,7 +60,7 @@ _SEARCH_SECONDS = 4.0
 _BAD_LOSS, _PLACES, _BOARD = "bad loss", "places", "agreement"
 
 
-class RankGroup(OtherRanks):
+class RankGroup(OtherRanks, Ranks):
     """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended."""
 
     def __init__(
@@ -59,8 +72,11 @@ class RankGroup(OtherRanks):
         stopping: Callable[[], bool],
         hang_seconds: float,
         compiles: bool = False,
+        make_strategy: MakeStrategy | None = None,
     ) -> None:
         self.world = world
+        self.share = Share(world.rank, world.size)
+        self._make_strategy = make_strategy
         self.compiles = compiles
         """Whether the model is compiled, which may take one rank much longer than another."""
         self.progress = RankProgress()
@@ -78,7 +94,7 @@ class RankGroup(OtherRanks):
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
         world = self.world
-        make_room(world.size, keeps_store=world.leads)
+        allow_open_files(world.size, keeps_store=world.leads)
         if world.leads and is_the_launchers():
             self._store.open_spare()
         self.meet("start")
@@ -171,8 +187,13 @@ class RankGroup(OtherRanks):
         finally:
             self.progress.waits = self.progress.idle = False
 
-    def in_turn(self, load: Callable[[], Any], what: str = "loaded") -> Any:
-        """What ``load`` returns; rank 0 goes first, so that only it downloads a file, or refuses one."""
+    def strategy(self, experiment: Experiment, model: nn.Module) -> Strategy:
+        """See :class:`Ranks`."""
+        assert self._make_strategy is not None, "these ranks train"
+        return self._make_strategy(self, experiment, model)
+
+    def in_turn(self, load: Callable[[], R], what: str = "loaded") -> R:
+        """See :class:`Ranks`."""
         if not self.world.leads:
             self.meet(f"{what} by rank 0")
             return load()
@@ -324,3 +345,23 @@ class RankGroup(OtherRanks):
     def cause_before(self) -> str:
         """Why the ranks before these ended; empty if they did not say."""
         return self.launcher.cause_before
+
+
+def needed_files(ranks: int, *, keeps_store: bool) -> int:
+    """How many a rank of so many needs; one that ``keeps_store`` also has two connections of each rank."""
+    return _OWN_FILES + (_CONNECTIONS + 2 * keeps_store) * ranks
+
+
+def allow_open_files(ranks: int, *, keeps_store: bool) -> None:
+    """Raise this process's soft limit of open files, if so many ``ranks`` need more.
+
+    Raises DeviceError if the hard limit is lower: gloo would fail in the middle of connecting.
+    """
+    needed = needed_files(ranks, keeps_store=keeps_store)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        what = f"{ranks:,} ranks need {needed:,} open files in each process, and the limit is {hard:,}"
+        raise DeviceError(what, hint="raise it (ulimit -Hn, LimitNOFILE)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -1,10 +1,15 @@
-"""Which rank this process is, as torchrun, srun, mpirun or a script's own launcher tells it by variables."""
+"""What started this process: which rank it is by the variables of torchrun, srun, mpirun or another launcher.
 
+And whether that launcher is still there, with the store that it keeps.
+"""
+
+import os
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from amptui.base.errors import UsageError
+from amptui.base.errors import DeviceError, UsageError
 from amptui.ranks.world import World
 
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -20,6 +25,12 @@ _HOSTS = re.compile(r"([^\[,]+)(?:\[(\d+)[^]]*\])?([^\[,]*)(?=,|$)")
 
 _FIRST_PORT, _PORTS = 20_000, 12_000
 """Below those that Linux gives to outgoing connections (net.ipv4.ip_local_port_range)."""
+
+
+LAUNCHER_GONE = "launcher gone"
+"""Why a rank stops whose launcher has ended: all do, and the run has failed."""
+
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +184,48 @@ def _port_of_step(environment: Mapping[str, str]) -> str:
     if not (job.isdecimal() and step.isdecimal()):
         return ""
     return str(_FIRST_PORT + (int(job) * 31 + int(step)) % _PORTS)
+
+
+class LauncherLostError(DeviceError):
+    """Nobody starts the ranks again, stops them, or waits for them."""
+
+    def after(self, step: int, *, hint: str) -> "LauncherLostError":
+        """It as the last word of a run that ended with ``step``."""
+        return LauncherLostError(f"{self.what}: stopped after step {step:,}", hint=hint)
+
+
+class LauncherWatch:
+    """Looks after this process's parent; not where ranks may outlive what started them.
+
+    A shell that starts them in the background may end; srun and mpirun end their tasks themselves.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.pid = os.getppid()
+        self._is_due = world.launcher == "torchrun"
+        self._ended = threading.Event()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the launcher has ended; a process whose parent has is given another one."""
+        return self._is_due and os.getppid() != self.pid
+
+    @property
+    def error(self) -> LauncherLostError:
+        """Why the run ends, once it is gone."""
+        return LauncherLostError(f"the launcher (pid {self.pid}) is gone")
+
+    def start(self, lost: Callable[[], object]) -> None:
+        """Call ``lost`` once, from a thread, if the launcher ends before :meth:`stop`."""
+        if self._is_due:
+            threading.Thread(target=self._look, args=(lost,), name="amptui-launcher", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def _look(self, lost: Callable[[], object]) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            if self.is_gone:
+                lost()
+                return

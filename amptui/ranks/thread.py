@@ -3,29 +3,28 @@
 import math
 import secrets
 import socket
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
-from amptui.engine.description import refused_requests
+from amptui.engine.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.agreement.rows import RankNumbers
-from amptui.ranks.ends.launcher_watch import LAUNCHER_GONE, LauncherLostError, LauncherWatch
-from amptui.ranks.ends.watched_thread import WatchedThread
-from amptui.ranks.numbers.meter import RankMeter, RankReport
-from amptui.ranks.numbers.trouble_states import blame
-from amptui.ranks.parallel.unfit_model import unfit_model
-from amptui.ranks.world import World
+from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError, LauncherWatch
+from amptui.ranks.numbers.meter import RankMeter, RankReport, blame
+from amptui.ranks.world import NO_SHARDED_XRAY, World
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import HANG_SECONDS, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
-from amptui.records.ranks import RanksStarted
-from amptui.records.run import NonFinite, Note, Record, RunStarted, StepSkipped
+from amptui.records.ranks import RankLost, RankPhase, RanksStarted
+from amptui.records.run import NonFinite, Note, Record, RunFinished, RunStarted, StepSkipped
 from amptui.records.samples import DeviceSample, GpuSample
 from amptui.records.steps import Steps
 
@@ -33,10 +32,14 @@ if TYPE_CHECKING:
     from amptui.engine.checkpoint.data_position import Start
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.prepared import Prepared
-    from amptui.engine.setup import Choices, Join
+    from amptui.engine.setup import Choices
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
+    from amptui.ranks.ends.hang_watch import Hang, HangWatch
+    from amptui.ranks.ends.peer_ends import PeerEndedError
+    from amptui.ranks.group import MakeStrategy, RankGroup
     from amptui.ranks.numbers.own_overflows import OwnOverflows
     from amptui.ranks.numbers.weights_check import WeightsCheck
+    from amptui.ranks.parallel.data_parallel import DataParallel
 
 
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
@@ -45,25 +48,30 @@ WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
 _NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
 
 
-class RankThread(WatchedThread):
+class RankThread(TrainingThread):
     """Trains as one of several ranks; rank 0 alone emits records and writes files.
+
+    It ends once: as its trainer ends, or when :class:`HangWatch` finds that the run cannot go on: the trainer
+    itself may be blocked for good.
 
     A collapsed loss scale or lost weights end the run: ranks do not wait for a user's answer. ``watch_gpu``
     samples this rank's GPU, if it has one.
     """
 
+    control_type: ClassVar[type[RankControl]] = RankControl
+
     def __init__(
         self,
         request: TrainRequest,
         spec: ModelSpec,
-        control: RankControl,
         emit: Callable[[Record], object],
         world: World,
         *,
         watch_gpu: WatchGpu | None = None,
         **options: Any,
     ) -> None:
-        control.refuses = refused_requests(request)
+        self.control = control = self.control_type(world, emit)
+        control.refuses = {"x-ray": NO_SHARDED_XRAY} if request.fsdp else {}
         self._saves_weights = request.save_weights is not None
         request = replace(request, interactive=False)
         self._keeps = request.checkpoint_dir is not None
@@ -73,10 +81,19 @@ class RankThread(WatchedThread):
         self._world = world
         self._launcher = LauncherWatch(world)
         control.launcher_lost = self._lose_launcher_of
-        self._rank_control = control
         self._meter = RankMeter()
         self._tell = emit if world.leads else tell_nobody
+        """Takes what this rank tells of the run."""
         super().__init__(request, spec, control, self._take, **options)
+        self._group: RankGroup | None = None
+        """The ranks that train together, once they have met."""
+        self._watch: HangWatch | None = None
+        self._ending = threading.Lock()
+        self._ending_thread: int | None = None
+        """The one that ends the run."""
+        self._given_up = threading.Event()
+        self.last_records: list[Record] = []
+        """What is to be added to the journal once rank 0's process is gone, which did not answer."""
         self._rank, self._world_size = world.rank, world.size
         control.measure = self._measure
         control.hash_weights = self._hash_weights
@@ -110,11 +127,20 @@ class RankThread(WatchedThread):
         host = self._group.places[rank].host if self._group else ""
         self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
 
+    def join(self, timeout_seconds: float) -> bool:
+        """See :class:`TrainingThread`; a trainer that is given up has ended."""
+        limit = time.monotonic() + timeout_seconds
+        if not self.ended.wait(timeout_seconds):
+            return False
+        return self._given_up.is_set() or super().join(max(0.0, limit - time.monotonic()))
+
     def close(self) -> None:
         """Part from the other ranks, and end the DataLoader workers, after training has ended."""
         self._launcher.stop()
         self._stop_watching()
-        self._rank_control.leave()
+        self.control.leave()
+        if self._watch is not None:
+            self._watch.close()
         super().close()
 
     @property
@@ -130,8 +156,8 @@ class RankThread(WatchedThread):
     def _take(self, record: Record) -> None:
         self._meter.add(record)
         self._tell(record)
-        if self._prepared is not None and self._prepared.parallel is not None:
-            self._look_for_overflow(record, self._prepared, self._prepared.parallel.own_overflows)
+        if self._prepared is not None and (strategy := self._strategy) is not None:
+            self._look_for_overflow(record, self._prepared, strategy.own_overflows)
 
     def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "OwnOverflows") -> None:
         """After trouble find out whether it came from this rank; plan which gradients to check."""
@@ -145,18 +171,18 @@ class RankThread(WatchedThread):
                 self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
 
     def _measure(self) -> RankNumbers:
-        trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
+        trainer, strategy = self._trainer, self._strategy
         if trainer is not None:
             trainer.deliver_steps()
         sample = self.allocator()
         numbers = self._meter.take_numbers(
-            compute_seconds=None if parallel is None else parallel.compute_timer.take_seconds(),
+            compute_seconds=None if strategy is None else strategy.compute_timer.take_seconds(),
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpu,
         )
-        if parallel is not None:
-            own = parallel.own_overflows
-            step, states = own.told()
+        if strategy is not None:
+            own = strategy.own_overflows
+            step, states = own.report()
             overflowed = math.nan if own.overflowed is None else own.overflowed
             numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
         return self._with_hash(numbers)
@@ -168,26 +194,35 @@ class RankThread(WatchedThread):
             return numbers
         hashed = check.numbers()
         if hashed.asks:
-            self._rank_control.want_hash()
+            self.control.want_hash()
         return numbers._replace(hashed_step=hashed.step, weights_hash=hashed.value)
 
     @property
     def _weights_check(self) -> "WeightsCheck | None":
-        parallel = self._prepared.parallel if self._prepared else None
-        return None if parallel is None else parallel.weights_check
+        strategy = self._strategy
+        return None if strategy is None else strategy.weights_check
+
+    @property
+    def _strategy(self) -> "DataParallel | None":
+        """Once the model is there."""
+        return None if self._prepared is None else cast("DataParallel", self._prepared.strategy)
 
     def _hash_weights(self) -> None:
         check, trainer = self._weights_check, self._trainer
         if check is not None and trainer is not None:
             check.hash(trainer.step)
 
+    def _activity(self) -> tuple[RankPhase, int]:
+        trainer = self._trainer
+        return ("preparing", self._steps_before) if trainer is None else (trainer.activity, trainer.step)
+
     def _choose(self) -> "Choices":
         """Choose this rank's device, and meet the other ranks."""
         from amptui.engine import setup
         from amptui.engine.description import device_name, gpu_uuid
+        from amptui.ranks.agreement.checkpoints import check_folder
         from amptui.ranks.group import RankGroup
         from amptui.ranks.store.place import device_of, place_of
-        from amptui.ranks.store.shared_folder import check_folder
 
         choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
@@ -198,7 +233,7 @@ class RankThread(WatchedThread):
         if uuid is not None and self._watch_gpu is not None:
             self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
         place = place_of(device, device_name(device), uuid)
-        stopping = self._rank_control.is_asked_to_stop
+        stopping = self.control.is_asked_to_stop
         hang = self._request.hang_timeout
         self._group = RankGroup(
             self._world,
@@ -207,17 +242,22 @@ class RankThread(WatchedThread):
             stopping=stopping,
             hang_seconds=HANG_SECONDS if hang is None else hang,
             compiles=self._request.compile_mode is not None,
+            make_strategy=self._kind_of_parallel(),
         )
         self._group.connect()
-        self._begin_watch()
+        # Watch the other ranks, and let them watch this one.
+        self._group.progress.activity = self._activity
+        self._watch = self._group.watch(self._thread, self._emit, self._end_from_watch)
         if self._checkpoints_path is not None:
             run_dir, all_write = self._checkpoints_path.parent, self._request.fsdp
             check_folder(self._group, run_dir, all_write=all_write, warn=self._warn)
-        self._rank_control.join(self._group.board(), self._group)
-        self._join = self._kind_of_parallel()
+        self.control.join(self._group.board(), self._group)
         return choices
 
-    def _kind_of_parallel(self) -> "Join":
+    def _ranks(self) -> "RankGroup | None":
+        return self._group
+
+    def _kind_of_parallel(self) -> "MakeStrategy":
         from amptui.ranks.parallel.data_parallel import DataParallel
 
         if not self._request.fsdp:
@@ -248,8 +288,7 @@ class RankThread(WatchedThread):
     def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
         assert self._group is not None, "the ranks have met"
         restore = partial(super()._restore, checkpoint, prepared)
-        restored: tuple[Prepared, Start] = self._group.in_turn(restore, "restored")
-        return restored
+        return self._group.in_turn(restore, "restored")
 
     def _make_writer(self, prepared: "Prepared", folder: Path | None, **options: Any) -> "RankCheckpoints":
         from amptui.ranks.agreement.checkpoints import RankCheckpoints
@@ -379,11 +418,80 @@ class RankThread(WatchedThread):
         self._fault = self._fault.after(step, hint=self._way_on())
         return self._fault.with_traceback(error.__traceback__)
 
+    def _claim_end(self) -> bool:
+        """Whether the calling thread may tell how the run ended; the first one may."""
+        with self._ending:
+            self._ending_thread = self._ending_thread or threading.get_ident()
+            return self._ending_thread == threading.get_ident()
+
+    def _finish(self, record: RunFinished) -> None:
+        if self._claim_end():
+            if self._watch is not None:
+                self._watch.close()
+            super()._finish(record)
+
+    def _end_from_watch(self, cause: "PeerEndedError | Hang", records: Sequence[Record]) -> None:
+        """End the run while the trainer is blocked, and leave it."""
+        if not self._claim_end():
+            return
+        try:
+            with suppress(Exception):  # whatever a blocked trainer has left half done
+                self.emit_finished_steps()
+            self._tell_end_of(cause, records)
+        finally:
+            self._given_up.set()
+            self.ended.set()
+
+    def _ended_before(self, error: BaseException) -> "PeerEndedError | None":
+        """The rank whose end made this one fail; None if none is known to have ended."""
+        from amptui.ranks.ends.peer_ends import PeerEndedError
+
+        assert self._group is not None, "the ranks have met"
+        return error if isinstance(error, PeerEndedError) else self._group.find_ended()
+
+    def _tell_peer_end(self, ended: "PeerEndedError", error: BaseException) -> None:
+        """End because of another rank, which made this one fail with ``error``."""
+        from amptui.ranks.ends.hang_watch import teller_without
+
+        assert self._group is not None, "the ranks have met"
+        is_dead = ended.rank == 0 and ended.how == "killed"
+        if is_dead and teller_without([0], self._group.places) == self._world.rank:
+            self._tell = self.last_records.append
+        launcher = self._group.launcher if self._watch is None else self._watch.launcher
+        launcher.tell_end("waited", "waited for the others")
+        self._tell_lost(ended)
+        if ended.rank >= 0:
+            launcher.tell_cause(ended.what)
+        explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
+        self._tell_failure(explained.with_traceback(error.__traceback__))
+
+    def _tell_end_of(self, cause: "PeerEndedError | Hang", records: Sequence[Record]) -> None:
+        from amptui.ranks.ends.peer_ends import PeerEndedError
+
+        if records and not self._world.leads:  # rank 0 does not answer
+            self._tell = self.last_records.append
+        for record in records:
+            self._emit(record)
+        ended = cause if isinstance(cause, PeerEndedError) else cause.error()
+        self._tell_peer_end(ended, ended)
+
+    def _tell_lost(self, ended: "PeerEndedError") -> None:
+        if ended.rank < 0 or ended.how == "stopped" or self._group is None:
+            return
+        self._emit(
+            RankLost(
+                time=time.time(),
+                step=self._trainer.step if self._trainer else 0,
+                rank=ended.rank,
+                host=self._group.places[ended.rank].host if self._group.places else "",
+                cause="failed" if ended.how == "waited" else ended.how,
+                detail=ended.detail,
+            )
+        )
+
     def _explained(self, error: BaseException) -> AmptuiError:
         from amptui.ranks.failure import explain_rank_error
 
-        if (unfit := unfit_model(str(error), self.doing)) is not None:
-            return unfit
         if (rank_error := explain_rank_error(error, self.doing)) is not None:
             return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._way_on())
         explained = super()._explained(error)

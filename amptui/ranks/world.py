@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from amptui.base.errors import UsageError
 from amptui.recipe.request import TrainRequest
 
+NO_SHARDED_XRAY = "an X-ray needs the whole model, of which each rank has a part"
+"""Why FSDP refuses one."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.process.recorder import Recorder
-from amptui.ranks.agreement.posted_rows import PostedRows, rows_seconds
-from amptui.ranks.agreement.rows import RankNumbers, RankRow
+from amptui.ranks.agreement.rows import PostedRows, RankNumbers, RankRow, rows_seconds
 from amptui.ranks.numbers.meter import RankReport
 from amptui.records import codec
 from amptui.records.keeping import ViewersChanged

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -120,6 +120,10 @@ class MeasuredControl(RankControl):
         self.boundary_seconds.append(time.perf_counter() - began)
 
 
+class MeasuredThread(RankThread):
+    control_type = MeasuredControl
+
+
 class Run:
     """This process's rank."""
 
@@ -137,7 +141,6 @@ class Run:
         self.folder = folder
         self.records: list[Record] = []
         self._came = threading.Condition()
-        self.control = MeasuredControl(world, self._take)
         request = TrainRequest(
             model="recorded",
             data_dir=folder,
@@ -148,7 +151,8 @@ class Run:
             **options,
         )
         spec = parse_model(f"{Recorded.__module__}:{model}")
-        self.thread = RankThread(request, spec, self.control, self._take, world)
+        self.thread = MeasuredThread(request, spec, self._take, world)
+        self.control = cast("MeasuredControl", self.thread.control)
 
     def _take(self, record: Record) -> None:
         with self._came:

@@ -289,7 +289,8 @@ def _has_agreed(ranks: Ranks) -> None:
         first.control.talk()
         other.control.talk(first.board.look("call"))
     for each in ranks.all:
-        order = each.control.pending
+        agreement: Any = each.control._agreement
+        order = agreement.pending
         assert order is not None
         each.step = order.point
 

@@ -8,9 +8,8 @@ from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement import orders
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.agreement.control import OtherRanks, RankControl
 from amptui.ranks.agreement.orders import OrderBoard
-from amptui.ranks.agreement.other_ranks import OtherRanks
 from amptui.records.control import CheckpointRequest, StopRequest
 from tests.ranks.agreeing import Ranks
 

@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
 from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
-from amptui.ranks.numbers.meter import RankReport
-from amptui.ranks.numbers.own_overflows import OwnOverflows
-from amptui.ranks.numbers.trouble_states import (
+from amptui.ranks.numbers.meter import (
     FINITE,
     GRADIENTS,
     LOSS,
     REPORTED_STEPS,
     UNKNOWN,
+    RankReport,
     packed,
     ranks_at_fault,
     unpacked,
 )
+from amptui.ranks.numbers.own_overflows import OwnOverflows
 from amptui.records.ranks import RanksOverflowed, RanksSampled
 from tests.tiny import Log
 
@@ -49,7 +49,7 @@ class Steps:
     def state(self, step: int) -> int:
         """What is told of ``step`` after trouble in it."""
         self.own.judge(step)
-        return unpacked(*self.own.told()).get(step, UNKNOWN)
+        return unpacked(*self.own.report()).get(step, UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_model_without_own_gradients_tells_of_losses_alone() -> None:
     own.keep(torch.tensor(math.nan))
     own.judge(1)
     own.judge(2)  # of another process
-    assert unpacked(*own.told()) == {1: LOSS}
+    assert unpacked(*own.report()) == {1: LOSS}
 
 
 def test_states_travel_in_one_float64() -> None:

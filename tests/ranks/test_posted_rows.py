@@ -6,8 +6,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.posted_rows import PostedRows
-from amptui.ranks.agreement.rows import RankNumbers
+from amptui.ranks.agreement.rows import PostedRows, RankNumbers
 from tests.ranks.agreeing import KeptRows
 
 STEPS = 5

@@ -9,10 +9,9 @@ import pytest
 
 from amptui.engine.step import NORMS, WEIGHTS, WINDOW
 from amptui.ranks.agreement import control as rank_control
-from amptui.ranks.agreement import orders, posted_rows
+from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.agreement.other_ranks import OtherRanks
+from amptui.ranks.agreement.control import OtherRanks, RankControl
 from amptui.ranks.agreement.rows import ROW_VALUES, RankNumbers, RankRow
 from amptui.records.answers import Answer, RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
@@ -22,7 +21,7 @@ from tests.ranks.agreeing import KeptRows, Ranks
 @pytest.fixture(autouse=True)
 def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "poll_seconds", lambda _ranks: 0.001)
-    monkeypatch.setattr(posted_rows, "rows_seconds", lambda _ranks: 0.001)
+    monkeypatch.setattr(rows, "rows_seconds", lambda _ranks: 0.001)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from torch._C._distributed_c10d import HashStore
 from amptui.base.errors import ExperimentError
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.weights import load_weights
-from amptui.ranks.parallel.sharded import LossRoot, blocks_of, shard
-from amptui.ranks.parallel.sharded_gradients import ShardedGradients
+from amptui.ranks.parallel.sharded import LossRoot, ShardedGradients, blocks_of, shard
 from amptui.records.steps import StepRecord
 from tests.ranks.odd_model import OddModel
 from tests.ranks.rank_at_work import train_ranks

@@ -5,7 +5,9 @@ thread of its own. Rank 0's writing thread collects them: no step waits for it.
 """
 
 import io
+import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,14 +17,25 @@ from typing import Any, Protocol
 
 import torch
 
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import open_file
 from amptui.engine.checkpoint.file import Checkpoint, Place
 from amptui.engine.checkpoint.shards import Part
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason, Requests
 from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.group import RankGroup
 from amptui.ranks.world import World
 
 _LAST = "last"
 """The name of the states that each rank hands in before it leaves: rank 0 may write one more file."""
+
+
+_PATIENCE_SECONDS = 5.0
+"""A file of another machine may take a moment to be seen: NFS keeps what a folder held for seconds."""
+
+_LOOK_SECONDS = 0.25
+
+_SIGN = "folder"
 
 
 class Mail(Protocol):
@@ -142,8 +155,8 @@ class RankCheckpoints(CheckpointWriter):
 
     def _collect(self, patience_seconds: float | None = None) -> list[dict[str, Any]]:
         """What the other ranks have handed in, from rank 1 on."""
-        told = self._mail.collect(self._name, self._given_up.is_set, patience_seconds)
-        return [_decoded(each) for each in told]
+        values = self._mail.collect(self._name, self._given_up.is_set, patience_seconds)
+        return [_decoded(value) for value in values]
 
     def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
         if not self._given_up.is_set():
@@ -166,3 +179,42 @@ def _encoded(states: dict[str, Any]) -> bytes:
 def _decoded(value: bytes) -> dict[str, Any]:
     states: dict[str, Any] = torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
     return states
+
+
+def check_folder(group: RankGroup, run_dir: Path, *, all_write: bool, warn: Callable[[str], object]) -> None:
+    """Let rank 0 put a file into ``run_dir`` and the others look for it.
+
+    If one does not see it, ``warn``; raises RunFolderError where ``all_write`` there.
+    """
+    sign = _put_sign(run_dir) if group.world.leads else None
+    if group.world.leads:
+        group.tell(_SIGN, "" if sign is None else sign.name)
+    blind = [rank for rank, sees in enumerate(group.gather(_sees(run_dir, group.hear(_SIGN)))) if not sees]
+    if sign is not None:
+        sign.unlink(missing_ok=True)
+    if not blind:
+        return
+    who = f"rank {blind[0]}" + (f" and {len(blind) - 1:,} more ranks" if len(blind) > 1 else "")
+    what = f"{who}, on {group.places[blind[0]].host}, {'do' if len(blind) > 1 else 'does'} not see {run_dir}"
+    hint = "use a folder that all machines share (--run-dir)"
+    if all_write:
+        raise RunFolderError(f"{what}: with --fsdp each writes its part of a checkpoint there", hint=hint)
+    warn(f"{what}: only a run whose ranks all see it can be resumed or started again; {hint}")
+
+
+def _put_sign(run_dir: Path) -> Path | None:
+    """A file that no other machine has; None where it cannot be written, which is told elsewhere."""
+    sign = run_dir / f".ranks-{os.urandom(8).hex()}"
+    with suppress(OSError):
+        os.close(open_file(sign, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        return sign
+    return None
+
+
+def _sees(run_dir: Path, name: str) -> bool:
+    limit = time.monotonic() + _PATIENCE_SECONDS
+    while name and not (run_dir / name).exists():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True

@@ -7,15 +7,14 @@ Requests reach rank 0, or any rank as a stop. A thread beside each training talk
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from amptui.ranks.agreement.orders import Agreement, Order, OrderBoard
-from amptui.ranks.agreement.other_ranks import OtherRanks
-from amptui.ranks.agreement.posted_rows import PostedRows, RowReport
-from amptui.ranks.agreement.rows import RankNumbers
-from amptui.ranks.agreement.wishes import Wishes
-from amptui.ranks.ends.launcher_watch import LAUNCHER_GONE
+from amptui.ranks.agreement.rows import PostedRows, RankNumbers, RowReport
+from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.world import World
 from amptui.records.control import (
     KINDS,
@@ -46,47 +45,231 @@ _CHECKPOINT_NOW = 2
 R = TypeVar("R", bound=Request)
 
 
-class RankControl(Control):
-    """The control of one rank. Its trainer is given only what all ranks have agreed on.
+class OtherRanks:
+    """What a rank has to know of those it agrees with; here they never end, and nobody watches them."""
 
-    The loop calls :meth:`at_boundary` before each step, and the validation before each batch, on all ranks
-    equally often. ``measure`` returns the rank's numbers since the last call; ``report`` takes those of all.
-    """
+    def check_others(self) -> None:
+        """Raise what this rank's training is to end with if another one has ended."""
+
+    def explain_lost(self, error: Exception) -> OrderBoard | Exception:
+        """The board for all to go on at after ``error``, which the last one raised; or what to end with."""
+        return error
+
+    @contextmanager
+    def waiting(self, *, idle: bool = False) -> Iterator[None]:  # noqa: ARG002 - for those that look
+        """While entered, this rank waits for others, and makes none wait; ``idle``: for no rank."""
+        yield
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What rank 0's training wants of all ranks without having been asked; false if there is nothing."""
+
+    turn: str = ""
+    """The precision of a comparison's next block."""
+    probes: int = 0
+    """What to measure in the next step, as bits."""
+    checkpoint: bool = False
+    hashes: bool = False
+    """That all hash their weights."""
+
+    def __bool__(self) -> bool:
+        return bool(self.turn or self.probes or self.checkpoint or self.hashes)
+
+    def add(self, newer: "Wishes") -> None:
+        """Want what is in ``newer`` too."""
+        self.turn = newer.turn or self.turn
+        self.probes |= newer.probes
+        self.checkpoint |= newer.checkpoint
+        self.hashes |= newer.hashes
+
+
+class AgreedControl(Control):
+    """The control of one rank. Its loop is given only what all ranks have agreed on."""
 
     can_retry = False  # the others may be inside its all-reduce
 
     counts_alike = True
 
-    together: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, XRayRequest, CheckpointRequest)
+    together: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, CheckpointRequest)
     """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
 
     def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
         super().__init__(emit)
         self._world = world
         self._agreement: Agreement | None = None
+        self._agreed_requests: dict[type[Any], Asked[Any]] = {}
+        self._sent_requests: dict[type[Any], Asked[Any]] = {}
+        """What rank 0's order on its way asks for, as the next two."""
+        self._sent_wishes = Wishes()
+        self._asked_to_stop: tuple[int, str] | None = None
+        """Rank 0's: which rank was, and why."""
+        self._wishes = Wishes()
+        self._agreed_turn = ""
+        self._agreed_probes = 0
+        self._stop_agreed = self._finished = False
+        self.refuses: Mapping[str, str] = {}
+        """What is refused at once, each with the reason."""
+
+    @property
+    def ranks(self) -> StepAgreement:
+        return self
+
+    @property
+    def stopping(self) -> bool:
+        """Whether all ranks have agreed to end now."""
+        return self._stop_agreed
+
+    def ask(self, request: Request, number: int | None = None) -> int:
+        """See :class:`Control`; what is among ``refuses`` is refused."""
+        number = super().ask(request, number)
+        if why := self.refuses.get(KINDS[type(request)]):
+            self.refuse(super().take(type(request)), "unavailable", why)
+        return number
+
+    # Called by the trainer.
+
+    def newest(self, kind: type[R]) -> R | None:
+        if kind not in self.together:
+            return super().newest(kind)
+        agreed = self._agreed_requests.get(kind)
+        return None if agreed is None else agreed.request
+
+    def take(self, kind: type[R]) -> Asked[R] | None:
+        if kind not in self.together:
+            return super().take(kind)
+        agreed = self._agreed_requests.pop(kind, None)
+        return super().take(kind) if agreed is None and self._finished else agreed
+
+    def want_turn(self, precision: str, *, now: str) -> None:
+        """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
+        with self._changed:
+            self._wishes.turn = precision if precision != (self._sent_wishes.turn or now) else ""
+
+    def take_turn(self) -> str:
+        """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
+        turn, self._agreed_turn = self._agreed_turn, ""
+        return "" if PrecisionRequest in self._agreed_requests else turn
+
+    def want_probes(self, probes: int) -> None:
+        """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
+        with self._changed:
+            self._wishes.probes |= probes & ~self._sent_wishes.probes
+
+    def take_probes(self) -> int:
+        """What all ranks measure in the next step; 0 in nearly all steps."""
+        probes, self._agreed_probes = self._agreed_probes, 0
+        return probes
+
+    def _release(self, order: Order) -> None:
+        """Give the trainer what all ranks know by now."""
+        if self._world.leads:
+            for kind, request in self._sent_requests.items():
+                self._agreed_requests[kind], overruled = _merged(request, self._agreed_requests.get(kind))
+                self.refuse(overruled, "overruled")
+            self._agreed_turn = self._sent_wishes.turn or self._agreed_turn
+            self._forget_sent()
+        else:
+            self._take_requests(order)
+        self._agreed_probes |= order.probes
+        if order.stop and not self._stop_agreed:
+            self._stop_agreed = True
+            self._stop(order.stop_rank, order.stop)
+        self.attention = True
+
+    def _stop(self, rank: int, reason: str) -> None:  # noqa: ARG002 - of a script only rank 0 is asked
+        """All ranks have agreed to stop, as that ``rank`` was asked to."""
+        self._stop_reason = self._stop_reason or reason
+
+    def _forget_sent(self) -> None:
+        self._sent_requests, self._sent_wishes = {}, Wishes()
+
+    def _take_requests(self, order: Order) -> None:
+        """Take what rank 0 asks for as requests that nobody waits for."""
+        agreed = self._agreed_requests
+        if order.precision:
+            self._agreed_turn = order.precision if order.precision not in PRECISIONS else ""
+            agreed.pop(PrecisionRequest, None)
+            if order.precision in PRECISIONS:
+                agreed[PrecisionRequest] = Asked(PrecisionRequest(order.precision), ())
+        if order.pause is not None:
+            agreed[PauseRequest] = Asked(PauseRequest(order.pause), ())
+        if order.xray:
+            agreed[XRayRequest] = Asked(XRayRequest(), ())
+        if order.checkpoint == _CHECKPOINT_NOW:
+            agreed[CheckpointRequest] = Asked(CheckpointRequest(), ())
+
+    # Called by the thread that talks to the others.
+
+    def voided(self) -> None:
+        """A rank did not answer in time: ask again."""
+
+    def is_something_wanted(self) -> bool:
+        """Whether rank 0 has something to order."""
+        if any(kind in self._waiting for kind in self.together) or self._sent_requests:
+            return True
+        if self._wishes or self._sent_wishes:
+            return True
+        return self._asked_to_stop is not None and not self._stop_agreed
+
+    def compose(self) -> dict[str, Any]:
+        """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
+        overruled: list[Asked[Any] | None] = []
+        with self._changed:
+            for kind in () if self._finished else self.together:
+                if request := Control.take(self, kind):
+                    sent = self._sent_requests
+                    sent[kind], other = _merged(request, sent.get(kind))
+                    overruled.append(other)
+            self._sent_wishes.add(self._wishes)
+            self._wishes = Wishes()
+            if PrecisionRequest in self._sent_requests or PrecisionRequest in self._agreed_requests:
+                self._sent_wishes.turn = ""  # what the user asked for ends the comparison
+            fields = self._fields()
+        for request in overruled:
+            self.refuse(request, "overruled")
+        return fields
+
+    def _fields(self) -> dict[str, Any]:
+        """Of an order for what was sent."""
+        requests, wishes = self._sent_requests, self._sent_wishes
+        pause, precision = requests.get(PauseRequest), requests.get(PrecisionRequest)
+        stop_rank, stop = (0, "") if self._stop_agreed else self._asked_to_stop or (0, "")
+        return {
+            "precision": precision.request.precision if precision else wishes.turn,
+            "pause": None if pause is None else pause.request.paused,
+            "checkpoint": _CHECKPOINT_NOW if CheckpointRequest in requests else int(wishes.checkpoint),
+            "stop": stop,
+            "stop_rank": stop_rank,
+            "xray": XRayRequest in requests,
+            "probes": wishes.probes,
+            "hashes": wishes.hashes,
+        }
+
+
+class RankControl(AgreedControl):
+    """The control of one rank of ``amptui train``.
+
+    The loop calls :meth:`at_boundary` before each step, and the validation before each batch, on all ranks
+    equally often. ``measure`` returns the rank's numbers since the last call; ``report`` takes those of all.
+    """
+
+    together = (PrecisionRequest, PauseRequest, XRayRequest, CheckpointRequest)
+
+    def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
+        super().__init__(world, emit)
         self._rows: PostedRows | None = None
         self._others = OtherRanks()
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
-        self._arrived = 0
-        """The newest boundary: a phase, and a number in it."""
+        self._boundary = 0
+        """The newest that the trainer has come to: a phase, and a number in it."""
         self._validating = False
-        self._agreed: dict[type[Any], Asked[Any]] = {}
-        self._sent: dict[type[Any], Asked[Any]] = {}
-        """What rank 0's order on its way asks for, as the next."""
-        self._wishes_sent = Wishes()
-        self._wishes = Wishes()
-        self._turn_agreed = ""
-        self._stop_agreed = self._stop_told = self._finished = False
-        self._asked_to_stop: tuple[int, str] | None = None
-        """Rank 0's: which rank was, and why."""
-        self._probes_agreed = 0
+        self._stop_posted = False
         self._checkpoint_agreed = False
-        self._checkpoints_taken = self._checkpoints_done_agreed = 0
+        self._checkpoints_taken = self._agreed_checkpoints_done = 0
         self.checkpoints_done = 0
         """How many checkpoints rank 0 has done with, written or not; set by its writer's thread."""
-        self.refuses: Mapping[str, str] = {}
-        """What is refused at once, each with the reason."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
         self.report = RowReport()
         self.hash_weights: Callable[[], object] = lambda: None
@@ -115,55 +298,7 @@ class RankControl(Control):
         """Whether somebody asked this rank, which the others may not know yet."""
         return self._stop_reason is not None
 
-    @property
-    def stopping(self) -> bool:
-        """Whether all ranks have agreed to end now."""
-        return self._stop_agreed
-
-    def ask(self, request: Request, number: int | None = None) -> int:
-        """See :class:`Control`; what is among ``refuses`` is refused."""
-        made = super().ask(request, number)
-        if why := self.refuses.get(KINDS[type(request)]):
-            self.refuse(super().take(type(request)), "unavailable", why)
-        return made
-
-    @property
-    def ranks(self) -> StepAgreement:
-        return self
-
     # Called by the trainer.
-
-    def newest(self, kind: type[R]) -> R | None:
-        if kind not in self.together:
-            return super().newest(kind)
-        asked = self._agreed.get(kind)
-        return None if asked is None else asked.request
-
-    def take(self, kind: type[R]) -> Asked[R] | None:
-        if kind not in self.together:
-            return super().take(kind)
-        agreed = self._agreed.pop(kind, None)
-        return super().take(kind) if agreed is None and self._finished else agreed
-
-    def want_turn(self, precision: str, *, now: str) -> None:
-        """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
-        with self._changed:
-            self._wishes.turn = precision if precision != (self._wishes_sent.turn or now) else ""
-
-    def take_turn(self) -> str:
-        """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
-        turn, self._turn_agreed = self._turn_agreed, ""
-        return "" if PrecisionRequest in self._agreed else turn
-
-    def want_probes(self, probes: int) -> None:
-        """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
-        with self._changed:
-            self._wishes.probes |= probes & ~self._wishes_sent.probes
-
-    def take_probes(self) -> int:
-        """What all ranks measure in the next step; 0 in nearly all steps."""
-        probes, self._probes_agreed = self._probes_agreed, 0
-        return probes
 
     def want_hash(self) -> None:
         """Have all ranks hash their weights after the same step."""
@@ -183,7 +318,7 @@ class RankControl(Control):
     @property
     def may_take_checkpoint(self) -> bool:
         """Whether all ranks know that rank 0 has done with every checkpoint that they took."""
-        return self._checkpoints_taken == self._checkpoints_done_agreed
+        return self._checkpoints_taken == self._agreed_checkpoints_done
 
     def count_checkpoint(self) -> int:
         """The number of the checkpoint that all ranks take after this step, from 1."""
@@ -200,13 +335,13 @@ class RankControl(Control):
         if validating != self._validating:
             # Batches of a validation are faster than steps: what was promised for a step comes before them.
             self._validating = validating
-            self._arrived = ((self._arrived >> _PHASE_BITS) + 1) << _PHASE_BITS
+            self._boundary = ((self._boundary >> _PHASE_BITS) + 1) << _PHASE_BITS
         else:
-            self._arrived += 1
-        if self._arrived >= agreement.hold:
+            self._boundary += 1
+        if self._boundary >= agreement.hold:
             with self._others.waiting():
-                agreement.settle(self._arrived, self._release, self._others.check_others)
-        if self._arrived >= rows.due:
+                agreement.settle(self._boundary, self._release, self._others.check_others)
+        if self._boundary >= rows.due:
             rows.put(self._step, self.measure())
 
     def wait(self) -> None:
@@ -231,14 +366,14 @@ class RankControl(Control):
         self._rows.finish(self._step, self.measure())
         overruled: list[Asked[Any] | None] = []
         with self._changed:
-            for kind, asked in self._sent.items():
+            for kind, request in self._sent_requests.items():
                 waiting = self._waiting.get(kind)
-                self._waiting[kind], other = (asked, None) if waiting is None else _merged(waiting, asked)
+                self._waiting[kind], other = (request, None) if waiting is None else _merged(waiting, request)
                 overruled.append(other)
-            self._sent = {}
+            self._sent_requests = {}
             self._finished = True  # an order that is composed from now on takes no request with it
-        for request in overruled:
-            self.refuse(request, "overruled")
+        for asked in overruled:
+            self.refuse(asked, "overruled")
 
     def parted(self) -> None:
         """After all ranks have waited for each other: their last numbers are there."""
@@ -246,44 +381,13 @@ class RankControl(Control):
         self._rows.take_last()
 
     def _release(self, order: Order) -> None:
-        """Give the trainer what all ranks know by now."""
-        if self._world.leads:
-            for kind, asked in self._sent.items():
-                self._agreed[kind], overruled = _merged(asked, self._agreed.get(kind))
-                self.refuse(overruled, "overruled")
-            self._turn_agreed = self._wishes_sent.turn or self._turn_agreed
-            self._forget_sent()
-        else:
-            self._take_requests(order)
-        self._checkpoints_done_agreed = order.checkpoints_done
+        self._agreed_checkpoints_done = order.checkpoints_done
         self._checkpoint_agreed |= order.checkpoint == 1
-        self._probes_agreed |= order.probes
-        if order.stop and not self._stop_agreed:
-            self._stop(order.stop_rank, order.stop)
+        super()._release(order)
         if order.hashes:
             self.hash_weights()
-        self.attention = True
-
-    def _forget_sent(self) -> None:
-        self._sent = {}
-        self._wishes_sent.clear()
-
-    def _take_requests(self, order: Order) -> None:
-        """Take what rank 0 asks for as requests that nobody waits for."""
-        if order.precision:
-            self._turn_agreed = order.precision if order.precision not in PRECISIONS else ""
-            self._agreed.pop(PrecisionRequest, None)
-            if order.precision in PRECISIONS:
-                self._agreed[PrecisionRequest] = Asked(PrecisionRequest(order.precision), ())
-        if order.pause is not None:
-            self._agreed[PauseRequest] = Asked(PauseRequest(order.pause), ())
-        if order.xray:
-            self._agreed[XRayRequest] = Asked(XRayRequest(), ())
-        if order.checkpoint == _CHECKPOINT_NOW:
-            self._agreed[CheckpointRequest] = Asked(CheckpointRequest(), ())
 
     def _stop(self, rank: int, reason: str) -> None:
-        self._stop_agreed = True
         if reason == LAUNCHER_GONE:
             self.launcher_lost(rank)
         if self._stop_reason is not None:
@@ -297,7 +401,7 @@ class RankControl(Control):
 
     def arrived(self) -> int:
         """The newest boundary that the trainer has come to."""
-        return self._arrived
+        return self._boundary
 
     def notice(self) -> None:
         """Wake a paused trainer."""
@@ -311,7 +415,7 @@ class RankControl(Control):
                 if moves:
                     self._move(agreement, board)
                     moves = False
-                seconds = self._say(agreement, board)
+                seconds = self._talk_once(agreement, board)
             except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
                 other = self._others.explain_lost(error)
                 if isinstance(other, Exception):
@@ -319,82 +423,44 @@ class RankControl(Control):
                     return
                 board, moves = other, True
 
-    def _say(self, agreement: Agreement, board: OrderBoard) -> float:
+    def _talk_once(self, agreement: Agreement, board: OrderBoard) -> float:
         """Tell and hear what there is now; return after how many seconds to do so again."""
         assert self._rows is not None, "made before"
-        self._tell_stop(board)
+        self._post_stop(board)
         if self._world.leads:
             self._rows.announce(agreement.point_ahead)
             return agreement.tick()
-        called, (number, point) = board.read(["call", "sample"])
+        call, (number, point) = board.read(["call", "sample"])
         self._rows.follow(number, point)
-        return agreement.tick(called)
+        return agreement.tick(call)
 
     def _move(self, agreement: Agreement, board: OrderBoard) -> None:
         """Go on at another board; what was told at the last one is told again."""
         self._rows = PostedRows(board, self._world.rank, self._world.size, self.report)
-        self._stop_told = False
+        self._stop_posted = False
         agreement.move(board)
 
-    def voided(self) -> None:
-        """A rank did not answer in time: ask again."""
-
-    def _tell_stop(self, board: OrderBoard) -> None:
+    def _post_stop(self, board: OrderBoard) -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""
         reason = self._stop_reason
-        if reason is not None and not self._stop_told:
-            self._stop_told = True
+        if reason is not None and not self._stop_posted:
+            self._stop_posted = True
             board.decide("stop", [self._world.rank, _reason(reason)])
         if self._world.leads and self._asked_to_stop is None and (stop := board.look("stop")):
             self._asked_to_stop = stop[0], stop[1]
 
     def is_something_wanted(self) -> bool:
-        """Whether rank 0 has something to order."""
-        if any(kind in self._waiting for kind in self.together) or self._sent:
-            return True
-        if self.checkpoints_done != self._checkpoints_done_agreed or self._wishes or self._wishes_sent:
-            return True
-        return self._asked_to_stop is not None and not self._stop_agreed
-
-    def compose(self) -> dict[str, Any]:
-        """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
-        overruled: list[Asked[Any] | None] = []
-        with self._changed:
-            for kind in () if self._finished else self.together:
-                if asked := Control.take(self, kind):
-                    self._sent[kind], other = _merged(asked, self._sent.get(kind))
-                    overruled.append(other)
-            self._wishes_sent.take(self._wishes)
-            if PrecisionRequest in self._sent or PrecisionRequest in self._agreed:
-                self._wishes_sent.turn = ""  # what the user asked for ends the comparison
-            fields = self._fields()
-        for request in overruled:
-            self.refuse(request, "overruled")
-        return fields
+        return self.checkpoints_done != self._agreed_checkpoints_done or super().is_something_wanted()
 
     def _fields(self) -> dict[str, Any]:
-        """Of an order for what was sent."""
-        pause, precision = self._sent.get(PauseRequest), self._sent.get(PrecisionRequest)
-        wishes, now = self._wishes_sent, CheckpointRequest in self._sent
-        stop = None if self._stop_agreed else self._asked_to_stop
-        return {
-            "precision": precision.request.precision if precision else wishes.turn,
-            "pause": None if pause is None else pause.request.paused,
-            "checkpoint": _CHECKPOINT_NOW if now else int(wishes.checkpoint),
-            "checkpoints_done": self.checkpoints_done,
-            "stop": "" if stop is None else stop[1],
-            "stop_rank": 0 if stop is None else stop[0],
-            "xray": XRayRequest in self._sent,
-            "probes": wishes.probes,
-            "hashes": wishes.hashes,
-        }
+        return super()._fields() | {"checkpoints_done": self.checkpoints_done}
 
 
-def _merged(asked: Asked[Any], before: Asked[Any] | None) -> tuple[Asked[Any], Asked[Any] | None]:
-    """``asked`` with an equal request ``before`` that was not taken yet; and one that it overrules."""
-    if before is None or before.request != asked.request:
-        return asked, before
-    return Asked(asked.request, (*before.made, *asked.made)), None
+def _merged(request: Asked[Any], before: Asked[Any] | None) -> tuple[Asked[Any], Asked[Any] | None]:
+    """``request`` with an equal one ``before`` that was not taken yet; and one that it overrules."""
+    if before is None or before.request != request.request:
+        return request, before
+    return Asked(request.request, (*before.made, *request.made)), None
 
 
 def _reason(reason: str) -> str:

@@ -8,11 +8,11 @@ others, for example because its data ends first, keeps nobody waiting but for on
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
-from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.agreement.control import AgreedControl
 from amptui.ranks.agreement.orders import (
     NEVER,
     PATIENCE_SECONDS,
@@ -24,12 +24,9 @@ from amptui.ranks.agreement.orders import (
 from amptui.ranks.world import World
 from amptui.records.control import (
     Asked,
-    CheckpointRequest,
     ComparisonRequest,
     Control,
     PauseRequest,
-    PrecisionRequest,
-    Request,
 )
 from amptui.records.run import Record
 
@@ -47,10 +44,8 @@ _LOST = "the connection between the ranks was lost"
 
 NO_SCRIPT_XRAY = "rank 0 would wait for the others in its forward pass"
 
-R = TypeVar("R", bound=Request)
 
-
-class GuestControl(RankControl):
+class GuestControl(AgreedControl):
     """The control of one rank of a script. Its loop is given only what all ranks have agreed on.
 
     The loop calls :meth:`look` after a step wherever there is attention, and :meth:`wait` while it is paused.
@@ -59,15 +54,13 @@ class GuestControl(RankControl):
 
     counts_alike = False
 
-    together = (PrecisionRequest, PauseRequest, CheckpointRequest)
-
     def __init__(self, world: World, emit: Callable[[Record], object]) -> None:
         super().__init__(world, emit)
         self.refuses = {"x-ray": NO_SCRIPT_XRAY}
         self._store: OrderBoard | None = None
         self._is_alone = False
         self._over = ""
-        self._unanswered_call = False
+        self._others_silent = False
         """Whether a rank did not answer rank 0, which refuses what it has asked for."""
         self._count_steps: Callable[[], int] = lambda: self._step
         self.cannot_stop: Callable[[str], object] = lambda _why: None
@@ -93,15 +86,15 @@ class GuestControl(RankControl):
             self._agreement.finish()
         self.wake()
 
-    def talk(self, called: int = 0) -> float:
+    def talk(self, call: int = 0) -> float:
         """Talk to the other ranks; return after how many seconds to do so again. Not for the loop's thread.
 
-        ``called`` stands on the board under ``call``. Raises what the board raises.
+        ``call`` stands on the board. Raises what the board raises.
         """
         if self._agreement is None:
             return poll_seconds(self._world.size)
-        seconds = self._agreement.tick(called)
-        order = self.pending
+        seconds = self._agreement.tick(call)
+        order = self._agreement.pending
         if order is not None and self._store is not None:
             collectives = collectives_by_group()  # before the steps, which grow meanwhile
             self._store.post(f"near/{self._world.rank}", [order.number, collectives, self.arrived()])
@@ -117,13 +110,8 @@ class GuestControl(RankControl):
 
     def voided(self) -> None:
         """A rank does not answer: do not ask it again."""
-        self._unanswered_call = self._world.leads
+        self._others_silent = self._world.leads
         self.wake()
-
-    @property
-    def pending(self) -> Order | None:
-        """The order whose step has not come, or where this rank waits."""
-        return None if self._agreement is None else self._agreement.pending
 
     @property
     def over(self) -> str:
@@ -136,9 +124,6 @@ class GuestControl(RankControl):
         return self._stop_reason if self._stop_agreed else None
 
     # Called by the loop.
-
-    def take(self, kind: type[R]) -> Asked[R] | None:
-        return self._agreed.pop(kind, None) if kind in self.together else Control.take(self, kind)
 
     def want_turn(self, precision: str, *, now: str) -> None:
         super().want_turn(precision, now=now)
@@ -168,17 +153,14 @@ class GuestControl(RankControl):
             self._agreement.settle_in_pause(self._meet)
         self._look_after_itself()
         if self._over:
-            self._agreed[PauseRequest] = Asked(PauseRequest(False), ())
-
-    def finish(self) -> None:
-        """Nothing is on its way."""
+            self._agreed_requests[PauseRequest] = Asked(PauseRequest(False), ())
 
     def _look_after_itself(self) -> None:
         """Without other ranks, or no longer with them."""
         if self._over:
             self._refuse_all(self._over)
-        elif self._unanswered_call:
-            self._unanswered_call = False
+        elif self._others_silent:
+            self._others_silent = False
             self.compose()
             self._refuse_sent(_SILENT)
         elif self._is_alone and self._agreement is None and self.is_something_wanted():
@@ -219,7 +201,7 @@ class GuestControl(RankControl):
             time.sleep(min(0.0005 + waited / 20, 0.05))
 
     def _compare(self, order: Order, place: list[Any], board: OrderBoard, waited: float) -> str | None:
-        """Rank 0: whether all ranks have come to the same place; None while some have not."""
+        """Rank 0's: whether all ranks have come to the same place; None while some have not."""
         ranks = range(self._world.size)
         if board.count(f"met/{order.number}") >= len(ranks):
             places = [place for _, *place in board.read([f"at/{rank}" for rank in ranks])]
@@ -238,17 +220,13 @@ class GuestControl(RankControl):
         who = f"rank {missing[0]}" if missing else "a rank"
         return f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
 
-    def _stop(self, rank: int, reason: str) -> None:  # noqa: ARG002 - only rank 0 is asked
-        self._stop_reason, self._stop_agreed = self._stop_reason or reason, True
-
     def is_something_wanted(self) -> bool:
-        """Whether rank 0 has something to order."""
         self._asked_to_stop = None if self._stop_reason is None else (0, self._stop_reason)
-        return not self._over and not self._unanswered_call and super().is_something_wanted()
+        return not self._over and not self._others_silent and super().is_something_wanted()
 
     def _refuse_sent(self, why: str) -> None:
-        for asked in self._sent.values():
-            self.refuse(asked, "failed", why)
+        for request in self._sent_requests.values():
+            self.refuse(request, "failed", why)
         self._forget_sent()
         if self._stop_reason is not None and not self._stop_agreed:
             self._stop_reason = None

@@ -3,14 +3,12 @@
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from amptui.ranks.agreement.posted_rows import RowReport
-from amptui.ranks.agreement.rows import Floats, RankNumbers, RankRows
-from amptui.ranks.numbers.trouble_states import UNKNOWN, ranks_at_fault, unpacked
+from amptui.ranks.agreement.rows import Floats, RankNumbers, RankRows, RowReport
 from amptui.records.ranks import (
     RanksDisagree,
     RanksOverflowed,
@@ -28,6 +26,15 @@ SAMPLE_SECONDS = 1.0
 
 MAX_NAMED = 8
 """Ranks that are named as different from the others."""
+
+UNKNOWN, FINITE, GRADIENTS, LOSS = range(4)
+"""What is known of a rank's own step: nothing, that all was finite, or what was not."""
+
+REPORTED_STEPS = 26
+"""A row tells of the newest step with trouble and of those before it: 2 bits each, 52 in all."""
+
+STORM_GAP_STEPS = 100
+"""Losses that are not finite belong together as long as one follows within so many steps."""
 
 _Compared = Literal["loss scale", "found_inf", "weights"]
 
@@ -207,13 +214,15 @@ class RankReport(RowReport):
         if known_by_all <= self._blamed_step:
             return
         packed_states = rows.column("trouble_states").tolist()
-        told = [unpacked(int(step), int(each)) for step, each in zip(newest, packed_states, strict=True)]
-        for step in sorted({step for states in told for step in states}):
+        states_by_rank = [
+            unpacked(int(step), int(number)) for step, number in zip(newest, packed_states, strict=True)
+        ]
+        for step in sorted({step for states in states_by_rank for step in states}):
             if not self._blamed_step < step <= known_by_all:
                 continue
-            if ranks := ranks_at_fault([states.get(step, UNKNOWN) for states in told]):
-                named = tuple(ranks[:MAX_NAMED])
-                self._emit(RanksOverflowed(time=time.time(), step=step, ranks=named, count=len(ranks)))
+            if ranks := ranks_at_fault([states.get(step, UNKNOWN) for states in states_by_rank]):
+                first = tuple(ranks[:MAX_NAMED])
+                self._emit(RanksOverflowed(time=time.time(), step=step, ranks=first, count=len(ranks)))
         self._blamed_step = known_by_all
 
     def _tell_difference(self, what: _Compared, column: Floats, step: int) -> None:
@@ -250,18 +259,55 @@ def _column(values: Floats) -> tuple[float | None, ...]:
     missing = np.isnan(values)
     if missing.all():
         return ()
-    found: list[float] = values.tolist()
-    return tuple([None if math.isnan(value) else value for value in found] if missing.any() else found)
+    numbers: list[float] = values.tolist()
+    return tuple([None if math.isnan(value) else value for value in numbers] if missing.any() else numbers)
 
 
 def _throttled(masks: Floats) -> dict[str, tuple[int, ...]]:
     """The ranks whose clocks are held down, by the reason."""
-    found: dict[str, list[int]] = defaultdict(list)
+    ranks_by_reason: dict[str, list[int]] = defaultdict(list)
     for rank in np.flatnonzero(masks).tolist():
         for reason in decode_clocks_event_reasons(int(masks[rank])):
-            found[reason].append(rank)
-    return {reason: tuple(ranks) for reason, ranks in found.items()}
+            ranks_by_reason[reason].append(rank)
+    return {reason: tuple(ranks) for reason, ranks in ranks_by_reason.items()}
 
 
 def _whole(values: Floats) -> tuple[int | None, ...]:
     return tuple([None if value is None else int(value) for value in _column(values)])
+
+
+def packed(newest: int, states: Mapping[int, int]) -> int:
+    """``states`` by step, up to the ``newest`` one, as a number that a float64 holds."""
+    shifts = ((newest - step, state) for step, state in states.items())
+    return sum(state << (2 * shift) for shift, state in shifts if shift < REPORTED_STEPS)
+
+
+def unpacked(newest: int, number: int) -> dict[int, int]:
+    """Inverse of :func:`packed`, without the unknown ones."""
+    states = {newest - shift: number >> (2 * shift) & 3 for shift in range(REPORTED_STEPS)}
+    return {step: state for step, state in states.items() if state != UNKNOWN}
+
+
+def ranks_at_fault(states: Sequence[int]) -> list[int]:
+    """The ranks whose own step was not finite, by the states of all; none where that says nothing.
+
+    A loss that is not finite speaks for itself. Gradients count only where all ranks were looked at, since
+    they often overflow on several at once. What is said of every rank is of no use.
+    """
+    if UNKNOWN in states:
+        states = [state if state == LOSS else FINITE for state in states]
+    ranks = [rank for rank, state in enumerate(states) if state in (GRADIENTS, LOSS)]
+    return [] if len(ranks) == len(states) else ranks
+
+
+def blame(bad_since: Mapping[int, int], ranks: int, step: int) -> str:
+    """Which ranks were the first whose loss was not finite, shortly before ``step``; "" if none stands out.
+
+    ``bad_since`` has the first such step of each rank that had one.
+    """
+    first = min(bad_since.values(), default=0)
+    worst = [rank for rank, since in bad_since.items() if since == first]
+    if not worst or len(worst) == ranks or first <= step - STORM_GAP_STEPS:
+        return ""
+    who = f"rank {worst[0]}" + (f" and {len(worst) - 1:,} others" if len(worst) > 1 else "")
+    return f"{who} had the first loss that was not finite, in step {first:,}"

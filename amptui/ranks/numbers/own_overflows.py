@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
 from amptui.engine.probes.gradients import norm_of_each, together
-from amptui.ranks.numbers.trouble_states import (
+from amptui.ranks.numbers.meter import (
     FINITE,
     GRADIENTS,
     LOSS,
@@ -49,7 +49,7 @@ class OwnOverflows:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
-        self._parameters = [each for each in parameters if each.requires_grad]
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._device = device
         self._side_stream: torch.cuda.Stream | None = None
         self._steps: deque[_Step] = deque(maxlen=_KEPT_STEPS)
@@ -104,8 +104,8 @@ class OwnOverflows:
 
     @torch.no_grad()
     def _check(self) -> None:
-        gradients = [each.grad for each in self._parameters if each.grad is not None]
-        own = [each for each in gradients if not each.is_sparse and each.numel()]
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        own = [gradient for gradient in gradients if not gradient.is_sparse and gradient.numel()]
         self._complete = len(own) == len(self._parameters)
         if not own:
             return
@@ -120,11 +120,12 @@ class OwnOverflows:
         """Find out whose fault the trouble of ``step`` was; its numbers have arrived."""
         if step in self._states or step <= self._newest - REPORTED_STEPS:
             return
-        found = next((each for each in reversed(self._steps) if each.step == step), None)
-        state = UNKNOWN if found is None else self._state(found)
+        remains = next((remains for remains in reversed(self._steps) if remains.step == step), None)
+        state = UNKNOWN if remains is None else self._state(remains)
         self._states[step] = state
         self._newest = max(self._newest, step)
-        self._states = {at: told for at, told in self._states.items() if at > self._newest - REPORTED_STEPS}
+        oldest = self._newest - REPORTED_STEPS
+        self._states = {step: state for step, state in self._states.items() if step > oldest}
         self._check_until = max(self._check_until, self._step + STEPS_AFTER_TROUBLE)
         if state != UNKNOWN:
             self.overflowed = (self.overflowed or 0) + (state > FINITE)
@@ -132,14 +133,14 @@ class OwnOverflows:
             self.bad_since = step if step > self._bad_until + STORM_GAP_STEPS else self.bad_since
             self._bad_until = step
 
-    def _state(self, found: _Step) -> int:
-        if not math.isfinite(self._read(found.loss)):
+    def _state(self, remains: _Step) -> int:
+        if not math.isfinite(self._read(remains.loss)):
             return LOSS
-        if found.largest is None:
+        if remains.largest is None:
             return UNKNOWN
-        if not math.isfinite(self._read(found.largest)):
+        if not math.isfinite(self._read(remains.largest)):
             return GRADIENTS
-        return FINITE if found.complete else UNKNOWN
+        return FINITE if remains.complete else UNKNOWN
 
     def _read(self, value: Tensor) -> float:
         """A value that the device has computed already: the work of later steps is not waited for."""
@@ -150,6 +151,6 @@ class OwnOverflows:
         with torch.cuda.stream(self._side_stream):
             return float(value.item())
 
-    def told(self) -> tuple[int, int]:
+    def report(self) -> tuple[int, int]:
         """The newest judged step, and the states of it and of those before it, packed."""
         return self._newest, packed(self._newest, self._states)

@@ -1,31 +1,33 @@
 """DDP around an experiment's loss: gradients, and with them the loss, are means over all ranks."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
-from amptui.engine.checkpoint.shards import Keys, Part, whole_room
 from amptui.engine.failure import explain, is_device_lost
 from amptui.engine.optimizer_step import MicroBatch, OptimizerStep, loss_weights
+from amptui.engine.precision import Precision
 from amptui.engine.precision_switch import TrialFailedError
-from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.prepared import Prepared
+from amptui.engine.step_rows import StepTensors
+from amptui.engine.strategy import Strategy
+from amptui.engine.validation import MetricSums
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
 from amptui.ranks.numbers.compute_timer import ComputeTimer
 from amptui.ranks.numbers.own_overflows import OwnOverflows
 from amptui.ranks.numbers.weights_check import WeightsCheck
-from amptui.ranks.parallel.parallel_step import ParallelStep
 from amptui.recipe.experiment import Experiment
+from amptui.records.control import Control
 
 R = TypeVar("R")
 
@@ -33,39 +35,59 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15
 """An odd number: seeds of ranks and neighbouring seeds of runs do not meet."""
 
 
-class DataParallel:
+class ParallelStep(OptimizerStep):
+    """Optimizer steps that report the loss of the global batch."""
+
+    def __init__(self, prepared: Prepared, *arguments: Any) -> None:
+        super().__init__(prepared, *arguments)
+        self._strategy = cast("DataParallel", prepared.strategy)
+
+    def make(self, precision: Precision, *arguments: Any, **options: Any) -> StepTensors:
+        self._strategy.compiles_first = False  # a resumed run's first step
+        self._strategy.own_overflows.begin(None, scaled=precision.scales)
+        return self._with_mean_loss(super().make(precision, *arguments, **options))
+
+    def make_observed(self, precision: Precision, *arguments: Any, step: int, **options: Any) -> StepTensors:
+        self._strategy.own_overflows.begin(step, scaled=precision.scales)
+        return self._with_mean_loss(super().make_observed(precision, *arguments, step=step, **options))
+
+    def _forward_backward(self, *arguments: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
+        run, strategy = partial(super()._forward_backward, *arguments), self._strategy
+        undone, first = strategy.on_trial, strategy.compiles_first
+        strategy.on_trial = strategy.compiles_first = False
+        return strategy.try_alone(run, undone=undone) if undone or first else run()
+
+    def _with_mean_loss(self, tensors: StepTensors) -> StepTensors:
+        self._strategy.own_overflows.keep(tensors.loss)
+        mean = self._strategy.take_mean_loss()
+        return tensors if mean is None else tensors._replace(loss=mean)
+
+
+class DataParallel(Strategy):
     """The loss of this rank's share of a global batch, with gradients averaged over all ranks.
 
     The model itself is not wrapped: its modules and parameters keep their names, and ``loss()`` may call any
     of its methods. The optimizer is built between the constructor and :meth:`join`.
     """
 
-    needs_others = ""
-    """Why a rank cannot run the model alone, as an X-ray does; "" if it can."""
-
-    sharded: ClassVar[bool] = False
-    """Whether each rank keeps only a part of the model: all of them have to run it at the same time."""
+    kind: ClassVar[str] = "ddp"
 
     optimizer_step: ClassVar[type[OptimizerStep]] = ParallelStep
-    """What makes the steps of the run."""
 
     def __init__(self, group: RankGroup, experiment: Experiment, model: nn.Module) -> None:
-        self.group = group
-        self.world = group.world
-        self._model = model
-        self._experiment = experiment
+        super().__init__(experiment, model)
+        self.share = group.share
+        self._group = group
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.state: Mapping[str, Any] | None = None
-        """The model's ``state_dict`` after the end, if the model itself no longer has it whole."""
         self.weights_check: WeightsCheck | None = None
         """Compares the weights with those of the other ranks; None where each has a part of its own."""
         self.compute_timer = ComputeTimer((), self._device)
         """Times nothing where forward and backward contain communication."""
         self.own_overflows = OwnOverflows((), self._device)
-        self.on_trial = False
-        """Whether the next step can fail on one rank, and must then be undone on all."""
         self._alone = False
         """Whether the gradients of this step are averaged only once all ranks have theirs."""
+        self._validation_batches: list[int] = []
+        """How many each rank has."""
         if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
             self.needs_others = "SyncBatchNorm takes its statistics over all ranks"
         self.compiles_first = group.compiles and not self.needs_others
@@ -78,8 +100,8 @@ class DataParallel:
         same number of steps with the same parameters.
         """
         training, validation = batches
-        self.group.meet("models")
-        self.group.check_equal(
+        self._group.meet("models")
+        self._group.check_equal(
             {
                 "parameters": sum(p.numel() for p in self._model.parameters()),
                 "training samples": training.samples or 0,
@@ -90,27 +112,33 @@ class DataParallel:
             }
         )
         self._average()
-        if not self.world.leads:  # rank 0 draws as a single process does
-            torch.manual_seed((torch.initial_seed() + self.world.rank * _SEED_STRIDE) % (1 << 63))
+        if not self.leads:  # rank 0 draws as a single process does
+            torch.manual_seed((torch.initial_seed() + self.share.rank * _SEED_STRIDE) % (1 << 63))
 
     def _average(self) -> None:
         parameters = list(self._model.parameters())
         self._module = _Loss(self._model, self._experiment)
         self._ddp = DistributedDataParallel(self._module)
-        self.weights_check = WeightsCheck(parameters, self._device, leads=self.world.leads)
+        self.weights_check = WeightsCheck(parameters, self._device, leads=self.leads)
         self.compute_timer = self._module.timer = ComputeTimer(parameters, self._device)
         self.own_overflows = OwnOverflows(parameters, self._device)
 
-    def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
-        """An optimizer step of this rank's ``step_batches``, with the samples of all ranks.
+    def look_is_due(self, control: Control, is_due: Callable[[], bool]) -> Callable[[], bool]:
+        """See :class:`Strategy`; all ranks come there equally often."""
 
-        Only the last backward pass communicates: it averages what all of them have accumulated.
-        """
+        def agreed_look_is_due() -> bool:
+            control.at_boundary()
+            return is_due()
+
+        return agreed_look_is_due
+
+    def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
+        """See :class:`Strategy`; only the last backward pass communicates: it averages all of them."""
         samples, last = [count_samples(batch) for batch in step_batches], len(step_batches) - 1
         return [
             MicroBatch(
                 partial(self._compute_loss, batch, weigh, first=number == 0, last=number == last),
-                samples[number] * self.world.size,
+                samples[number] * self.ranks,
                 batch,
             )
             for number, (batch, weigh) in enumerate(zip(step_batches, loss_weights(samples), strict=True))
@@ -120,7 +148,7 @@ class DataParallel:
         self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
     ) -> object:
         """What ``loss()`` returns for this rank's batch; the step's loss counts ``weigh`` of it."""
-        self.group.progress.batches += 1
+        self._group.progress.batches += 1
         if first:
             self._module.mean.grad = None
         self._module.weigh, self._module.begins_step, self.compute_timer.ends_step = weigh, first, last
@@ -130,13 +158,13 @@ class DataParallel:
             return self._ddp(batch)
 
     def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
-        """What ``work`` returns at rank 0, which must not communicate meanwhile: the others wait."""
+        """See :class:`Strategy`."""
 
         def work_alone() -> R:
             with _Alone():  # type: ignore[no-untyped-call]  # torch's own is not annotated
                 return work()
 
-        return self.group.on_rank_0(where, work_alone)
+        return self._group.on_rank_0(where, work_alone)
 
     def try_alone(self, run: Callable[[], R], *, undone: bool) -> R:
         """What ``run``, the forward and backward passes of a step, returns once all ranks have done theirs.
@@ -145,20 +173,20 @@ class DataParallel:
         """
         self._alone, trouble = True, ""
         try:
-            made = run()
+            result = run()
         except Exception as error:
             if not undone or is_of_a_group(error) or is_device_lost(error):
                 raise
             trouble = str(explain(error, doing="in its first step", batch_size=self._experiment.batch_size))
-            raise TrialFailedError(self.group.agree(trouble)) from error
+            raise TrialFailedError(self._group.agree(trouble)) from error
         finally:
             self._alone = False
             # A pass that failed halfway leaves DDP without a decision: all give out buffers next time.
             self._ddp.require_forward_param_sync = True
-        if trouble := self.group.agree(""):
+        if trouble := self._group.agree(""):
             raise TrialFailedError(trouble)
         self._average_gradients()
-        return made
+        return result
 
     @torch.no_grad()
     def _average_gradients(self) -> None:
@@ -167,49 +195,47 @@ class DataParallel:
             if parameter.requires_grad:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)  # another rank may have one
-                parameter.grad.div_(self.world.size)
+                parameter.grad.div_(self.ranks)
                 torch.distributed.all_reduce(parameter.grad)
-
-    def evaluate(self, compute: Callable[[], R]) -> R:
-        """What ``compute``, which runs the model without gradients, returns."""
-        return compute()
 
     def take_mean_loss(self) -> Tensor | None:
         """The last step's loss, the mean over all ranks and micro-batches; on their device."""
         return self._module.mean.grad
 
-    def tell_compiling(self, _compiling: bool) -> None:
-        """The time it takes is none that this rank computes."""
+    def tell_compiling(self, compiling: bool) -> None:  # noqa: ARG002 - both are left out
+        """See :class:`Strategy`."""
         self.compute_timer.forget()
 
-    def gradients(self, model: nn.Module) -> GradientProbe:
-        """What measures the gradients of ``model``, on all ranks the same."""
-        return GradientProbe(model)
+    def agree(self, trouble: str) -> str:
+        """See :class:`Strategy`; the rank is named."""
+        return self._group.agree(trouble)
+
+    def validation_batches(self, limit: int | None, total: int | None) -> tuple[int | None, int | None]:
+        """See :class:`Strategy`; the ranks take batches in turn."""
+        self._validation_batches = self._validation_batches or self._group.gather(total or 0)
+        everybody = sum(self._validation_batches)
+        wanted = everybody if limit is None else min(limit, everybody)
+        own = -(-max(0, wanted - self.share.rank) // self.ranks)
+        return own, min(-(-wanted // self.ranks), max(self._validation_batches))
+
+    def padded(self, batches: Iterator[Batch], count: int | None, no_batch: object) -> Iterator[object]:
+        """See :class:`Strategy`."""
+        for _ in range(count or 0):
+            yield next(batches, no_batch)
+
+    def sum_over_ranks(self, sums: MetricSums) -> MetricSums:
+        """See :class:`Strategy`; waits for all."""
+        return sums.over_ranks(self._group.gather)
 
     def synchronize_buffers(self) -> None:
-        """Give all ranks rank 0's buffers, such as running means: each then validates the same model."""
+        """See :class:`Strategy`."""
         for buffer in self._model.buffers():
             torch.distributed.broadcast(buffer, src=0)
 
-    def states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
-        """The states of the model and of its ``optimizer``, and this rank's parts of what is divided.
-
-        In place of a divided tensor the states have an empty one on the meta device. Waits for no other rank.
-        """
-        return self._model.state_dict(), optimizer.state_dict(), []
-
-    def room(self, optimizer: Optimizer) -> Callable[[Keys, Tensor], Tensor]:  # noqa: ARG002
-        """What makes room for a tensor of a checkpoint, which :meth:`load_states` is given then."""
-        return whole_room
-
-    def load_states(self, model: dict[str, Any], state: dict[str, Any], optimizer: Optimizer) -> None:
-        """Load states of the model and of its ``optimizer``, whole or as :meth:`room` made them."""
-        self._model.load_state_dict(model)
-        optimizer.load_state_dict(state)
-
-    def leave(self) -> None:
-        """Part from the other ranks after the last step; a last checkpoint may follow, unless ``sharded``."""
-        self.group.leave()
+    def leave(self, hand_in: Callable[[], object]) -> None:
+        """See :class:`Strategy`; a last checkpoint may follow, unless ``sharded``."""
+        hand_in()
+        self._group.leave()
 
 
 class _Loss(nn.Module):

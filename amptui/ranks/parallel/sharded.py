@@ -7,25 +7,30 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn import functional
 from torch.optim import Optimizer
 
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch
 from amptui.engine.checkpoint.host_copy import NotPlainError
 from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
-from amptui.engine.description import NO_XRAY
 from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.probes.gradients import GradientProbe, local_part
 from amptui.ranks.group import RankGroup
 from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, is_trainable
-from amptui.ranks.parallel.sharded_gradients import ShardedGradients
+from amptui.ranks.world import NO_SHARDED_XRAY
 from amptui.recipe.experiment import Experiment
 
 T = TypeVar("T")
+
+
+_ALL_GATHER_NAMES = ("all_gather_single", "all_gather_into_tensor")
+"""One collective: torch 2.14 introduced the first name and warns of the second, which is all that 2.9 has."""
 
 
 class ShardedDataParallel(DataParallel):
@@ -35,6 +40,8 @@ class ShardedDataParallel(DataParallel):
     for a whole forward pass, so that ``loss()`` may use them in any way. The optimizer is built after the
     constructor, over this rank's parts. ``keeps_weights``: whether rank 0 takes the whole model at the end.
     """
+
+    kind = "fsdp2"
 
     sharded = True
 
@@ -56,17 +63,17 @@ class ShardedDataParallel(DataParallel):
             what = f"FSDP cannot shard this model: {' '.join(str(error).split())[:300]}"
             raise ExperimentError(what, hint="train without --fsdp") from error
         self._mean = self._root.loss.mean
-        self.needs_others = NO_XRAY
+        self.needs_others = NO_SHARDED_XRAY
 
     def _compute_loss(
         self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
     ) -> object:
-        self.group.progress.batches += 1
+        self._group.progress.batches += 1
         if first:
             self._mean.grad = None
         self._root.loss.weigh = weigh
         self._sharded.set_requires_gradient_sync(last)
-        return self._root(partial(self._experiment.loss, self._model, batch))
+        return self._root(partial(self._loss, batch))
 
     def evaluate(self, compute: Callable[[], T]) -> T:
         result: T = self._root(compute)
@@ -79,7 +86,7 @@ class ShardedDataParallel(DataParallel):
             return local_part(self._mean.grad).reshape(())
 
     def gradients(self, model: nn.Module) -> GradientProbe:
-        return ShardedGradients(model, self.world.size)
+        return ShardedGradients(model, self.ranks)
 
     def states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
         parts: list[Part] = []
@@ -96,13 +103,82 @@ class ShardedDataParallel(DataParallel):
         divided = divided_optimizer(state, _parameters(optimizer))
         super().load_states(divided_model(model, self._model.state_dict()), divided, optimizer)
 
-    def leave(self) -> None:
+    def leave(self, hand_in: Callable[[], object]) -> None:
+        hand_in()
         if self._keeps_weights:
-            self.state = gathered(self._model.state_dict(), keep=self.world.leads)
-        super().leave()
+            self.state = gathered(self._model.state_dict(), keep=self.leads)
+        self._group.leave()
 
     def _average(self) -> None:
         """Sharded gradients are averaged already."""
+
+
+class ShardedGradients(GradientProbe):
+    """Rows and norms of the global gradient, the same on all ``ranks``; no host waits for a GPU.
+
+    A rank that cannot measure its part, for lack of memory say, raises the error after it has told the
+    others, whose results are then negative. Each method is a collective operation: all ranks call it in the
+    same steps. None gathers a whole gradient.
+    """
+
+    together = True
+
+    def __init__(self, model: nn.Module, ranks: int) -> None:
+        super().__init__(model)
+        self._ranks = ranks
+        self._device = next((p.device for p in self.parameters), torch.device("cpu"))
+
+    @torch.no_grad()
+    def measure(self) -> Tensor:
+        """One float32 row of 1 + n values, for :meth:`health`: the norm, and the largest of n parameters."""
+        length, error = 1 + len(self.parameters), None
+        try:
+            own = super().measure()
+            own = functional.pad(own, (0, length - len(own)))
+        except Exception as failed:  # noqa: BLE001 - the others wait for this rank
+            own, error = torch.full((length,), -1.0, device=self._device), failed
+        rows = self._gather(own)
+        if error is not None:
+            raise error
+        norms = rows[:, 0]
+        norm = torch.linalg.vector_norm(norms, dtype=torch.float64).float()
+        norm = torch.where((norms < 0).any(), -1.0, norm)
+        return torch.cat([norm.reshape(1), rows[:, 1:].amax(0)])
+
+    @torch.no_grad()
+    def total_norm(self) -> Tensor:
+        """The L2 norm of all gradients; local squares are summed in float64."""
+        gradients = [local_part(p.grad) for p in self.parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        squares = norm.double().square()
+        dist.all_reduce(squares)
+        return squares.sqrt().to(norm.dtype)
+
+    def sum_of_counts(self, count: Callable[[], Tensor], length: int) -> Tensor:
+        error = None
+        try:
+            counts = count()
+        except Exception as failed:  # noqa: BLE001 - the others wait for this rank
+            counts, error = torch.full((length,), -torch.inf, device=self._device), failed
+        dist.all_reduce(counts)
+        if error is not None:
+            raise error
+        return counts
+
+    def largest_anywhere(self, largest: Tensor) -> Tensor:
+        return self._gather(largest.double()).amax(0)  # not all ranks may have a part in float64
+
+    def _gather(self, row: Tensor) -> Tensor:
+        """[ranks, n]: everybody's row. A reduction by NCCL or gloo may lose a NaN, one here does not."""
+        rows = row.new_empty(self._ranks * len(row))
+        all_gather(rows, row.contiguous())
+        return rows.view(self._ranks, -1)
+
+
+def all_gather(rows: Tensor, own_row: Tensor) -> None:
+    """Fill ``rows``, [ranks * n], with the ``own_row``, [n], of each rank. All have to call it."""
+    gather = next(getattr(dist, name) for name in _ALL_GATHER_NAMES if hasattr(dist, name))
+    gather(rows, own_row)
 
 
 class LossRoot(nn.Module):
@@ -135,8 +211,8 @@ class _MeanLoss(nn.Module):
         """What the next loss counts for among a step's micro-batches."""
 
     def forward(self, loss: Tensor) -> Tensor:
-        found: Tensor = LossAsGradient.apply(loss, self.mean, self.weigh)
-        return found
+        same_loss: Tensor = LossAsGradient.apply(loss, self.mean, self.weigh)
+        return same_loss
 
 
 def shard(root: LossRoot, ranks: int) -> FSDPModule:
@@ -155,14 +231,14 @@ def shard(root: LossRoot, ranks: int) -> FSDPModule:
 def _check_dtypes(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
     """Raise ExperimentError if trained weights that are gathered together have several dtypes."""
     block_of = {parameter: block for block in blocks for parameter in block.parameters()}
-    found: dict[nn.Module | None, dict[torch.dtype, str]] = {}
+    dtypes: dict[nn.Module | None, dict[torch.dtype, str]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            found.setdefault(block_of.get(parameter), {}).setdefault(parameter.dtype, name)
-    for names in found.values():
+            dtypes.setdefault(block_of.get(parameter), {}).setdefault(parameter.dtype, name)
+    for names in dtypes.values():
         if len(names) > 1:
-            told = " and ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in names.items())
-            what = f"FSDP gathers weights of one dtype together, but {told}"
+            examples = " and ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in names.items())
+            what = f"FSDP gathers weights of one dtype together, but {examples}"
             raise ExperimentError(what, hint="give all weights of a block one dtype, or train without --fsdp")
 
 
@@ -173,12 +249,12 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     are modules without parameters, and those that share a parameter or a module with others: its users have
     to be gathered together.
     """
-    found = list(dict.fromkeys(_listed(model)))
+    candidates = dict.fromkeys(_list_members(model))
     users: dict[nn.Parameter, set[nn.Module]] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             users.setdefault(parameter, set()).add(module)
-    inside = {block: set(block.modules()) for block in found}
+    inside = {block: set(block.modules()) for block in candidates}
     shared = Counter(module for modules in inside.values() for module in modules)
     return [
         block
@@ -188,11 +264,11 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def _listed(module: nn.Module) -> Iterator[nn.Module]:
+def _list_members(module: nn.Module) -> Iterator[nn.Module]:
     """The members of all lists in ``module``, the outermost."""
     for child in module.children():
         if not _is_list(module) or (_is_list(child) and not _is_sequence_of_layers(child)):
-            yield from _listed(child)
+            yield from _list_members(child)
         elif any(True for _ in child.parameters()):
             yield child
 
