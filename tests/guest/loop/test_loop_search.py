@@ -165,7 +165,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
         raise TimeoutError
 
     loop = Loop("fp32")
-    searched(loop, 1 if "own_loop" in place else 0)
+    searched(loop, 1 if "StepFacts" in place else 0)
     before = signal.signal(signal.SIGUSR1, alarm)
     try:
         with monkeypatch.context() as patch:
