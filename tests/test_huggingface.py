@@ -207,13 +207,19 @@ def test_a_stop_ends_the_training_after_the_step(tmp_path: Path, runs: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "broken", ["loaded", "log", "end_step", "begin_validation", "finish_validation", "finish_epoch"]
+    "place",
+    [
+        *(f"observed_loop.ObservedLoop.{name}" for name in ("take_batch", "finish_epoch")),
+        *(
+            f"switched_optimizer.SwitchedOptimizer.{name}"
+            for name in ("log", "end_step", "begin_validation", "finish_validation")
+        ),
+    ],
 )
 def test_a_fault_in_any_hook_costs_the_training_nothing(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import amptui.huggingface
-    from amptui.guest.loop.watched_loop import WatchedLoop
     from tests.huggingface_training import bits, new_trainer
 
     bare = new_trainer(tmp_path, steps=5, eval_strategy="epoch")
@@ -224,7 +230,7 @@ def test_a_fault_in_any_hook_costs_the_training_nothing(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(WatchedLoop, broken, fail)
+    monkeypatch.setattr(f"amptui.guest.loop.{place}", fail)
     trainer = new_trainer(tmp_path, steps=5, eval_strategy="epoch")
     with amptui.huggingface.watch(trainer):
         trainer.train()

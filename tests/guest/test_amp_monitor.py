@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import Monitor
-from amptui.guest.loop import trained_script
+from amptui.guest.loop import script as watched_script
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
@@ -210,8 +210,8 @@ def test_an_xray_and_a_checkpoint_are_refused_with_the_reason_where_they_cannot_
         own.watched(monitor, form, 5, before)
     refused = of(RequestRefused, records(runs))
     assert {record.request.kind: record.detail for record in refused} == {
-        "x-ray": trained_script.NO_CLOSURE,
-        "checkpoint": trained_script.NO_SAVE,
+        "x-ray": watched_script.NO_CLOSURE,
+        "checkpoint": watched_script.NO_SAVE,
     }
 
 

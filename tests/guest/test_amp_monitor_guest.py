@@ -16,7 +16,7 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.probes.schedule import Probes
 from amptui.guest import run as guest_run
-from amptui.guest.loop import watched_loop
+from amptui.guest.loop import switched_optimizer
 from amptui.records.answers import RequestRefused
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, TraceRequest
 from amptui.records.run import Note, RunStarted
@@ -33,9 +33,9 @@ _FAULTS: dict[str, tuple[Any, str]] = {
     "end": (PrecisionSwitch, "finish"),
     "look": (Probes, "between_steps"),
     "trace": (ModuleTrace, "__enter__"),
-    "attempt": (watched_loop.WatchedLoop, "_forget_step_again"),
-    "precision of an attempt": (watched_loop.WatchedLoop, "_follow_switch"),
-    "forward pass": (watched_loop.WatchedLoop, "forward_begins"),
+    "attempt": (switched_optimizer.SwitchedOptimizer, "_forget_step_again"),
+    "precision of an attempt": (switched_optimizer.SwitchedOptimizer, "_follow_switch"),
+    "forward pass": (switched_optimizer.SwitchedOptimizer, "forward_begins"),
     "backward pass": (Probes, "after_backward"),
     "gradients": (GradientProbe, "measure"),
     "report": (PrecisionSwitch, "take"),
@@ -124,14 +124,14 @@ def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
                 ask(monitor, PauseRequest(paused=True))
             if step == 5:
                 assert monitor._run is not None
-                assert isinstance(monitor._run.loop, watched_loop.WatchedLoop)
+                assert isinstance(monitor._run.first, switched_optimizer.SwitchedOptimizer)
                 ask(monitor, PrecisionRequest("bf16"))
-                monitor._run.loop.control.ask(CheckpointRequest())  # it came just before the loop knew
+                monitor._run.first.control.ask(CheckpointRequest())  # it came just before the loop knew
 
         own.watched(monitor, form, 6, before)
     refused = of(RequestRefused, records(runs))
     assert {record.request.kind for record in refused} == {"trace", "pause", "precision", "checkpoint"}
-    assert {record.detail for record in refused} == {watched_loop.NO_LONGER_WATCHED}
+    assert {record.detail for record in refused} == {guest_run.NO_LONGER_WATCHED}
     assert len(refused) == 4
 
 

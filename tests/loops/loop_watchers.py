@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 
 import amptui
 from amptui import Monitor
-from amptui.guest.loop.loop_search import FoundLoop, search_loop
+from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.watched_loop import WatchedLoop
-from amptui.guest.script import ScriptRun
-from amptui.guest.watched_scripts import Observed, Watched
+from amptui.guest.loop.script import ObservedScript, WatchedScript
+from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
+from amptui.guest.run import ScriptRun
 from amptui.records.control import PrecisionRequest, new_number
 from amptui.records.run import Record
 from tests.loops.loop_interpreter import LoopRun
@@ -39,13 +39,13 @@ class Seen:
 class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
-    def __init__(self, script: Observed | Watched, seen: Seen) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript, seen: Seen) -> None:
         super().__init__(None)
-        self.loop = script.open_loop(
-            lambda record: seen.records.extend(one_by_one([record])),
-            begins=lambda _precision: None,
-            failed=seen.faults.append,
-        )
+        self._seen = seen
+        self.open_loop(script, lambda record: seen.records.extend(one_by_one([record])))
+
+    def _give_up(self, error: Exception) -> None:
+        self._seen.faults.append(error)
 
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:
         self.loop.close()
@@ -55,7 +55,7 @@ class ListedRun(ScriptRun):
 def _listed(seen: list[Seen]) -> Iterator[None]:
     """Within, a monitor's run only lists its records."""
 
-    def open_run(script: Observed | Watched, _world: object = None) -> ListedRun:
+    def open_run(script: ObservedScript | WatchedScript, _world: object = None) -> ListedRun:
         seen.append(Seen())
         return ListedRun(script, seen[-1])
 
@@ -143,8 +143,9 @@ class AmpWatcher(Watcher):
         for first, precision in self.watching.switches:
             if player == self.watching.player and first == step + 1:
                 loop = self.monitor.loop
-                assert isinstance(loop, WatchedLoop)
-                loop.control.ask(PrecisionRequest(precision), new_number())
+                assert loop is not None
+                assert isinstance(loop.first, SwitchedOptimizer)
+                loop.first.control.ask(PrecisionRequest(precision), new_number())
 
 
 def _first_scaler(example: Example) -> GradScaler | None:
@@ -159,13 +160,11 @@ class SearchWatcher(Watcher):
 
     def open(self, run: LoopRun) -> None:
         self._faults: list[Exception] = []
-        self._search = search_loop(open_loop=self._found, failed=self._faults.append)
+        self._search = search_loop(open_first=self._open_first, on_fault=self._faults.append)
 
-    def _found(self, loop: FoundLoop) -> ObservedLoop | None:
+    def _open_first(self, optimizer: Optimizer, loop: ObservedLoop) -> None:
         with self._recording():
-            observed = Observed(loop.model, loop.optimizer, loop.scaler, None, lanes=loop.lanes)
-            self._monitors.append(Monitor(observed))
-        return self.monitor.loop
+            self._monitors.append(observe_from_first_step(optimizer, loop))
 
     def close(self) -> None:
         self._search.leave()

@@ -16,12 +16,12 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 
 from amptui.guest import monitor
-from amptui.guest.loop import loop_search, observed_loop
-from amptui.guest.loop.loop_search import search_loop
+from amptui.guest.auto_observe import observe_from_first_step, search_loop
+from amptui.guest.loop import observed_optimizer, parameter_owner
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.optimizer_lanes import OptimizerLanes
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
-from amptui.guest.monitor import Monitor, observe_found
+from amptui.guest.monitor import Monitor
 from amptui.records.steps import StepRecord
 from tests.observed import Loop, same_bits
 from tests.single_steps import read
@@ -45,22 +45,22 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert [getattr(*each) for each in HOOKED] == methods
 
 
-_searches: list[OptimizerLanes] = []
+_searches: list[ObservedLoop] = []
 
 
 def searched(loop: Loop, steps: int) -> list[Exception]:
     """Trains ``loop`` with a search in place; returns what failed."""
-    failed: list[Exception] = []
-    _searches.append(search_loop(open_loop=observe_found, failed=failed.append))
+    faults: list[Exception] = []
+    _searches.append(search_loop(open_first=observe_from_first_step, on_fault=faults.append))
     loop.run(steps)
-    return failed
+    return faults
 
 
 def close_monitors() -> None:
     """Nobody holds those that a search opened."""
-    for each in gc.get_objects():
-        if type(each) is Monitor:
-            each.close()
+    for candidate in gc.get_objects():
+        if type(candidate) is Monitor:
+            candidate.close()
 
 
 def steps_in(runs: Path) -> list[StepRecord]:
@@ -99,11 +99,11 @@ def test_every_step_is_seen_from_the_first_on(
 
 
 _FAULTS = {
-    "the search for the model": (loop_search, "owner_of"),
+    "the search for the model": (parameter_owner, "owner_of"),
     "the run": (monitor, "GuestRun"),
-    "gradients": (observed_loop, "GradientNorms"),
-    "the first step": (ObservedLoop, "follow"),
-    "the hooks": (OptimizerLanes, "add"),
+    "gradients": (observed_optimizer, "GradientNorms"),
+    "the first step": (ObservedOptimizer, "follow"),
+    "the hooks": (ObservedLoop, "add"),
 }
 
 
@@ -138,7 +138,9 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
         return found
 
     bare = frames(Loop("fp16"))
-    search = search_loop(open_loop=lambda _: None, failed=lambda error: pytest.fail(str(error)))
+    search = search_loop(
+        open_first=lambda _, loop: loop.leave(), on_fault=lambda error: pytest.fail(str(error))
+    )
     assert frames(Loop("fp16")) == bare
     search.leave()
     later, loop = Loop("fp16").run(1), Loop("fp16")
@@ -153,7 +155,7 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
 @pytest.mark.parametrize(
     "place",
     [
-        "amptui.guest.loop.row_sender.StepFacts",
+        "amptui.guest.loop.loop_step.StepFacts",
         "amptui.engine.learning_rates.LearningRateReader.read",
         "amptui.guest.run.own_script_name",
     ],
