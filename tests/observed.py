@@ -94,8 +94,8 @@ class Loop:
         """Every number that the training left behind."""
         moments = [
             value
-            for each in self.optimizer.state.values()
-            for value in each.values()
+            for state in self.optimizer.state.values()
+            for value in state.values()
             if torch.is_tensor(value)
         ]
         scale = torch.tensor(self.scaler.get_scale())

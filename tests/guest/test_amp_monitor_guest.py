@@ -66,7 +66,7 @@ _CLOSURE_ONLY = {"attempt"}
 
 @pytest.mark.parametrize(
     ("place", "form"),
-    [(each, form) for each in _FAULTS for form in FORMS if form == "closure" or each not in _CLOSURE_ONLY],
+    [(fault, form) for fault in _FAULTS for form in FORMS if form == "closure" or fault not in _CLOSURE_ONLY],
 )
 def test_a_fault_anywhere_costs_one_line_and_the_loop_goes_on(
     place: str, form: Form, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path
@@ -182,10 +182,10 @@ def test_lengths_and_batches_that_cannot_be_counted_are_left_uncounted(runs: Pat
             for batch in monitor.steps(_Strange()):
                 inputs = (batch[0] if type(batch) is list else batch).inputs
                 monitor.train_step(partial(own.loss, (inputs, torch.zeros(8).long())))
-    found = records(runs)
-    assert of(RunStarted, found)[0].steps_per_epoch is None
-    assert [record.samples for record in of(StepRecord, found)] == [0, 0]
-    assert of(Note, found) == []
+    journal = records(runs)
+    assert of(RunStarted, journal)[0].steps_per_epoch is None
+    assert [record.samples for record in of(StepRecord, journal)] == [0, 0]
+    assert of(Note, journal) == []
 
 
 def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:
@@ -197,9 +197,9 @@ def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:
             copy.deepcopy(monitor.scaler),
             pickle.loads(pickle.dumps(monitor.scaler)),  # noqa: S301 - our own
         ]
-        for each in copies:
-            assert each.state_dict() == state
-            assert getattr(each.step, "__self__", None) is each
+        for model in copies:
+            assert model.state_dict() == state
+            assert getattr(model.step, "__self__", None) is model
         fresh = torch.amp.GradScaler("cpu")
         fresh.load_state_dict(state)
         assert fresh.state_dict() == state

@@ -16,22 +16,22 @@ class Script:
     """A script with a hook of its own, and what hooks and monitors were told."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.takers = {name: self._taker(name) for name in "abc"}
         sys.excepthook = self._own
 
     def _taker(self, name: str) -> Callable[[BaseException], object]:
-        return lambda _error: self.told.append(name)
+        return lambda _error: self.calls.append(name)
 
     def _own(self, *_: object) -> None:
-        self.told.append("script")
+        self.calls.append("script")
 
     def add_hook(self) -> Hook:
         """Somebody else's, which passes on what it gets."""
         before = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None, /) -> None:
-            self.told.append("other")
+            self.calls.append("other")
             before(kind, error, trace)
 
         sys.excepthook = hook
@@ -39,9 +39,9 @@ class Script:
 
     def die(self) -> list[str]:
         """Who is told of an error, in order, each of them once."""
-        self.told.clear()
+        self.calls.clear()
         sys.excepthook(ValueError, ValueError(), None)
-        return sorted(set(self.told))
+        return sorted(set(self.calls))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_in_any_order_nothing_is_left(order: Sequence[str], script: Script) -> N
     is_open = set("abc")
     for name in order:
         assert script.die() == [*sorted(is_open), "script"]
-        assert script.told.count("script") == 1
+        assert script.calls.count("script") == 1
         take_no_errors(script.takers[name])
         is_open.remove(name)
     assert script.die() == ["script"]
@@ -75,7 +75,7 @@ def test_somebody_else_s_hook_in_between_stays(order: Sequence[str], script: Scr
     is_open = set("abc")
     for name in order:
         assert script.die() == [*sorted(is_open), "other", "script"]
-        assert (script.told.count("script"), script.told.count("other")) == (1, 1)
+        assert (script.calls.count("script"), script.calls.count("other")) == (1, 1)
         take_no_errors(script.takers[name])
         is_open.remove(name)
     assert sys.excepthook is hook

@@ -29,7 +29,7 @@ from tests.single_steps import one_by_one, read
 
 
 @dataclass
-class Seen:
+class MonitorRecords:
     """What one monitor has recorded, and the faults that ended it."""
 
     records: list[Record] = field(default_factory=list)
@@ -39,25 +39,25 @@ class Seen:
 class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
-    def __init__(self, script: ObservedScript | WatchedScript, seen: Seen) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript, results: MonitorRecords) -> None:
         super().__init__(None)
-        self._seen = seen
-        self.open_loop(script, lambda record: seen.records.extend(one_by_one([record])))
+        self._results = results
+        self.open_loop(script, lambda record: results.records.extend(one_by_one([record])))
 
     def _give_up(self, error: Exception) -> None:
-        self._seen.faults.append(error)
+        self._results.faults.append(error)
 
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:
         self.loop.close()
 
 
 @contextmanager
-def _listed(seen: list[Seen]) -> Iterator[None]:
+def _listed(results: list[MonitorRecords]) -> Iterator[None]:
     """Within, a monitor's run only lists its records."""
 
     def open_run(script: ObservedScript | WatchedScript, _world: object = None) -> ListedRun:
-        seen.append(Seen())
-        return ListedRun(script, seen[-1])
+        results.append(MonitorRecords())
+        return ListedRun(script, results[-1])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("amptui.guest.monitor.GuestRun", open_run)
@@ -70,7 +70,7 @@ class Watcher(Unwatched):
     def __init__(self, example: Example, *, journals: bool = False) -> None:
         self.example, self.watching = example, example.watching
         self.logs_loss = self.watching.logs_loss
-        self.seen: list[Seen] = []
+        self.monitor_records: list[MonitorRecords] = []
         """Of each monitor, complete when it is closed."""
         self._journals = journals
         self._monitors: list[Monitor] = []
@@ -87,18 +87,18 @@ class Watcher(Unwatched):
                 self._observe(run.players[(self.watching.player + 1) % len(run.players)])
 
     def _recording(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._journals else _listed(self.seen)
+        return nullcontext() if self._journals else _listed(self.monitor_records)
 
     def _observe(self, player: Player) -> None:
         scaler = player.scaler if self.watching.passes_scaler else None
         self._monitors.append(amptui.observe(_model(player), player.optimizer, scaler))
 
     def close(self) -> None:
-        folders = [_folder(each) for each in self._monitors] if self._journals else []
+        folders = [_folder(monitor) for monitor in self._monitors] if self._journals else []
         in_order = self._monitors if self.watching.second != "closes first" else self._monitors[::-1]
-        for each in in_order:
-            each.close()
-        self.seen += [Seen([*read(folder / "journal.jsonl")]) for folder in folders]
+        for monitor in in_order:
+            monitor.close()
+        self.monitor_records += [MonitorRecords([*read(folder / "journal.jsonl")]) for folder in folders]
 
     def epochs(self, count: int) -> Iterable[int]:
         return self.monitor.epochs(count) if self.watching.tells_batches else range(count)
@@ -149,10 +149,10 @@ class AmpWatcher(Watcher):
 
 
 def _first_scaler(example: Example) -> GradScaler | None:
-    made = example.plan.scaler
-    if not made.scales:
+    scaler_plan = example.plan.scaler
+    if not scaler_plan.scales:
         return None
-    return GradScaler("cpu", init_scale=made.init_scale, growth_interval=made.growth_interval)
+    return GradScaler("cpu", init_scale=scaler_plan.init_scale, growth_interval=scaler_plan.growth_interval)
 
 
 class SearchWatcher(Watcher):

@@ -117,7 +117,6 @@ class ObservedLoop:
             other.account.is_alone = account.is_alone = False
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
-        """See :meth:`Listener.optimizer_built`."""
         self._idle.add(optimizer, is_new=True)
 
     def _watcher_of(self, optimizer: Any) -> ObservedOptimizer | None:
@@ -301,17 +300,14 @@ class ObservedLoop:
         self.on_fault(error)
 
     def after_autocast(self, _context: object) -> None:
-        """See :meth:`Listener.after_autocast`."""
         for watcher in self.optimizers:
             watcher.forward_begins()
 
     def after_scale(self) -> None:
-        """See :meth:`Listener.after_scale`."""
         for watcher in self.optimizers:
             watcher.work_begins()
 
     def before_backward(self, backward: BackwardPass) -> None:
-        """See :meth:`Listener.before_backward`."""
         for watcher in self.optimizers:
             if watcher.pending is not None:
                 watcher.work_begins()
@@ -322,7 +318,6 @@ class ObservedLoop:
             self._idle.before(backward)
 
     def after_backward(self, backward: BackwardPass) -> None:
-        """See :meth:`Listener.after_backward`."""
         for watcher in self.optimizers:
             if watcher.account.after():
                 watcher.after_pass(backward)
@@ -330,7 +325,6 @@ class ObservedLoop:
             self._idle.after()
 
     def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
-        """See :meth:`Listener.before_step`."""
         reference, watcher = self._by_id.get(id(optimizer), _NOBODY)
         if reference is None or reference() is not optimizer:
             watcher = self._watcher_of(optimizer)
@@ -345,7 +339,6 @@ class ObservedLoop:
             watcher.take_dropped(dropped_passes)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """See :meth:`Listener.after_step`."""
         _, watcher = self._by_id.get(id(optimizer), _NOBODY)
         if watcher is None or (outer := self._outer.get(watcher)) is None or outer() is not optimizer:
             return
@@ -364,7 +357,6 @@ class ObservedLoop:
             account.use_elsewhere(numbers)
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """See :meth:`Listener.after_unscale`."""
         if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:
             self.state.stepping = optimizer
             watcher.after_unscale(scaler)
@@ -378,7 +370,6 @@ class ObservedLoop:
             self.scaler = None
 
     def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """See :meth:`Listener.before_scaled_step`."""
         if (watcher := self._scaled_watcher_of(optimizer, scaler)) is None:
             return
         dropped_passes = watcher.account.before_step(has_closure=False)
@@ -386,7 +377,6 @@ class ObservedLoop:
             watcher.take_dropped(dropped_passes)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """See :meth:`Listener.after_scaled_step`."""
         if (watcher := self._watcher_of(optimizer)) is not None:
             self.state.stepping = optimizer
             numbers = watcher.account.passes.numbers
@@ -395,12 +385,10 @@ class ObservedLoop:
             self._tell_others(watcher, numbers)
 
     def before_update(self, scaler: GradScaler) -> None:
-        """See :meth:`Listener.before_update`."""
         for watcher in self.optimizers:
             watcher.before_update(scaler)
 
     def after_update(self, scaler: GradScaler) -> None:
-        """See :meth:`Listener.after_update`."""
         for watcher in self.optimizers:
             watcher.after_update(scaler)
         if len(self.optimizers) > 1:

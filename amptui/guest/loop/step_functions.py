@@ -74,7 +74,7 @@ class CountedSteps:
             self.wants_shapes = False
             return
         try:
-            self._shapes.append(tuple(tuple(each.shape) for each in tensors_in(batch)))
+            self._shapes.append(tuple(tuple(tensor.shape) for tensor in tensors_in(batch)))
         except Exception as error:  # a class of the script's own may raise anything
             if is_from_signal_handler(error):
                 raise

@@ -35,14 +35,14 @@ HOOKED += [(GradScaler, name) for name in ("scale", "unscale_", "step", "update"
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the runs of a test are; they are closed after it, and no hook is left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    methods = [getattr(*each) for each in HOOKED]
+    methods = [getattr(*hook) for hook in HOOKED]
     yield tmp_path / "amptui" / "runs"
     close_monitors()
     for search in _searches:
         search.leave()
     _searches.clear()
     assert not torch_optimizer._global_optimizer_pre_hooks
-    assert [getattr(*each) for each in HOOKED] == methods
+    assert [getattr(*hook) for hook in HOOKED] == methods
 
 
 _searches: list[ObservedLoop] = []
@@ -124,7 +124,7 @@ def test_a_fault_in_the_search_costs_one_warning_and_no_bit(
 
 def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None:
     def frames(loop: Loop) -> list[tuple[str, str]]:
-        found = []
+        entries = []
         for call in (
             lambda: torch.ones(2, requires_grad=True).backward(),
             lambda: loop.scaler.scale("no tensor"),  # type: ignore[arg-type]
@@ -134,8 +134,10 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
             try:
                 call()
             except Exception as error:  # noqa: BLE001 - each is another kind
-                found += [(each.filename, each.name) for each in traceback.extract_tb(error.__traceback__)]
-        return found
+                entries += [
+                    (frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)
+                ]
+        return entries
 
     bare = frames(Loop("fp16"))
     search = search_loop(
@@ -147,7 +149,7 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
     searched(loop, 1)
     assert frames(loop) == frames(later)
     # The calls made a step more, with the gradients that were left.
-    assert [(each.step, each.loss_form) for each in steps_in(runs) if not each.optimizer] == [
+    assert [(record.step, record.loss_form) for record in steps_in(runs) if not record.optimizer] == [
         *((1, ""), (2, "no backward")),
     ]
 
@@ -185,7 +187,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
 
 
 def sgd(*params: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for each in params for p in each], lr=0.1)
+    return torch.optim.SGD([p for group in params for p in group], lr=0.1)
 
 
 @pytest.mark.parametrize(
