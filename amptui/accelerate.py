@@ -18,13 +18,11 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.checkpoint.disk_file import load_plain
 from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.guest.amp_monitor import PrecisionName, must_have_closure
+from amptui.guest.framework import FrameworkMonitor, model_of
 from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
-from amptui.guest.loop.trained_script import OwnLoop
-from amptui.guest.loop.watched_loop import WatchedLoop
-from amptui.guest.monitor import Monitor
 from amptui.guest.run import tell_fault
-from amptui.guest.watched_scripts import Observed, Watched
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS
 
 _T = TypeVar("_T")
@@ -77,7 +75,7 @@ def watch(
     )
 
 
-class AcceleratorMonitor(Monitor):
+class AcceleratorMonitor(FrameworkMonitor):
     """The run of what an accelerator trains, from its ``prepare()`` to the end of the script."""
 
     _no_xray = _NO_XRAY
@@ -98,7 +96,8 @@ class AcceleratorMonitor(Monitor):
         self._models: list[nn.Module] = []
         self._optimizers: list[Optimizer] = []
         self._amp: SwitchedAmp | None = None
-        self._opened = self._faulty = False
+        self._is_open = False
+        self.may_stop = accelerator.num_processes == 1
         self._unsupported = unsupported_precisions(accelerator.device)
         self._check_precisions(precision, amp)
         self._first_precision = precision or _own_precision(accelerator)
@@ -119,35 +118,11 @@ class AcceleratorMonitor(Monitor):
         """The precision of the next step."""
         return self._first_precision if self._amp is None else self._amp.precision.name
 
-    @property
-    def should_stop(self) -> bool:
-        """As :attr:`Monitor.should_stop`; never with several processes, of which one would stop alone."""
-        return self._accelerator.num_processes == 1 and super().should_stop
-
     def steps(self, batches: Iterable[_T]) -> Iterator[_T]:
         """As :meth:`Monitor.steps`; requests are handled when the body of the loop has ended."""
         for batch in super().steps(batches):
             yield batch
-            self._end_step()
-
-    def _end_step(self) -> None:
-        run = self._run
-        try:
-            if run is not None and isinstance(run.loop, WatchedLoop):
-                run.loop.end_step()
-        except Exception as error:  # whatever fails here, the script goes on
-            if is_from_signal_handler(error):
-                raise
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        """Tell once of a fault of amptui's own, and observe nothing more."""
-        run = self._run
-        if run is not None and run.loop.active:
-            run.loop.give_up(error)
-        elif run is None and not self._faulty:
-            self._faulty = True
-            tell_fault("a fault of its own, which the training does not notice", error)
+            self.end_step()
 
     def _save(self) -> object:
         """Save the accelerator's state; return where."""
@@ -155,7 +130,7 @@ class AcceleratorMonitor(Monitor):
         if accelerator.project_configuration.automatic_checkpoint_naming:
             return accelerator.save_state()
         folder = self._save_dir or Path(accelerator.project_dir or ".") / "checkpoints"
-        path = folder / f"step-{0 if self._run is None else self._run.loop.step}"
+        path = folder / f"step-{0 if self._run is None else self._run.first.step}"
         accelerator.save_state(str(path))
         return path
 
@@ -227,8 +202,8 @@ class AcceleratorMonitor(Monitor):
     def _prepare_model(
         self, prepare_model: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any
     ) -> Any:
-        accelerator, known = self._accelerator, any(model is each for each in self._models)
-        if known or self._own(model.parameters()) is None:
+        accelerator, is_new = self._accelerator, all(model is not other for other in self._models)
+        if not is_new or self._own(model.parameters()) is None:
             prepared = prepare_model(model, *args, **kwargs)
         else:
             native_amp, accelerator.native_amp = accelerator.native_amp, False
@@ -240,7 +215,7 @@ class AcceleratorMonitor(Monitor):
                 prepared = prepare_model(model, *args, **kwargs)
             finally:
                 accelerator.native_amp = native_amp
-        if not known:
+        if is_new:
             self._models.append(model)
             self._open_if_complete()
         return prepared
@@ -254,7 +229,7 @@ class AcceleratorMonitor(Monitor):
         @functools.wraps(function)
         def switched(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and torch.is_grad_enabled():
-                self._end_step()
+                self.end_step()
             with amp.autocast(cache_enabled=cache_enabled):
                 outputs = function(*args, **kwargs)
             return convert_to_fp32(outputs) if amp.precision.name in AUTOCAST_DTYPES else outputs
@@ -269,7 +244,7 @@ class AcceleratorMonitor(Monitor):
         with self._scaler_in_place():
             prepared = prepare_optimizer(optimizer, *args, **kwargs)
         bare = _bare(prepared)
-        if not any(bare is each for each in self._optimizers):
+        if all(bare is not other for other in self._optimizers):
             self._optimizers.append(bare)
             self._open_if_complete()
         return prepared
@@ -277,7 +252,7 @@ class AcceleratorMonitor(Monitor):
     def _autocast(self, _method: object, autocast_handler: Any = None) -> AbstractContextManager[Any]:
         if autocast_handler is not None and not autocast_handler.enabled:
             return torch.autocast(self._owned.device.type, enabled=False)
-        self._end_step()
+        self.end_step()
         return self._owned.autocast(cache_enabled=self._cache_enabled)
 
     @property
@@ -291,8 +266,8 @@ class AcceleratorMonitor(Monitor):
 
     def _unscale_gradients(self, _method: object, optimizer: Any = None) -> None:
         optimizers = self._accelerator._optimizers if optimizer is None else optimizer
-        for each in optimizers if isinstance(optimizers, list | tuple) else [optimizers]:
-            self._owned.scaler.unscale_(_bare(each))
+        for wrapper in optimizers if isinstance(optimizers, list | tuple) else [optimizers]:
+            self._owned.scaler.unscale_(_bare(wrapper))
 
     def _save_scaler(self, _models: object, _weights: object, output_dir: str) -> None:
         torch.save(self._owned.scaler.state_dict(), Path(output_dir) / _SCALER_FILE)
@@ -307,10 +282,10 @@ class AcceleratorMonitor(Monitor):
     def _open_if_complete(self) -> None:
         """Open the run when there are a model and its optimizer; say once what comes too late for it."""
         try:
-            if self._opened:
+            if self._is_open:
                 self._keep_precision_of_several()
             elif self._models and self._optimizers:
-                self._opened = True
+                self._is_open = True
                 self._open(self._script())
                 if self._run is not None and self._reason:
                     self._run.note("info", f"only observed: {self._reason}")
@@ -322,31 +297,32 @@ class AcceleratorMonitor(Monitor):
     def _keep_precision_of_several(self) -> None:
         run = self._run
         if run is not None and len(self._optimizers) > 1:
-            switchable = [each for each in PRECISIONS if each != self.precision]
+            switchable = [name for name in PRECISIONS if name != self.precision]
             self._unsupported.update(dict.fromkeys(switchable, _SEVERAL_OPTIMIZERS))
             run.warn_once(f"{_SEVERAL_OPTIMIZERS}: the precision stays")
 
-    def _script(self) -> Observed | Watched:
-        optimizer, accelerator = self._optimizers[0], self._accelerator
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        owners = (each for each in self._models if any(id(p) in trained for p in each.parameters()))
-        model = next(owners, self._models[0])
+    def _script(self) -> ObservedScript | WatchedScript:
+        optimizer = self._optimizers[0]
+        first = NamedOptimizer("", model_of(optimizer, self._models) or self._models[0], optimizer)
         if self._amp is None:
-            reason = f"only observed: {self._reason}"
-            return Observed(model, optimizer, accelerator.scaler, self._samples_per_step, reason=reason)
+            return ObservedScript(
+                first=first,
+                scaler=self._accelerator.scaler,
+                samples_per_step=self._samples_per_step,
+                reason=f"only observed: {self._reason}",
+            )
         if must_have_closure(optimizer):
             self._unsupported["fp16"] = f"{type(optimizer).__name__} calls its closure again"
-        own = OwnLoop(
-            device=self._amp.device,
-            trained=NamedOptimizer("", model, optimizer),
-            precisions=self._amp.precisions,
-            precision=self._amp.precision.name,
+        return WatchedScript(
+            first=first,
+            amp=self._amp,
             amp_precision=self._amp_precision,
             unsupported=self._unsupported,
+            samples_per_step=self._samples_per_step,
+            save=self._save,
             ends_steps=self._ends_steps,
             no_closure=self._no_xray,
         )
-        return Watched(own, self._amp, self._samples_per_step, self._save)
 
     @property
     def _ends_steps(self) -> bool:

@@ -11,20 +11,20 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.guest.amp_monitor import must_have_closure
-from amptui.guest.framework_loop import (
+from amptui.guest.framework import (
     LIGHTNING_NAMES,
     OWN_NAMES,
     ClosureRunBefore,
-    build_own_loop,
+    FrameworkMonitor,
     checked_amp,
+    lightning_script,
+    model_of,
 )
-from amptui.guest.loop.optimizer_lanes import OptimizerLanes
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp
-from amptui.guest.loop.watched_loop import WatchedLoop
-from amptui.guest.monitor import Monitor
 from amptui.guest.run import tell_fault
-from amptui.guest.watched_scripts import Observed, Watched
 
 NO_CLOSURE = "only the loop itself can run its forward passes"
 
@@ -96,8 +96,8 @@ class Precision(FabricPrecision):
         closure = kwargs.get("closure")
         if closure is not None and not scaler.is_enabled():
             kwargs["closure"] = ClosureRunBefore(closure)
-        if not self.monitor.opened:
-            self._open_run(optimizer, closure=closure is not None)
+        if not self.monitor.is_open:
+            self._open_run(optimizer, has_closure=closure is not None)
         output = scaler.step(optimizer, **kwargs)
         scaler.update()
         return output
@@ -118,7 +118,7 @@ class Precision(FabricPrecision):
     def _switched(self) -> SwitchedAmp:
         """Autocast and scaler; Fabric moves the first module to its device before anything runs."""
         if self._amp is None:
-            devices = (parameter.device for each in self._modules for parameter in each.parameters())
+            devices = (parameter.device for module in self._modules for parameter in module.parameters())
             device = next(devices, torch.device("cpu"))
             amp = self._amp = SwitchedAmp(device, self._like)
             amp.follow(amp.precisions[self._first])
@@ -138,87 +138,78 @@ class Precision(FabricPrecision):
         if torch.is_grad_enabled():
             self.monitor.end_step()
 
-    def _open_run(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def _open_run(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         try:
-            model = self._model_of(optimizer)
-            self.monitor.open(self._script(model, optimizer, closure=closure))
+            self.monitor.open(self._script(optimizer, has_closure=has_closure))
         except Exception as error:  # whatever fails here, the training goes on
             if is_from_signal_handler(error):
                 raise
-            self.monitor.opened = True
+            self.monitor.is_open = True
             tell_fault("cannot watch this training, which goes on", error)
 
-    def _script(self, model: nn.Module, optimizer: Optimizer, *, closure: bool) -> Observed | Watched | None:
-        amp, samples = self._switched(), self._samples_per_step
+    def _script(self, optimizer: Optimizer, *, has_closure: bool) -> ObservedScript | WatchedScript | None:
+        """What is trained, as the first step begins; None where another process shows it."""
+        model, amp, loop = model_of(optimizer, self._modules), self._switched(), self.monitor.first_loop
+        assert model is not None, "its first backward pass has run"
         processes = distributed.get_world_size() if _in_group() else 1
-        if processes > 1:
-            self.monitor.may_stop = False
-            if distributed.get_rank() > 0:
-                return None
-            why = f"{processes} processes train together; this is rank 0"
-            return Observed(model, optimizer, amp.scaler, samples, reason=why, lanes=self.monitor.lanes)
-        own = build_own_loop(
-            model,
-            optimizer,
-            amp,
-            amp_precision=self._amp_precision,
-            closure=closure or must_have_closure(optimizer),
-            no_closure=NO_CLOSURE,
+        if processes == 1:
+            return lightning_script(
+                model,
+                optimizer,
+                amp,
+                amp_precision=self._amp_precision,
+                has_closure=has_closure,
+                samples_per_step=self._samples_per_step,
+                save=self._save,
+                no_closure=NO_CLOSURE,
+                loop=loop,
+            )
+        self.monitor.may_stop = False
+        if distributed.get_rank() > 0:
+            return None
+        return ObservedScript(
+            first=NamedOptimizer("", model, optimizer),
+            scaler=amp.scaler,
+            samples_per_step=self._samples_per_step,
+            reason=f"{processes} processes train together; this is rank 0",
+            loop=loop,
         )
-        return Watched(own, amp, samples, self._save, lanes=self.monitor.lanes)
-
-    def _model_of(self, optimizer: Optimizer) -> nn.Module:
-        """The module that ``optimizer`` trains; if it trains several, the first of them."""
-        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return next(each for each in self._modules if any(id(p) in trained for p in each.parameters()))
 
 
-class FabricMonitor(Monitor):
+class FabricMonitor(FrameworkMonitor):
     """A run that begins with the first step, since Fabric tells its plugin no optimizer before."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.opened = False
+        self.is_open = False
         """Whether the first step has begun."""
-        self.may_stop = True
-        """Whether to end the loop when a screen asks for it: of several processes all would have to."""
-        self.lanes: OptimizerLanes | None = None
+        self.first_loop: ObservedLoop | None = None
         """What sees the first step until the run begins."""
-        self._early: list[tuple[float, float, int]] = []
+        self._early_batches: list[tuple[float, float, int]] = []
 
-    @property
-    def should_stop(self) -> bool:
-        return self.may_stop and super().should_stop
-
-    def open(self, script: Observed | Watched | None) -> None:
+    def open(self, script: ObservedScript | WatchedScript | None) -> None:
         """Begin to watch, with what is known of the first step; None watches nothing."""
-        self.opened = True
+        self.is_open = True
         if script is not None:
             self._open(script)
-        run = self._run
-        if run is not None:
+        elif self.first_loop is not None:
+            self.first_loop.leave()
+        if self._run is not None:
             self._tell_length()
-            for batch in self._early:
-                run.loop.loaded(*batch)
-        elif self.lanes is not None:
-            self.lanes.leave()
-        self.lanes, self._early = None, []
+            for batch in self._early_batches:
+                self._run.loop.take_batch(*batch)
+        self.first_loop, self._early_batches = None, []
 
     def begin_backward(self) -> None:
         """The first step is seen from its first backward pass on, before its optimizer is known."""
-        if not self.opened and self.lanes is None:
-            self.lanes = OptimizerLanes()
-            self.lanes.listen()
+        if not self.is_open and self.first_loop is None:
+            self.first_loop = ObservedLoop()
+            self.first_loop.listen()
 
-    def end_step(self) -> None:
-        """Handle the requests, if a step has ended since the last call."""
-        if self._run is not None and isinstance(self._run.loop, WatchedLoop):
-            self._run.loop.end_step()
-
-    def _loaded(self, asked: float, seconds: float, samples: int) -> None:
-        if not self.opened:
-            self._early.append((asked, seconds, samples))
-        super()._loaded(asked, seconds, samples)
+    def _take_batch(self, load_start: float, seconds: float, samples: int) -> None:
+        if not self.is_open:
+            self._early_batches.append((load_start, seconds, samples))
+        super()._take_batch(load_start, seconds, samples)
 
 
 def _in_group() -> bool:

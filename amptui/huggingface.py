@@ -4,7 +4,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, Literal
 
@@ -14,8 +14,9 @@ from amptui.accelerate import AcceleratorMonitor
 from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.guest.amp_monitor import PrecisionName
+from amptui.guest.framework import harmless_event
 from amptui.guest.monitor import samples_of
-from amptui.guest.script import ScriptRun
+from amptui.guest.run import ScriptRun
 
 _STATE = "amptui"
 """Where ``trainer_state.json`` has the scaler's state, among the states of callbacks."""
@@ -86,16 +87,16 @@ class TrainerMonitor(AcceleratorMonitor):
 
     def _get_batches(self, get_batch_samples: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The batches of the next step; measures the time to load them and counts their samples."""
-        asked = time.perf_counter()
+        start = time.perf_counter()
         result = get_batch_samples(*args, **kwargs)
-        run, seconds = self._run, time.perf_counter() - asked
+        run, seconds = self._run, time.perf_counter() - start
         if run is not None:
             try:
-                run.loop.loaded(asked, seconds, sum(map(samples_of, result[0])))
+                run.loop.take_batch(start, seconds, sum(map(samples_of, result[0])))
             except Exception as error:  # the training is worth more than its batch size
                 if is_from_signal_handler(error):
                     raise
-                self._give_up(error)
+                self.give_up(error)
         return result
 
     def _save(self) -> object:
@@ -115,35 +116,23 @@ class TrainerMonitor(AcceleratorMonitor):
             self._trainer.state.stateful_callbacks[_STATE] = state
 
 
-def _guarded(event: Callable[..., None]) -> Callable[..., None]:
-    """An event of the Trainer's in which an error ends the observation, not the training."""
-
-    @functools.wraps(event)
-    def call(callback: "_Callback", *args: Any, **kwargs: Any) -> None:
-        try:
-            event(callback, *args, **kwargs)
-        except Exception as error:  # whatever fails here, the training goes on
-            if is_from_signal_handler(error):
-                raise
-            callback._monitor._give_up(error)
-
-    return call
-
-
 class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as untyped
     """Tells the run where steps, epochs and evaluations end, and the Trainer when to stop."""
 
+    failed = False
+
     def __init__(self, monitor: TrainerMonitor) -> None:
         self._monitor = monitor
+        self.give_up = monitor.give_up
         self._validating = False
         self._unfinished_epoch = False
 
-    @_guarded
+    @harmless_event
     def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
         """Continue where a checkpoint was saved, and tell how long the training is."""
-        saved, run = state.stateful_callbacks.get(_STATE), self._monitor._run
-        if isinstance(saved, dict):
-            self._monitor._load_scaler_state(saved)
+        scaler_state, run = state.stateful_callbacks.get(_STATE), self._monitor._run
+        if isinstance(scaler_state, dict):
+            self._monitor._load_scaler_state(scaler_state)
         if self._monitor._trainer.accelerator is not self._monitor._accelerator:
             complain("cannot watch this training: the Trainer has made another accelerator")
         elif run is not None:
@@ -153,32 +142,32 @@ class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as
     @staticmethod
     def _describe(run: ScriptRun, args: Any, state: Any, loader: Any) -> None:
         run.stops_when_asked = args.world_size == 1
-        if run.loop.step == 0:
-            run.loop.step = state.global_step
-            run.loop.epoch = int(state.epoch or 0) + 1
-        run.total_steps = state.max_steps
-        run.total_epochs = math.ceil(state.num_train_epochs)
+        if run.first.step == 0:
+            run.first.step = state.global_step
+            run.first.epoch = int(state.epoch or 0) + 1
+        run.length.total_steps = state.max_steps
+        run.length.total_epochs = math.ceil(state.num_train_epochs)
         try:
-            run.steps_per_epoch = math.ceil(len(loader) / args.gradient_accumulation_steps)
+            run.length.steps_per_epoch = math.ceil(len(loader) / args.gradient_accumulation_steps)
         except TypeError:
-            run.steps_per_epoch = None  # a stream of samples
+            run.length.steps_per_epoch = None  # a stream of samples
 
-    @_guarded
+    @harmless_event
     def on_epoch_begin(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
         """What the epoch before logged and evaluated at its end is told."""
-        self._monitor._end_step()
+        self._monitor.end_step()
         self._finish_epoch()
 
-    @_guarded
+    @harmless_event
     def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         """The Trainer has counted the step; what it logs now belongs to it."""
         if not (control.should_log or _ends_epoch(state)):
-            self._monitor._end_step()
+            self._monitor.end_step()
         self._stop_if_asked(control)
         if control.should_save:
             self._monitor._export_scaler()
 
-    @_guarded
+    @harmless_event
     def on_log(self, _args: Any, _state: Any, control: Any, *, logs: Any, **_kwargs: Any) -> None:
         """Show what the Trainer logged beside what was computed."""
         if not self._validating and logs and "train_runtime" not in logs:
@@ -186,40 +175,40 @@ class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as
             if isinstance(logs.get("loss"), Real):
                 values["logged_loss"] = float(logs["loss"])
             self._monitor.log(**values)
-            self._monitor._end_step()
+            self._monitor.end_step()
             self._stop_if_asked(control)
 
-    @_guarded
+    @harmless_event
     def on_prediction_step(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
         """An evaluation runs."""
         run = self._monitor._run
         if not self._validating and run is not None:
             self._validating = True
-            run.loop.begin_validation()
+            run.first.begin_validation()
 
-    @_guarded
+    @harmless_event
     def on_evaluate(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
         """Show its results."""
         self._finish_validation(metrics, "eval_")
         self._monitor._export_scaler()
 
-    @_guarded
+    @harmless_event
     def on_predict(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
         """Show its results."""
         self._finish_validation(metrics, "test_")
 
-    @_guarded
+    @harmless_event
     def on_epoch_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         """The epoch's own logs, evaluation and checkpoint follow."""
         self._unfinished_epoch = _ends_epoch(state)
         if control.should_save:
             self._monitor._export_scaler()
 
-    @_guarded
+    @harmless_event
     def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
         """What the script does now, it does itself."""
         run = self._monitor._run
-        self._monitor._end_step()
+        self._monitor.end_step()
         self._finish_epoch()
         if run is not None:
             run.stops_when_asked = False
@@ -240,7 +229,7 @@ class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as
             return
         self._validating = False
         self._monitor.log(**_results(_numbers(metrics or {}), prefix))
-        run.loop.finish_validation()
+        run.first.finish_validation()
 
 
 def _ends_epoch(state: Any) -> bool:
@@ -254,5 +243,5 @@ def _numbers(values: Mapping[str, object]) -> dict[str, float]:
 
 def _results(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
     """An evaluation's metrics by their names without its prefix; how fast it ran is left out."""
-    kept: Iterable[str] = (name for name in metrics if not name.endswith(_SPEEDS) and name != "epoch")
-    return {name.removeprefix(prefix): metrics[name] for name in kept}
+    results = {name: value for name, value in metrics.items() if not name.endswith(_SPEEDS)}
+    return {name.removeprefix(prefix): value for name, value in results.items() if name != "epoch"}

@@ -4,13 +4,12 @@
 Lightning's autocast and the order of its hooks; between two steps its precision may change.
 """
 
-import functools
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -18,24 +17,21 @@ from lightning.pytorch.plugins import MixedPrecision, Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
-from amptui.guest.amp_monitor import must_have_closure
-from amptui.guest.framework_loop import (
+from amptui.guest.framework import (
     LIGHTNING_NAMES,
     OWN_NAMES,
     ClosureRunBefore,
-    build_own_loop,
+    FrameworkMonitor,
     checked_amp,
+    harmless_event,
+    lightning_script,
 )
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.script import ONLY_OBSERVED, ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
-from amptui.guest.loop.trained_script import OwnLoop
-from amptui.guest.loop.watched_loop import WatchedLoop
-from amptui.guest.monitor import Monitor, samples_of
+from amptui.guest.monitor import samples_of
 from amptui.guest.run import tell_fault
-from amptui.guest.watched_scripts import ONLY_OBSERVED, Observed, Watched
-
-_P = ParamSpec("_P")
 
 NO_CLOSURE = "the Trainer runs no forward pass twice"
 
@@ -88,25 +84,6 @@ class SwitchedPrecision(MixedPrecision):
         Precision.clip_gradients(self, optimizer, clip_val or 0.0, *args, **kwargs)
 
 
-def _harmless(
-    method: Callable[Concatenate["PrecisionMonitor", Trainer, _P], None],
-) -> Callable[Concatenate["PrecisionMonitor", Trainer, _P], None]:
-    """A hook that ends nothing: an error in it is told once, and the training goes on unwatched."""
-
-    @functools.wraps(method)
-    def call(callback: "PrecisionMonitor", trainer: Trainer, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if callback.failed:
-            return
-        try:
-            method(callback, trainer, *args, **kwargs)
-        except Exception as error:  # whatever fails here, the training goes on
-            if is_from_signal_handler(error):
-                raise
-            callback.give_up(error)
-
-    return call
-
-
 class PrecisionMonitor(Callback):
     """Shows a training on amptui's screen, whose keys switch its precision, compare, pause, save and stop.
 
@@ -138,7 +115,7 @@ class PrecisionMonitor(Callback):
             self.failed = False
             self._set_plugin(trainer, pl_module)
 
-    @_harmless
+    @harmless_event
     def _set_plugin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put our precision plugin in the place of the Trainer's, if it does the same."""
         strategy = trainer.strategy
@@ -154,7 +131,7 @@ class PrecisionMonitor(Callback):
         amp.follow(amp.precisions[self._own_precision])
         strategy.precision_plugin = self._plugin = SwitchedPrecision(amp)
 
-    @_harmless
+    @harmless_event
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero or not trainer.optimizers:
             return
@@ -163,19 +140,18 @@ class PrecisionMonitor(Callback):
             self._why_observed = "another callback has set a precision plugin"
         if self._why_observed or plugin is None:
             scaler = getattr(trainer.precision_plugin, "scaler", None)
-            script: Observed | Watched = Observed(
-                pl_module, optimizer, scaler, None, reason=self._why_observed or ONLY_OBSERVED
-            )
+            first, reason = NamedOptimizer("", pl_module, optimizer), self._why_observed or ONLY_OBSERVED
+            script: ObservedScript | WatchedScript = ObservedScript(first=first, scaler=scaler, reason=reason)
         else:
-            save = partial(self._save, trainer)
-            script = Watched(self._own_loop(pl_module, optimizer, plugin.amp), plugin.amp, None, save)
+            script = lightning_script(
+                pl_module,
+                optimizer,
+                plugin.amp,
+                amp_precision=self._amp,
+                save=partial(self._save, trainer),
+                no_closure=NO_CLOSURE,
+            )
         self._run = _FitRun(script, trainer, self._why_observed)
-
-    def _own_loop(self, pl_module: LightningModule, optimizer: Optimizer, amp: SwitchedAmp) -> OwnLoop:
-        closure = must_have_closure(optimizer)
-        return build_own_loop(
-            pl_module, optimizer, amp, amp_precision=self._amp, closure=closure, no_closure=NO_CLOSURE
-        )
 
     def _save(self, trainer: Trainer) -> str:
         """Save a checkpoint as Lightning does; return where."""
@@ -210,12 +186,12 @@ class PrecisionMonitor(Callback):
 
     # ---------------------------------------------------------------------------- within a fit
 
-    @_harmless
+    @harmless_event
     def on_train_epoch_start(self, trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:
             self._run.begin_epoch(trainer)
 
-    @_harmless
+    @harmless_event
     def on_train_batch_start(self, _trainer: Trainer, _module: LightningModule, batch: Any, *_: Any) -> None:
         if self._run is not None:
             self._run.take_batch(batch)
@@ -223,41 +199,40 @@ class PrecisionMonitor(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._end_batch(trainer)
         run = self._run
-        if run is not None and run.may_stop and run.should_stop:
+        if run is not None and run.should_stop:
             trainer.should_stop = True
 
-    @_harmless
+    @harmless_event
     def _end_batch(self, trainer: Trainer) -> None:
         if self._run is not None:
             self._run.end_batch(trainer)
 
-    @_harmless
+    @harmless_event
     def on_train_epoch_end(self, _trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:
             self._run.end_epoch()
 
-    @_harmless
+    @harmless_event
     def on_validation_start(self, trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:
             self._run.begin_validation(trainer)
 
-    @_harmless
+    @harmless_event
     def on_validation_end(self, trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:
             self._run.end_validation(trainer)
 
 
-class _FitRun(Monitor):
+class _FitRun(FrameworkMonitor):
     """The run of one ``Trainer.fit``."""
 
-    def __init__(self, script: Observed | Watched, trainer: Trainer, why_observed: str) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript, trainer: Trainer, why_observed: str) -> None:
         self._undo: Callable[[], None] = lambda: None
-        self._asked = time.perf_counter()
+        self._load_start = time.perf_counter()
         self._loading_seconds: float | None = None
         self._metrics: dict[str, Tensor] = {}
         self._metrics_due = 0.0
         self.may_stop = trainer.world_size == 1
-        """Whether to end the loop when a screen asks for it: of several processes all would have to."""
         super().__init__(script)
         try:
             self._describe(trainer, why_observed)
@@ -272,12 +247,12 @@ class _FitRun(Monitor):
             return
         run.stops_when_asked = self.may_stop
         batches, steps = trainer.num_training_batches, trainer.estimated_stepping_batches
-        run.batches_per_epoch = batches if isinstance(batches, int) else 0
-        run.total_steps = steps if isinstance(steps, int) else 0
-        run.total_epochs = max(0, trainer.max_epochs or 0)
+        run.length.batches_per_epoch = batches if isinstance(batches, int) else 0
+        run.length.total_steps = steps if isinstance(steps, int) else 0
+        run.length.total_epochs = max(0, trainer.max_epochs or 0)
         # Lightning counts the steps of all optimizers together.
-        run.loop.step = trainer.global_step // len(trainer.optimizers)
-        run.loop.epoch = trainer.current_epoch + 1
+        run.first.step = trainer.global_step // len(trainer.optimizers)
+        run.first.epoch = trainer.current_epoch + 1
         if why_observed:
             run.note("info", f"the training is only observed: {why_observed}")
         self._time_loading(trainer.fit_loop.epoch_loop)
@@ -299,10 +274,10 @@ class _FitRun(Monitor):
 
         def before_fetch() -> None:
             begin()
-            self._asked = time.perf_counter()
+            self._load_start = time.perf_counter()
 
         def after_fetch() -> None:
-            self._loading_seconds = time.perf_counter() - self._asked
+            self._loading_seconds = time.perf_counter() - self._load_start
             end()
 
         def undo() -> None:
@@ -319,7 +294,7 @@ class _FitRun(Monitor):
     def take_batch(self, batch: Any) -> None:
         """The batch of the next forward pass was loaded."""
         if self._run is not None and self._loading_seconds is not None:
-            self._run.loop.loaded(self._asked, self._loading_seconds, samples_of(batch))
+            self._run.loop.take_batch(self._load_start, self._loading_seconds, samples_of(batch))
             self._loading_seconds = None
 
     def end_batch(self, trainer: Trainer) -> None:
@@ -331,9 +306,8 @@ class _FitRun(Monitor):
             self._metrics_due = now + LOOK_INTERVAL_SECONDS
             values = self._new_metrics(trainer.callback_metrics)
             values.pop("loss", None)  # it is shown as it was backpropagated
-            self._run.loop.log(None, values)
-        if isinstance(self._run.loop, WatchedLoop):
-            self._run.loop.end_step()
+            self._run.first.log(None, values)
+        self.end_step()
 
     def end_epoch(self) -> None:
         """Its validation, if it had one, has ended before."""
@@ -344,32 +318,31 @@ class _FitRun(Monitor):
         """Neither its time nor its results belong to a step."""
         self._metrics = dict(trainer.callback_metrics)
         if self._run is not None:
-            self._run.loop.begin_validation()
+            self._run.first.begin_validation()
 
     def end_validation(self, trainer: Trainer) -> None:
         """Take its results."""
         if self._run is None:
             return
         values = self._new_metrics(trainer.callback_metrics)
-        loop = self._run.loop
-        loop.log(None, {_validation_name(name): value for name, value in values.items()})
-        loop.finish_validation()
+        first = self._run.first
+        first.log(None, {_validation_name(name): value for name, value in values.items()})
+        first.finish_validation()
 
     def _new_metrics(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What was logged since the last look; Lightning keeps all metrics, some under two names."""
-        known = {value.data_ptr() for value in self._metrics.values()}
+        old = {value.data_ptr() for value in self._metrics.values()}
         self._metrics = dict(metrics)
         new: dict[int, tuple[str, Tensor]] = {}
         for name, value in metrics.items():
-            if value.numel() == 1 and value.data_ptr() not in known:
+            if value.numel() == 1 and value.data_ptr() not in old:
                 new.setdefault(value.data_ptr(), (name, value.detach().reshape(())))
         return dict(new.values())
 
     def give_up(self, error: Exception) -> None:
         """Watch no longer; the screen is told why."""
         self._undo()
-        if self._run is not None:
-            self._run.loop.give_up(error)
+        super().give_up(error)
 
     def finish(self, error: BaseException | None) -> None:
         """End the run as the fit has ended."""
@@ -391,8 +364,12 @@ def _why_observed(trainer: Trainer, pl_module: LightningModule) -> str:
         return f"amptui switches no precision on the device {device.type}"
     if type(plugin) not in (Precision, MixedPrecision, SwitchedPrecision):
         return f"amptui does not replace the plugin {type(plugin).__name__} of precision {plugin.precision}"
-    known = type(scaler) in (NoneType, SwitchedScaler, torch.amp.GradScaler, torch.cuda.amp.GradScaler)
-    return "" if known else f"amptui does not replace a scaler of the class {type(scaler).__name__}"
+    replaceable = (NoneType, SwitchedScaler, torch.amp.GradScaler, torch.cuda.amp.GradScaler)
+    return (
+        ""
+        if type(scaler) in replaceable
+        else f"amptui does not replace a scaler of the class {type(scaler).__name__}"
+    )
 
 
 def _validation_name(name: str) -> str:

@@ -104,7 +104,7 @@ class Loop(Own):
 
     def bits(self) -> list[Any]:
         """Weights, moments, random numbers and the learning rate."""
-        moments = [value for each in self.optimizer.state.values() for value in each.values()]
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
         tensors = [*self.model.parameters(), *moments, torch.get_rng_state()]
         return [*[Tensor.tolist(tensor) for tensor in tensors], self.scheduler.get_last_lr()]
 

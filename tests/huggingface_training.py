@@ -36,12 +36,12 @@ class Net(nn.Module):
 def samples(steps: int, accumulate: int) -> list[dict[str, Tensor]]:
     """Those of so many steps, in order."""
     generator = torch.Generator().manual_seed(1)
-    found = []
+    entries_found = []
     for step in range(1, steps + 1):
         for _ in range(BATCH * accumulate):
             inputs = torch.randn(WIDTH, generator=generator)
-            found.append({"inputs": inputs * (1e6 if step in OVERFLOWS else 1.0), "labels": inputs})
-    return found
+            entries_found.append({"inputs": inputs * (1e6 if step in OVERFLOWS else 1.0), "labels": inputs})
+    return entries_found
 
 
 class InOrder(Trainer):  # type: ignore[misc] # transformers counts as untyped
@@ -133,6 +133,6 @@ def bits(model: nn.Module) -> list[Any]:
 def logged(trainer: Trainer) -> list[dict[str, float]]:
     """What the Trainer logged, without speeds."""
     return [
-        {name: value for name, value in each.items() if "_runtime" not in name and "_per_second" not in name}
-        for each in trainer.state.log_history
+        {name: value for name, value in entry.items() if "_runtime" not in name and "_per_second" not in name}
+        for entry in trainer.state.log_history
     ]

@@ -168,7 +168,7 @@ def fit(trainer: pl.Trainer, net: Any, *, validate: bool = False, ckpt_path: Any
 
 
 def state(net: Any, optimizer: torch.optim.Optimizer) -> list[Any]:
-    moments = [value for each in optimizer.state.values() for value in each.values()]
+    moments = [value for state in optimizer.state.values() for value in state.values()]
     tensors = [*net.parameters(), *[value for value in moments if torch.is_tensor(value)]]
     return [*[tensor.tolist() for tensor in tensors], torch.get_rng_state().tolist()]
 
@@ -199,8 +199,8 @@ class Handwritten:
             precision = SWITCHES.get(step, precision)
             if step % STEPS_PER_EPOCH == 1:
                 batches = iter(loader)  # draws a seed
-            taken = [next(batches) for _ in range(self._accumulate)]
-            self._train_step(optimizer, precision, taken)
+            drawn_batches = [next(batches) for _ in range(self._accumulate)]
+            self._train_step(optimizer, precision, drawn_batches)
             after_step()  # Lightning's schedules go on when a step is skipped
         return state(self.net, optimizer)
 

@@ -137,7 +137,7 @@ class Own:
             self.optimizer.zero_grad()
 
     def state(self, scaler: torch.amp.GradScaler) -> list[Any]:
-        moments = [value for each in self.optimizer.state.values() for value in each.values()]
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
         tensors = [*self.model.parameters(), *moments, torch.get_rng_state()]
         return [*[tensor.tolist() for tensor in tensors], scaler.state_dict()]
 

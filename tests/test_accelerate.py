@@ -97,13 +97,13 @@ def test_switches_leave_the_bits_of_a_handwritten_loop(
         own.accelerated(accelerator, during=switching(monitor, SWITCHES), through=through)
         assert own.bits() == bare.bits()
         assert scaler_state(monitor._amp) == scaler.state_dict()
-    found = records(runs)
-    steps = of(StepRecord, found)
+    journal = records(runs)
+    steps = of(StepRecord, journal)
     assert [record.step for record in steps] == list(range(1, STEPS + 1))
     assert [record.loss for record in steps] == pytest.approx(bare.losses, rel=1e-6, nan_ok=True)
     assert [record.step for record in steps if record.skipped] == bare.skips == list(OVERFLOWS)
     assert [record.loss_scale for record in steps if record.loss_scale is not None] == bare.scales
-    changed = of(PrecisionChanged, found)
+    changed = of(PrecisionChanged, journal)
     assert [(record.step, record.current) for record in changed] == list(SWITCHES.items())[1:]
     assert {record.samples for record in steps} == {8 * own.accumulate if with_steps else 0}
 
@@ -127,17 +127,17 @@ def test_the_loss_in_accelerators_autocast_follows_the_precision() -> None:
     own, accelerator = Loop(), new_accelerator()
     with amptui.accelerate.watch(accelerator) as monitor:
         model, optimizer = accelerator.prepare(own.model, own.optimizer)
-        seen = []
+        dtypes = []
         for step, (inputs, labels) in enumerate(own.loader(3), 1):
             with accelerator.autocast():
-                seen.append((inputs @ inputs.T).dtype)
+                dtypes.append((inputs @ inputs.T).dtype)
                 loss = nn.functional.cross_entropy(model(inputs), labels)
             if step == 1:
                 ask(monitor, PrecisionRequest("bf16"))
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-    assert seen == [torch.float32, torch.bfloat16, torch.bfloat16]
+    assert dtypes == [torch.float32, torch.bfloat16, torch.bfloat16]
 
 
 @pytest.mark.parametrize("with_steps", [False, True])
@@ -197,10 +197,10 @@ def test_a_stop_ends_the_steps_and_an_xray_is_refused(runs: Path) -> None:
 
     with amptui.accelerate.watch(accelerator) as monitor:
         own.accelerated(accelerator, 50, through=monitor.steps, during=during)
-    found = records(runs)
-    (finished,) = of(RunFinished, found)
+    journal = records(runs)
+    (finished,) = of(RunFinished, journal)
     assert (finished.steps, finished.reason) == (7, "stopped")
-    assert [record.reason for record in of(RequestRefused, found)] == ["unavailable"]
+    assert [record.reason for record in of(RequestRefused, journal)] == ["unavailable"]
 
 
 def test_weights_of_another_type_are_only_observed(runs: Path) -> None:
@@ -221,8 +221,10 @@ def test_weights_of_another_type_are_only_observed(runs: Path) -> None:
     expected = train(new_accelerator())
     accelerator = new_accelerator()
     with amptui.accelerate.watch(accelerator) as monitor:
-        found = train(accelerator, lambda step: ask(monitor, PrecisionRequest("fp16")) if step == 3 else None)
-    assert found == expected
+        weights = train(
+            accelerator, lambda step: ask(monitor, PrecisionRequest("fp16")) if step == 3 else None
+        )
+    assert weights == expected
     written = records(runs)
     (note,) = of(Note, written)
     assert "bfloat16, not float32" in note.text
@@ -271,9 +273,9 @@ def test_an_optimizer_that_calls_its_closure_again_takes_no_scaler(runs: Path) -
             if step == 2:
                 ask(monitor, PrecisionRequest("fp16"))
             optimizer.step(closure)
-    found = records(runs)
-    assert [record.reason for record in of(RequestRefused, found)] == ["unavailable"]
-    assert [record.step for record in of(StepRecord, found)] == [1, 2, 3]
+    journal = records(runs)
+    assert [record.reason for record in of(RequestRefused, journal)] == ["unavailable"]
+    assert [record.step for record in of(StepRecord, journal)] == [1, 2, 3]
 
 
 def test_copies_of_a_prepared_model_are_models_of_their_own(tmp_path: Path) -> None:
@@ -360,22 +362,22 @@ def test_of_two_processes_the_first_is_observed(runs: Path, tmp_path: Path) -> N
 
     def train(how: str) -> list[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, str(script), how], capture_output=True, text=True, check=False, timeout=200
         )
-        assert done.returncode == 0, done.stderr
-        return [line for line in done.stdout.splitlines() if line.startswith("weights")]
+        assert result.returncode == 0, result.stderr
+        return [line for line in result.stdout.splitlines() if line.startswith("weights")]
 
     assert train("bare") == train("watched")
-    found = records(runs)
-    assert len(of(StepRecord, found)) == 10
-    assert {record.precision for record in of(StepRecord, found)} == {"bf16"}
-    assert any("2 processes" in note.text for note in of(Note, found))
+    journal = records(runs)
+    assert len(of(StepRecord, journal)) == 10
+    assert {record.precision for record in of(StepRecord, journal)} == {"bf16"}
+    assert any("2 processes" in note.text for note in of(Note, journal))
 
 
 def test_requests_are_answered_in_the_step_they_are_made_in(runs: Path) -> None:
     own, accelerator = Loop(), new_accelerator()
     with amptui.accelerate.watch(accelerator) as monitor:
         own.accelerated(accelerator, 6, during=switching(monitor, {4: "fp16"}))
-    (taken,) = of(RequestTaken, records(runs))
-    assert taken.step == 3
+    (answer,) = of(RequestTaken, records(runs))
+    assert answer.step == 3

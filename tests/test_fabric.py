@@ -111,7 +111,7 @@ class Loop:
         return self.state()
 
     def state(self) -> list[Any]:
-        moments = [value for each in self.optimizer.state.values() for value in each.values()]
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
         return [tensor.tolist() for tensor in [*self.model.parameters(), *moments, torch.get_rng_state()]]
 
 
@@ -156,12 +156,12 @@ def test_switches_leave_the_bits_of_a_loop_that_switches_by_itself(
 @pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-mixed"])
 def test_a_fixed_precision_leaves_fabrics_own_bits(precision: Any, runs: Path) -> None:
     ours = plugin(precision=precision)
-    found = Loop().train(ours)
+    our_losses = Loop().train(ours)
     ours.monitor.close()  # else it goes on with the next loop's optimizer
     from lightning.fabric.plugins import MixedPrecision, Precision
 
     theirs = Precision() if precision == "32-true" else MixedPrecision(precision, "cpu")
-    assert found == Loop().train(theirs)
+    assert our_losses == Loop().train(theirs)
     assert ours.precision == precision
     assert ours.state_dict()
     if precision == "16-mixed":
@@ -212,7 +212,7 @@ def test_two_optimizers_may_step_in_turn(runs: Path) -> None:
     models = [nn.Linear(4, 4) for _ in range(2)]
     precision = plugin(precision="16-mixed")
     fabric = Fabric(accelerator="cpu", devices=1, plugins=[precision])
-    pairs = [fabric.setup(each, torch.optim.SGD(each.parameters(), lr=0.01)) for each in models]
+    pairs = [fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.01)) for model in models]
     for step in range(12):
         if step in (3, 7):
             ask(precision.monitor, PrecisionRequest("fp32" if step == 3 else "fp16"))

@@ -77,10 +77,10 @@ def test_a_session_prints_how_to_attach_and_goes_on_after_an_error(
         "monitor._close_at_exit()",
     ):
         assert not session.push(line)
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     (run,) = runs.iterdir()
-    assert told.count(f"amptui attach {run.name}\n") == 1
-    assert told.count("ZeroDivisionError") == 1
+    assert stderr.count(f"amptui attach {run.name}\n") == 1
+    assert stderr.count("ZeroDivisionError") == 1
     assert len(of(StepRecord, records(runs))) == 3
     assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
 
@@ -111,8 +111,8 @@ def test_what_the_script_drops_is_freed_while_it_is_observed(runs: Path) -> None
         for _ in range(3):
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
-        kept = [weakref.ref(each) for each in (model, optimizer, model.weight)]
+        references = [weakref.ref(part) for part in (model, optimizer, model.weight)]
         del model, optimizer
-        assert [each() for each in kept] == [None, None, None]
+        assert [reference() for reference in references] == [None, None, None]
         torch.ones(1, requires_grad=True).sum().backward()
     assert len(of(StepRecord, records(runs))) == 3

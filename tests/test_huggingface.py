@@ -87,11 +87,11 @@ def test_switches_leave_the_bits_of_a_handwritten_loop(
         trainer.train()
         assert bits(trainer.model) == expected
         assert monitor._scaler_state == scaler
-    found = records(runs)
-    steps = of(StepRecord, found)
+    journal = records(runs)
+    steps = of(StepRecord, journal)
     assert [record.loss for record in steps] == pytest.approx(losses, rel=1e-6, nan_ok=True)
     assert [record.step for record in steps if record.skipped] == list(OVERFLOWS)
-    changed = of(PrecisionChanged, found)
+    changed = of(PrecisionChanged, journal)
     assert [(record.step, record.current) for record in changed] == list(SWITCHES.items())[1:]
     assert {record.samples for record in steps} == {4 * accumulate}
     assert all(record.data_seconds is not None for record in steps)
@@ -101,21 +101,21 @@ def test_a_skipped_step_whose_nan_the_trainer_hides_is_told(tmp_path: Path, runs
     import amptui.huggingface
     from tests.huggingface_training import EachStep, new_trainer
 
-    trainer, seen = new_trainer(tmp_path), EachStep()
-    trainer.add_callback(seen)
+    trainer, events = new_trainer(tmp_path), EachStep()
+    trainer.add_callback(events)
     with amptui.huggingface.watch(trainer, precision="fp16"):
         trainer.train()
     # The Trainer, with its defaults: a loss of 0, no skipped step.
-    hidden = [each for each in trainer.state.log_history if each["step"] == 7 and "loss" in each]
-    assert [each["loss"] for each in hidden] == [0.0]
-    assert not any(seen.said_skipped)
-    found = records(runs)
-    steps = of(StepRecord, found)
+    hidden = [entry for entry in trainer.state.log_history if entry["step"] == 7 and "loss" in entry]
+    assert [entry["loss"] for entry in hidden] == [0.0]
+    assert not any(events.said_skipped)
+    journal = records(runs)
+    steps = of(StepRecord, journal)
     assert math.isnan(steps[6].loss)
     assert steps[6].losses["logged_loss"] == 0.0
     assert [record.step for record in steps if record.skipped] == [7, 12]
     assert [steps[6].loss_scale, steps[7].loss_scale, steps[12].loss_scale] == [2.0**16, 2.0**15, 2.0**14]
-    skipped = of(StepSkipped, found)
+    skipped = of(StepSkipped, journal)
     assert skipped[0].names
 
 
@@ -129,20 +129,20 @@ def test_its_length_its_epochs_and_what_it_logs_are_shown(tmp_path: Path, runs: 
     trainer.compute_metrics = lambda prediction: {"accuracy": 0.25, "top5": len(prediction.label_ids) / 16}
     with amptui.huggingface.watch(trainer):
         trainer.train()
-    found = records(runs)
-    (started,) = of(RunStarted, found)
+    journal = records(runs)
+    (started,) = of(RunStarted, journal)
     assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (4, 3, 12)
-    assert [record.step for record in of(EpochFinished, found)] == [4, 8, 12]
-    validated = of(Validated, found)
+    assert [record.step for record in of(EpochFinished, journal)] == [4, 8, 12]
+    validated = of(Validated, journal)
     assert [record.step for record in validated] == [4, 8, 12]
-    history = [each for each in trainer.state.log_history if "eval_loss" in each]
+    history = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
     assert [record.validation.loss for record in validated] == pytest.approx(
-        [each["eval_loss"] for each in history]
+        [entry["eval_loss"] for entry in history]
     )
     assert {record.validation.accuracy for record in validated} == {0.25}
     assert {record.validation.metrics["top5"] for record in validated} == {0.5}
-    mean = [each["loss"] for each in trainer.state.log_history if "loss" in each]
-    steps = of(StepRecord, found)
+    mean = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    steps = of(StepRecord, journal)
     assert [steps[at].losses["logged_loss"] for at in (3, 7, 11)] == pytest.approx(mean)
 
 
@@ -167,9 +167,9 @@ def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(tmp_path: 
     checkpoint = tmp_path / "checkpoint-14"
     assert not (checkpoint / "scaler.pt").exists()
     assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] == 14
-    found = records(runs)
-    assert [r.request.kind for r in of(RequestTaken, found)] == ["precision", "precision", "checkpoint"]
-    assert any(str(checkpoint) in note.text for note in of(Note, found))
+    journal = records(runs)
+    assert [r.request.kind for r in of(RequestTaken, journal)] == ["precision", "precision", "checkpoint"]
+    assert any(str(checkpoint) in note.text for note in of(Note, journal))
 
     first = set(runs.iterdir())
     resumed = new_trainer(tmp_path)
@@ -199,21 +199,27 @@ def test_a_stop_ends_the_training_after_the_step(tmp_path: Path, runs: Path) -> 
     with amptui.huggingface.watch(trainer) as monitor:
         trainer.add_callback(EachStep(during))
         trainer.train()
-    found = records(runs)
-    (finished,) = of(RunFinished, found)
+    journal = records(runs)
+    (finished,) = of(RunFinished, journal)
     assert (finished.steps, finished.reason, trainer.state.global_step) == (5, "stopped", 5)
-    assert [record.reason for record in of(RequestRefused, found)] == ["unavailable"]
-    assert of(EpochFinished, found) == []
+    assert [record.reason for record in of(RequestRefused, journal)] == ["unavailable"]
+    assert of(EpochFinished, journal) == []
 
 
 @pytest.mark.parametrize(
-    "broken", ["loaded", "log", "end_step", "begin_validation", "finish_validation", "finish_epoch"]
+    "place",
+    [
+        *(f"observed_loop.ObservedLoop.{name}" for name in ("take_batch", "finish_epoch")),
+        *(
+            f"switched_optimizer.SwitchedOptimizer.{name}"
+            for name in ("log", "end_step", "begin_validation", "finish_validation")
+        ),
+    ],
 )
 def test_a_fault_in_any_hook_costs_the_training_nothing(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import amptui.huggingface
-    from amptui.guest.loop.watched_loop import WatchedLoop
     from tests.huggingface_training import bits, new_trainer
 
     bare = new_trainer(tmp_path, steps=5, eval_strategy="epoch")
@@ -224,7 +230,7 @@ def test_a_fault_in_any_hook_costs_the_training_nothing(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(WatchedLoop, broken, fail)
+    monkeypatch.setattr(f"amptui.guest.loop.{place}", fail)
     trainer = new_trainer(tmp_path, steps=5, eval_strategy="epoch")
     with amptui.huggingface.watch(trainer):
         trainer.train()
@@ -249,9 +255,9 @@ def test_evaluations_around_it_and_a_second_training_go_on(tmp_path: Path, runs:
         trainer.evaluate()
         trainer.train()
         assert bits(trainer.model) == expected
-    found = records(runs)
-    assert [record.step for record in of(StepRecord, found)] == [*range(1, 9)]
-    assert [record.step for record in of(Validated, found)] == [4]
+    journal = records(runs)
+    assert [record.step for record in of(StepRecord, journal)] == [*range(1, 9)]
+    assert [record.step for record in of(Validated, journal)] == [4]
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
@@ -269,7 +275,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_demo_shows_what_the_trainer_hides(tmp_path: Path, runs: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(ROOT / "demo" / "hf_hides_nan.py"), "30"],
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
@@ -278,7 +284,7 @@ def test_the_demo_shows_what_the_trainer_hides(tmp_path: Path, runs: Path) -> No
         check=False,
         timeout=200,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     steps = of(StepRecord, records(runs))
     hidden = [record for record in steps if math.isnan(record.loss)]
     assert [record.step for record in hidden] == [20]
@@ -301,8 +307,8 @@ def test_no_precision_but_float32_weights(tmp_path: Path, runs: Path) -> None:
             EachStep(lambda step: ask(monitor, PrecisionRequest("bf16")) if step == 2 else None)
         )
         trainer.train()
-    found = records(runs)
-    (note,) = of(Note, found)
+    journal = records(runs)
+    (note,) = of(Note, journal)
     assert "float64, not float32" in note.text
-    assert [record.detail for record in of(RequestRefused, found)] == [note.text]
-    assert len(of(StepRecord, found)) == 4
+    assert [record.detail for record in of(RequestRefused, journal)] == [note.text]
+    assert len(of(StepRecord, journal)) == 4

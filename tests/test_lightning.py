@@ -96,8 +96,8 @@ def test_switches_leave_the_bits_of_a_loop_that_switches_by_itself(
     assert lit.fit(trainer, lit.Net(**net_options)) == expected
     assert trainer.precision_plugin.state_dict() == bare.scaler.state_dict()
 
-    found = records(runs)
-    steps = of(StepRecord, found)
+    journal = records(runs)
+    steps = of(StepRecord, journal)
     assert [record.step for record in steps] == list(range(1, 41))
     precision = ""
     for record in steps:
@@ -108,7 +108,7 @@ def test_switches_leave_the_bits_of_a_loop_that_switches_by_itself(
     assert [record.step for record in steps if record.skipped] == bare.skipped
     assert {record.samples for record in steps} == {lit.BATCH_SIZE * accumulate}
     assert all(record.data_seconds is not None for record in steps)
-    changed = of(PrecisionChanged, found)
+    changed = of(PrecisionChanged, journal)
     assert [(record.step, record.current) for record in changed] == list(lit.SWITCHES.items())[1:]
 
 
@@ -147,24 +147,24 @@ def test_a_fixed_precision_leaves_the_trainers_own_bits(
 def test_lengths_validations_and_logged_metrics_reach_the_screen(lit: Any, runs: Path) -> None:
     net = lit.Net()
     lit.fit(lit.build_trainer(lit.PrecisionMonitor(), accumulate_grad_batches=5), net, validate=True)
-    found = records(runs)
-    (started,) = of(RunStarted, found)
+    journal = records(runs)
+    (started,) = of(RunStarted, journal)
     assert (started.observed, started.precision, started.amp_precision) == (False, "fp32", "bf16")
     assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (10, 4, 40)
-    assert [(record.step, record.epoch) for record in of(EpochFinished, found)] == [
+    assert [(record.step, record.epoch) for record in of(EpochFinished, journal)] == [
         (10, 1), (20, 2), (30, 3), (40, 4),
     ]  # fmt: skip
-    steps = of(StepRecord, found)
+    steps = of(StepRecord, journal)
     logged = [record for record in steps if record.losses]
     assert logged[0] is steps[0]
     assert {name for record in logged for name in record.losses} == {"train_loss"}
-    validated = of(Validated, found)
+    validated = of(Validated, journal)
     assert [record.step for record in validated] == [10, 20, 30, 40]
     last = validated[-1].validation
     assert last.loss == pytest.approx(float(net.trainer.callback_metrics["val_loss"]))
     assert last.accuracy == pytest.approx(float(net.trainer.callback_metrics["val_acc"]))
     assert last.metrics == {"top5": 1.0}
-    assert of(RunFinished, found)[0].reason == "done"
+    assert of(RunFinished, journal)[0].reason == "done"
 
 
 def test_the_length_is_that_of_max_steps(lit: Any, runs: Path) -> None:
@@ -183,8 +183,8 @@ def test_a_checkpoint_resumes_with_and_without_the_callback(precision: str, lit:
     folder = runs.parent / "saved"
     monitor = lit.PrecisionMonitor(dirpath=folder)
     lit.fit(build(monitor, {10: [CheckpointRequest()]}), lit.Net(schedule=True))
-    (taken,) = of(RequestTaken, records(runs))
-    assert taken.request.kind == "checkpoint"
+    (answer,) = of(RequestTaken, records(runs))
+    assert answer.request.kind == "checkpoint"
     (path,) = folder.iterdir()
     assert path.name == "epoch=0-step=10.ckpt"
     saved = torch.load(path, weights_only=False)
@@ -217,10 +217,10 @@ def test_q_stops_and_what_cannot_be_run_again_is_refused(lit: Any, runs: Path) -
     trainer = lit.build_trainer(lit.PrecisionMonitor(), requests)
     lit.fit(trainer, lit.Net())
     assert trainer.global_step == 12
-    found = records(runs)
-    assert [record.step for record in of(ModulesTraced, found) if record.asked]
-    assert [(r.request.kind, r.reason) for r in of(RequestRefused, found)] == [("x-ray", "unavailable")]
-    (finished,) = of(RunFinished, found)
+    journal = records(runs)
+    assert [record.step for record in of(ModulesTraced, journal) if record.asked]
+    assert [(r.request.kind, r.reason) for r in of(RequestRefused, journal)] == [("x-ray", "unavailable")]
+    (finished,) = of(RunFinished, journal)
     assert (finished.steps, finished.reason) == (12, "stopped")
 
 
@@ -232,9 +232,9 @@ def test_a_comparison_returns_to_the_precision_before(lit: Any, runs: Path) -> N
     }
     trainer = lit.build_trainer(lit.PrecisionMonitor(), requests, max_epochs=20)
     lit.fit(trainer, lit.Net())
-    found = records(runs)
-    assert of(PrecisionsCompared, found)[-1].rows[1].steps > 0
-    assert {record.precision for record in of(StepRecord, found)} == {"fp32", "bf16"}
+    journal = records(runs)
+    assert of(PrecisionsCompared, journal)[-1].rows[1].steps > 0
+    assert {record.precision for record in of(StepRecord, journal)} == {"fp32", "bf16"}
     assert trainer.precision == "32-true"
 
 
@@ -262,13 +262,13 @@ def test_what_cannot_be_taken_over_is_observed(kind: str, lit: Any, runs: Path) 
         return result
 
     assert train(lit.PrecisionMonitor()) == train()
-    found = records(runs)
-    (started,) = of(RunStarted, found)
+    journal = records(runs)
+    (started,) = of(RunStarted, journal)
     assert started.observed
-    assert [record.reason for record in of(RequestRefused, found)] == ["unavailable"]
-    (why,) = {record.detail for record in of(RequestRefused, found)}
-    assert any(why in record.text for record in of(Note, found))
-    assert len(of(StepRecord, found)) == 40
+    assert [record.reason for record in of(RequestRefused, journal)] == ["unavailable"]
+    (why,) = {record.detail for record in of(RequestRefused, journal)}
+    assert any(why in record.text for record in of(Note, journal))
+    assert len(of(StepRecord, journal)) == 40
 
 
 def test_lbfgs_keeps_its_closure_and_cannot_run_in_fp16(lit: Any, runs: Path) -> None:
@@ -343,9 +343,9 @@ def test_the_trainer_of_the_other_package_is_observed(lit: Any, runs: Path) -> N
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     trainer = other.Trainer(accelerator="cpu", max_epochs=1, callbacks=[lit.PrecisionMonitor()], **quiet)
     trainer.fit(Net(), lit.build_loader(1))
-    found = records(runs)
-    assert any("pytorch_lightning" in record.text for record in of(Note, found))
-    assert len(of(StepRecord, found)) == 10
+    journal = records(runs)
+    assert any("pytorch_lightning" in record.text for record in of(Note, journal))
+    assert len(of(StepRecord, journal)) == 10
 
 
 TWO_PROCESSES = """
@@ -366,16 +366,16 @@ def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path
     script = tmp_path / "train.py"
     script.write_text(TWO_PROCESSES)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split("rank")[1:]) == [" 0 same\n", " 1 same\n"]
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.split("rank")[1:]) == [" 0 same\n", " 1 same\n"]
     (run,) = runs.iterdir()
-    found = list(read(run / "journal.jsonl"))
-    (started,) = of(RunStarted, found)
+    journal = list(read(run / "journal.jsonl"))
+    (started,) = of(RunStarted, journal)
     assert started.observed
-    assert len(of(StepRecord, found)) == 20
+    assert len(of(StepRecord, journal)) == 20
 
 
 @pytest.mark.slow
@@ -384,10 +384,10 @@ def test_the_demo_runs_without_a_screen(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "amptui", "run", "--headless", "--run-dir", str(folder), str(demo), "1"]
     with child_environment() as added:
         env = {**os.environ, **added, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "trained 50 steps" in done.stdout
-    found = list(read(folder / "journal.jsonl"))
-    assert len(of(StepRecord, found)) == 50
-    (validated,) = of(Validated, found)
+        result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "trained 50 steps" in result.stdout
+    journal = list(read(folder / "journal.jsonl"))
+    assert len(of(StepRecord, journal)) == 50
+    (validated,) = of(Validated, journal)
     assert validated.validation.accuracy > 0

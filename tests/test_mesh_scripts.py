@@ -28,7 +28,7 @@ def test_ranks_that_share_their_samples_count_them_once(kind: str, tmp_path: Pat
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [*run, SCRIPT, "watch" if kind == "watch" else "bare"],
         env=environment,
         capture_output=True,
@@ -36,7 +36,7 @@ def test_ranks_that_share_their_samples_count_them_once(kind: str, tmp_path: Pat
         check=False,
         timeout=200,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     (folder,) = (tmp_path / "state" / "amptui" / "runs").iterdir()
     records = records_of(folder)
     (started,) = (record for record in records if isinstance(record, RunStarted))
@@ -46,4 +46,4 @@ def test_ranks_that_share_their_samples_count_them_once(kind: str, tmp_path: Pat
     # FSDP2 has hooks on the model's input: observed alone, nothing says how many samples a step has.
     assert {step.samples for step in steps} == {2 * BATCH if kind == "watch" else 0}
     assert isinstance(records[-1], RunFinished)
-    assert "4 ranks, FSDP2 + TP, data parallel 2" in done.stdout + done.stderr
+    assert "4 ranks, FSDP2 + TP, data parallel 2" in result.stdout + result.stderr

@@ -111,10 +111,10 @@ def test_a_script_that_closes_what_is_not_its_own_goes_on_and_one_line_says_so(
     tmp_path: Path, runs: Path
 ) -> None:
     command = [sys.executable, "-c", CLOSES_ALL, str(runs)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     (run,) = runs.iterdir()
-    attach, closed = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (0, "reached again\n")
+    attach, closed = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (0, "reached again\n")
     assert attach == f"amptui attach {run.name}"
     assert closed == "amptui: other code closed the socket that screens attach to; it is opened again"
     assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
@@ -125,8 +125,8 @@ def test_a_second_process_finds_the_run_live(runs: Path) -> None:
     with amptui.observe(loop.model, loop.optimizer):
         loop.run(2)
         command = [sys.executable, "-m", "amptui", "runs", "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    (run,) = map(json.loads, done.stdout.splitlines())
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    (run,) = map(json.loads, result.stdout.splitlines())
     (folder,) = runs.iterdir()
     assert (run["name"], run["pid"]) == (folder.name, os.getpid())
 
@@ -162,7 +162,7 @@ def test_a_run_whose_folder_was_deleted_is_locked_again(runs: Path, monkeypatch:
     ],
     ids=repr,
 )
-def test_what_a_script_raises_is_its_end(error: BaseException, told: str, runs: Path) -> None:
+def test_what_a_script_raises_is_its_end(error: BaseException, last_words: str, runs: Path) -> None:
     loop = Loop("fp32")
 
     def script() -> None:
@@ -174,9 +174,9 @@ def test_what_a_script_raises_is_its_end(error: BaseException, told: str, runs: 
         script()
     (folder,) = runs.iterdir()
     last = list(read(folder / "journal.jsonl"))[-1]
-    if told:
+    if last_words:
         assert isinstance(last, RunFailed)
-        assert last.error == told
+        assert last.error == last_words
     else:
         assert isinstance(last, RunFinished)
         assert last.reason == "done"

@@ -103,19 +103,19 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = amptui_command("run", *arguments)
     return subprocess.run(
-        command, input=given, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
+        command, input=stdin, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
     )
 
 
 def test_a_script_that_never_calls_amptui_is_passed_through(tmp_path: Path) -> None:
     path, folder = script(tmp_path, SILENT), tmp_path / "run"
-    done = run("--run-dir", str(folder), path, "-m", "--run-dir", "x", given="typed")
-    assert done.stdout == "arguments ['-m', '--run-dir', 'x']\ninput typed\n"
-    assert done.returncode == 5
-    assert done.stderr.splitlines() == [
+    result = run("--run-dir", str(folder), path, "-m", "--run-dir", "x", stdin="typed")
+    assert result.stdout == "arguments ['-m', '--run-dir', 'x']\ninput typed\n"
+    assert result.returncode == 5
+    assert result.stderr.splitlines() == [
         f"amptui: recording {folder}",
         "to stderr",
         f"amptui: {NEVER_CALLED}",
@@ -126,35 +126,35 @@ def test_a_script_that_never_calls_amptui_is_passed_through(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = run("--run-dir", str(folder), script(tmp_path, TRAINS), "5", "4")
-    assert done.stdout == "importing\nprinted in step 3\nafterwards\n"
-    assert done.returncode == 4
-    assert "done after 5 steps" in done.stderr
+    result = run("--run-dir", str(folder), script(tmp_path, TRAINS), "5", "4")
+    assert result.stdout == "importing\nprinted in step 3\nafterwards\n"
+    assert result.returncode == 4
+    assert "done after 5 steps" in result.stderr
     assert [record.step for record in steps_of(folder)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
 def test_the_demo_trains_and_logs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = run("--run-dir", str(folder), str(ROOT / "demo" / "own_loop.py"), "6")
-    assert (done.returncode, done.stdout.startswith("last loss ")) == (0, True)
+    result = run("--run-dir", str(folder), str(ROOT / "demo" / "own_loop.py"), "6")
+    assert (result.returncode, result.stdout.startswith("last loss ")) == (0, True)
     assert [(record.step, record.samples, set(record.losses)) for record in steps_of(folder)] == [
         (step, 128, {"accuracy"}) for step in range(1, 7)
     ]
 
 
 def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
-    done = run("--run-dir", str(tmp_path / "run"), "-m", "json.tool", "--compact", given='{"a": 1}')
-    assert (done.returncode, done.stdout) == (0, '{"a":1}\n')
+    result = run("--run-dir", str(tmp_path / "run"), "-m", "json.tool", "--compact", stdin='{"a": 1}')
+    assert (result.returncode, result.stdout) == (0, '{"a":1}\n')
 
 
 def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
     """As the program of that name; amptui is started here as the program `amptui` is."""
     (tmp_path / "json.py").write_text("open('taken', 'w')\n")
     command = [sys.executable, "-P", *amptui_command("run", "--headless", "torchrun", "--help")[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "--nproc-per-node" in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "--nproc-per-node" in result.stdout
     assert not (tmp_path / "taken").exists()
 
 
@@ -162,8 +162,8 @@ def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> Non
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = run("--run-dir", str(folder), script(tmp_path, EXITS), str(status))
-    assert done.returncode == status
+    result = run("--run-dir", str(folder), script(tmp_path, EXITS), str(status))
+    assert result.returncode == status
     ended, last = list(read(folder / "journal.jsonl"))[-2:]
     assert isinstance(ended, RunFinished)
     assert (ended.reason, ended.steps) == ("ended", 3)
@@ -171,23 +171,23 @@ def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> Non
         assert isinstance(last, RunFailed)
         assert (last.error, last.step) == ("the script exited with status 3", 3)
         assert look_at(RunDir(folder)).state == "failed"
-        assert "failed at step 3: the script exited with status 3" in done.stderr
+        assert "failed at step 3: the script exited with status 3" in result.stderr
     else:
         assert isinstance(last, RunFinished)
         assert (last.reason, last.steps) == ("done", 3)
         assert look_at(RunDir(folder)).state == "finished"
-        assert "done after 3 steps" in done.stderr
+        assert "done after 3 steps" in result.stderr
 
 
 @pytest.mark.slow
 def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    told = tmp_path / "told"
+    signal_file = tmp_path / "told"
     path = script(tmp_path, EXITS_WHEN_TOLD)
-    command = amptui_command("run", "--run-dir", str(folder), path, str(told), "sys.exit(3)")
+    command = amptui_command("run", "--run-dir", str(folder), path, str(signal_file), "sys.exit(3)")
     with ended_afterwards(folder), Terminal(command) as terminal:
         terminal.wait_for("running")  # a script that ends sooner opens no screen
-        told.touch()
+        signal_file.touch()
         terminal.wait_for("ended")
         terminal.press("q")
         assert terminal.wait() == 3
@@ -200,8 +200,8 @@ def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> Non
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
         *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
                 ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "the script was killed by SIGSEGV"),
                 ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
                 (
@@ -222,21 +222,21 @@ def test_a_script_without_the_time_for_a_last_record_gets_one(
     how: str, status: int, said: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    done = run("--run-dir", str(folder), script(tmp_path, LEAVES), how)
-    assert done.returncode == status
+    result = run("--run-dir", str(folder), script(tmp_path, LEAVES), how)
+    assert result.returncode == status
     *before, last = read(folder / "journal.jsonl")
     step = max((record.step for record in before if isinstance(record, StepRecord)), default=0)
     assert isinstance(last, RunFailed)
     assert (last.error, last.step) == (said, step)
     assert look_at(RunDir(folder)).state == "failed"
-    assert f"failed at step {step}: {said}" in done.stderr
+    assert f"failed at step {step}: {said}" in result.stderr
 
 
 @pytest.mark.slow
 def test_a_script_that_leaves_at_once_without_an_error_is_done_with_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = run("--run-dir", str(folder), script(tmp_path, LEAVES), "os._exit(0)")
-    assert done.returncode == 0
+    result = run("--run-dir", str(folder), script(tmp_path, LEAVES), "os._exit(0)")
+    assert result.returncode == 0
     note, last = list(read(folder / "journal.jsonl"))[-2:]
     assert isinstance(note, Note)
     assert note.text.endswith("its last steps may be missing")
@@ -246,12 +246,12 @@ def test_a_script_that_leaves_at_once_without_an_error_is_done_with_a_warning(tm
 
 @pytest.mark.slow
 def test_the_screen_of_a_script_that_is_killed_says_so(tmp_path: Path) -> None:
-    folder, told = tmp_path / "run", tmp_path / "told"
+    folder, signal_file = tmp_path / "run", tmp_path / "told"
     path, how = script(tmp_path, EXITS_WHEN_TOLD), "os.kill(os.getpid(), signal.SIGKILL)"
-    command = amptui_command("run", "--run-dir", str(folder), path, str(told), how)
+    command = amptui_command("run", "--run-dir", str(folder), path, str(signal_file), how)
     with ended_afterwards(folder), Terminal(command) as terminal:
         terminal.wait_for("running")
-        told.touch()
+        signal_file.touch()
         terminal.wait_for("the script was killed by SIGKILL")
         assert look_at(RunDir(folder)).state == "failed"  # before the screen is left
         terminal.press("q")
@@ -264,10 +264,10 @@ def test_the_screen_of_a_script_that_is_killed_says_so(tmp_path: Path) -> None:
 def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Path) -> None:
     folder, path = tmp_path / "run", script(tmp_path, DIES)
     bare = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, timeout=60)
-    done = run("--run-dir", str(folder), path)
+    result = run("--run-dir", str(folder), path)
     trace = bare.stderr.partition("\n")[2]  # after the line that says how to attach
-    assert trace in done.stderr
-    assert done.returncode == bare.returncode == 1
+    assert trace in result.stderr
+    assert result.returncode == bare.returncode == 1
     last = list(read(folder / "journal.jsonl"))[-1]
     assert isinstance(last, RunFailed)
     assert (last.error, last.step) == ("ValueError: on purpose", 19)

@@ -88,11 +88,14 @@ def of(records: list[Record], kind: type[Record]) -> list[Record]:
 
 
 def test_watch_trains_as_the_bare_script_and_opens_one_run(bare: Steps, tmp_path: Path, runs: Path) -> None:
-    done = launched(tmp_path / "out", "watch", 200)
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["rank 0 is done", "rank 1 is done"])
+    result = launched(tmp_path / "out", "watch", 200)
+    assert (result.returncode, sorted(result.stdout.splitlines())) == (
+        0,
+        ["rank 0 is done", "rank 1 is done"],
+    )
     assert steps_in(tmp_path / "out") == bare
     run = the_run(runs)
-    assert [line for line in done.stderr.splitlines() if "amptui" in line] == [f"amptui attach {run.name}"]
+    assert [line for line in result.stderr.splitlines() if "amptui" in line] == [f"amptui attach {run.name}"]
     records = records_of(run)
     (started,) = of(records, RunStarted)
     assert isinstance(started, RunStarted)
@@ -108,8 +111,11 @@ def test_observed_ranks_train_as_the_bare_script(
 ) -> None:
     start = amptui_command("run", "--headless", *(["--observe"] if observe else []), "torchrun")
     kind = "bare" if observe else "observe"
-    done = launched(tmp_path / "out", kind, 200, (*start, *TORCHRUN[3:]))
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["rank 0 is done", "rank 1 is done"])
+    result = launched(tmp_path / "out", kind, 200, (*start, *TORCHRUN[3:]))
+    assert (result.returncode, sorted(result.stdout.splitlines())) == (
+        0,
+        ["rank 0 is done", "rank 1 is done"],
+    )
     assert steps_in(tmp_path / "out") == bare
     run = the_run(runs)
     assert run.name.startswith("rank_script")
@@ -158,13 +164,15 @@ class Screen:
         with self._news:
 
             def answer() -> RequestTaken | RequestRefused | None:
-                found = (each for each in self.records if isinstance(each, RequestTaken | RequestRefused))
-                return next((each for each in found if each.request.number == number), None)
+                answers = (
+                    record for record in self.records if isinstance(record, RequestTaken | RequestRefused)
+                )
+                return next((record for record in answers if record.request.number == number), None)
 
             assert self._news.wait_for(answer, timeout=60), request
-            found = answer()
-        assert found is not None
-        return found
+            answer_record = answer()
+        assert answer_record is not None
+        return answer_record
 
     def stop(self) -> None:
         self._client.ask(StopRequest("q"))
@@ -250,7 +258,7 @@ def test_ranks_of_a_sharded_model_obey_too(tmp_path: Path, runs: Path) -> None:
     first, other = steps_in(out)
     assert [precision for precision, _ in first] == [precision for precision, _ in other]
     steps = of(records_of(run), StepRecord)
-    assert all(isinstance(each, StepRecord) and each.grad_norm is None for each in steps)
+    assert all(isinstance(record, StepRecord) and record.grad_norm is None for record in steps)
 
 
 def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
@@ -266,7 +274,7 @@ def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
     assert [first[:200], other[:200]] == bare
     records = records_of(run)
     assert len(of(records, StepRecord)) == len(first)
-    notes = [each for each in of(records, Note) if isinstance(each, Note)]
+    notes = [record for record in of(records, Note) if isinstance(record, Note)]
     assert len([note for note in notes if "rank 1 has not called amptui" in note.text]) == 1
 
 
@@ -310,10 +318,10 @@ def test_a_killed_rank_ends_the_script_as_without_us(tmp_path: Path, runs: Path)
         wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
         wait_until(lambda: of(records_of(the_run(runs)), StepRecord), "no step")
     assert ours.returncode == bare.returncode != 0
-    found = [
+    texts = [
         re.findall(r"rank +: (\d).*\n +exitcode +: (-?\d+)", text)[-1] for text in (bare.stderr, said(out))
     ]
-    assert found[0] == found[1] == ("1", "-9")
+    assert texts[0] == texts[1] == ("1", "-9")
     assert of(records_of(the_run(runs)), StepRecord)  # what happened before is kept
     assert "SIGABRT" not in said(out)
 
@@ -339,14 +347,14 @@ def test_a_rank_that_makes_the_others_wait_is_told_with_its_stack_and_never_ende
         wait_until(lambda: of(records_of(the_run(runs)), StacksTaken), "no stacks", seconds=60)
     assert process.returncode == 0
     records = records_of(the_run(runs))
-    waits = [each for each in records if isinstance(each, RanksAwaited)]
+    waits = [record for record in records if isinstance(record, RanksAwaited)]
     # On a busy machine the rank may not even answer for the 2 s after which it is told here.
-    assert ((1,), "script") in {(each.ranks, each.phase) for each in waits}
-    assert {each.ranks for each in waits} == {(1,)}
-    assert [each.over for each in (waits[0], waits[-1])] == [False, True]
-    (taken,) = [each for each in records if isinstance(each, StacksTaken)]
-    assert ([each.rank for each in taken.stacks], taken.silent) == ([0, 1], ())
-    assert ["time.sleep(15)" in each.stack for each in taken.stacks] == [False, True]
+    assert ((1,), "script") in {(record.ranks, record.phase) for record in waits}
+    assert {record.ranks for record in waits} == {(1,)}
+    assert [record.over for record in (waits[0], waits[-1])] == [False, True]
+    (stacks,) = [record for record in records if isinstance(record, StacksTaken)]
+    assert ([stack.rank for stack in stacks.stacks], stacks.silent) == ([0, 1], ())
+    assert ["time.sleep(15)" in stack.stack for stack in stacks.stacks] == [False, True]
     assert isinstance(records[-1], RunFinished)
 
 
@@ -381,7 +389,7 @@ def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     demo = str(ROOT / "demo" / "own_ranks.py")
     command = amptui_command("run", "--run-dir", str(folder), "torchrun", *TORCHRUN[3:], demo, "20")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    steps = [each for each in records_of(folder) if isinstance(each, StepRecord)]
-    assert [(each.step, each.samples) for each in steps] == [(step, 256) for step in range(1, 21)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert result.returncode == 0, result.stderr
+    steps = [record for record in records_of(folder) if isinstance(record, StepRecord)]
+    assert [(record.step, record.samples) for record in steps] == [(step, 256) for step in range(1, 21)]

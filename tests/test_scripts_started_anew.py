@@ -46,11 +46,11 @@ train(3)
 )
 def test_a_script_that_starts_itself_anew_in_its_process_is_observed(call: str, folder: Path) -> None:
     (folder / "train.py").write_text(_ANEW.format(call=call))
-    done, found = same_outcome(folder, "train.py", "--lr", "1")
-    assert done.status == 0, done.errors
-    assert "AMPTUI" not in done.output
-    losses = [line.split()[0] for line in done.output.splitlines()[-3:]]
-    assert [str(record.loss) for record in found if isinstance(record, StepRecord)] == losses
+    result, journal = same_outcome(folder, "train.py", "--lr", "1")
+    assert result.status == 0, result.errors
+    assert "AMPTUI" not in result.output
+    losses = [line.split()[0] for line in result.output.splitlines()[-3:]]
+    assert [str(record.loss) for record in journal if isinstance(record, StepRecord)] == losses
 
 
 @pytest.mark.slow
@@ -65,9 +65,9 @@ def test_a_script_that_starts_itself_anew_in_its_process_is_observed(call: str, 
 )
 def test_a_script_that_starts_itself_in_a_child_is_not(call: str, folder: Path) -> None:
     (folder / "train.py").write_text(_ANEW.format(call=call))
-    done, found = same_outcome(folder, "train.py")
-    assert (done.status, found) == (0, [])
-    assert "AMPTUI" not in done.output
+    result, journal = same_outcome(folder, "train.py")
+    assert (result.status, journal) == (0, [])
+    assert "AMPTUI" not in result.output
 
 
 @pytest.mark.slow
@@ -76,6 +76,6 @@ def test_the_functions_that_start_a_program_are_python_s_own_in_the_end(
 ) -> None:
     text = "import os\nfrom loop import train\ntrain(1, quiet=True)\nprint(os.execv, os.execve)\n"
     (folder / "train.py").write_text(text)
-    done, found = same_outcome(folder, "train.py")
-    assert done.output == "<built-in function execv> <built-in function execve>\n"
-    assert len(of(StepRecord, found)) == 1
+    result, journal = same_outcome(folder, "train.py")
+    assert result.output == "<built-in function execv> <built-in function execve>\n"
+    assert len(of(StepRecord, journal)) == 1

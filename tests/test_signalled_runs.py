@@ -140,7 +140,7 @@ def test_a_second_signal_ends_the_run_in_the_middle_of_its_step_and_says_what_is
     second: signal.Signals, warm: WarmSource, tmp_path: Path
 ) -> None:
     with in_a_slow_step(warm, tmp_path, "--checkpoint-every", "1") as (process, run, _):
-        kept = wait_until(lambda: checkpoints_told(run), "no checkpoint was written")[-1]
+        checkpoint = wait_until(lambda: checkpoints_told(run), "no checkpoint was written")[-1]
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: waits(run), "the first signal was not heeded")
         process.send_signal(second)
@@ -150,7 +150,7 @@ def test_a_second_signal_ends_the_run_in_the_middle_of_its_step_and_says_what_is
     assert last.step == last_step(run) == 2
     assert last.error in run.with_name("log").read_text()
     assert last.error.startswith("ended at once, in step 3: ")
-    assert f"; to resume from step {kept}: amptui train " in last.error
+    assert f"; to resume from step {checkpoint}: amptui train " in last.error
 
 
 def test_a_run_is_waited_for_no_longer_than_the_stop_timeout(warm: WarmSource, tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_a_signal_that_is_sent_to_screen_and_run_stops_both_once(warm: WarmSourc
     with screen(warm, run) as terminal:
         pid = run_pid(run)
         assert pid is not None
-        for each in (pid, terminal.process.pid):
-            os.kill(each, signal.SIGUSR1)
+        for process_id in (pid, terminal.process.pid):
+            os.kill(process_id, signal.SIGUSR1)
         assert terminal.wait() == 128 + signal.SIGUSR1
         assert_restored(terminal)
         wait_for_end(run)

@@ -66,16 +66,16 @@ def test_a_script_is_started_as_python_starts_it(way: str, folder: Path) -> None
     (folder / "sub" / "__main__.py").write_text(FACTS)
     zipapp.create_archive(folder / "sub", folder / "sub.pyz")
     start = {"file": "facts.py", "module": "-m package.facts", "folder": "sub", "zip": "sub.pyz"}[way]
-    done, found = same_outcome(folder, *start.split(), "--lr", "0.5", given="Ada\n")
-    assert (done.status, found) == (0, [])
-    assert "Ada Namespace(lr=0.5)" in done.output
+    result, journal = same_outcome(folder, *start.split(), "--lr", "0.5", stdin="Ada\n")
+    assert (result.status, journal) == (0, [])
+    assert "Ada Namespace(lr=0.5)" in result.output
 
 
 def test_wrong_arguments_are_told_with_the_name_of_the_script(folder: Path) -> None:
     (folder / "facts.py").write_text(FACTS)
-    done, _ = same_outcome(folder, "facts.py", "--lr", "fast", given="Ada\n")
-    assert done.status == 2
-    assert "usage: facts.py [-h]" in done.errors
+    result, _ = same_outcome(folder, "facts.py", "--lr", "fast", stdin="Ada\n")
+    assert result.status == 2
+    assert "usage: facts.py [-h]" in result.errors
 
 
 def test_a_sitecustomize_of_ones_own_still_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,22 +106,22 @@ def test_an_unmodified_loop_is_seen_from_its_first_step_on_and_does_what_it_did(
         torch.save(model.state_dict(), "weights.pt")
         sys.exit(3)
     """
-    done, found = same_outcome(folder, script(folder, text), "--lr", "1")
-    assert done.status == 3
-    assert done.files.keys() == {"model.pt", "weights.pt"}
-    printed = [line.split() for line in done.output.splitlines()[:8]]
-    steps = [record for record in found if isinstance(record, StepRecord)]
+    result, journal = same_outcome(folder, script(folder, text), "--lr", "1")
+    assert result.status == 3
+    assert result.files.keys() == {"model.pt", "weights.pt"}
+    printed = [line.split() for line in result.output.splitlines()[:8]]
+    steps = [record for record in journal if isinstance(record, StepRecord)]
     assert [record.step for record in steps] == list(range(1, 9))
     assert [str(record.loss) for record in steps] == [loss for loss, _ in printed]
     assert [record.loss_scale for record in steps] == [2.0**16, *(float(scale) for _, scale in printed[:-1])]
     assert [record.step for record in steps if record.skipped] == [1, 5]
     assert {record.precision for record in steps} == {"fp16"}
     assert [record.step for record in steps if record.step_seconds is None] == [1]
-    (started,) = (record for record in found if isinstance(record, RunStarted))
+    (started,) = (record for record in journal if isinstance(record, RunStarted))
     assert (started.model, started.config["model"]) == ("train", "Net")
     assert started.parameters == 16 * 32 + 32 + 32 * 4 + 4
-    assert isinstance(found[-1], RunFailed)
-    assert found[-1].error == "the script exited with status 3"
+    assert isinstance(journal[-1], RunFailed)
+    assert journal[-1].error == "the script exited with status 3"
 
 
 _ENDS = {
@@ -149,13 +149,13 @@ _ENDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("end", sorted(_ENDS))
 def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
-    given = "p step, 'here'\nc\n" if end == "a breakpoint" else ""
-    done, found = same_outcome(folder, script(folder, _ENDS[end]), given=given)
-    last = found[-1] if found else None
+    stdin = "p step, 'here'\nc\n" if end == "a breakpoint" else ""
+    result, journal = same_outcome(folder, script(folder, _ENDS[end]), stdin=stdin)
+    last = journal[-1] if journal else None
     assert isinstance(last, RunFailed) == (end in ("an exception", "os._exit", "sigterm"))
     if end == "a breakpoint":
-        assert "(3, 'here')" in done.output
-    assert done.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
+        assert "(3, 'here')" in result.output
+    assert result.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
 
 
 @pytest.mark.parametrize(
@@ -174,17 +174,17 @@ def test_a_script_with_optimizers_that_are_not_torch_s_is_told_so(
         (folder / path).touch()
     (folder / "train.py").write_text(f"import os, {module}\nif os.fork():\n    os.wait()\n")
     run = folder.parent / "run"
-    done = outcome(
+    result = outcome(
         amptui_command("run", "--observe", "--headless", "--run-dir", str(run), "train.py"), folder, ""
     )
     word = f"; it loaded {name}, whose steps are not seen" if name else ""
-    assert done.errors.splitlines()[1:] == [f"amptui: {NO_STEP}{word}"]
-    assert (done.status, done.output) == (0, "")
+    assert result.errors.splitlines()[1:] == [f"amptui: {NO_STEP}{word}"]
+    assert (result.status, result.output) == (0, "")
     assert not run.exists()
     if name:
         (folder / "train.py").write_text(f"import {module}\nfrom loop import train\ntrain(quiet=True)\n")
-        _, found = same_outcome(folder, "train.py")
-        assert len(of(StepRecord, found)) == 8
+        _, journal = same_outcome(folder, "train.py")
+        assert len(of(StepRecord, journal)) == 8
         assert not (run / "optimizers").exists()
 
 
@@ -239,11 +239,11 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder: Path) -> None:
     (folder / "train.py").write_text(_CHILDREN)
-    done, found = same_outcome(folder, "train.py", when)
-    assert done.status == 0, done.errors
-    assert len(of(StepRecord, found)) == 3
-    assert done.output.count("([False, False], 0, [], [])") == 2
-    assert done.output.count("[False, False] 0 [] []") == 2
+    result, journal = same_outcome(folder, "train.py", when)
+    assert result.status == 0, result.errors
+    assert len(of(StepRecord, journal)) == 3
+    assert result.output.count("([False, False], 0, [], [])") == 2
+    assert result.output.count("[False, False] 0 [] []") == 2
 
 
 # ------------------------------------------------------------------------------ which loop it is
@@ -263,13 +263,13 @@ def test_of_two_models_in_turn_each_has_steps_of_its_own(folder: Path) -> None:
                 optimizer.step()
                 print(repr(loss.item()))
     """
-    done, found = same_outcome(folder, script(folder, text))
-    printed = done.output.splitlines()
-    followed = [record for record in found if isinstance(record, OptimizerFollowed)]
+    result, journal = same_outcome(folder, script(folder, text))
+    printed = result.output.splitlines()
+    followed = [record for record in journal if isinstance(record, OptimizerFollowed)]
     assert [(record.optimizer, record.kind) for record in followed] == [("", "SGD"), ("Net 2", "Adam")]
     for losses, optimizer in (printed[::2], ""), (printed[1::2], "Net 2"):
         steps = [
-            record for record in found if isinstance(record, StepRecord) and record.optimizer == optimizer
+            record for record in journal if isinstance(record, StepRecord) and record.optimizer == optimizer
         ]
         assert [(record.step, repr(record.loss)) for record in steps] == list(enumerate(losses, 1))
 
@@ -288,10 +288,10 @@ def test_what_the_script_lets_go_of_is_freed(folder: Path) -> None:
             del model, optimizer
             print([each() for each in weak])
     """
-    done, found = same_outcome(folder, script(folder, text))
-    assert done.output == "[None, None, None]\n" * 2
-    assert [record.step for record in found if isinstance(record, StepRecord)] == [1, 2, 3, 4, 5, 6]
-    (second,) = (record for record in found if isinstance(record, OptimizerFollowed))
+    result, journal = same_outcome(folder, script(folder, text))
+    assert result.output == "[None, None, None]\n" * 2
+    assert [record.step for record in journal if isinstance(record, StepRecord)] == [1, 2, 3, 4, 5, 6]
+    (second,) = (record for record in journal if isinstance(record, OptimizerFollowed))
     assert (second.step, second.optimizer, second.replaces) == (3, "", "Adam")
 
 
@@ -308,8 +308,8 @@ def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) 
     """
     run = tmp_path / "run"
     command = amptui_command("run", "--observe", "--headless", "--run-dir", str(run), script(folder, text))
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
-    assert "amptui attach" not in done.stderr
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
+    assert "amptui attach" not in result.stderr
     assert [record.samples for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)] == [
         7
     ] * 3

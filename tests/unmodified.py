@@ -58,37 +58,37 @@ class Done:
     files: Mapping[str, bytes]
 
 
-def outcome(command: Sequence[str], folder: Path, given: str) -> Done:
-    made = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+def outcome(command: Sequence[str], folder: Path, stdin: str) -> Done:
+    paths_before = {path for path in folder.iterdir() if path.is_file()}
     of_tests = ("PYTHON", "PYTEST", "AMPTUI")
     env = {name: value for name, value in os.environ.items() if not name.startswith(of_tests)}
-    done = subprocess.run(
-        [*command], cwd=folder, env=env, input=given, capture_output=True, text=True, check=False, timeout=300
+    result = subprocess.run(
+        [*command], cwd=folder, env=env, input=stdin, capture_output=True, text=True, check=False, timeout=300
     )
-    new = {path for path in folder.iterdir() if path.is_file() and path not in made}
+    new = {path for path in folder.iterdir() if path.is_file() and path not in paths_before}
     files = {path.name: path.read_bytes() for path in new}
     for path in new:
         path.unlink()
-    return Done(done.returncode, done.stdout, done.stderr, files)
+    return Done(result.returncode, result.stdout, result.stderr, files)
 
 
-def same_outcome(folder: Path, *command: str, given: str = "") -> tuple[Done, list[Record]]:
+def same_outcome(folder: Path, *command: str, stdin: str = "") -> tuple[Done, list[Record]]:
     """Runs a script without and with us, holds the two to each other, and reads what was recorded."""
-    bare = outcome([sys.executable, *command], folder, given)
+    bare = outcome([sys.executable, *command], folder, stdin)
     run = folder.parent / "run"
     start = [sys.executable, "-m", "amptui", "run", "--observe", "--headless", "--run-dir", str(run)]
-    ours = outcome([*start, *command], folder, given)
+    ours = outcome([*start, *command], folder, stdin)
     first, _, errors = ours.errors.partition("\n")
     assert first == f"amptui: recording {run}"
-    journal = run / "journal.jsonl"
-    found = list(read(journal)) if journal.exists() else []
-    if not journal.exists():
+    path = run / "journal.jsonl"
+    journal = list(read(path)) if path.exists() else []
+    if not path.exists():
         bare = Done(bare.status, bare.output, f"{bare.errors}amptui: {NO_STEP}\n", bare.files)
     assert errors[: len(bare.errors)] == bare.errors
     status = bare.status if bare.status >= 0 else 128 - bare.status
     assert (ours.status, ours.output, ours.files) == (status, bare.output, bare.files)
-    return ours, found
+    return ours, journal
 
 
-def of(kind: type[Record], found: Sequence[Record]) -> list[Record]:
-    return [record for record in found if type(record) is kind]
+def of(kind: type[Record], journal: Sequence[Record]) -> list[Record]:
+    return [record for record in journal if type(record) is kind]

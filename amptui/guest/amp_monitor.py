@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -13,12 +13,11 @@ from torch.optim import Optimizer
 from amptui.engine.precision import default_amp, sharded_dtype, unsupported_precisions
 from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, named_optimizers
+from amptui.guest.loop.script import WatchedScript
 from amptui.guest.loop.step_functions import ComputeLoss
 from amptui.guest.loop.switched_amp import SwitchedAmp
-from amptui.guest.loop.trained_script import OwnLoop
-from amptui.guest.loop.watched_loop import WatchedLoop
+from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step
-from amptui.guest.watched_scripts import Watched
 from amptui.records.run import PRECISIONS
 
 PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16"]
@@ -58,10 +57,10 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     ``start_step`` or a ``data_parallel`` below 1. If anything else of amptui's own fails, it writes one line
     to standard error and the script continues in the current precision.
     """
-    first, *others = named = named_optimizers(model, optimizer)
+    first, *others = pairs = named_optimizers(model, optimizer)
     start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
-    unsupported = {**_what_cannot_scale(named), **unsupported_precisions(device)}
+    unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
     usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
     amp_precision = amp or (precision if precision in ("fp16", "bf16") else usual_amp)
     for name in (precision, amp or precision):
@@ -74,22 +73,23 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         unsupported.update({name: why for name in PRECISIONS if name != precision})
     switched = SwitchedAmp(device, scaler)
     switched.follow(switched.precisions[precision])
-    own = OwnLoop(
-        device=device,
-        trained=first,
-        precisions=switched.precisions,
-        precision=precision,
+    script = WatchedScript(
+        first=first,
+        others=tuple(others),
+        amp=switched,
         amp_precision=amp_precision,
         unsupported=unsupported,
+        samples_per_step=samples_per_step,
+        save=save,
+        data_parallel=data_parallel,
         probes=not is_sharded(first.model),
     )
-    watched = Watched(own, switched, samples_per_step, save, tuple(others), data_parallel=data_parallel)
-    return AmpMonitor(watched, clip_norm=clip_norm, start_step=start_step)
+    return AmpMonitor(script, clip_norm=clip_norm, start_step=start_step)
 
 
-def _what_cannot_scale(named: Iterable[NamedOptimizer]) -> dict[str, str]:
+def _what_cannot_scale(pairs: Iterable[NamedOptimizer]) -> dict[str, str]:
     """Why ``fp16``, which scales the loss, would break the script; empty if it would not."""
-    for pair in named:
+    for pair in pairs:
         kind = type(pair.optimizer).__name__
         if must_have_closure(pair.optimizer):
             return {"fp16": f"{kind} calls its closure again, which no GradScaler allows"}
@@ -108,9 +108,9 @@ def must_have_closure(optimizer: Optimizer) -> bool:
 class AmpMonitor(Monitor):
     """A run whose precision the screen switches, from :func:`watch` to the end of the script."""
 
-    def __init__(self, script: Watched, *, clip_norm: float | None, start_step: int) -> None:
+    def __init__(self, script: WatchedScript, *, clip_norm: float | None, start_step: int) -> None:
         self._amp = script.amp
-        self._named = {pair.name: pair for pair in (script.own.trained, *script.others)}
+        self._optimizers = {pair.name: pair for pair in (script.first, *script.others)}
         self._clip_norm = clip_norm
         self._stepped: set[str] = set()
         """Optimizers that have stepped since the scale was updated."""
@@ -160,7 +160,7 @@ class AmpMonitor(Monitor):
             self._update_scale()
         scaler.step(optimizer)
         self._stepped.add(name)
-        if len(self._named) == 1:
+        if len(self._optimizers) == 1:
             self._update_scale()
         optimizer.zero_grad(set_to_none=True)
 
@@ -171,19 +171,19 @@ class AmpMonitor(Monitor):
 
     def _begin_pass(self) -> None:
         """Update the scale before the next loss, unless an optimizer has gradients of the scale of now."""
-        if self._stepped and (self._run is None or self._run.loop.lanes.may_update_scale):
+        if self._stepped and (self._run is None or self._run.loop.may_update_scale):
             self._update_scale()
 
     def _optimizer_of(self, name: str) -> Optimizer:
-        if name not in self._named:
-            names = ", ".join(map(repr, self._named))
+        if name not in self._optimizers:
+            names = ", ".join(map(repr, self._optimizers))
             raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
-        return self._named[name].optimizer
+        return self._optimizers[name].optimizer
 
     def _see(self, batch: object) -> None:
-        run = self._run
-        if run is not None and isinstance(run.loop, WatchedLoop) and run.loop.counted.wants_shapes:
-            run.loop.counted.see(batch)
+        first = None if self._run is None else self._run.first
+        if isinstance(first, SwitchedOptimizer) and first.operation_counts.wants_shapes:
+            first.operation_counts.see(batch)
 
     def train_step(self, *compute_losses: ComputeLoss) -> Tensor:
         """Make a whole step of the functions, each of which runs a forward pass and returns its loss.
@@ -195,24 +195,22 @@ class AmpMonitor(Monitor):
         """
         if not compute_losses:
             raise TypeError("train_step() takes at least one function that returns a loss")
-        if len(self._named) > 1:
+        if len(self._optimizers) > 1:
             raise ValueError("train_step() makes the step of one optimizer: use backward() and step(name)")
-        run = self._run
-        if run is None or not isinstance(run.loop, WatchedLoop):
-            return self._make_step(compute_losses)
-        loop = run.loop
+        first = None if self._run is None else self._run.first
+        if not isinstance(first, SwitchedOptimizer):
+            return self._make_step(compute_losses, nullcontext())
+        return first.attempt(compute_losses, lambda: self._make_step(compute_losses, first.around_passes()))
 
-        def make() -> Tensor:
-            return self._make_step(compute_losses, loop)
-
-        return loop.attempt(compute_losses, make)
-
-    def _make_step(self, compute_losses: tuple[ComputeLoss, ...], loop: WatchedLoop | None = None) -> Tensor:
-        self._optimizer_of(next(iter(self._named))).zero_grad(set_to_none=True)
-        with nullcontext() if loop is None else loop.around_passes():
-            losses = [self._run_passes(each, len(compute_losses)) for each in compute_losses]
-        self.step(next(iter(self._named)))
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+    def _make_step(
+        self, compute_losses: tuple[ComputeLoss, ...], around_passes: AbstractContextManager[None]
+    ) -> Tensor:
+        name, count = next(iter(self._optimizers)), len(compute_losses)
+        self._optimizer_of(name).zero_grad(set_to_none=True)
+        with around_passes:
+            losses = [self._run_passes(compute_loss, count) for compute_loss in compute_losses]
+        self.step(name)
+        return losses[0] if count == 1 else torch.stack(losses).sum()
 
     def _run_passes(self, compute_loss: ComputeLoss, count: int) -> Tensor:
         """Run one forward and backward pass; return its share of the step's loss."""

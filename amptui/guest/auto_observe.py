@@ -31,8 +31,10 @@ from typing import TYPE_CHECKING, Any
 from amptui.guest import handover
 
 if TYPE_CHECKING:
-    from amptui.guest.loop.loop_search import FoundLoop
+    from torch.optim import Optimizer
+
     from amptui.guest.loop.observed_loop import ObservedLoop
+    from amptui.guest.monitor import Monitor
 
 _OPTIMIZERS = "torch.optim.optimizer"
 
@@ -85,8 +87,8 @@ def _is_being_imported(module: Any) -> bool:
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
-def _await_optimizer(optimizer_class: Any, made: Callable[[], None]) -> None:
-    """Call ``made`` when the first optimizer has been made; its class is as before then."""
+def _await_optimizer(optimizer_class: Any, search: Callable[[], None]) -> None:
+    """Call ``search`` when the first optimizer has been made; its class is as before then."""
     import functools
 
     before = optimizer_class.__init__
@@ -101,16 +103,14 @@ def _await_optimizer(optimizer_class: Any, made: Callable[[], None]) -> None:
             raise
         if optimizer_class.__init__ is hooked:
             optimizer_class.__init__ = before
-            made()
+            search()
 
     optimizer_class.__init__ = hooked
 
 
 def _search_loop() -> None:
     try:
-        from amptui.guest.loop.loop_search import search_loop
-
-        search_loop(open_loop=_observe, failed=_tell_fault)
+        search_loop(open_first=_observe, on_fault=_tell_fault)
     except Exception as error:  # whatever fails here, the script goes on
         from amptui.base.script_signals import is_from_signal_handler
 
@@ -119,12 +119,38 @@ def _search_loop() -> None:
         _tell_fault(error)
 
 
-def _observe(loop: "FoundLoop") -> "ObservedLoop | None":
-    if not handover.is_run_dir_kept():
-        return None  # the script opened a run itself
-    from amptui.guest.monitor import observe_found
+def search_loop(
+    *, open_first: "Callable[[Optimizer, ObservedLoop], object]", on_fault: Callable[[Exception], object]
+) -> "ObservedLoop":
+    """Call ``open_first`` at the first step of any optimizer in this process.
 
-    return observe_found(loop)
+    ``on_fault`` gets the one error after which nothing is searched. Until the first step,
+    :meth:`ObservedLoop.leave` ends the search.
+    """
+    from amptui.guest.loop.observed_loop import ObservedLoop
+
+    loop = ObservedLoop(open_first)
+    loop.on_fault = on_fault
+    loop.listen()
+    return loop
+
+
+def _observe(optimizer: "Optimizer", loop: "ObservedLoop") -> None:
+    if handover.is_run_dir_kept():
+        observe_from_first_step(optimizer, loop)
+    else:
+        loop.leave()  # the script opened a run itself
+
+
+def observe_from_first_step(optimizer: "Optimizer", loop: "ObservedLoop") -> "Monitor":
+    """As :func:`amptui.observe`, in the middle of the first step."""
+    from amptui.guest.loop.named_optimizers import NamedOptimizer
+    from amptui.guest.loop.parameter_owner import owner_of
+    from amptui.guest.loop.script import ObservedScript
+    from amptui.guest.monitor import Monitor
+
+    first = NamedOptimizer("", owner_of(optimizer), optimizer)
+    return Monitor(ObservedScript(first=first, scaler=loop.scaler, loop=loop))
 
 
 def _tell_fault(error: Exception) -> None:

@@ -26,7 +26,7 @@ UNSAVED_FILE = "unsaved"
 
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
 
-_kept = ""
+_run_dir = ""
 
 _replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 """Functions of :mod:`os` by name, each with ours that stands in its place."""
@@ -52,9 +52,9 @@ def environment(
 
 def keep_run_dir() -> bool:
     """Keep the run's folder for :func:`take_run_dir` without a variable that child processes inherit."""
-    global _kept  # noqa: PLW0603 - a process is started once
-    _kept = os.environ.pop(RUN_DIR_VARIABLE, "")
-    if _kept:
+    global _run_dir  # noqa: PLW0603 - a process is started once
+    _run_dir = os.environ.pop(RUN_DIR_VARIABLE, "")
+    if _run_dir:
         _follow_exec()
     return is_run_dir_kept()
 
@@ -71,16 +71,16 @@ def _follow_exec() -> None:
     def is_observed() -> bool:
         return os.getpid() == pid and is_run_dir_kept()
 
-    def observed(env: Mapping[Any, Any]) -> dict[str, str]:
+    def observed_environment(env: Mapping[Any, Any]) -> dict[str, str]:
         before = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        return {**environment(before, _kept, observe=True), PROCESS_VARIABLE: str(pid)}
+        return {**environment(before, _run_dir, observe=True), PROCESS_VARIABLE: str(pid)}
 
     @functools.wraps(execv)
     def execv_observed(path: Any, argv: Any, /) -> None:
         try:
             if is_observed():
                 with suppress(OSError):
-                    execve(path, argv, observed(os.environ))
+                    execve(path, argv, observed_environment(os.environ))
             execv(path, argv)  # or its own error
         except BaseException as error:
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
@@ -89,7 +89,7 @@ def _follow_exec() -> None:
     @functools.wraps(execve)
     def execve_observed(path: Any, argv: Any, env: Any) -> None:
         try:
-            execve(path, argv, observed(env) if is_observed() else env)
+            execve(path, argv, observed_environment(env) if is_observed() else env)
         except BaseException as error:
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             raise
@@ -107,7 +107,7 @@ def _follow_exec_no_more() -> None:
 
 def is_run_dir_kept() -> bool:
     """Whether a folder is kept that nobody has taken."""
-    return bool(_kept)
+    return bool(_run_dir)
 
 
 def note_optimizers(name: str) -> None:
@@ -116,7 +116,7 @@ def note_optimizers(name: str) -> None:
         return
     from amptui.base.script_signals import suppressed  # not in a script's process that never needs it
 
-    path = os.path.join(_kept, OPTIMIZERS_FILE)  # noqa: PTH118
+    path = os.path.join(_run_dir, OPTIMIZERS_FILE)  # noqa: PTH118
     with suppressed(OSError):
         with suppressed(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
@@ -142,7 +142,7 @@ def take_unsaved(run_dir: str | os.PathLike[str]) -> bool:
 
 def take_run_dir() -> str:
     """The folder that `amptui run` chose for this process's run, to whoever asks first; else ``""``."""
-    global _kept
-    taken, _kept = os.environ.pop(RUN_DIR_VARIABLE, "") or _kept, ""
+    global _run_dir
+    path, _run_dir = os.environ.pop(RUN_DIR_VARIABLE, "") or _run_dir, ""
     _follow_exec_no_more()
-    return taken
+    return path

@@ -7,12 +7,13 @@ journal and serve screens; a fault of amptui's is told in one line, and the scri
 import atexit
 import operator
 import os
+import sys
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, SupportsIndex, TypeVar
+from typing import Self, SupportsIndex, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +23,18 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.data.batches import count_samples
-from amptui.guest.error_hook import begin_taking, end_taking
-from amptui.guest.loop.loop_search import FoundLoop
 from amptui.guest.loop.named_optimizers import Pairs, named_optimizers
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.other_rank import OtherRank
+from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.peer import world_of_script
-from amptui.guest.run import GuestRun, tell_fault
-from amptui.guest.watched_scripts import Observed, Watched
-
-if TYPE_CHECKING:
-    from amptui.guest.script import ScriptRun
+from amptui.guest.run import GuestRun, OtherRank, ScriptRun, tell_fault
 
 _T = TypeVar("_T")
+
+TakeError = Callable[[BaseException], object]
+
+_takers: list[TakeError] = []
+"""Whom ``sys.excepthook`` tells of the error that ends the script: the process has one, and one list."""
 
 _OPEN: "weakref.WeakSet[Monitor]" = weakref.WeakSet()
 """The monitors of this process, some of which may be closed."""
@@ -76,23 +76,19 @@ def observe(
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
     start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
-    observed = Observed(
-        first.model,
-        first.optimizer,
-        scaler,
-        samples_per_step,
-        name=first.name,
+    script = ObservedScript(
+        first=first,
         others=tuple(others),
+        scaler=scaler,
+        samples_per_step=samples_per_step,
         data_parallel=data_parallel,
     )
-    return Monitor(observed, start_step=start_step)
+    return Monitor(script, start_step=start_step)
 
 
 def checked_start_step(start_step: object) -> int:
     """The number of steps made before. Raises TypeError if it is no integer, ValueError if it is negative."""
-    if isinstance(start_step, bool) or not isinstance(start_step, SupportsIndex):
-        raise TypeError(f"start_step must be an integer, not {type(start_step).__name__}")
-    if (steps := operator.index(start_step)) < 0:
+    if (steps := _integer("start_step", start_step)) < 0:
         raise ValueError(f"start_step must not be negative, but is {steps}")
     return steps
 
@@ -101,16 +97,15 @@ def checked_data_parallel(ranks: object) -> int | None:
     """How many ranks take samples of their own. Raises as :func:`checked_start_step`, below 1."""
     if ranks is None:
         return None
-    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex):
-        raise TypeError(f"data_parallel must be an integer, not {type(ranks).__name__}")
-    if (number := operator.index(ranks)) < 1:
+    if (number := _integer("data_parallel", ranks)) < 1:
         raise ValueError(f"data_parallel must be at least 1, but is {number}")
     return number
 
 
-def observe_found(loop: FoundLoop) -> ObservedLoop | None:
-    """As :func:`observe`, from the middle of the first step; None if that failed, which is told."""
-    return Monitor(Observed(loop.model, loop.optimizer, loop.scaler, None, lanes=loop.lanes)).loop
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+    return operator.index(value)
 
 
 class Monitor:
@@ -119,7 +114,7 @@ class Monitor:
     As a context manager it closes at the end of the block.
     """
 
-    def __init__(self, script: Observed | Watched | None, *, start_step: int = 0) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript | None, *, start_step: int = 0) -> None:
         self._run: ScriptRun | None = None
         self._error: BaseException | None = None
         self._total_epochs = self._batches_per_epoch = 0
@@ -129,7 +124,7 @@ class Monitor:
         if script is not None:
             self._open(script)
 
-    def _open(self, script: Observed | Watched) -> None:
+    def _open(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to watch: at once, or when a framework has made model and optimizer."""
         self._take_over(script)
         try:
@@ -140,17 +135,19 @@ class Monitor:
             if is_from_signal_handler(error):
                 raise  # the script's alarm found us at work
             tell_fault("cannot watch this script", error)
+            if script.loop is not None:
+                script.loop.leave()
             return
         try:
             if self._start_step:
-                self._run.loop.step = self._run.start_step = self._start_step
-            begin_taking(self._take_error)
+                self._run.first.step = self._run.length.start_step = self._start_step
+            take_errors(self._take_error)
             atexit.register(self._close_at_exit)
         except BaseException:  # as above
             self.close()
             raise
 
-    def _take_over(self, script: Observed | Watched) -> None:
+    def _take_over(self, script: ObservedScript | WatchedScript) -> None:
         """Close the monitors that watch one of the script's optimizers: a notebook's cell was run again."""
         optimizers = [script.optimizer, *(pair.optimizer for pair in script.others)]
         for monitor in list(_OPEN):
@@ -161,8 +158,8 @@ class Monitor:
     def _watches(self, optimizers: Iterable[Optimizer]) -> bool:
         if self._run is None or os.getpid() != self._pid:
             return False
-        watched = [loop.optimizer for loop in self._run.loop.lanes.named_loops]
-        return any(optimizer is other for optimizer in optimizers for other in watched)
+        own = [watcher.optimizer for watcher in self._run.loop.script_optimizers]
+        return any(optimizer is other for optimizer in optimizers for other in own)
 
     def _replaced(self) -> None:
         """Another monitor watches the same optimizer now."""
@@ -186,7 +183,7 @@ class Monitor:
             return
         try:
             numbers = {name: _one_number(name, value) for name, value in values.items()}
-            run.loop.log(None if loss is None else _one_number("loss", loss), numbers)
+            run.first.log(None if loss is None else _one_number("loss", loss), numbers)
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
@@ -214,8 +211,8 @@ class Monitor:
         all_epochs = range(epochs) if isinstance(epochs, int) else epochs
         self._first_epoch, self._total_epochs = numbers_of_epochs(all_epochs, resumed=self._start_step > 0)
         self._tell_length()
-        for each in all_epochs:
-            yield each
+        for epoch in all_epochs:
+            yield epoch
             run = self._run
             if run is None:
                 continue
@@ -232,26 +229,26 @@ class Monitor:
         self._tell_length()
         source = iter(batches)
         while not self.should_stop:
-            asked = time.perf_counter()
+            start = time.perf_counter()
             try:
                 batch = next(source)
             except StopIteration:
                 return
-            self._loaded(asked, time.perf_counter() - asked, samples_of(batch))
+            self._take_batch(start, time.perf_counter() - start, samples_of(batch))
             self._see(batch)
             yield batch
 
     def _tell_length(self) -> None:
-        if self._run is not None:
-            self._run.total_epochs = self._total_epochs
-            self._run.epochs_before = self._first_epoch - 1
-            self._run.loop.epoch = max(self._run.loop.epoch, self._first_epoch)
-            self._run.batches_per_epoch = self._batches_per_epoch
+        if (run := self._run) is not None:
+            length = run.length
+            length.total_epochs, length.epochs_before = self._total_epochs, self._first_epoch - 1
+            length.batches_per_epoch = self._batches_per_epoch
+            run.first.epoch = max(run.first.epoch, self._first_epoch)
 
-    def _loaded(self, asked: float, seconds: float, samples: int) -> None:
+    def _take_batch(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch was loaded."""
         if self._run is not None:
-            self._run.loop.loaded(asked, seconds, samples * self._run.layout.data_parallel)
+            self._run.loop.take_batch(load_start, seconds, samples * self._run.layout.data_parallel)
 
     def _see(self, batch: object) -> None:
         """A batch is about to be given to the loop."""
@@ -261,12 +258,12 @@ class Monitor:
         """Within, :meth:`log` tells the results of a validation; its time belongs to no step."""
         run = self._run
         if run is not None:
-            run.loop.begin_validation()
+            run.first.begin_validation()
         try:
             yield
         finally:
             if run is not None:
-                run.loop.finish_validation()
+                run.first.finish_validation()
 
     def close(self) -> None:
         """Take every hook off and end the run; does nothing the second time."""
@@ -295,7 +292,7 @@ class Monitor:
         if run is None or os.getpid() != self._pid:
             return
         atexit.unregister(self._close_at_exit)
-        end_taking(self._take_error)
+        take_no_errors(self._take_error)
         try:
             run.close(error, at_exit=at_exit)
         except Exception as fault:
@@ -338,3 +335,36 @@ def _one_number(name: str, value: Tensor | float) -> Tensor:
     if tensor.numel() != 1:
         raise ValueError(f"log({name}=...) takes one number, not a tensor of shape {tuple(tensor.shape)}")
     return tensor.reshape(())
+
+
+class _ErrorHook:
+    """Tells all of ``_takers``, and then whoever was to be told before."""
+
+    def __init__(self) -> None:
+        self.before = sys.excepthook
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
+    ) -> None:
+        if not hasattr(sys, "ps1"):  # an interactive session goes on
+            for take in _takers:
+                take(error)
+        self.before(kind, error, trace)
+
+
+def take_errors(take: TakeError) -> None:
+    """Call ``take`` with the error that ends the script; the terminal is told as ever."""
+    if not isinstance(sys.excepthook, _ErrorHook):  # nobody's yet, or somebody else's in front of ours
+        sys.excepthook = _ErrorHook()
+    _takers.append(take)
+
+
+def take_no_errors(take: TakeError) -> None:
+    """Call it no more; after the last one, ``sys.excepthook`` is what it was without us.
+
+    A hook that somebody else has put in front of ours stays there, and ours behind it only passes errors on.
+    """
+    if take in _takers:
+        _takers.remove(take)
+    while not _takers and isinstance(sys.excepthook, _ErrorHook):
+        sys.excepthook = sys.excepthook.before

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
 from amptui.engine.description import device_name, gpu_uuid
-from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.ranks.agreement.board import Board, open_board
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.agreement.orders import poll_seconds
@@ -45,10 +45,12 @@ _CLOSING_SECONDS = 10.0
 
 _NO_GROUP = "the ranks share no process group: only rank 0 is watched"
 
-UNWATCHED = "is no longer watched"
+NOT_WATCHED = "is no longer watched"
 """What became of a rank on which amptui has failed."""
 
 _NEVER = 1 << 62
+
+Emit = Callable[[Record], object]
 
 _runs = count()
 """How many runs this process has opened: all ranks open them in the same order."""
@@ -111,15 +113,15 @@ class RankPeer:
     ``control`` is None where the loop is only observed. ``emit`` takes rank 0's records, from any thread.
     """
 
-    def __init__(self, world: World, control: GuestControl | None, emit: Callable[[Record], object]) -> None:
+    def __init__(self, world: World, control: GuestControl | None, emit: Emit) -> None:
         self._world = world
         self._control = control
         self._emit = emit
         self._name = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_runs)}"
-        self._loop: ObservedLoop | None = None
+        self._optimizer: ObservedOptimizer | None = None
         self._board: Board | None = None
-        self._signed = self._connected = self._told_over = self._ended = False
-        self._begun_at = math.inf
+        self._signed = self._connected = self._has_posted_over = self._ended = False
+        self._start_time = math.inf
         self._sampling = _Sampling()
         self._report = RankReport(emit)
         self._sample, self._sample_due = 0, 0.0
@@ -127,27 +129,27 @@ class RankPeer:
         self._seen_step, self._seen_at = 0, time.monotonic()
         self._seconds = poll_seconds(world.size)
         self._progress = PeerProgress(world, emit)
-        self._loop_thread: int | None = None
+        self._training_thread: int | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amptui-ranks", daemon=True)
 
     def take(self, record: Record) -> None:
         """Take a record of this rank's loop; called by the loop's thread."""
-        self._loop_thread = threading.get_ident()
+        self._training_thread = threading.get_ident()
         self._sampling.add(record)
         if self._world.leads:
             self._emit(record)
 
-    def start(self, loop: ObservedLoop) -> None:
-        """Begin to look for the others."""
-        self._loop = loop
-        allocator = loop.allocator
+    def start(self, optimizer: ObservedOptimizer) -> None:
+        """Begin to look for the others; ``optimizer`` is the script's first."""
+        self._optimizer = optimizer
+        allocator = optimizer.allocator
         self._sampling.peak_bytes = lambda: getattr(allocator.sample, "peak_allocated_bytes", None)
         self._thread.start()
 
-    def begun(self) -> None:
+    def begin(self) -> None:
         """The rank has made its first step."""
-        self._begun_at = time.monotonic()
+        self._start_time = time.monotonic()
 
     def close(self, why: str, error: str = "") -> None:
         """Tell the others that this rank takes no part any more, and end the thread; called by another.
@@ -158,8 +160,8 @@ class RankPeer:
         if self._control is not None:
             self._control.end(f"rank {self._world.rank} {why}")
         self._thread.join(_CLOSING_SECONDS)
-        if self._loop is not None:
-            self._progress.end(self._loop.step)
+        if self._optimizer is not None:
+            self._progress.end(self._optimizer.step)
         if not self._ended:
             self._tell_gone(why, error)
         self._ended = True
@@ -180,8 +182,8 @@ class RankPeer:
                 self._end("the connection between the ranks was lost")
             except Exception as error:  # noqa: BLE001 - the script goes on
                 complain(one_line(f"the ranks are not shown: {type(error).__name__}: {error}"))
-                self._tell_gone(UNWATCHED)  # the others would wait for it after every request
-                self._end(f"rank {self._world.rank} {UNWATCHED}")
+                self._tell_gone(NOT_WATCHED)  # the others would wait for it after every request
+                self._end(f"rank {self._world.rank} {NOT_WATCHED}")
 
     def _tick(self) -> None:
         if self._board is None:
@@ -194,15 +196,19 @@ class RankPeer:
             self._lead(self._board)
         else:
             self._follow(self._board)
-        if self._connected and not self._ended and self._board is not None and self._loop is not None:
-            self._progress.tick(self._board, step=self._loop.step, thread_id=self._loop_thread)
+        if self._connected and not self._ended and self._board is not None and self._optimizer is not None:
+            self._progress.tick(self._board, step=self._optimizer.step, thread_id=self._training_thread)
 
     def _find_board(self) -> None:
-        begun = time.monotonic() >= self._begun_at  # first: the group may be made in between
+        has_begun = time.monotonic() >= self._start_time  # first: the group may be made in between
         self._board, world = open_board(self._name), world_of_script()
-        if self._board is None and not begun:
+        if self._board is None and not has_begun:
             return
-        if self._board is None or world is None or (world.rank, world.size) != _key(self._world):
+        if (
+            self._board is None
+            or world is None
+            or (world.rank, world.size) != (self._world.rank, self._world.size)
+        ):
             if self._world.leads:
                 self._emit(Note(time=time.time(), severity="info", text=_NO_GROUP))
             if self._control is not None:
@@ -210,14 +216,15 @@ class RankPeer:
             self._board, self._ended = None, True
 
     def _sign_in(self, board: Board) -> None:
-        loop, rank = self._loop, self._world.rank
-        assert loop is not None, "started with it"
-        place = place_of(loop.device, device_name(loop.device), gpu_uuid(loop.device))
+        optimizer, rank = self._optimizer, self._world.rank
+        assert optimizer is not None, "started with it"
+        device = optimizer.device
+        place = place_of(device, device_name(device), gpu_uuid(device))
         board.post(f"place/{rank}", [self._control is not None, asdict(place)])
         board.post(f"at/{rank}", [0, 0, {}])
         board.post(f"near/{rank}", [0, {}, 0])
         board.post(f"row/{rank}", [0, 0, []])
-        self._progress.post(board, loop.step)
+        self._progress.post(board, optimizer.step)
         if self._world.leads:
             for name, value in (("call", 0), ("sample", [0, 0]), ("over", "")):
                 board.post(name, value)
@@ -226,34 +233,38 @@ class RankPeer:
 
     def _await_others(self, board: Board) -> None:
         """Until all ranks are there, or nobody waits any more: all decide the same."""
-        waited = time.monotonic() - self._begun_at
-        verdict = self._verdict(board, waited) if self._world.leads else self._found(board, waited)
+        wait_seconds = time.monotonic() - self._start_time
+        verdict = (
+            self._verdict(board, wait_seconds)
+            if self._world.leads
+            else self._verdict_of_leader(board, wait_seconds)
+        )
         if verdict:
             if self._world.leads:
-                lost = "precision, pause and stop need all ranks" if self._control else "only rank 0 is shown"
-                complain(f"{verdict}: {lost}")
-                self._note(f"{verdict}: {lost}")
+                loss = "precision, pause and stop need all ranks" if self._control else "only rank 0 is shown"
+                complain(f"{verdict}: {loss}")
+                self._emit(Note(time=time.time(), severity="warning", text=f"{verdict}: {loss}"))
             self._end(verdict)
         elif verdict is not None:
             self._connected = True
             if self._world.leads:
                 self._tell_places(board)
-            if self._control is not None and self._loop is not None:
-                loop = self._loop
-                self._control.connect(board, lambda: loop.step)
+            if self._control is not None and self._optimizer is not None:
+                optimizer = self._optimizer
+                self._control.connect(board, lambda: optimizer.step)
 
-    def _verdict(self, board: Board, waited: float) -> str | None:
+    def _verdict(self, board: Board, wait_seconds: float) -> str | None:
         """Rank 0's: why the ranks do not train together, or nothing if they do; None while some may come."""
-        if board.count("signed") >= self._world.size and waited > 0:
+        if board.count("signed") >= self._world.size and wait_seconds > 0:
             return str(board.decide("members", self._unlike(board)))
-        if waited > SIGN_IN_SECONDS:
+        if wait_seconds > SIGN_IN_SECONDS:
             return str(board.decide("members", f"{self._absent(board)} has not called amptui"))
         return None
 
-    def _found(self, board: Board, waited: float) -> str | None:
+    def _verdict_of_leader(self, board: Board, wait_seconds: float) -> str | None:
         """Another rank's: what rank 0 has decided; if it never does, one rank tells the terminal."""
         verdict = board.look("members")
-        if verdict is None and waited > SIGN_IN_SECONDS + _LATER_SECONDS:
+        if verdict is None and wait_seconds > SIGN_IN_SECONDS + _LATER_SECONDS:
             verdict = board.decide("members", _NO_LEADER)
             if verdict == _NO_LEADER and board.count("told", 1) == 1:
                 complain(_NO_LEADER)
@@ -265,16 +276,16 @@ class RankPeer:
 
     def _unlike(self, board: Board) -> str:
         """The first rank that does not do as rank 0 does; empty if all do."""
-        watches = [each for each, _ in self._places(board)]
-        for rank, each in enumerate(watches):
-            if each != watches[0]:
+        functions = [calls_watch for calls_watch, _ in self._places(board)]
+        for rank, function in enumerate(functions):
+            if function != functions[0]:
                 return f"rank {rank} calls another function of amptui's than rank 0"
         return ""
 
     def _places(self, board: Board) -> list[tuple[bool, Place]]:
         """Of each rank whether it calls watch(), and where it runs."""
-        told = board.read([f"place/{rank}" for rank in range(self._world.size)])
-        return [(watches, Place(**place)) for watches, place in told]
+        posts = board.read([f"place/{rank}" for rank in range(self._world.size)])
+        return [(calls_watch, Place(**place)) for calls_watch, place in posts]
 
     def _tell_places(self, board: Board) -> None:
         places = tuple(place.of_rank(rank) for rank, (_, place) in enumerate(self._places(board)))
@@ -284,25 +295,26 @@ class RankPeer:
     # ------------------------------------------------------------------ while training
 
     def _follow(self, board: Board) -> None:
-        called, (number, step), over = board.read(["call", "sample", "over"])
+        call, (number, step), over = board.read(["call", "sample", "over"])
         if self._control is not None:
-            self._seconds = self._control.talk(called)
+            self._seconds = self._control.talk(call)
         if over and self._control is not None:
             self._control.end(over)
-        if gone := self._gone(board):
-            self._end(gone)
+        if end := self._end_of_another(board):
+            self._end(end)
         self._sampling.announce(number, step)
         if row := self._sampling.take():
-            self._post_row(board, *row)
+            number, numbers = row
+            board.post(f"row/{self._world.rank}", [number, numbers.last_step, numbers])
 
     def _lead(self, board: Board) -> None:
-        if gone := self._gone(board):
-            self._end(gone)
+        if end := self._end_of_another(board):
+            self._end(end)
             return
         if self._control is not None:
             self._seconds = self._control.talk()
-        if not self._told_over and self._control is not None and self._control.over:
-            self._told_over = True
+        if not self._has_posted_over and self._control is not None and self._control.over:
+            self._has_posted_over = True
             board.post("over", self._control.over)
         if self._own_row is None:
             self._own_row = self._sampling.take()
@@ -313,26 +325,27 @@ class RankPeer:
         elif not self._sample_due:
             self._sample_due = time.monotonic()
 
-    def _gone(self, board: Board) -> str:
-        gone = board.look("gone")
-        if gone:
-            self._tell_lost(board, gone)
-        return f"rank {gone[0]} {gone[1]}" if gone else ""
+    def _end_of_another(self, board: Board) -> str:
+        """Which rank was the first to go, and how; empty if none has."""
+        end = board.look("gone")
+        if end:
+            self._tell_lost(board, end)
+        return f"rank {end[0]} {end[1]}" if end else ""
 
-    def _tell_lost(self, board: Board, gone: Sequence[Any]) -> None:
+    def _tell_lost(self, board: Board, end: Sequence[Any]) -> None:
         """Rank 0's: record that another rank was the first to go, if it failed."""
-        rank, _, error = gone
-        if not (self._world.leads and self._loop is not None and self._connected and error and rank):
+        rank, _, error = end
+        if not (self._world.leads and self._optimizer is not None and self._connected and error and rank):
             return
-        step, (_, place) = self._loop.step, self._places(board)[rank]
+        step, (_, place) = self._optimizer.step, self._places(board)[rank]
         self._emit(
             RankLost(time=time.time(), step=step, rank=rank, host=place.host, cause="failed", detail=error)
         )
 
     def _announce_sample(self, board: Board) -> None:
         """Take the next sample at a step that every rank hears of before."""
-        assert self._loop is not None, "started with it"
-        now, step = time.monotonic(), self._loop.step
+        assert self._optimizer is not None, "started with it"
+        now, step = time.monotonic(), self._optimizer.step
         pace = (step - self._seen_step) / max(now - self._seen_at, 1e-3)
         self._seen_step, self._seen_at = step, now
         self._sample += 1
@@ -340,9 +353,6 @@ class RankPeer:
         due = step + math.ceil(pace * (2 * poll_seconds(self._world.size) + 0.1))
         board.post("sample", [self._sample, due])
         self._sampling.announce(self._sample, due)
-
-    def _post_row(self, board: Board, number: int, numbers: RankNumbers) -> None:
-        board.post(f"row/{self._world.rank}", [number, numbers.last_step, numbers])
 
     def _take_rows(self, board: Board, own: tuple[int, RankNumbers]) -> None:
         rows = board.read([f"row/{rank}" for rank in range(1, self._world.size)])
@@ -358,10 +368,3 @@ class RankPeer:
         self._ended = True
         if self._control is not None:
             self._control.end(why)
-
-    def _note(self, text: str) -> None:
-        self._emit(Note(time=time.time(), severity="warning", text=text))
-
-
-def _key(world: World) -> tuple[int, int]:
-    return world.rank, world.size

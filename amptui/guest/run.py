@@ -1,4 +1,7 @@
-"""The run of somebody else's script, in that script's process: its loop, recording and answers."""
+"""The run of somebody else's script in one of its processes: its loop, its recording, what it is asked.
+
+Of several ranks, rank 0 keeps the run; the others do what all agree on, and rank 0 tells of them.
+"""
 
 import os
 import shlex
@@ -7,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,116 +20,130 @@ from amptui.base.text import one_line, write_line
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.guest.handover import note_unsaved, take_run_dir
 from amptui.guest.loop.loop_hooks import HOOKS
+from amptui.guest.loop.model_inputs import ModelInputs
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.watched_loop import NO_LONGER_WATCHED, WatchedLoop
-from amptui.guest.peer import UNWATCHED, RankPeer
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
+from amptui.guest.loop.parallel_layout import ParallelLayout, layout_of
+from amptui.guest.loop.script import ObservedScript, Script, WatchedScript
+from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
+from amptui.guest.peer import NOT_WATCHED, Emit, RankPeer
 from amptui.guest.restarted_run import RestartedRun, last_before_restart
-from amptui.guest.script import (
-    ScriptRun,
-    describe,
-    last_record,
-    own_script_name,
-    with_length,
-)
-from amptui.guest.watched_scripts import Emit, Observed, Watched
+from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
 from amptui.process.recording import Recording
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.world import World
 from amptui.records.answers import RequestMade, RequestRefused
-from amptui.records.control import Control, Request, StopRequest, record_of
-from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunStarted, Severity
+from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
+from amptui.records.run import Note, PhaseChanged, RunFailed, Severity
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
+
+NO_LONGER_WATCHED = "amptui stopped watching this script"
+"""Why requests are refused after a fault."""
 
 _NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no memory breakdown of its shards"
 
 
-class GuestRun(ScriptRun):
-    """A script's run, with its recording. Raises AmptuiError and OSError.
+class ScriptRun:
+    """A script's run in one of its processes, as monitors and frameworks use it."""
 
-    Of several ranks, rank 0 keeps it.
-    """
+    loop: ObservedLoop
+    first: ObservedOptimizer
+    """The optimizer whose steps count as the run's."""
 
-    def __init__(self, script: Observed | Watched, world: World | None = None) -> None:
-        handed = take_run_dir()
-        if world is not None and not handed:
-            world = replace(world, restart=0, max_restarts=0)  # each start of the ranks has a run of its own
-        super().__init__(world)
-        self._started_by_amptui = bool(handed)
-        goes_on = world is not None and world.restart > 0 and RunDir(Path(handed)).holds_a_run
-        self._script: Observed | Watched | None = script
-        self._refusal = script.reason if isinstance(script, Observed) else ""
-        self._name = own_script_name()
-        self._began = time.monotonic()
-        self._parent = os.getppid()
-        self._asked_to_stop: str | None = None
-        """Why a screen asked the script to stop."""
+    def __init__(self, world: World | None) -> None:
+        self.world = world
+        """The ranks of the script; None if it trains in one process."""
+        self.length = RunLength()
+        self.stops_when_asked = False
+        """Whether the script's loop asks whether it should stop."""
+        self.layout = ParallelLayout(1)
+        """How the ranks share the training; a single process takes all samples."""
+        self.control: Control | None = None
+        """Takes what screens ask of the loop; None if it is only observed."""
         self._peer: RankPeer | None = None
-        self._restarted: RestartedRun | None = None
-        # Files, sockets and threads are no work for the script's thread, whose alarms may find us there.
-        aside(partial(self._keep, handed, goes_on=goes_on), abandoned=lambda _: self._recording.close())
-        try:
-            with HOOKS.all_or_none():
-                self._watch(script)
-            try:
-                aside(partial(self._serve, skip_output=goes_on))
-                if not handed:
-                    write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
-            except BaseException:
-                self.loop.close()  # nobody takes its records
-                raise
-        except BaseException:
-            in_background(self._recording.close)
-            raise
+        self._warnings: set[str] = set()
 
-    def _keep(self, handed: str, *, goes_on: bool) -> None:
-        """Open the recording."""
-        run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
-        restarts = 0 if self.world is None else self.world.max_restarts
-        asked = {"script": sys.argv, "max_restarts": restarts}
-        self._recording = recording = Recording(run_dir, asked=asked, goes_on=goes_on)
-        self._emit: Emit = recording.emit
-        if goes_on and self.world is not None:
-            cut_after = partial(recording.cut_after, starts_at_one=False)
-            try:
-                self._restarted = RestartedRun(run_dir, self.world, recording.emit, cut_after)
-            except BaseException:
-                recording.close()
-                raise
-            self._emit = self._restarted.emit
+    def open_loop(self, script: ObservedScript | WatchedScript, emit: Emit) -> None:
+        """Begin to see the steps of ``script``."""
+        self.lay_out(script)
+        if self.world is not None:
+            control = GuestControl(self.world, emit) if isinstance(script, WatchedScript) else None
+            self.control, self._peer = control, RankPeer(self.world, control, emit)
+            emit = self._peer.take
+        elif isinstance(script, WatchedScript):
+            self.control = Control(emit)
+        self.loop = loop = script.loop or ObservedLoop()
+        state = loop.open(emit, on_first_step=self._begin, on_fault=self._give_up)
+        data_parallel = self.layout.data_parallel
+        samples = script.samples_per_step and script.samples_per_step * data_parallel
+        if isinstance(script, WatchedScript):
+            assert self.control is not None, "built above"
+            self.first = SwitchedOptimizer(script, state, samples_per_step=samples, control=self.control)
+        else:
+            inputs = None if script.loop is None else ModelInputs(script.model, data_parallel)
+            self.first = ObservedOptimizer(
+                script.model, script.optimizer, state, samples_per_step=samples, inputs=inputs
+            )
+        loop.add(self.first, script.optimizer)
+        loop.takes_others = self.ranks == 1  # of several ranks, only the first one's steps are told
+        for other in script.others if loop.takes_others else ():
+            watcher = loop.watch(other.optimizer, other.model, other.name)
+            watcher.keeper = other if self.first.keeper is not None else None
 
-    def _watch(self, script: Observed | Watched) -> None:
-        """Begin to see the loop's steps."""
-        self.loop, self._peer = open_loop(self, script, self._emit, begins=self._begin, failed=self._fail)
-        if isinstance(self._control, GuestControl):
-            self._control.cannot_stop = self._cannot_stop
-
-    def _serve(self, *, skip_output: bool) -> None:
-        """Begin to write, to measure the device, to serve screens, and to meet the other ranks."""
-        waiting = "waiting for the first step"
-        self._emit(PhaseChanged(time=time.time(), phase="first step", detail=waiting))
-        self._recording.start(self._answer, read_allocator=lambda: self.loop.allocator.sample)
-        if self._started_by_amptui:
-            self._recording.follow_output(skip=skip_output)
-        if self._peer is not None:
-            self._peer.start(self.loop)
-
-    def note(self, severity: Severity, text: str) -> None:
-        """Tell the screen."""
-        self._emit(Note(time=time.time(), severity=severity, text=text))
+    def lay_out(self, script: Script) -> None:
+        """See how the ranks share the training of ``script``, unless it says so."""
+        if self.world is None:
+            return
+        layout, data_parallel = layout_of(script.model, self.ranks), script.data_parallel
+        if data_parallel is not None:
+            is_odd = self.ranks % data_parallel
+            why = f"{self.ranks} ranks cannot be {data_parallel} times as many" if is_odd else ""
+            layout = replace(layout, data_parallel=0 if why else data_parallel, unknown=why)
+        self.layout = layout
 
     @property
-    def path(self) -> Path:
-        return self._recording.run_dir.path
+    def ranks(self) -> int:
+        """How many processes train together."""
+        return 1 if self.world is None else self.world.size
 
     @property
-    def _control(self) -> Control | None:
-        return self.loop.control if isinstance(self.loop, WatchedLoop) else None
+    def path(self) -> Path | None:
+        """The run's folder; None in a process that keeps none."""
+        return None
 
     @property
     def stop_reason(self) -> str | None:
-        if self.world is None:
-            return self._asked_to_stop
-        return None if self._control is None else self._control.stop_reason
+        """Why the script should stop now; None if it should go on."""
+        return None if self.control is None else self.control.stop_reason
+
+    def note(self, severity: Severity, text: str) -> None:
+        """Tell the screen, if this process has one."""
+
+    def warn_once(self, text: str) -> None:
+        """Tell screen and terminal, unless they were told before."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            complain(text)
+            self.note("warning", text)
+
+    def _start_peer(self) -> None:
+        """Begin to meet the other ranks, if there are any."""
+        if self._peer is not None:
+            self._peer.start(self.first)
+
+    def _begin(self, _precision: str) -> None:
+        """The first step ends."""
+        if self._peer is not None:
+            self._peer.begin()
+
+    def _give_up(self, error: Exception) -> None:
+        """Nothing is watched any more, by a fault of ours."""
+        tell_fault("stopped watching this script, which goes on", error)
+        self.note("error", one_line(f"amptui stopped watching: {type(error).__name__}: {error}"))
+        if self._peer is not None:
+            self._peer.close(NOT_WATCHED)
+        if self.control is not None:
+            self.control.close(NO_LONGER_WATCHED)
 
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:
         """Deliver what is left, write the last record, and end every thread.
@@ -138,7 +154,7 @@ class GuestRun(ScriptRun):
         try:
             self._close_loop(error, at_exit=at_exit)
         except BaseException:  # the script's alarm or Ctrl+C found us at work
-            self.loop.lanes.leave()
+            self.loop.leave()
             in_background(end)
             raise
         if at_exit:
@@ -147,31 +163,119 @@ class GuestRun(ScriptRun):
             aside(end)
 
     def _close_loop(self, error: BaseException | None, *, at_exit: bool) -> None:
-        peer = self._peer
-        if peer is not None and at_exit:
-            peer.close("has ended")
-        elif peer is not None:
-            aside(lambda: peer.close("has ended"))
+        if self._peer is not None:
+            part = partial(self._peer.close, "has ended", failure_of(error))
+            if at_exit:
+                part()
+            else:
+                aside(part)
         try:
             # After an error its GPU may wait for a collective of ranks that have ended.
-            self.loop.close(waits=peer is None or error is None)
+            self.loop.close(waits=self._peer is None or error is None)
         except Exception as fault:  # a device that failed has nothing left to deliver
-            if is_from_signal_handler(fault):
+            if is_from_signal_handler(fault) or self.path is None:
                 raise
             trouble = f"the last steps could not be read: {type(fault).__name__}: {fault}"
-            self._emit(Note(time=time.time(), severity="warning", text=one_line(trouble)))
+            self.note("warning", one_line(trouble))
+
+    def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
+        """The loop is closed."""
+
+
+class OtherRank(ScriptRun):
+    """A rank that has no journal, no screen and no folder of its own."""
+
+    def __init__(self, script: ObservedScript | WatchedScript, world: World | None) -> None:
+        super().__init__(world)
+        take_run_dir()  # rank 0's, which no child process shall inherit
+        self.open_loop(script, tell_nobody)
+        self._start_peer()
+
+
+class GuestRun(ScriptRun):
+    """A script's run, with its recording. Raises AmptuiError and OSError."""
+
+    def __init__(self, script: ObservedScript | WatchedScript, world: World | None = None) -> None:
+        run_dir = take_run_dir()
+        if world is not None and not run_dir:
+            world = replace(world, restart=0, max_restarts=0)  # each start of the ranks has a run of its own
+        super().__init__(world)
+        self._started_by_amptui = bool(run_dir)
+        goes_on = world is not None and world.restart > 0 and RunDir(Path(run_dir)).holds_a_run
+        self._script: ObservedScript | WatchedScript | None = script
+        self._refusal = script.reason if isinstance(script, ObservedScript) else ""
+        self._name = own_script_name()
+        self._start_time = time.monotonic()
+        self._parent = os.getppid()
+        self._stop_request: str | None = None
+        """Why a screen asked the script to stop."""
+        self._restarted: RestartedRun | None = None
+        # Files, sockets and threads are no work for the script's thread, whose alarms may find us there.
+        aside(
+            partial(self._open_recording, run_dir, goes_on=goes_on),
+            abandoned=lambda _: self._recording.close(),
+        )
+        try:
+            with HOOKS.all_or_none():
+                self.open_loop(script, self._emit)
+            if isinstance(self.control, GuestControl):
+                self.control.cannot_stop = self._cannot_stop
+            try:
+                aside(partial(self._serve, skip_output=goes_on))
+                if not run_dir:
+                    write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
+            except BaseException:
+                self.loop.close()  # nobody takes its records
+                raise
+        except BaseException:
+            in_background(self._recording.close)
+            raise
+
+    def _open_recording(self, path: str, *, goes_on: bool) -> None:
+        run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
+        restarts = 0 if self.world is None else self.world.max_restarts
+        request = {"script": sys.argv, "max_restarts": restarts}
+        self._recording = recording = Recording(run_dir, asked=request, goes_on=goes_on)
+        self._emit: Emit = recording.emit
+        if goes_on and self.world is not None:
+            cut_after = partial(recording.cut_after, starts_at_one=False)
+            try:
+                self._restarted = RestartedRun(run_dir, self.world, recording.emit, cut_after)
+            except BaseException:
+                recording.close()
+                raise
+            self._emit = self._restarted.emit
+
+    def _serve(self, *, skip_output: bool) -> None:
+        """Begin to write, to measure the device, to serve screens, and to meet the other ranks."""
+        waiting = "waiting for the first step"
+        self._emit(PhaseChanged(time=time.time(), phase="first step", detail=waiting))
+        self._recording.start(self._answer, read_allocator=lambda: self.first.allocator.sample)
+        if self._started_by_amptui:
+            self._recording.follow_output(skip=skip_output)
+        self._start_peer()
+
+    def note(self, severity: Severity, text: str) -> None:
+        """Tell the screen."""
+        self._emit(Note(time=time.time(), severity=severity, text=text))
+
+    @property
+    def path(self) -> Path:
+        return self._recording.run_dir.path
+
+    @property
+    def stop_reason(self) -> str | None:
+        return self._stop_request if self.world is None else super().stop_reason
 
     def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
         """Write the last record, and close."""
-        seconds = time.monotonic() - self._began
-        step = self.loop.step
-        last = last_record(error, step=step, seconds=seconds, stopped=stopped, at_exit=at_exit)
-        if isinstance(last, RunFailed) and self.world is not None and self.world.starts_again:
-            last_words: Record = last_before_restart(last, self.world, socket.gethostname())
-        else:
-            last_words = last
+        seconds = time.monotonic() - self._start_time
+        last = last_record(error, step=self.first.step, seconds=seconds, stopped=stopped, at_exit=at_exit)
         self._recording.end_output()
-        self._emit(last_words)
+        if isinstance(last, RunFailed) and self.world is not None and self.world.starts_again:
+            self._emit(last_before_restart(last, self.world, socket.gethostname()))
+        else:
+            self._emit(last)
         self._recording.close()
         if tell_unsaved(self._recording.unsaved) and self._started_by_amptui:
             note_unsaved(self.path)
@@ -179,34 +283,35 @@ class GuestRun(ScriptRun):
     def _begin(self, precision: str) -> None:
         """Describe the run, as its first step ends."""
         self._emit(PhaseChanged(time=time.time(), phase="training"))
-        started = self._description(precision)
+        script, self._script = self._script, None  # the script may drop its model; so do we
+        assert script is not None, "a run begins once"
+        started = describe(
+            script,
+            self.first,
+            name=self._name,
+            precision=precision,
+            world=self.world,
+            layout=self.layout,
+            length=self.length,
+        )
         if self._restarted is None:
             self._emit(started)
         else:
-            self._restarted.begin(started, self.loop.step)
-        if self.loop.is_sharded:
+            self._restarted.begin(started, self.first.step)
+        if self.first.is_sharded:
             self.note("info", _NO_NORMS)
         if why := self.layout.unknown:
             self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
-        if self._peer is not None:
-            self._peer.begun()
-
-    def _fail(self, error: Exception) -> None:
-        tell_fault("stopped watching this script, which goes on", error)
-        text = f"amptui stopped watching: {type(error).__name__}: {error}"
-        self._emit(Note(time=time.time(), severity="error", text=one_line(text)))
-        if self._peer is not None:
-            self._peer.close(UNWATCHED)
+        super()._begin(precision)
 
     def _answer(self, request: Request, number: int) -> None:
         """Answer a screen, in a thread of the server's."""
-        loop = self.loop
         if isinstance(request, StopRequest):
             self._stop(request, number)
-        elif isinstance(loop, WatchedLoop) and loop.active:
-            loop.control.ask(request, number)
+        elif self.control is not None and self.first.active:
+            self.control.ask(request, number)
         else:
-            self._refuse(self._made(request, number), self._refusal or NO_LONGER_WATCHED)
+            self._refuse(self._record(request, number), self._refusal or NO_LONGER_WATCHED)
 
     def _stop(self, request: StopRequest, number: int) -> None:
         """Ask the loop to stop if it asks for that.
@@ -214,24 +319,24 @@ class GuestRun(ScriptRun):
         Otherwise, or if it shall end at once, a script that ``amptui run`` started gets the signal that a
         terminal or a batch system would send it; no other script is stopped from a screen.
         """
-        control = self._control
-        if self.stops_when_asked and not request.at_once and self._may_stop(control):
-            self._asked_to_stop = self._asked_to_stop or request.reason
-            if control is not None:
-                control.ask(request, number)  # it may be paused
+        if self.stops_when_asked and not request.at_once and self._may_stop:
+            self._stop_request = self._stop_request or request.reason
+            if self.control is not None:
+                self.control.ask(request, number)  # it may be paused
             else:
-                self._made(request, number)
+                self._record(request, number)
             return
-        made = self._made(request, number)
+        record = self._record(request, number)
         if self._started_by_amptui:
             self._interrupt(signal.SIGTERM if request.reason == "SIGTERM" else signal.SIGINT)
         else:
             why = self._refusal or "its loop never asks amptui"
-            self._refuse(made, f"{why}: stop the script itself (pid {os.getpid()})")
+            self._refuse(record, f"{why}: stop the script itself (pid {os.getpid()})")
 
-    def _may_stop(self, control: Control | None) -> bool:
+    @property
+    def _may_stop(self) -> bool:
         """Whether the loop may end: one of several ranks must not end alone."""
-        return self.world is None or (isinstance(control, GuestControl) and not control.over)
+        return self.world is None or (isinstance(self.control, GuestControl) and not self.control.over)
 
     def _interrupt(self, number: int) -> None:
         """Send the script a signal as its terminal would: that of several ranks is torchrun's."""
@@ -247,41 +352,14 @@ class GuestRun(ScriptRun):
         if self._started_by_amptui:
             self._interrupt(signal.SIGINT)
 
-    def _made(self, request: Request, number: int) -> RequestMade:
-        made = record_of(request, number)
-        self._emit(made)
-        return made
+    def _record(self, request: Request, number: int) -> RequestMade:
+        record = record_of(request, number)
+        self._emit(record)
+        return record
 
-    def _refuse(self, made: RequestMade, detail: str) -> None:
-        now, step = time.time(), self.loop.step
-        self._emit(RequestRefused(time=now, step=step, request=made, reason="unavailable", detail=detail))
-
-    def _description(self, precision: str) -> RunStarted:
-        """The run's first record; at the end of its first step, which is ``precision``'s."""
-        script, self._script = self._script, None  # the script may drop its model; so do we
-        assert script is not None, "a run begins once"
-        observed = isinstance(script, Observed)
-        started = describe(script, self.loop.device, self._name, precision, self, observed=observed)
-        return with_length(started, self, self.loop.batches)
-
-
-def open_loop(
-    run: ScriptRun,
-    script: Observed | Watched,
-    emit: Emit,
-    *,
-    begins: Callable[[str], object],
-    failed: Callable[[Exception], object],
-) -> tuple[ObservedLoop, RankPeer | None]:
-    """Begin to see the steps of ``script``; with other ranks, also who meets them, to be started."""
-    run.lay_out(script)
-    if run.world is None:
-        return script.open_loop(emit, begins=begins, failed=failed), None
-    control = GuestControl(run.world, emit) if isinstance(script, Watched) else None
-    peer = RankPeer(run.world, control, emit)
-    shared = {"ranks": run.ranks, "data_parallel": run.layout.data_parallel}
-    loop = script.open_loop(peer.take, begins=begins, failed=failed, control=control, **shared)
-    return loop, peer
+    def _refuse(self, request: RequestMade, detail: str) -> None:
+        now, step = time.time(), self.first.step
+        self._emit(RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail))
 
 
 def tell_fault(what: str, error: Exception) -> None:

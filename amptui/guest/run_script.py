@@ -116,31 +116,33 @@ def script_name(command: Sequence[str]) -> str:
 def _launched(command: Sequence[str]) -> Sequence[str] | None:
     """What torchrun starts, from the script on, as far as a look at its options tells; else None."""
     if command[0] == "-m" and command[1] == _TORCHRUN:
-        given = command[2:]
+        arguments = command[2:]
     elif Path(command[0]).name == "torchrun":
-        given = command[1:]
+        arguments = command[1:]
     else:
         return None
-    for index, each in enumerate(given):
-        if each.endswith(".py"):
-            return given[index:]
-        if each in ("-m", "--module") and index + 1 < len(given):
-            return "-m", *given[index + 1 :]
-    return "torchrun", *given
+    for index, argument in enumerate(arguments):
+        if argument.endswith(".py"):
+            return arguments[index:]
+        if argument in ("-m", "--module") and index + 1 < len(arguments):
+            return "-m", *arguments[index + 1 :]
+    return "torchrun", *arguments
 
 
 def _pass_through(script: Script) -> int:
     """Run the script with the streams, terminal and session of this process."""
     complain(f"recording {script.folder.path}")
-    heeded = {n for n in (signal.SIGINT, *_PASSED_ON) if signal.getsignal(n) is not signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
+    passed_signals = {n for n in (signal.SIGINT, *_PASSED_ON) if signal.getsignal(n) is not signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed_signals, signal.SIGCHLD})
     try:
         offspring = Offspring(spawn(script))
         while offspring.status is None:
-            received = received_within(_POLL_SECONDS, {*heeded, signal.SIGCHLD})
-            if received is not None and received.si_signo in heeded and not _is_ctrl_c(received):
-                _pass_on(offspring.pid, received.si_signo)
-        while signal.sigtimedwait(heeded, 0):  # what came too late for the script would end this process
+            arrival = received_within(_POLL_SECONDS, {*passed_signals, signal.SIGCHLD})
+            if arrival is not None and arrival.si_signo in passed_signals and not _is_ctrl_c(arrival):
+                _pass_on(offspring.pid, arrival.si_signo)
+        while signal.sigtimedwait(
+            passed_signals, 0
+        ):  # what came too late for the script would end this process
             pass
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -148,9 +150,9 @@ def _pass_through(script: Script) -> int:
     return _exit_status(offspring.status, script.folder)
 
 
-def _is_ctrl_c(received: signal.struct_siginfo) -> bool:
+def _is_ctrl_c(arrival: signal.struct_siginfo) -> bool:
     """Whether a terminal sent it: then the script, which is in the same process group, has it too."""
-    return received.si_signo == signal.SIGINT and received.si_code == _SI_KERNEL
+    return arrival.si_signo == signal.SIGINT and arrival.si_code == _SI_KERNEL
 
 
 def _pass_on(pid: int, number: int) -> None:
@@ -166,36 +168,36 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         offspring = Offspring(spawn(script, output=output))
     finally:
         os.close(output)
-    with log.open("rb") as written:
-        connection = _follow_output(offspring, written, path)
+    with log.open("rb") as output_file:
+        connection = _follow_output(offspring, output_file, path)
         if connection is None:
             _report(script, offspring)
             return _exit_status(offspring.status, script.folder)
         ending = _Ending(script, offspring)
-        watched = watch_run(
+        viewing = watch_run(
             connection, path, frames_per_second, attached=False, quiet=quiet, why_lost=ending.why_lost
         )
-        view, status = watched.view, left_running(watched, path)
+        view, status = viewing.view, left_running(viewing, path)
         if status is not None:
             return status
-        if not watched.over:
+        if not viewing.over:
             tell("", f"the script is still running (pid {offspring.pid}), although it was asked to stop")
-            return 128 + (watched.signal or signal.SIGINT)
+            return 128 + (viewing.signal or signal.SIGINT)
         from amptui.diagnosis.summary import summary_lines, tell_unsaved
 
-        written.seek(0, os.SEEK_END)
+        output_file.seek(0, os.SEEK_END)
         is_known = view.run is not None  # not if it was over before the screen could ask
         if not is_known or _has_ended(view.outcome):
-            _follow_output(offspring, written, None)
+            _follow_output(offspring, output_file, None)
         if is_known:
-            view = ending.told(view)
+            view = ending.with_last_record(view)
             tell("", *summary_lines(view))
         else:
             _report(script, offspring)
         if isinstance(view.outcome, RunFailed):
             complain(f"{view.outcome.error} (all output: {log})")
         unsaved_status = tell_unsaved(view.not_kept)
-        _follow_output(offspring, written, None)
+        _follow_output(offspring, output_file, None)
         return _exit_status(offspring.status, script.folder) or unsaved_status
 
 
@@ -223,29 +225,29 @@ def spawn(script: Script, *, output: int | None = None) -> int:
     )
 
 
-def _follow_output(offspring: Offspring, written: BinaryIO, folder: Path | None) -> socket.socket | None:
+def _follow_output(offspring: Offspring, output_file: BinaryIO, folder: Path | None) -> socket.socket | None:
     """Copy the script's output to the terminal until it ends, or until its run in ``folder`` can be watched.
 
     Returns the connection to that run. Stop signals, which are blocked, go to the script; a closed terminal
     raises TerminalClosedError.
     """
     while offspring.status is None:
-        _copy(written)
+        _copy(output_file)
         if folder is not None:
             with suppress(RunFolderError):
                 return connect(folder)
-        received = received_within(_POLL_SECONDS)
-        if received is not None and received.si_signo == signal.SIGHUP:
+        arrival = received_within(_POLL_SECONDS)
+        if arrival is not None and arrival.si_signo == signal.SIGHUP:
             raise TerminalClosedError("the terminal was closed; the script goes on")
-        if received is not None:
-            _pass_on(offspring.pid, received.si_signo)
-    _copy(written)
+        if arrival is not None:
+            _pass_on(offspring.pid, arrival.si_signo)
+    _copy(output_file)
     return None
 
 
-def _copy(written: BinaryIO) -> None:
+def _copy(output_file: BinaryIO) -> None:
     with suppress(OSError):
-        while data := written.read(_PIECE_BYTES):
+        while data := output_file.read(_PIECE_BYTES):
             sys.stdout.buffer.write(data)
         sys.stdout.flush()
 
@@ -267,7 +269,7 @@ class _Ending:
         self._offspring = offspring
         self._last: RunFinished | RunFailed | None = None
 
-    def told(self, view: "SessionView") -> "SessionView":
+    def with_last_record(self, view: "SessionView") -> "SessionView":
         """``view`` with that record, if it was missing."""
         if self._last is None and self._offspring.status is not None and _has_ended(view.outcome):
             seconds = view.elapsed_seconds or 0.0
@@ -282,10 +284,10 @@ class _Ending:
             return ""
         from amptui.runs.kept_run import look_at
 
-        kept = look_at(self._script.folder)
-        if kept.state == "died" and self._last is None:
-            seconds = (kept.written or 0.0) - (kept.started or kept.written or 0.0)
-            self._record(status, None, step=kept.step or 0, seconds=seconds)
+        run = look_at(self._script.folder)
+        if run.state == "died" and self._last is None:
+            seconds = (run.written or 0.0) - (run.started or run.written or 0.0)
+            self._record(status, None, step=run.step or 0, seconds=seconds)
         return self._words(status, recorded=False)
 
     def _record(self, status: int, ended: RunFinished | None, *, step: int, seconds: float) -> None:
@@ -330,7 +332,7 @@ def _report(script: Script, offspring: Offspring) -> None:
 
     session = Session(str(folder.path))
     session.fold(JournalReader(folder.journal_path))
-    for line in summary_lines(_Ending(script, offspring).told(session.view())):
+    for line in summary_lines(_Ending(script, offspring).with_last_record(session.view())):
         write_line(sys.stderr, line)
 
 

@@ -140,7 +140,7 @@ def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
     assert run is not None
     path = run.path
     assert path is not None
-    run.loop.lanes.close = lambda **_: ring_now()  # type: ignore[method-assign]
+    run.loop.close = lambda **_: ring_now()  # type: ignore[method-assign]
     with pytest.raises(AlarmError):
         monitor.close()
     wait_until(lambda: holder(path) is None, "the run was not closed")
@@ -150,7 +150,7 @@ def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        *((guest_run, "create_run_dir"), (guest_run, "open_loop")),
+        *((guest_run, "create_run_dir"), (guest_run.ScriptRun, "open_loop")),
         *((Server, "start"), (guest_run, "write_line")),
     ],
     ids=["folder", "hooks", "server", "line"],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import Monitor
-from amptui.guest.loop import trained_script
+from amptui.guest.loop import script as watched_script
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
@@ -47,8 +47,8 @@ def test_switches_leave_the_bits_of_a_loop_that_switches_by_itself(
     own = Own(**options)
     with own.watch() as monitor:
         own.watched(monitor, form, before=switching(monitor, SWITCHES))
-        found = own.state(monitor.scaler)
-    assert found == expected
+        state = own.state(monitor.scaler)
+    assert state == expected
     steps = of(StepRecord, records(runs))
     assert [record.step for record in steps] == list(range(1, STEPS + 1))
     precision = "fp32"
@@ -93,14 +93,14 @@ def test_the_run_is_described_with_its_length_and_its_amp(runs: Path) -> None:
             own.watched(monitor, "monitor", 4)
             with monitor.validation():
                 monitor.log(accuracy=torch.tensor(0.5), top5=0.75)
-    found = records(runs)
-    (started,) = of(RunStarted, found)
+    journal = records(runs)
+    (started,) = of(RunStarted, journal)
     assert (started.observed, started.precision, started.amp_precision) == (False, "bf16", "bf16")
     assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (4, 3, 12)
     assert started.growth_interval == 8
     assert set(started.unsupported) == {"tf32"}
-    assert [record.step for record in of(EpochFinished, found)] == [4, 8, 12]
-    validated = of(Validated, found)
+    assert [record.step for record in of(EpochFinished, journal)] == [4, 8, 12]
+    validated = of(Validated, journal)
     assert [record.step for record in validated] == [4, 8, 12]
     assert {record.validation.accuracy for record in validated} == {0.5}
     assert {record.validation.metrics["top5"] for record in validated} == {0.75}
@@ -121,9 +121,9 @@ def test_a_validation_that_raises_ends_there_and_later_steps_log_again(runs: Pat
             validate(monitor)
         own.watched(monitor, "monitor", 1)
         monitor.log(after=1.0)
-    found = records(runs)
-    assert [record.validation.accuracy for record in of(Validated, found)] == [0.5]
-    assert [record.losses for record in of(StepRecord, found)] == [{"before": 1.0}, {"after": 1.0}]
+    journal = records(runs)
+    assert [record.validation.accuracy for record in of(Validated, journal)] == [0.5]
+    assert [record.losses for record in of(StepRecord, journal)] == [{"before": 1.0}, {"after": 1.0}]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -139,9 +139,9 @@ def test_a_comparison_alternates_and_returns_to_the_precision_before(form: Form,
 
         own.watched(monitor, form, 210, before)
         assert monitor.precision == "fp32"
-    found = records(runs)
-    assert of(PrecisionsCompared, found)[-1].rows[1].steps > 0
-    assert {record.precision for record in of(StepRecord, found)} == {"fp32", "bf16"}
+    journal = records(runs)
+    assert of(PrecisionsCompared, journal)[-1].rows[1].steps > 0
+    assert {record.precision for record in of(StepRecord, journal)} == {"fp32", "bf16"}
 
 
 def test_a_pause_holds_the_loop_between_two_steps_until_a_screen_resumes_it(
@@ -170,9 +170,9 @@ def test_a_pause_holds_the_loop_between_two_steps_until_a_screen_resumes_it(
 
         own.watched(monitor, "scaler", 10, before)
         thread.join()
-    found = records(runs)
-    assert [(record.step, record.paused) for record in of(PauseChanged, found)] == [(5, True), (5, False)]
-    assert [record.step for record in of(PrecisionChanged, found)] == [6]
+    journal = records(runs)
+    assert [(record.step, record.paused) for record in of(PauseChanged, journal)] == [(5, True), (5, False)]
+    assert [record.step for record in of(PrecisionChanged, journal)] == [6]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -210,8 +210,8 @@ def test_an_xray_and_a_checkpoint_are_refused_with_the_reason_where_they_cannot_
         own.watched(monitor, form, 5, before)
     refused = of(RequestRefused, records(runs))
     assert {record.request.kind: record.detail for record in refused} == {
-        "x-ray": trained_script.NO_CLOSURE,
-        "checkpoint": trained_script.NO_SAVE,
+        "x-ray": watched_script.NO_CLOSURE,
+        "checkpoint": watched_script.NO_SAVE,
     }
 
 
@@ -262,9 +262,9 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(runs: Pa
         assert monitor.precision == "fp32"
         assert own.state(monitor.scaler) == expected
     (run,) = set(runs.iterdir()) - first
-    found = list(read(run / "journal.jsonl"))
-    assert [record.reason for record in of(RequestRefused, found)] == ["failed"]
-    steps = of(StepRecord, found)
+    journal = list(read(run / "journal.jsonl"))
+    assert [record.reason for record in of(RequestRefused, journal)] == ["failed"]
+    steps = of(StepRecord, journal)
     assert [record.step for record in steps] == list(range(1, 11))
     assert {record.precision for record in steps} == {"fp32"}
 

@@ -76,7 +76,7 @@ class Training:
     def state(self) -> list[list[float]]:
         moments = [state["momentum_buffer"] for state in self.optimizer.state.values()]
         return [
-            each.tolist() for each in [*self.model.state_dict().values(), *moments, torch.get_rng_state()]
+            tensor.tolist() for tensor in [*self.model.state_dict().values(), *moments, torch.get_rng_state()]
         ]
 
 
@@ -109,10 +109,10 @@ def test_the_speed_is_of_the_steps_after_the_warm_up(runs: Path) -> None:
     Training().train(MAX_WARM_UP_STEPS + 40)
     session = Session()
     session.fold(records(runs))
-    (found,) = session.view().flops
-    assert found.flops_per_second is not None
+    (count,) = session.view().flops
+    assert count.flops_per_second is not None
     seconds = [r.step_seconds for r in of(StepRecord, records(runs)) if not r.settling and r.step_seconds]
-    assert found.counted.flops / max(seconds) <= found.flops_per_second <= found.counted.flops / min(seconds)
+    assert count.counted.flops / max(seconds) <= count.flops_per_second <= count.counted.flops / min(seconds)
 
 
 def test_accumulated_functions_are_one_step(runs: Path) -> None:
@@ -123,11 +123,11 @@ def test_accumulated_functions_are_one_step(runs: Path) -> None:
         for batch in monitor.steps(batches):
             waiting.append(batch)
             if len(waiting) == 2:
-                monitor.train_step(*[partial(training.loss, each) for each in waiting])
+                monitor.train_step(*[partial(training.loss, batch) for batch in waiting])
                 waiting = []
-    (found,) = of(FlopsCounted, records(runs))
-    assert found.flops == counted_by_torch(batches[:2])
-    assert found.samples == 16
+    (count,) = of(FlopsCounted, records(runs))
+    assert count.flops == counted_by_torch(batches[:2])
+    assert count.samples == 16
 
 
 def test_counting_changes_no_bit(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_counted_costs_one_note_and_no_bit(
 
     odd = Training(refuse)
     odd.train()
-    (note,) = [each for each in of(Note, records(runs)) if each.severity != "info"]
+    (note,) = [note for note in of(Note, records(runs)) if note.severity != "info"]
     assert note.severity == "warning"
     assert not of(FlopsCounted, records(runs))
     steps = of(StepRecord, records(runs))
@@ -177,17 +177,17 @@ def test_an_error_of_the_scripts_own_passes_through_a_counted_step(runs: Path) -
     with pytest.raises(RuntimeError, match="my own") as caught:
         training.train()
     assert caught.value is raised[-1]
-    assert not [each for each in of(Note, records(runs)) if "FLOP" in each.text]
+    assert not [note for note in of(Note, records(runs)) if "FLOP" in note.text]
 
 
 def test_a_failed_attempt_holds_no_tensor_while_the_step_runs_again() -> None:
     held: list[weakref.ref[Tensor]] = []
 
     def take_memory() -> None:
-        assert all(each() is None for each in held)
+        assert all(reference() is None for reference in held)
         if is_counting():
-            taken = torch.ones(3)
-            held.append(weakref.ref(taken))
+            memory = torch.ones(3)
+            held.append(weakref.ref(memory))
             raise RuntimeError("no modes, please")
 
     Training(take_memory).train(4)

@@ -16,7 +16,7 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.probes.schedule import Probes
 from amptui.guest import run as guest_run
-from amptui.guest.loop import watched_loop
+from amptui.guest.loop import switched_optimizer
 from amptui.records.answers import RequestRefused
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, TraceRequest
 from amptui.records.run import Note, RunStarted
@@ -33,9 +33,9 @@ _FAULTS: dict[str, tuple[Any, str]] = {
     "end": (PrecisionSwitch, "finish"),
     "look": (Probes, "between_steps"),
     "trace": (ModuleTrace, "__enter__"),
-    "attempt": (watched_loop.WatchedLoop, "_forget_step_again"),
-    "precision of an attempt": (watched_loop.WatchedLoop, "_follow_switch"),
-    "forward pass": (watched_loop.WatchedLoop, "forward_begins"),
+    "attempt": (switched_optimizer.SwitchedOptimizer, "_forget_step_again"),
+    "precision of an attempt": (switched_optimizer.SwitchedOptimizer, "_follow_switch"),
+    "forward pass": (switched_optimizer.SwitchedOptimizer, "forward_begins"),
     "backward pass": (Probes, "after_backward"),
     "gradients": (GradientProbe, "measure"),
     "report": (PrecisionSwitch, "take"),
@@ -66,7 +66,7 @@ _CLOSURE_ONLY = {"attempt"}
 
 @pytest.mark.parametrize(
     ("place", "form"),
-    [(each, form) for each in _FAULTS for form in FORMS if form == "closure" or each not in _CLOSURE_ONLY],
+    [(fault, form) for fault in _FAULTS for form in FORMS if form == "closure" or fault not in _CLOSURE_ONLY],
 )
 def test_a_fault_anywhere_costs_one_line_and_the_loop_goes_on(
     place: str, form: Form, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path
@@ -124,14 +124,14 @@ def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
                 ask(monitor, PauseRequest(paused=True))
             if step == 5:
                 assert monitor._run is not None
-                assert isinstance(monitor._run.loop, watched_loop.WatchedLoop)
+                assert isinstance(monitor._run.first, switched_optimizer.SwitchedOptimizer)
                 ask(monitor, PrecisionRequest("bf16"))
-                monitor._run.loop.control.ask(CheckpointRequest())  # it came just before the loop knew
+                monitor._run.first.control.ask(CheckpointRequest())  # it came just before the loop knew
 
         own.watched(monitor, form, 6, before)
     refused = of(RequestRefused, records(runs))
     assert {record.request.kind for record in refused} == {"trace", "pause", "precision", "checkpoint"}
-    assert {record.detail for record in refused} == {watched_loop.NO_LONGER_WATCHED}
+    assert {record.detail for record in refused} == {guest_run.NO_LONGER_WATCHED}
     assert len(refused) == 4
 
 
@@ -182,10 +182,10 @@ def test_lengths_and_batches_that_cannot_be_counted_are_left_uncounted(runs: Pat
             for batch in monitor.steps(_Strange()):
                 inputs = (batch[0] if type(batch) is list else batch).inputs
                 monitor.train_step(partial(own.loss, (inputs, torch.zeros(8).long())))
-    found = records(runs)
-    assert of(RunStarted, found)[0].steps_per_epoch is None
-    assert [record.samples for record in of(StepRecord, found)] == [0, 0]
-    assert of(Note, found) == []
+    journal = records(runs)
+    assert of(RunStarted, journal)[0].steps_per_epoch is None
+    assert [record.samples for record in of(StepRecord, journal)] == [0, 0]
+    assert of(Note, journal) == []
 
 
 def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:
@@ -197,9 +197,9 @@ def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:
             copy.deepcopy(monitor.scaler),
             pickle.loads(pickle.dumps(monitor.scaler)),  # noqa: S301 - our own
         ]
-        for each in copies:
-            assert each.state_dict() == state
-            assert getattr(each.step, "__self__", None) is each
+        for model in copies:
+            assert model.state_dict() == state
+            assert getattr(model.step, "__self__", None) is model
         fresh = torch.amp.GradScaler("cpu")
         fresh.load_state_dict(state)
         assert fresh.state_dict() == state

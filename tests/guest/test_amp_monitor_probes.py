@@ -25,13 +25,13 @@ def test_an_xray_runs_the_closures_again_and_changes_no_bit(runs: Path) -> None:
         own.watched(monitor, "closure", 12, lambda step: ask(monitor, XRayRequest()) if step == 4 else None)
         assert own.state(monitor.scaler) == expected
     (run,) = set(runs.iterdir()) - first
-    found = list(read(run / "journal.jsonl"))
-    (xray,) = of(XRayTaken, found)
+    journal = list(read(run / "journal.jsonl"))
+    (xray,) = of(XRayTaken, journal)
     assert xray.step == 4
     assert xray.precision == "bf16"
     assert len(xray.layers) == 2
-    assert [record.loss for record in of(StepRecord, found)][3] == pytest.approx(xray.loss_fp32)
-    assert of(RequestTaken, found)
+    assert [record.loss for record in of(StepRecord, journal)][3] == pytest.approx(xray.loss_fp32)
+    assert of(RequestTaken, journal)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -49,7 +49,7 @@ def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(form: Form, 
     (traced, *_) = of(ModulesTraced, records(runs))
     assert traced.asked
     assert traced.step in (4, 5, 6)  # of three traced steps the one nearest to an overflow
-    assert {each.kind for each in traced.nearest} >= {"Linear"}
+    assert {module.kind for module in traced.nearest} >= {"Linear"}
     assert not any(hooked)
     assert of(RequestTaken, records(runs))
 
@@ -59,9 +59,9 @@ def test_a_trace_of_the_last_steps_is_told_when_the_loop_ends(form: Form, runs: 
     own = Own()
     with own.watch() as monitor:
         own.watched(monitor, form, 60, lambda step: ask(monitor, TraceRequest()) if step == 57 else None)
-    found = records(runs)
-    assert [each.step in (58, 59, 60) for each in of(ModulesTraced, found) if each.asked] == [True]
-    assert [each.request.kind for each in of(RequestTaken, found)] == ["trace"]
+    journal = records(runs)
+    assert [record.step in (58, 59, 60) for record in of(ModulesTraced, journal) if record.asked] == [True]
+    assert [record.request.kind for record in of(RequestTaken, journal)] == ["trace"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -88,9 +88,9 @@ def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, ru
     own = Own()
     with own.watch(precision="fp16") as monitor:
         own.watched(monitor, form, 16, lambda step: ask(monitor, TraceRequest()) if step == 13 else None)
-    found = records(runs)
-    traced = next(record for record in of(ModulesTraced, found) if record.asked)
-    scales = {record.step: record.loss_scale for record in of(StepRecord, found)}
+    journal = records(runs)
+    traced = next(record for record in of(ModulesTraced, journal) if record.asked)
+    scales = {record.step: record.loss_scale for record in of(StepRecord, journal)}
     assert traced.step == 14
     assert (traced.loss_scale, scales[15]) == (scales[14], scales[14] / 2)
 
@@ -101,10 +101,10 @@ def test_a_histogram_is_measured_in_the_next_step(form: Form, accumulate: int, r
     own = Own(accumulate=accumulate)
     with own.watch(precision="fp16") as monitor:
         own.watched(monitor, form, 40, lambda step: ask(monitor, HistogramRequest()) if step == 30 else None)
-    found = records(runs)
-    assert [each.request.kind for each in of(RequestTaken, found)] == ["histogram"]
-    (window,) = [each for each in of(Float16Window, found) if each.step == 31]
-    scales = {record.step: record.loss_scale for record in of(StepRecord, found)}
+    journal = records(runs)
+    assert [record.request.kind for record in of(RequestTaken, journal)] == ["histogram"]
+    (window,) = [record for record in of(Float16Window, journal) if record.step == 31]
+    scales = {record.step: record.loss_scale for record in of(StepRecord, journal)}
     assert (window.hypothetical, window.loss_scale) == (False, scales[31])
 
 

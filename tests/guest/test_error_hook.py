@@ -7,7 +7,7 @@ from types import TracebackType
 
 import pytest
 
-from amptui.guest.error_hook import begin_taking, end_taking
+from amptui.guest.monitor import take_errors, take_no_errors
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -16,22 +16,22 @@ class Script:
     """A script with a hook of its own, and what hooks and monitors were told."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.takers = {name: self._taker(name) for name in "abc"}
         sys.excepthook = self._own
 
     def _taker(self, name: str) -> Callable[[BaseException], object]:
-        return lambda _error: self.told.append(name)
+        return lambda _error: self.calls.append(name)
 
     def _own(self, *_: object) -> None:
-        self.told.append("script")
+        self.calls.append("script")
 
     def add_hook(self) -> Hook:
         """Somebody else's, which passes on what it gets."""
         before = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None, /) -> None:
-            self.told.append("other")
+            self.calls.append("other")
             before(kind, error, trace)
 
         sys.excepthook = hook
@@ -39,9 +39,9 @@ class Script:
 
     def die(self) -> list[str]:
         """Who is told of an error, in order, each of them once."""
-        self.told.clear()
+        self.calls.clear()
         sys.excepthook(ValueError, ValueError(), None)
-        return sorted(set(self.told))
+        return sorted(set(self.calls))
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def script() -> Iterator[Script]:
 def test_in_any_order_nothing_is_left(order: Sequence[str], script: Script) -> None:
     before = sys.excepthook
     for name in "abc":
-        begin_taking(script.takers[name])
+        take_errors(script.takers[name])
     is_open = set("abc")
     for name in order:
         assert script.die() == [*sorted(is_open), "script"]
-        assert script.told.count("script") == 1
-        end_taking(script.takers[name])
+        assert script.calls.count("script") == 1
+        take_no_errors(script.takers[name])
         is_open.remove(name)
     assert script.die() == ["script"]
     assert sys.excepthook == before
@@ -68,33 +68,33 @@ def test_in_any_order_nothing_is_left(order: Sequence[str], script: Script) -> N
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
 def test_somebody_else_s_hook_in_between_stays(order: Sequence[str], script: Script) -> None:
-    begin_taking(script.takers["a"])
+    take_errors(script.takers["a"])
     hook = script.add_hook()
-    begin_taking(script.takers["b"])
-    begin_taking(script.takers["c"])
+    take_errors(script.takers["b"])
+    take_errors(script.takers["c"])
     is_open = set("abc")
     for name in order:
         assert script.die() == [*sorted(is_open), "other", "script"]
-        assert (script.told.count("script"), script.told.count("other")) == (1, 1)
-        end_taking(script.takers[name])
+        assert (script.calls.count("script"), script.calls.count("other")) == (1, 1)
+        take_no_errors(script.takers[name])
         is_open.remove(name)
     assert sys.excepthook is hook
     assert script.die() == ["other", "script"]
-    begin_taking(script.takers["a"])
+    take_errors(script.takers["a"])
     assert script.die() == ["a", "other", "script"]
-    end_taking(script.takers["a"])
+    take_no_errors(script.takers["a"])
     assert sys.excepthook is hook
 
 
 def test_a_hook_that_is_taken_off_again_leaves_none_of_ours(script: Script) -> None:
     before = sys.excepthook
-    begin_taking(script.takers["a"])
+    take_errors(script.takers["a"])
     ours = sys.excepthook
     script.add_hook()
-    end_taking(script.takers["a"])
+    take_no_errors(script.takers["a"])
     sys.excepthook = ours  # as its owner found it
     assert script.die() == ["script"]
-    begin_taking(script.takers["b"])
+    take_errors(script.takers["b"])
     assert script.die() == ["b", "script"]
-    end_taking(script.takers["b"])
+    take_no_errors(script.takers["b"])
     assert sys.excepthook == before

@@ -51,8 +51,8 @@ def test_an_observed_training_has_the_same_bits_and_is_seen_as_it_was(
     bare = Loop(precision, fused).run(200)
     ours = observed(Loop(precision, fused))
     assert same_bits(ours, bare)
-    found = records(runs)
-    steps = of(StepRecord, found)
+    journal = records(runs)
+    steps = of(StepRecord, journal)
     assert [record.step for record in steps] == list(range(1, 201))
     assert [record.loss for record in steps] == pytest.approx(bare.losses, nan_ok=True)
     assert {record.precision for record in steps} == {precision}
@@ -61,30 +61,30 @@ def test_an_observed_training_has_the_same_bits_and_is_seen_as_it_was(
     if precision == "fp16":
         assert len(bare.skips) >= 3
         assert [record.loss_scale for record in steps] == bare.scales
-        assert [record.step for record in of(StepSkipped, found)] == bare.skips
-        changes = of(LossScaleChanged, found)
+        assert [record.step for record in of(StepSkipped, journal)] == bare.skips
+        changes = of(LossScaleChanged, journal)
         assert [(record.step, record.current) for record in changes] == [
             (step, after)
             for step, (before, after) in enumerate(zip(bare.scales, [*bare.scales[1:], None], strict=True), 1)
             if after is not None and before != after
         ]
-        assert [record.step for record in of(NonFinite, found) if record.what == "loss"] == [50, 51, 120]
+        assert [record.step for record in of(NonFinite, journal) if record.what == "loss"] == [50, 51, 120]
     else:
         assert {record.loss_scale for record in steps} == {None}
-    assert of(RunFinished, found)[0].reason == "done"
-    assert of(RunStarted, found)[0].precision == precision
+    assert of(RunFinished, journal)[0].reason == "done"
+    assert of(RunStarted, journal)[0].precision == precision
 
 
 def test_accumulated_losses_add_up_and_an_overflow_is_named_before_clipping_spoils_it(runs: Path) -> None:
     bare = Loop("fp16", clip=True, accumulate=3).run(60)
     ours = observed(Loop("fp16", clip=True, accumulate=3), 60)
     assert same_bits(ours, bare)
-    found = records(runs)
-    steps = of(StepRecord, found)
+    journal = records(runs)
+    steps = of(StepRecord, journal)
     assert [record.loss for record in steps] == pytest.approx(bare.losses, nan_ok=True)
     assert {record.micro_batches for record in steps} == {3}
     assert [record.step for record in steps if record.skipped] == bare.skips
-    assert all(record.names for record in of(StepSkipped, found))
+    assert all(record.names for record in of(StepSkipped, journal))
 
 
 def test_the_gradient_norm_is_that_of_the_unscaled_gradients_before_clipping(runs: Path) -> None:
@@ -151,13 +151,13 @@ def test_epochs_end_where_the_loop_says(runs: Path) -> None:
         for epoch in watched.epochs(range(2)):
             for step in range(3):
                 loop.losses.append(loop.train_step(epoch * 3 + step).item())
-    found = records(runs)
-    ends = of(EpochFinished, found)
+    journal = records(runs)
+    ends = of(EpochFinished, journal)
     assert [(record.epoch, record.step) for record in ends] == [(1, 3), (2, 6)]
     means = [sum(loop.losses[:3]) / 3, sum(loop.losses[3:]) / 3]
     assert [record.mean_loss for record in ends] == pytest.approx(means)
-    assert [record.epoch for record in of(StepRecord, found)] == [1, 1, 1, 2, 2, 2]
-    assert of(RunStarted, found)[0].total_epochs == 2
+    assert [record.epoch for record in of(StepRecord, journal)] == [1, 1, 1, 2, 2, 2]
+    assert of(RunStarted, journal)[0].total_epochs == 2
 
 
 @pytest.mark.parametrize(
@@ -181,31 +181,38 @@ def test_epochs_end_where_the_loop_says(runs: Path) -> None:
     ],
 )
 def test_epochs_have_the_script_s_numbers_counted_from_1(
-    given: Any, start_step: int, epochs: list[int], total_epochs: int, total_steps: int | None, runs: Path
+    epochs_argument: Any,
+    start_step: int,
+    epochs: list[int],
+    total_epochs: int,
+    total_steps: int | None,
+    runs: Path,
 ) -> None:
     loop = Loop("fp32")
     with amptui.observe(loop.model, loop.optimizer, start_step=start_step) as watched:
-        for _ in watched.epochs(given):
+        for _ in watched.epochs(epochs_argument):
             for step in watched.steps([1, 2]):
                 loop.train_step(step)
         if not epochs:
             loop.train_step(1)
-    found = records(runs)
-    ends = of(EpochFinished, found)
+    journal = records(runs)
+    ends = of(EpochFinished, journal)
     assert [(record.epoch, record.step) for record in ends] == [
         (epoch, start_step + 2 * count) for count, epoch in enumerate(epochs, 1)
     ]
     if epochs:
-        assert [record.epoch for record in of(StepRecord, found)] == [each for each in epochs for _ in "12"]
-    (started,) = of(RunStarted, found)
+        assert [record.epoch for record in of(StepRecord, journal)] == [
+            epoch for epoch in epochs for _ in "12"
+        ]
+    (started,) = of(RunStarted, journal)
     assert (started.total_epochs, started.total_steps) == (total_epochs, total_steps)
 
 
 def test_a_second_row_of_epochs_goes_on_counting(runs: Path) -> None:
     loop = Loop("fp32")
     with amptui.observe(loop.model, loop.optimizer) as watched:
-        for given in (2, range(2), range(8, 10)):
-            for _ in watched.epochs(given):
+        for epochs_argument in (2, range(2), range(8, 10)):
+            for _ in watched.epochs(epochs_argument):
                 loop.train_step(1)
     assert [record.epoch for record in of(EpochFinished, records(runs))] == [1, 2, 3, 4, 9, 10]
 
@@ -217,11 +224,11 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
     with monitor:
         for step in range(1, 4):
             loop.train_step(step)
-    found = records(runs)
-    assert [record.step for record in of(StepRecord, found)] == [1001, 1002, 1003]
-    assert of(RunFinished, found)[0].steps == 1003
+    journal = records(runs)
+    assert [record.step for record in of(StepRecord, journal)] == [1001, 1002, 1003]
+    assert of(RunFinished, journal)[0].steps == 1003
     session = Session()
-    session.fold(found)
+    session.fold(journal)
     assert session.view().step == 1003
 
 
@@ -245,10 +252,10 @@ def test_a_precision_that_the_loop_changes_is_followed_and_evaluation_changes_no
             loop.train_step(step)
             with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
                 loop.model(torch.zeros(1, 16))
-    found = records(runs)
-    precisions = [record.precision for record in of(StepRecord, found)]
+    journal = records(runs)
+    precisions = [record.precision for record in of(StepRecord, journal)]
     assert precisions == ["fp32", "fp32", "bf16", "bf16", "fp32", "fp32"]
-    changes = [(record.step, record.previous, record.current) for record in of(PrecisionChanged, found)]
+    changes = [(record.step, record.previous, record.current) for record in of(PrecisionChanged, journal)]
     assert changes == [(3, "fp32", "bf16"), (5, "bf16", "fp32")]
 
 
@@ -344,9 +351,9 @@ def test_copies_of_what_is_observed_know_nothing_of_it() -> None:
 def test_arguments_of_the_wrong_kind_are_refused(wrong: dict[str, Any], runs: Path) -> None:
     loop = Loop("fp32")
     (name,) = wrong
-    given: dict[str, Any] = {"model": loop.model, "optimizer": loop.optimizer} | wrong
+    arguments: dict[str, Any] = {"model": loop.model, "optimizer": loop.optimizer} | wrong
     with pytest.raises(TypeError, match=f"^{name} must be"):
-        amptui.observe(**given)
+        amptui.observe(**arguments)
     assert not runs.exists()
 
 

@@ -45,10 +45,10 @@ def test_steps_count_on(first: int, resumed: int, lost: int, tmp_path: Path) -> 
     before: list[Record] = [run_started(), *(step(number) for number in range(1, 11))]
     lost_rank = last_before_restart(FAILED, WORLD, "node")
     records = go_on(tmp_path, [*before, lost_rank], first, 5)
-    (found,) = [record for record in records if isinstance(record, RunResumed)]
-    assert (found.step, found.lost_steps, found.restarts) == (resumed, lost, 1)
-    assert "rank 0" in found.cause
-    assert "ValueError: no" in found.cause
+    (resumption,) = [record for record in records if isinstance(record, RunResumed)]
+    assert (resumption.step, resumption.lost_steps, resumption.restarts) == (resumed, lost, 1)
+    assert "rank 0" in resumption.cause
+    assert "ValueError: no" in resumption.cause
     numbers = [record.step for record in records if isinstance(record, StepRecord)]
     assert numbers == list(range(1, resumed + 6))
     last = records[-1]

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.guest.script import ScriptRun, own_script_name
-from amptui.guest.watched_scripts import Observed
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.script import ObservedScript
+from amptui.guest.run import ScriptRun
+from amptui.guest.run_records import own_script_name
 from amptui.ranks.world import World
 
 KERNEL = "/env/lib/python3.12/site-packages/ipykernel_launcher.py"
@@ -64,14 +66,14 @@ def test_a_script_that_a_notebook_starts_has_its_own_name(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("given", "data_parallel", "known"), [(None, 4, True), (2, 2, True), (1, 1, True), (3, 0, False)]
+    ("option", "data_parallel", "is_known"), [(None, 4, True), (2, 2, True), (1, 1, True), (3, 0, False)]
 )
 def test_a_script_may_say_how_many_ranks_take_samples_of_their_own(
-    given: int | None, data_parallel: int, known: bool
+    option: int | None, data_parallel: int, is_known: bool
 ) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run = ScriptRun(World(0, 0, 4))
-    run.lay_out(Observed(model, optimizer, None, 8, data_parallel=given))
+    run.lay_out(ObservedScript(first=NamedOptimizer("", model, optimizer), data_parallel=option))
     assert run.layout.data_parallel == data_parallel
-    assert (run.layout.unknown == "") is known
+    assert (run.layout.unknown == "") is is_known

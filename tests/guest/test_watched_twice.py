@@ -23,8 +23,8 @@ WAYS = ("observe", "watch")
 
 def runs_in_order(runs: Path) -> list[list[Record]]:
     """What each run has recorded, the first one opened first."""
-    found = [list(read(folder / "journal.jsonl")) for folder in runs.iterdir()]
-    return sorted(found, key=lambda records: records[0].time)
+    journals = [list(read(folder / "journal.jsonl")) for folder in runs.iterdir()]
+    return sorted(journals, key=lambda records: records[0].time)
 
 
 def hooked() -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_a_monitor_of_another_optimizer_takes_nothing_over(runs: Path) -> None:
         train(one, range(1, 4))
         train(other, range(1, 6))
     # Each also sees the other's optimizer, as one that joined.
-    counts = [len([s for s in of(StepRecord, found) if not s.optimizer]) for found in runs_in_order(runs)]
+    counts = [len([s for s in of(StepRecord, journal) if not s.optimizer]) for journal in runs_in_order(runs)]
     assert counts == [3, 5]
 
 
@@ -111,21 +111,21 @@ def test_monitors_that_close_in_any_order_leave_torch_as_it_was(
 def test_a_hook_of_somebody_else_stays_in_front_and_ours_passes_errors_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(sys, "excepthook", lambda *_: told.append("before"))
+    calls: list[str] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *_: calls.append("before"))
     before, loop = sys.excepthook, Loop("fp32")
     monitor = amptui.observe(loop.model, loop.optimizer)
     behind = sys.excepthook
 
     def theirs(*args: Any) -> None:
-        told.append("theirs")
+        calls.append("theirs")
         behind(*args)
 
     sys.excepthook = theirs
     monitor.close()
     assert sys.excepthook is theirs
     theirs(ValueError, ValueError(), None)
-    assert told == ["theirs", "before"]
+    assert calls == ["theirs", "before"]
     sys.excepthook = before
 
 

@@ -63,19 +63,19 @@ class LoopRun:
 
     def make_scalers(self) -> None:
         """As the plan says; again for new ones in each epoch."""
-        made = self.plan.scaler
+        settings = self.plan.scaler
 
         def scaler() -> GradScaler:
             return GradScaler(
                 "cpu",
-                init_scale=made.init_scale,
-                growth_interval=made.growth_interval,
-                enabled=made.kind != "disabled",
+                init_scale=settings.init_scale,
+                growth_interval=settings.growth_interval,
+                enabled=settings.kind != "disabled",
             )
 
         shared = scaler()
         for player in self.players:
-            player.scaler = scaler() if made.kind == "one each" else shared
+            player.scaler = scaler() if settings.kind == "one each" else shared
 
     def _renew(self) -> None:
         """Begin an epoch after the first: with a new scaler, optimizer or model if the plan says so."""
@@ -233,7 +233,7 @@ class LoopRun:
             value /= 1.0 if scaler is None else scaler.get_scale()
         single = self.plan.backward != "gradient"
         entry = Pass(value if single else None, self.computed, self.plan.autocast.without == "last layer")
-        reached = [p for each in self.players for p in each.parameters]
+        reached = [p for player in self.players for p in player.parameters]
         self.truth.backward(lambda: by(root), reached, entry)
 
     def usual(self, root: Tensor) -> None:
@@ -297,16 +297,16 @@ class LoopRun:
         if self.plan.clips and self.plan.guard != "norm":
             self.clip(player)
         scaler, optimizer = self.scaler(player), player.stepped_optimizer
-        made = self.truth.step(player.number, optimizer, scaler, self.computed)
+        record_step = self.truth.step(player.number, optimizer, scaler, self.computed)
         if closure is not None:
-            made(*self._step_by_closure(optimizer, closure))
+            record_step(*self._step_by_closure(optimizer, closure))
         elif self.watcher.uses_monitor and self.watcher.amp is not None:
             self.watcher.amp.step()
-            made()
+            record_step()
             self.truth.cleared(player.parameters)
         else:
             self._step_by_scaler(player, scaler)
-            made()
+            record_step()
         self._after_step(player)
 
     def _step_by_scaler(self, player: Player, scaler: GradScaler | None) -> None:

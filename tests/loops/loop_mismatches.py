@@ -44,11 +44,11 @@ class Mismatch:
     player: int
     step: int
     truth: object
-    seen: object
+    record_value: object
 
     def __str__(self) -> str:
         place = f" of player {self.player}, step {self.step}" if self.step else ""
-        return f"{self.what}{place}: {self.truth!r} was recorded as {self.seen!r} in {self.example!r}"
+        return f"{self.what}{place}: {self.truth!r} was recorded as {self.record_value!r} in {self.example!r}"
 
 
 @dataclass
@@ -63,8 +63,8 @@ class Result:
     unknown: int = 0
     """Precisions that are absent."""
 
-    def add(self, what: str, truth: object, seen: object, *, player: int = 0, step: int = 0) -> None:
-        self.mismatches.append(Mismatch(self.example, what, player, step, truth, seen))
+    def add(self, what: str, truth: object, record_value: object, *, player: int = 0, step: int = 0) -> None:
+        self.mismatches.append(Mismatch(self.example, what, player, step, truth, record_value))
 
 
 def check(example: Example, *, journals: bool = False) -> Result:
@@ -90,11 +90,11 @@ def check(example: Example, *, journals: bool = False) -> Result:
         result.add("bits", None, None)
     first = example.watching.player
     players = [first, (first + 1) % example.plan.players]
-    for player, seen in zip(players, watcher.seen, strict=False):
-        for fault in seen.faults:
+    for player, monitor in zip(players, watcher.monitor_records, strict=False):
+        for fault in monitor.faults:
             result.add("fault", None, repr(fault))
-        compare(result, player, seen.records, run.truth.steps, run.truth.dropped)
-    if not watcher.seen and run.truth.steps:
+        compare(result, player, monitor.records, run.truth.steps, run.truth.dropped)
+    if not watcher.monitor_records and run.truth.steps:
         result.add("steps", len(run.truth.steps), 0)
     return result
 
@@ -121,35 +121,37 @@ def _compare_steps(
 ) -> None:
     """Compare the steps of each optimizer: by name, in the order in which the names appear."""
     true = {number: [step for step in true_steps if step.player == number] for number in _order(true_steps)}
-    seen: dict[str, list[StepRecord]] = {}
+    steps: dict[str, list[StepRecord]] = {}
     for record in records:
         if isinstance(record, StepRecord):
-            seen.setdefault(record.optimizer, []).append(record)
+            steps.setdefault(record.optimizer, []).append(record)
         elif isinstance(record, OptimizerFollowed) and record.optimizer and not record.replaces:
-            seen.setdefault(record.optimizer, [])  # in the order of their first steps
+            steps.setdefault(record.optimizer, [])  # in the order of their first steps
     searched = result.example.watching.by == "run --observe"
-    given = next(iter(true), player) if searched else player
-    _compare_one(result, given, true.get(given, []), seen.pop("", []))
-    others = [number for number in true if number != given]
-    if not searched and not seen:
+    owner = next(iter(true), player) if searched else player
+    _compare_one(result, owner, true.get(owner, []), steps.pop("", []))
+    others = [number for number in true if number != owner]
+    if not searched and not steps:
         return  # only the given optimizer is watched
     if result.example.plan.shape == "first-order MAML":
         return  # its inner loops have optimizers of their own
-    if len(others) != len(seen):
-        result.add("optimizers", 1 + len(others), 1 + len(seen))
-    for number, name in zip(others, seen, strict=False):
-        _compare_one(result, number, true[number], seen[name])
+    if len(others) != len(steps):
+        result.add("optimizers", 1 + len(others), 1 + len(steps))
+    for number, name in zip(others, steps, strict=False):
+        _compare_one(result, number, true[number], steps[name])
 
 
 def _order(steps: Iterable[TrueStep]) -> list[int]:
     return list(dict.fromkeys(step.player for step in steps))
 
 
-def _compare_one(result: Result, player: int, true: Sequence[TrueStep], seen: Sequence[StepRecord]) -> None:
-    numbers = [record.step for record in seen]
+def _compare_one(
+    result: Result, player: int, true: Sequence[TrueStep], records: Sequence[StepRecord]
+) -> None:
+    numbers = [record.step for record in records]
     if numbers != [step.step for step in true]:
         result.add("steps", len(true), numbers, player=player)
-    for step, record in zip(true, seen, strict=False):
+    for step, record in zip(true, records, strict=False):
         for what, truth, value in _facts(result.example, step, record):
             if not _same(truth, value):
                 result.add(what, truth, value, player=player, step=step.step)
@@ -204,13 +206,13 @@ def excuses(example: Example) -> set[str]:
     return allowed
 
 
-def _same(truth: object, seen: object) -> bool:
-    if isinstance(truth, float) and isinstance(seen, float):
-        both_nan = math.isnan(truth) and math.isnan(seen)
-        return both_nan or math.isclose(truth, seen, rel_tol=1e-5, abs_tol=1e-7)
-    if isinstance(truth, tuple) and isinstance(seen, tuple):
-        return len(truth) == len(seen) and all(map(_same, truth, seen))
-    return truth == seen and type(truth) is type(seen)
+def _same(truth: object, record_value: object) -> bool:
+    if isinstance(truth, float) and isinstance(record_value, float):
+        both_nan = math.isnan(truth) and math.isnan(record_value)
+        return both_nan or math.isclose(truth, record_value, rel_tol=1e-5, abs_tol=1e-7)
+    if isinstance(truth, tuple) and isinstance(record_value, tuple):
+        return len(truth) == len(record_value) and all(map(_same, truth, record_value))
+    return truth == record_value and type(truth) is type(record_value)
 
 
 def _compare_dropped(
@@ -221,13 +223,13 @@ def _compare_dropped(
     A loop that drops gradients before each step from its first one on, or before several in a row, does so as
     a rule.
     """
-    seen = [(record.step, record.passes) for record in records if isinstance(record, GradientsDropped)]
+    events = [(record.step, record.passes) for record in records if isinstance(record, GradientsDropped)]
     last = max((step.step for step in steps), default=0)
     rare = (drop for drop in dropped if 2 <= drop.step < last and _is_rare(drop, dropped))
     certain = [(drop.step, drop.passes) for drop in rare]
     possible = [(drop.step, drop.passes) for drop in dropped]
-    if Counter(certain) - Counter(seen) or Counter(seen) - Counter(possible):
-        result.add("gradients dropped", certain, seen)
+    if Counter(certain) - Counter(events) or Counter(events) - Counter(possible):
+        result.add("gradients dropped", certain, events)
 
 
 def _is_rare(drop: Dropped, dropped: Sequence[Dropped]) -> bool:

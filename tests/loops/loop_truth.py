@@ -61,9 +61,9 @@ class Truth:
         self.dropped: list[Dropped] = []
         self.logged: float | None = None
         """What the next step's loss is called by the loop."""
-        self._given: dict[int, list[Pass]] = {}
+        self._passes_of: dict[int, list[Pass]] = {}
         """By the id of a parameter."""
-        self._made: dict[int, int] = {}
+        self._step_counts: dict[int, int] = {}
 
     def backward(self, run: Callable[[], object], parameters: Sequence[Tensor], entry: Pass) -> None:
         """Call ``run``, a backward pass: a parameter whose gradient is new or has changed was reached."""
@@ -71,24 +71,26 @@ class Truth:
         run()
         for parameter, state in zip(parameters, before, strict=True):
             if _state(parameter) not in (None, state):
-                self._given.setdefault(id(parameter), []).append(entry)
+                self._passes_of.setdefault(id(parameter), []).append(entry)
 
     def count(self, player: int) -> int:
         """How many steps its optimizers have made."""
-        return self._made.get(player, 0)
+        return self._step_counts.get(player, 0)
 
     def cleared(self, parameters: Iterable[Tensor]) -> None:
         """Their gradients are None or zeros, or of no pass."""
         for parameter in parameters:
-            self._given.pop(id(parameter), None)
+            self._passes_of.pop(id(parameter), None)
 
     def forget(self) -> None:
         """The parameters are gone."""
-        self._given.clear()
+        self._passes_of.clear()
 
     def passes(self, optimizer: Optimizer) -> list[Pass]:
         """Those that the gradients of its parameters are of."""
-        passes = [entry for parameter in _trained(optimizer) for entry in self._given.get(id(parameter), ())]
+        passes = [
+            entry for parameter in _trained(optimizer) for entry in self._passes_of.get(id(parameter), ())
+        ]
         return list(dict.fromkeys(passes))
 
     def step(
@@ -108,8 +110,8 @@ class Truth:
             lrs=tuple(float(group["lr"]) for group in optimizer.param_groups),
         )
 
-        def made(first_closure: list[Pass] | None = None, closures: int = 1) -> None:
-            number = self._made[player] = self.count(player) + 1
+        def record_step(first_closure: list[Pass] | None = None, closures: int = 1) -> None:
+            number = self._step_counts[player] = self.count(player) + 1
             passes = facts.passes if first_closure is None else first_closure
             loss, form = _loss_of(passes, closures)
             logged, self.logged = self.logged, None
@@ -128,7 +130,7 @@ class Truth:
                 )
             )
 
-        return made
+        return record_step
 
     def drop(self, player: int, optimizer: Optimizer) -> None:
         """A guard is about to clear the gradients."""

@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 
 import amptui
 from amptui import Monitor
-from amptui.guest.loop.loop_search import FoundLoop, search_loop
+from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.watched_loop import WatchedLoop
-from amptui.guest.script import ScriptRun
-from amptui.guest.watched_scripts import Observed, Watched
+from amptui.guest.loop.script import ObservedScript, WatchedScript
+from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
+from amptui.guest.run import ScriptRun
 from amptui.records.control import PrecisionRequest, new_number
 from amptui.records.run import Record
 from tests.loops.loop_interpreter import LoopRun
@@ -29,7 +29,7 @@ from tests.single_steps import one_by_one, read
 
 
 @dataclass
-class Seen:
+class MonitorRecords:
     """What one monitor has recorded, and the faults that ended it."""
 
     records: list[Record] = field(default_factory=list)
@@ -39,25 +39,25 @@ class Seen:
 class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
-    def __init__(self, script: Observed | Watched, seen: Seen) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript, results: MonitorRecords) -> None:
         super().__init__(None)
-        self.loop = script.open_loop(
-            lambda record: seen.records.extend(one_by_one([record])),
-            begins=lambda _precision: None,
-            failed=seen.faults.append,
-        )
+        self._results = results
+        self.open_loop(script, lambda record: results.records.extend(one_by_one([record])))
+
+    def _give_up(self, error: Exception) -> None:
+        self._results.faults.append(error)
 
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:
         self.loop.close()
 
 
 @contextmanager
-def _listed(seen: list[Seen]) -> Iterator[None]:
+def _listed(results: list[MonitorRecords]) -> Iterator[None]:
     """Within, a monitor's run only lists its records."""
 
-    def open_run(script: Observed | Watched, _world: object = None) -> ListedRun:
-        seen.append(Seen())
-        return ListedRun(script, seen[-1])
+    def open_run(script: ObservedScript | WatchedScript, _world: object = None) -> ListedRun:
+        results.append(MonitorRecords())
+        return ListedRun(script, results[-1])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("amptui.guest.monitor.GuestRun", open_run)
@@ -70,7 +70,7 @@ class Watcher(Unwatched):
     def __init__(self, example: Example, *, journals: bool = False) -> None:
         self.example, self.watching = example, example.watching
         self.logs_loss = self.watching.logs_loss
-        self.seen: list[Seen] = []
+        self.monitor_records: list[MonitorRecords] = []
         """Of each monitor, complete when it is closed."""
         self._journals = journals
         self._monitors: list[Monitor] = []
@@ -87,18 +87,18 @@ class Watcher(Unwatched):
                 self._observe(run.players[(self.watching.player + 1) % len(run.players)])
 
     def _recording(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._journals else _listed(self.seen)
+        return nullcontext() if self._journals else _listed(self.monitor_records)
 
     def _observe(self, player: Player) -> None:
         scaler = player.scaler if self.watching.passes_scaler else None
         self._monitors.append(amptui.observe(_model(player), player.optimizer, scaler))
 
     def close(self) -> None:
-        folders = [_folder(each) for each in self._monitors] if self._journals else []
+        folders = [_folder(monitor) for monitor in self._monitors] if self._journals else []
         in_order = self._monitors if self.watching.second != "closes first" else self._monitors[::-1]
-        for each in in_order:
-            each.close()
-        self.seen += [Seen([*read(folder / "journal.jsonl")]) for folder in folders]
+        for monitor in in_order:
+            monitor.close()
+        self.monitor_records += [MonitorRecords([*read(folder / "journal.jsonl")]) for folder in folders]
 
     def epochs(self, count: int) -> Iterable[int]:
         return self.monitor.epochs(count) if self.watching.tells_batches else range(count)
@@ -143,15 +143,16 @@ class AmpWatcher(Watcher):
         for first, precision in self.watching.switches:
             if player == self.watching.player and first == step + 1:
                 loop = self.monitor.loop
-                assert isinstance(loop, WatchedLoop)
-                loop.control.ask(PrecisionRequest(precision), new_number())
+                assert loop is not None
+                assert isinstance(loop.first, SwitchedOptimizer)
+                loop.first.control.ask(PrecisionRequest(precision), new_number())
 
 
 def _first_scaler(example: Example) -> GradScaler | None:
-    made = example.plan.scaler
-    if not made.scales:
+    scaler_plan = example.plan.scaler
+    if not scaler_plan.scales:
         return None
-    return GradScaler("cpu", init_scale=made.init_scale, growth_interval=made.growth_interval)
+    return GradScaler("cpu", init_scale=scaler_plan.init_scale, growth_interval=scaler_plan.growth_interval)
 
 
 class SearchWatcher(Watcher):
@@ -159,13 +160,11 @@ class SearchWatcher(Watcher):
 
     def open(self, run: LoopRun) -> None:
         self._faults: list[Exception] = []
-        self._search = search_loop(open_loop=self._found, failed=self._faults.append)
+        self._search = search_loop(open_first=self._open_first, on_fault=self._faults.append)
 
-    def _found(self, loop: FoundLoop) -> ObservedLoop | None:
+    def _open_first(self, optimizer: Optimizer, loop: ObservedLoop) -> None:
         with self._recording():
-            observed = Observed(loop.model, loop.optimizer, loop.scaler, None, lanes=loop.lanes)
-            self._monitors.append(Monitor(observed))
-        return self.monitor.loop
+            self._monitors.append(observe_from_first_step(optimizer, loop))
 
     def close(self) -> None:
         self._search.leave()

@@ -30,12 +30,12 @@ def check_script(example: Example, folder: Path) -> Result:
     (folder / "train.py").write_text(_SCRIPT.format(plan=example.plan))
     command = amptui_command("run", "--observe", "--headless", "--run-dir", str(run_dir), "train.py")
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300
     )
-    assert done.returncode == 0, done.stderr
-    if "stopped watching" in done.stderr:
-        result.add("fault", None, done.stderr)
+    assert process.returncode == 0, process.stderr
+    if "stopped watching" in process.stderr:
+        result.add("fault", None, process.stderr)
     truth = json.loads((folder / "truth.json").read_text())
     if truth["weights"] != truth_of(run_plan(example.plan, Unwatched()))["weights"]:
         result.add("bits", None, None)

@@ -108,10 +108,10 @@ def test_a_plan_is_named_by_what_is_unusual_in_it() -> None:
 
 
 def test_the_first_mismatch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Example(), Example(LoopPlan(), Watching(by="watch"))]
-    assert first_mismatch(found) is None
+    examples = [Example(), Example(LoopPlan(), Watching(by="watch"))]
+    assert first_mismatch(examples) is None
     monkeypatch.setattr(Truth, "passes", lambda _self, _optimizer: [])
-    mismatch = first_mismatch(found)
+    mismatch = first_mismatch(examples)
     assert mismatch is not None
     assert (mismatch.what, mismatch.example) == ("loss", Example())
 
@@ -132,9 +132,9 @@ def sound() -> list[Example]:
     in_process = [example for example in drawn(60) if example.watching.by != "run --observe"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [example for example in in_process if first_mismatch([example]) is None]
-    assert len(found) > 30
-    return found
+        examples = [example for example in in_process if first_mismatch([example]) is None]
+    assert len(examples) > 30
+    return examples
 
 
 @pytest.mark.slow

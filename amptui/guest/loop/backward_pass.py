@@ -89,15 +89,15 @@ def read_pass(
 
     ``may_be_scaled``: whether any scaler has scaled anything since the last one.
     """
-    given = args[0] if args else kwargs.get("tensors", ())
-    if isinstance(given, Tensor) and len(args) > 1 and args[1] is None:  # as Tensor.backward calls it
-        dimensions = given.dim()
-        if not dimensions or given.numel() == 1:
-            result = BackwardPass((given,), "", site)
-            if not may_be_scaled or not _read_mark(given, result):
-                result.loss = given.detach().reshape(()) if dimensions else given.detach()
+    roots = args[0] if args else kwargs.get("tensors", ())
+    if isinstance(roots, Tensor) and len(args) > 1 and args[1] is None:  # as Tensor.backward calls it
+        dimensions = roots.dim()
+        if not dimensions or roots.numel() == 1:
+            result = BackwardPass((roots,), "", site)
+            if not may_be_scaled or not _read_mark(roots, result):
+                result.loss = roots.detach().reshape(()) if dimensions else roots.detach()
             return result
-    tensors = (given,) if isinstance(given, Tensor) else _tensors_of(given)
+    tensors = (roots,) if isinstance(roots, Tensor) else _tensors_of(roots)
     gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
     scales = _has_factor(gradients)
     if not tensors or any(tensor.numel() != 1 for tensor in tensors):
@@ -125,10 +125,10 @@ def _read_mark(tensor: Tensor, result: BackwardPass) -> bool:
     return True
 
 
-def _tensors_of(given: Any) -> tuple[Tensor, ...]:
+def _tensors_of(roots: Any) -> tuple[Tensor, ...]:
     """The tensors among what is backpropagated; none if anything else is, such as an edge of the graph."""
     try:
-        tensors = tuple(given)
+        tensors = tuple(roots)
     except TypeError as error:
         if is_from_signal_handler(error):
             raise

@@ -115,14 +115,14 @@ class PrecisionReader:
         None without a product, and if the graph is too large to tell.
         """
         waiting = deque(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
-        seen: set[Any] = set()
+        visited: set[Any] = set()
         has_product = False
         kinds = self._kinds
-        while waiting and len(seen) < _MAX_NODES:
+        while waiting and len(visited) < _MAX_NODES:
             node: Any = waiting.popleft()
-            if node in seen:
+            if node in visited:
                 continue
-            seen.add(node)
+            visited.add(node)
             kind = kinds.get(type(node))
             if kind is None:
                 kind = kinds[type(node)] = _kind_of(node)
@@ -151,12 +151,12 @@ def _dtype_of(node: Any, kind: int) -> torch.dtype | None:
     # A compiled function: what it keeps for its backward pass are the operands of its products.
     if "CompiledFunction" in type(node).__name__:
         try:
-            saved = (*node.saved_tensors, *getattr(node, "_tensors_no_vc_check", ()))
+            operands = (*node.saved_tensors, *getattr(node, "_tensors_no_vc_check", ()))
         except RuntimeError as error:  # freed: the script's own pass is about to fail of it
             if is_from_signal_handler(error):
                 raise
             return None
-        low = next((tensor.dtype for tensor in saved if tensor.dtype in LOW_DTYPES), None)
+        low = next((tensor.dtype for tensor in operands if tensor.dtype in LOW_DTYPES), None)
         return low or torch.float32
     return None
 

@@ -1,6 +1,5 @@
 """Optimizers of this process that have made no step yet, and the backward passes for their first ones."""
 
-import gc
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 from torch.optim import Optimizer
 
 from amptui.guest.loop.backward_pass import BackwardPass
+from amptui.guest.loop.parameter_owner import objects_alive
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
 
 _MAX_OPTIMIZERS = 64
@@ -26,7 +26,7 @@ class _IdleOptimizer:
         self.account = PassAccount(optimizer)
         self.misses = 0
         """Backward passes in a row that gave it no gradients."""
-        self.dropped: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
+        self.dropped_passes: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
         """The newest whose gradients were cleared."""
 
 
@@ -36,8 +36,9 @@ class IdleOptimizers:
     def __init__(self) -> None:
         self.by_id: dict[int, _IdleOptimizer] = {}
         """They, by their ids."""
-        for optimizer in _optimizers_alive():
-            self.add(optimizer, is_new=False)
+        for optimizer in objects_alive(lambda kind: Optimizer in kind.__mro__):
+            if "param_groups" in vars(optimizer):
+                self.add(optimizer, is_new=False)
 
     @property
     def accounts(self) -> Iterator[PassAccount]:
@@ -87,39 +88,26 @@ class IdleOptimizers:
     def dropped_of(self, optimizer: Optimizer) -> list[DroppedPasses]:
         """The passes for it whose gradients were cleared before it made a step."""
         idle = self.by_id.get(id(optimizer))
-        return [] if idle is None else list(idle.dropped)
+        return [] if idle is None else list(idle.dropped_passes)
 
     def before(self, backward: BackwardPass) -> None:
         """A backward pass begins."""
         for idle in self.by_id.values():
-            dropped = idle.account.before(backward)
-            if dropped is not None:
-                idle.dropped.append(dropped)
+            dropped_passes = idle.account.before(backward)
+            if dropped_passes is not None:
+                idle.dropped_passes.append(dropped_passes)
 
     def after(self) -> None:
         """It has ended. Those that no pass has been for in a long time are looked at no more."""
-        forgotten = []
+        stale_ids = []
         for key, idle in self.by_id.items():
             idle.misses = 0 if idle.account.after() else idle.misses + 1
             if idle.misses > _MAX_MISSES or idle.optimizer() is None:
-                forgotten.append(key)
-        for key in forgotten:
+                stale_ids.append(key)
+        for key in stale_ids:
             del self.by_id[key]
 
 
 def shares_groups(one: Optimizer | None, other: Optimizer) -> bool:
     """Whether two optimizers have a parameter group in common: one, as SAM does, wraps the other."""
     return one is not None and any(a is b for a in one.param_groups for b in other.param_groups)
-
-
-def _optimizers_alive() -> list[Optimizer]:
-    """Those that the garbage collector knows. Only types are looked at: a proxy may act when asked."""
-    is_optimizer: dict[type, bool] = {}
-    alive = []
-    for candidate in gc.get_objects():
-        kind = type(candidate)
-        if kind not in is_optimizer:
-            is_optimizer[kind] = Optimizer in kind.__mro__
-        if is_optimizer[kind] and "param_groups" in vars(candidate):
-            alive.append(candidate)
-    return alive

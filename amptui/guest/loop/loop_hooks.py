@@ -10,6 +10,7 @@ hold nothing alive that the script has let go of.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial, wraps
 from typing import Any, Protocol
 
 import torch
@@ -21,9 +22,45 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from amptui.guest.loop.backward_pass import BackwardPass, call_site, mark_scaled, read_pass
 from amptui.guest.loop.computed_precision import PrecisionReader
 from amptui.guest.loop.guard import Guarded, is_settled, leave_traceback, not_compiled
-from amptui.guest.loop.patches import Patch
 
-_SCALER_METHODS = ("scale", "unscale_", "step", "update")
+_SCALER_EVENTS = {
+    "unscale_": ("", "after_unscale"),
+    "step": ("before_scaled_step", "after_scaled_step"),
+    "update": ("before_update", "after_update"),
+}
+"""Of each method of a scaler's what is told before and after it: of the update without an optimizer."""
+
+Around = Callable[["Patch", Callable[..., Any]], Callable[..., Any]]
+"""Makes what stands in the place of the original function, of the patch and the original.
+
+It calls the original alone once ``patch.is_removed``: somebody who replaced it may call it still. It is one
+function, since each call costs the loop time, and takes itself out of the traceback of an error that passes
+through (:func:`leave_traceback`).
+"""
+
+
+class Patch:
+    """A function or method in whose place another one is called, until :meth:`remove`."""
+
+    def __init__(self, owner: Any, name: str, around: Around) -> None:
+        self._owner = owner
+        self._name = name
+        self.is_removed = False
+        self._is_own = name in vars(owner)
+        self._before: Callable[..., Any] = getattr(owner, name)
+        self._patched = around(self, self._before)
+        not_compiled(self._patched, calls=False)
+        setattr(owner, name, wraps(self._before)(self._patched))
+
+    def remove(self) -> None:
+        """Put the function back; if somebody has replaced ours, theirs stays, and ours only passes on."""
+        self.is_removed = True
+        if getattr(self._owner, self._name) is not self._patched:
+            return
+        if self._is_own:
+            setattr(self._owner, self._name, self._before)
+        else:
+            delattr(self._owner, self._name)
 
 
 class Listener(Guarded, Protocol):
@@ -142,15 +179,11 @@ class LoopHooks:
             self._removals.pop()()
 
     def _patch_scaler(self, kind: type) -> None:
-        around = {
-            "scale": self._around_scale,
-            "unscale_": self._around_unscale,
-            "step": self._around_scaled_step,
-            "update": self._around_update,
-        }
-        for name in _SCALER_METHODS:
+        if "scale" in vars(kind):
+            self._removals.append(Patch(kind, "scale", self._around_scale).remove)
+        for name in _SCALER_EVENTS:
             if name in vars(kind):
-                self._removals.append(Patch(kind, name, around[name]).remove)
+                self._removals.append(Patch(kind, name, partial(self._around_scaler, name)).remove)
 
     def _patch_kind_of(self, scaler: GradScaler) -> None:
         """Some kinds of scalers have methods of their own that do not call GradScaler's."""
@@ -179,14 +212,14 @@ class LoopHooks:
                 # Within a backward pass a checkpoint runs others, of parts of the same graph.
                 if patch.is_removed or self._is_in_backward or self._suspended or is_compiling():
                     return run(*args, **kwargs)
-                began = self._begin_backward(args, kwargs, call_site())
+                backward_pass = self._begin_backward(args, kwargs, call_site())
                 self._is_in_backward = True
                 try:
                     result = run(*args, **kwargs)
                 finally:
                     self._is_in_backward = False
-                if began is not None:
-                    self._tell("after_backward", began)
+                if backward_pass is not None:
+                    self._tell("after_backward", backward_pass)
                 return result
             except BaseException as error:
                 leave_traceback(error)
@@ -296,52 +329,26 @@ class LoopHooks:
                 if not is_settled(listener, error):
                     raise
 
-    def _around_unscale(self, patch: Patch, unscale: Callable[..., Any]) -> Callable[..., Any]:
-        def unscale_gradients(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if not scaler._enabled or patch.is_removed or "unscale_" in self._in_call:
-                    return unscale(scaler, *args, **kwargs)
-                result = self._call("unscale_", unscale, scaler, args, kwargs)
-                self._tell("after_unscale", scaler, _optimizer_in(args, kwargs))
-                return result
-            except BaseException as error:
-                leave_traceback(error)
-                raise
+    def _around_scaler(self, name: str, patch: Patch, method: Callable[..., Any]) -> Callable[..., Any]:
+        before, after = _SCALER_EVENTS[name]
 
-        return unscale_gradients
-
-    def _around_scaled_step(self, patch: Patch, step: Callable[..., Any]) -> Callable[..., Any]:
-        def step_optimizer(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        def call_scaler(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
             try:
-                if not scaler._enabled or patch.is_removed or "step" in self._in_call:
-                    return step(scaler, *args, **kwargs)
+                if not scaler._enabled or patch.is_removed or name in self._in_call:
+                    return method(scaler, *args, **kwargs)
                 if type(scaler) not in self._patched_scalers:
                     self._patch_kind_of(scaler)
-                optimizer = _optimizer_in(args, kwargs)
-                self._tell("before_scaled_step", scaler, optimizer)
-                result = self._call("step", step, scaler, args, kwargs)
-                self._tell("after_scaled_step", scaler, optimizer)
+                optimizer = () if name == "update" else (_optimizer_in(args, kwargs),)
+                if before:
+                    self._tell(before, scaler, *optimizer)
+                result = self._call(name, method, scaler, args, kwargs)
+                self._tell(after, scaler, *optimizer)
                 return result
             except BaseException as error:
                 leave_traceback(error)
                 raise
 
-        return step_optimizer
-
-    def _around_update(self, patch: Patch, update: Callable[..., Any]) -> Callable[..., Any]:
-        def update_scale(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if not scaler._enabled or patch.is_removed or "update" in self._in_call:
-                    return update(scaler, *args, **kwargs)
-                self._tell("before_update", scaler)
-                result = self._call("update", update, scaler, args, kwargs)
-                self._tell("after_update", scaler)
-                return result
-            except BaseException as error:
-                leave_traceback(error)
-                raise
-
-        return update_scale
+        return call_scaler
 
     def _call(
         self, name: str, method: Callable[..., Any], scaler: GradScaler, args: Any, kwargs: dict[str, Any]

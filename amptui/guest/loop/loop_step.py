@@ -1,12 +1,26 @@
-"""What is known of the step that somebody else's loop is making, until its numbers are sent."""
+"""The step that somebody else's loop is making, and the way of its numbers to the host.
 
-from collections.abc import Mapping
+There they are reported in order; so are bad batches that the loop leaves out.
+"""
 
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from amptui.engine.lr_schedule import LearningRates
-from amptui.guest.loop.pass_account import StepPasses
+from amptui.engine.precision import ScalerTensors
+from amptui.engine.readback import Readback, open_readback
+from amptui.engine.reporting import StepReporter
+from amptui.engine.step_rows import StepFacts, StepKind, row_of
+from amptui.guest.loop.pass_account import DroppedPasses, StepPasses
+from amptui.records.own_loop import GradientsDropped, LossForm
+
+_STEPS_OF_A_RULE = 3
+"""A loop that drops gradients before so many steps in a row does so as a rule, as from its first step on."""
 
 
 class LoopStep:
@@ -17,7 +31,7 @@ class LoopStep:
     logged_loss: Tensor | None = None
     parts: dict[str, Tensor] | None = None
     """What else the loop logged."""
-    asked: float | None = None
+    load_start: float | None = None
     """When loading its batches began, by ``perf_counter``; None if nobody measures it."""
     data_seconds = 0.0
     samples = batches = 0
@@ -39,14 +53,14 @@ class LoopStep:
     def again(self) -> "LoopStep":
         """A new attempt at the same step, with the batches that were loaded for it."""
         other = LoopStep()
-        other.asked, other.data_seconds = self.asked, self.data_seconds
+        other.load_start, other.data_seconds = self.load_start, self.data_seconds
         other.samples, other.batches = self.samples, self.batches
         return other
 
-    def load(self, asked: float, seconds: float, samples: int) -> None:
+    def load(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch was loaded for it."""
-        if self.asked is None:
-            self.asked = asked
+        if self.load_start is None:
+            self.load_start = load_start
         self.data_seconds += seconds
         self.samples += samples
         self.batches += 1
@@ -57,3 +71,102 @@ class LoopStep:
             self.logged_loss = loss
         if values:
             self.parts = {**(self.parts or {}), **values}
+
+
+class RowSender:
+    """Sends one optimizer's numbers; ``samples`` are those of each of its steps, 0 if they are counted."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        clock: Callable[[], float],
+        reporter: StepReporter,
+        optimizer: str,
+        samples: int,
+    ) -> None:
+        self.readback = open_readback(device, clock=clock, deliver_steps=reporter.steps)
+        self._optimizer = optimizer
+        self._kind = StepKind(0, "")
+        self.samples = samples
+        self.is_timed = True
+        """Whether the time of the next step is measured."""
+
+    def send(
+        self,
+        loop_step: LoopStep,
+        scaler: ScalerTensors | None,
+        step: int,
+        epoch: int,
+        precision: str,
+        ended: float,
+        *,
+        warming_up: bool,
+    ) -> None:
+        """Send a step that ``ended`` at that time of ``perf_counter``."""
+        lrs, load_start, passes = loop_step.lrs, loop_step.load_start, loop_step.passes
+        loss = loop_step.logged_loss
+        if loss is None and not passes.absence:
+            loss = passes.loss  # the sum of what the loop backpropagated
+        layout, values = row_of(loss, loop_step.parts, lrs.on_device, scaler, None, loop_step.norms)
+        samples = loop_step.trained_samples if passes.count else loop_step.samples
+        is_single = passes.count == 1 and passes.closures == 1 and not passes.absence  # the usual case
+        is_plain = is_single or loop_step.logged_loss is not None
+        form: LossForm = "" if is_plain else passes.form
+        kind = self._kind
+        common = (
+            *(epoch, precision, warming_up, layout),
+            *(loop_step.norms_scaled, passes.count or 1, self._optimizer, form),
+        )
+        if kind != common:
+            kind = self._kind = StepKind(*common)
+        facts = StepFacts(
+            kind,
+            step,
+            self.samples or samples,
+            None if load_start is None else loop_step.data_seconds,
+            ended if load_start is None else load_start,
+            lrs.first,
+            lrs.groups,
+        )
+        self.readback.push_step(values, facts, timed=self.is_timed)
+        if not self.is_timed:
+            self.is_timed = True
+            self.readback.begin_interval()
+
+
+class DroppedBatches:
+    """Bad batches of one optimizer: not the passes whose gradients the loop clears as a rule."""
+
+    def __init__(
+        self, optimizer: str, readback: Readback, emit: Callable[[GradientsDropped], object]
+    ) -> None:
+        self._optimizer = optimizer
+        self._readback = readback
+        self._emit = emit
+        self.sites: set[int] = set()
+        """Where the passes of the newest step with any ran."""
+        self._last_step = -1
+        self._streak_step = 0
+        """The first of the newest steps in a row after each of which gradients were dropped."""
+
+    def take(self, dropped_passes: DroppedPasses, step: int) -> None:
+        """Gradients were cleared after ``step``: tell it if they would usually have made a step."""
+        if not self._is_bad_batch(dropped_passes, step):
+            return
+        passes = dropped_passes.passes
+        loss = None if passes.absence else passes.loss
+        values, report = [] if loss is None else [loss], partial(self._report, step, passes.count)
+        self._readback.push(values, report, timed=False)
+
+    def _report(self, step: int, count: int, row: Sequence[float] | None, _: float | None) -> None:
+        loss = None if row is None or not len(row) else float(row[0])
+        now = time.time()
+        self._emit(GradientsDropped(time=now, step=step, loss=loss, passes=count, optimizer=self._optimizer))
+
+    def _is_bad_batch(self, dropped_passes: DroppedPasses, step: int) -> bool:
+        """Whether they ran where those of steps run, and gradients are not dropped before every step."""
+        if step > self._last_step + 1:
+            self._streak_step = step
+        self._last_step = step
+        is_rule = self._streak_step == 0 or step - self._streak_step >= _STEPS_OF_A_RULE
+        return not (dropped_passes.is_others or is_rule) and bool(dropped_passes.passes.sites & self.sites)

@@ -89,7 +89,7 @@ class FreshSamples:
 
     def __init__(self, inputs: ModelInputs | None) -> None:
         self._inputs = inputs
-        self._loaded = 0
+        self._batch_samples = 0
         self.may_be_known = inputs is not None
         """Whether there may be any; else there is nothing to take."""
 
@@ -97,14 +97,14 @@ class FreshSamples:
         """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
         self.close()  # it knows better
         self.may_be_known = True
-        self._loaded = samples + (self._loaded if adds else 0)
+        self._batch_samples = samples + (self._batch_samples if adds else 0)
 
     def take(self) -> int:
         """A backward pass uses them; 0 if they are not known."""
         if self._inputs is not None:
             return self._inputs.take()
-        loaded, self._loaded = self._loaded, 0
-        return loaded
+        samples, self._batch_samples = self._batch_samples, 0
+        return samples
 
     def close(self) -> None:
         """Look at no inputs any more."""
@@ -137,7 +137,7 @@ def _hook(model: nn.Module, see: Callable[..., None]) -> Callable[[], object]:
 
     def remove() -> None:
         handle.remove()
-        own = {} if (left := reference()) is None else vars(left)
+        own = {} if (own_model := reference()) is None else vars(own_model)
         for name, table in tables.items():
             if not table and own.get(name) is table:
                 own[name] = OrderedDict()

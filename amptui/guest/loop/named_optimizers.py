@@ -46,10 +46,10 @@ def named_optimizers(model: nn.Module | Pairs, optimizer: Optimizer | None) -> t
         raise TypeError("optimizer must be left out where model is a mapping of (model, optimizer) pairs")
     if not model:
         raise ValueError("model is an empty mapping: name at least one (model, optimizer) pair")
-    named = tuple(_checked_pair(name, pair) for name, pair in model.items())
-    if len({id(pair.optimizer) for pair in named}) < len(named):
+    pairs = tuple(_checked_pair(name, pair) for name, pair in model.items())
+    if len({id(pair.optimizer) for pair in pairs}) < len(pairs):
         raise ValueError("the same optimizer stands under two names")
-    return named
+    return pairs
 
 
 def _checked_pair(name: object, pair: object) -> NamedOptimizer:

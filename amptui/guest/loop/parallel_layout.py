@@ -5,7 +5,6 @@ Parameters that are DTensors on further dimensions of a mesh are tensor-parallel
 samples. What is left of the ranks is told apart by the usual names of a mesh's dimensions.
 """
 
-import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from amptui.guest.loop.parameter_owner import objects_alive
 
 _STAGES = ("pp", "pipe", "pipeline", "stage")
 _SEQUENCE_PARTS = ("cp", "context", "ring", "ulysses")
@@ -61,17 +62,17 @@ def layout_of(model: nn.Module, world_size: int) -> ParallelLayout:
     if not kinds:
         pipelines = "torch.distributed.pipelining" in sys.modules
         return ParallelLayout(0, (), _PIPELINE) if pipelines else ParallelLayout(world_size)
-    left, odd = divmod(world_size, data * tensor)
+    other_ranks, odd = divmod(world_size, data * tensor)
     sizes = _sizes_by_name((*meshes, *_meshes_of_ddp(modules)), world_size)
     sequence = _product(sizes, _SEQUENCE_PARTS)
-    if odd or (sequence > 1 and left < sequence):  # FSDP may be over the parts of sequences too
+    if odd or (sequence > 1 and other_ranks < sequence):  # FSDP may be over the parts of sequences too
         return ParallelLayout(0, kinds, UNKNOWN)
-    if left == 1:
+    if other_ranks == 1:
         return ParallelLayout(data, kinds)
     stages = _product(sizes, _STAGES)
     parts = _product(sizes, _TENSOR) if tensor == 1 else 1  # DDP's parameters are no DTensors any more
     replicas = 1 if kind else _product(sizes, _DATA) // data
-    if left != stages * sequence * parts * replicas:
+    if other_ranks != stages * sequence * parts * replicas:
         return ParallelLayout(0, kinds, UNKNOWN)
     more = ("tp" if parts > 1 else "", "pp" if stages > 1 else "")
     return ParallelLayout(data * replicas, (*kinds, *filter(None, more)))
@@ -101,16 +102,9 @@ def _wrapper(modules: Iterable[nn.Module]) -> _Wrapper:
 
 def _modules_around(model: nn.Module) -> list[nn.Module]:
     """The wrappers of this process that hold a parameter of ``model``; found in a tenth of a second."""
-    wanted = {id(parameter) for _, parameter in model.named_parameters()}
-    is_wrapper: dict[type, bool] = {}
-    around = []
-    for candidate in gc.get_objects():
-        kind = type(candidate)
-        if kind not in is_wrapper:
-            is_wrapper[kind] = any(base.__name__ in _WRAPPERS for base in kind.__mro__)
-        if is_wrapper[kind] and any(id(p) in wanted for p in candidate.parameters()):
-            around.append(candidate)
-    return around
+    parameter_ids = {id(parameter) for _, parameter in model.named_parameters()}
+    wrappers = objects_alive(lambda kind: any(base.__name__ in _WRAPPERS for base in kind.__mro__))
+    return [wrapper for wrapper in wrappers if any(id(p) in parameter_ids for p in wrapper.parameters())]
 
 
 def _of_fsdp(module: Any) -> _Wrapper:
@@ -138,11 +132,11 @@ def _of_mesh(info: Any) -> _Wrapper:
 
 def _meshes(model: nn.Module) -> Iterator[Any]:
     """Those that parameters lie on."""
-    seen = set()
+    mesh_ids = set()
     for _, parameter in model.named_parameters():
         mesh: Any = getattr(parameter, "device_mesh", None)
-        if type(parameter).__name__ == "DTensor" and mesh is not None and id(mesh) not in seen:
-            seen.add(id(mesh))
+        if type(parameter).__name__ == "DTensor" and mesh is not None and id(mesh) not in mesh_ids:
+            mesh_ids.add(id(mesh))
             yield mesh
 
 

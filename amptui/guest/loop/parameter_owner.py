@@ -1,7 +1,7 @@
 """Finds the module whose parameters an optimizer changes, where nobody says which one it is."""
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,12 @@ _WRAPPERS = (
 class LooseParameters(nn.Module):
     """The parameters of an optimizer that no one module holds; none is registered here."""
 
-    def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
+    def __init__(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         super().__init__()
-        self._named = tuple(named)
+        self._named_tensors = tuple(parameters)
 
     def named_parameters(self, *_: object, **__: object) -> Iterator[tuple[str, Parameter]]:
-        yield from self._named  # type: ignore[misc]  # an optimizer takes any leaf tensor
+        yield from self._named_tensors  # type: ignore[misc]  # an optimizer takes any leaf tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class _Holder:
     """A module with some of the parameters, and all of its own by their names."""
 
     module: nn.Module
-    named: dict[str, Tensor]
-    held: frozenset[int]
+    tensors: dict[str, Tensor]
+    optimized_ids: frozenset[int]
     """The ids of those that the optimizer changes."""
     size: int
     """Modules in it."""
@@ -50,32 +50,35 @@ def owner_of(optimizer: Optimizer) -> nn.Module:
     that has it. Takes a tenth of a second for a million objects and calls no code of theirs.
     """
     groups = [group["params"] for group in optimizer.param_groups]
-    wanted = frozenset(id(p) for params in groups for p in params)
-    holders = [holder for module in _modules() if (holder := _holder(module, wanted)).held]
-    complete = [holder for holder in holders if holder.held == wanted]
+    parameter_ids = frozenset(id(p) for params in groups for p in params)
+    holders = [holder for module in _modules() if (holder := _holder(module, parameter_ids)).optimized_ids]
+    complete = [holder for holder in holders if holder.optimized_ids == parameter_ids]
     if complete:
         return min(complete, key=lambda holder: (_trainable(holder), -holder.size)).module
     names = {
         id(p): f"group {g}, parameter {n}" for g, params in enumerate(groups) for n, p in enumerate(params)
     }
     # The last to name a parameter has the most of them, and is the outermost.
-    for holder in sorted(holders, key=lambda holder: (len(holder.held), holder.size)):
+    for holder in sorted(holders, key=lambda holder: (len(holder.optimized_ids), holder.size)):
         kind = type(holder.module).__name__
-        names |= {id(p): f"{kind}.{name}" for name, p in holder.named.items() if id(p) in wanted}
+        names |= {id(p): f"{kind}.{name}" for name, p in holder.tensors.items() if id(p) in parameter_ids}
     return LooseParameters((names[id(p)], p) for params in groups for p in params)
 
 
+def objects_alive(is_wanted: Callable[[type], bool]) -> Iterator[Any]:
+    """Those that the garbage collector knows, of such types. Only types are looked at: a proxy may act."""
+    answers: dict[type, bool] = {}
+    for candidate in gc.get_objects():
+        kind = type(candidate)
+        if kind not in answers:
+            answers[kind] = is_wanted(kind)
+        if answers[kind]:
+            yield candidate
+
+
 def _modules() -> list[nn.Module]:
-    """Those that the garbage collector knows. Only types are looked at: a proxy may act when asked."""
-    is_module: dict[type, bool] = {}
-    found = []
-    for each in gc.get_objects():
-        kind = type(each)
-        if kind not in is_module:
-            is_module[kind] = nn.Module in kind.__mro__ and not _is_wrapper(kind)
-        if is_module[kind] and "_parameters" in vars(each):
-            found.append(each)
-    return found
+    modules = objects_alive(lambda kind: nn.Module in kind.__mro__ and not _is_wrapper(kind))
+    return [module for module in modules if "_parameters" in vars(module)]
 
 
 def _is_wrapper(kind: type) -> bool:
@@ -85,22 +88,22 @@ def _is_wrapper(kind: type) -> bool:
     )
 
 
-def _holder(module: nn.Module, wanted: frozenset[int]) -> _Holder:
-    named: dict[str, Tensor] = {}
-    inside = dict(_inside(module, "", set()))
-    for prefix, each in inside.items():
-        named |= {prefix + name: p for name, p in _registered(each, "_parameters") if p is not None}
-    return _Holder(module, named, wanted & {id(p) for p in named.values()}, len(inside))
+def _holder(module: nn.Module, parameter_ids: frozenset[int]) -> _Holder:
+    tensors: dict[str, Tensor] = {}
+    modules = dict(_inside(module, "", set()))
+    for prefix, submodule in modules.items():
+        tensors |= {prefix + name: p for name, p in _registered(submodule, "_parameters") if p is not None}
+    return _Holder(module, tensors, parameter_ids & {id(p) for p in tensors.values()}, len(modules))
 
 
-def _inside(module: nn.Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+def _inside(module: nn.Module, prefix: str, visited: set[int]) -> Iterator[tuple[str, nn.Module]]:
     """The module and those in it, each once, without a call of methods that a class may have replaced."""
-    if id(module) not in seen:
-        seen.add(id(module))
+    if id(module) not in visited:
+        visited.add(id(module))
         yield prefix, module
         for name, child in _registered(module, "_modules"):
             if child is not None:
-                yield from _inside(child, f"{prefix}{name}.", seen)
+                yield from _inside(child, f"{prefix}{name}.", visited)
 
 
 def _registered(module: nn.Module, kind: str) -> Iterable[tuple[str, Any]]:
@@ -108,7 +111,7 @@ def _registered(module: nn.Module, kind: str) -> Iterable[tuple[str, Any]]:
 
 
 def _trainable(holder: _Holder) -> int:
-    return sum(p.requires_grad for p in holder.named.values())
+    return sum(p.requires_grad for p in holder.tensors.values())
 
 
 def kind_of(model: nn.Module) -> str:

@@ -100,7 +100,7 @@ class PassAccount:
         self._references: tuple[weakref.ref[Tensor], ...] = ()
         """To the parameters: they tell what the optimizer trained, once it is gone."""
         self.shapes: tuple[torch.Size, ...] = ()
-        self._watched: tuple[Tensor, ...] = ()
+        self._witnesses: tuple[Tensor, ...] = ()
         self._looked_at: tuple[Tensor, ...] = ()
         """Those of the parameters whose gradients tell whether a pass is for them."""
         self._groups = -1
@@ -121,12 +121,12 @@ class PassAccount:
         self.times_used_elsewhere = 0
         """How often other optimizers have made steps of all its passes."""
         self.passes = StepPasses()
-        self._used: set[int] = set()
+        self._used_numbers: set[int] = set()
         """The numbers of those passes of which another optimizer has made a step."""
 
     def _let_go(self, _optimizer: object) -> None:
         """The optimizer is gone; this may be any thread, at any time."""
-        self._parameters = self._watched = self._looked_at = ()
+        self._parameters = self._witnesses = self._looked_at = ()
         self._before = []
         self._witness = self._witness_gradient = None
 
@@ -158,28 +158,28 @@ class PassAccount:
         self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
         self._references = tuple(map(weakref.ref, self._parameters))
         self.shapes = tuple(p.shape for p in self._parameters)
-        trained = [p for p in self._parameters if p.requires_grad]
-        watched = trained if len(trained) <= _ALL_UP_TO else _smallest(trained)
-        self._watched = tuple(sorted(watched, key=Tensor.numel))
+        trainable = [p for p in self._parameters if p.requires_grad]
+        witnesses = trainable if len(trainable) <= _ALL_UP_TO else _smallest(trainable)
+        self._witnesses = tuple(sorted(witnesses, key=Tensor.numel))
         self._choose_looked_at()
-        self.weights_word = _word_of_weights(trained)
-        self._dtype = self._watched[0].dtype if self._watched else None
+        self.weights_word = _word_of_weights(trainable)
+        self._dtype = self._witnesses[0].dtype if self._witnesses else None
 
     def _choose_looked_at(self) -> None:
         few = len(self._parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
-        self._looked_at = self._watched if few else self._parameters
+        self._looked_at = self._witnesses if few else self._parameters
 
     @property
     def used_by_others(self) -> bool:
         """Whether others made steps of all passes: what they left here is not meant for a step."""
-        return self.passes.count > 0 and self.passes.numbers <= self._used
+        return self.passes.count > 0 and self.passes.numbers <= self._used_numbers
 
     def use_elsewhere(self, numbers: set[int]) -> None:
         """Another optimizer made a step of the passes of these numbers."""
-        unused = self.passes.numbers - self._used
+        unused = self.passes.numbers - self._used_numbers
         if unused and unused <= numbers:
             self.times_used_elsewhere += 1
-        self._used |= unused & numbers
+        self._used_numbers |= unused & numbers
 
     @property
     def is_in_later_closure(self) -> bool:
@@ -190,7 +190,7 @@ class PassAccount:
 
     def before(self, backward: BackwardPass) -> DroppedPasses | None:
         """A pass begins. Returns those before it if their gradients were cleared meanwhile."""
-        dropped = None if self._witness is None else self._find_cleared()
+        dropped_passes = None if self._witness is None else self._find_cleared()
         self._current = backward
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
@@ -198,7 +198,7 @@ class PassAccount:
         self._before = [
             (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in self._looked_at
         ]
-        return dropped
+        return dropped_passes
 
     def after(self) -> bool:
         """The pass has ended: count it if it gave gradients to the parameters. Returns whether it did."""
@@ -254,7 +254,7 @@ class PassAccount:
     def _look_at_witness(self, witness: Tensor) -> None:
         # The gradient is held so that another tensor is not taken for it: one of the smallest.
         gradient = None
-        for parameter in self._watched:
+        for parameter in self._witnesses:
             if (gradient := parameter.grad) is not None:
                 witness = parameter
                 break
@@ -263,7 +263,7 @@ class PassAccount:
         self._witness_version = 0 if gradient is None else gradient._version
 
     def _precision_of(self, backward: BackwardPass) -> str:
-        if self._watched and self._watched[0].dtype is not self._dtype:
+        if self._witnesses and self._witnesses[0].dtype is not self._dtype:
             self.refresh()  # the model was cast
         if self.weights_word:
             return self.weights_word
@@ -281,9 +281,9 @@ class PassAccount:
         if self._current is not None and (witness := self._changed()) is not None:
             backward, self._current = self._current, None  # a step in the middle of a backward pass
             self._count(backward, witness)
-        dropped = self._find_cleared()
+        dropped_passes = self._find_cleared()
         self._in_step = has_closure
-        return dropped
+        return dropped_passes
 
     def after_step(self) -> StepPasses:
         """The step is made: return its passes, and begin anew."""
@@ -294,8 +294,8 @@ class PassAccount:
             self._first_closure = None
         self.passes = StepPasses()
         self._witness = self._witness_gradient = None
-        if self._used:
-            self._used = set()
+        if self._used_numbers:
+            self._used_numbers = set()
         return passes
 
     def abandoned(self) -> list[DroppedPasses]:
@@ -307,8 +307,8 @@ class PassAccount:
     def _reset(self) -> None:
         self.passes = StepPasses()
         self._witness = self._witness_gradient = None
-        if self._used:
-            self._used = set()
+        if self._used_numbers:
+            self._used_numbers = set()
 
     def _find_cleared(self) -> DroppedPasses | None:
         """Forget the passes so far if their gradients have been cleared; return them."""
@@ -322,10 +322,10 @@ class PassAccount:
         if not self._is_cleared(witness, gradient):
             return None
         passes = self.passes
-        dropped = DroppedPasses(passes, self.used_by_others)
+        dropped_passes = DroppedPasses(passes, self.used_by_others)
         self._reset()
         if not self._in_step:
-            return dropped
+            return dropped_passes
         # A closure is called again: the step's loss is what the first one computed.
         if self._first_closure is None:
             self._first_closure = passes

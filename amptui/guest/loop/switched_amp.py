@@ -90,12 +90,12 @@ class SwitchedAmp:
             return self._new_autocast(cache_enabled=cache_enabled)
         # A copy: the constructor asks the device each time what it supports.
         key = self.precision.name, cache_enabled
-        kept = self._autocasts.get(key)
-        if kept is None:
-            kept = self._autocasts[key] = self._new_autocast(cache_enabled=cache_enabled)
+        template = self._autocasts.get(key)
+        if template is None:
+            template = self._autocasts[key] = self._new_autocast(cache_enabled=cache_enabled)
         context = object.__new__(torch.autocast)
-        context.__dict__.update(kept.__dict__)
-        if not kept._enabled:
+        context.__dict__.update(template.__dict__)
+        if not template._enabled:
             context.fast_dtype = torch.get_autocast_dtype(context.device)  # which it leaves as it is
         return context
 

@@ -11,19 +11,19 @@ def _prepare() -> None:
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not loaded yet
     root = os.path.dirname(os.path.dirname(here))  # noqa: PTH120
     if "AMPTUI_LAUNCHER" in os.environ and "RANK" not in os.environ:
-        sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]  # noqa: PTH100
+        sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]  # noqa: PTH100
         return  # torchrun's own process: its ranks inherit the variables
     os.environ.pop("AMPTUI_LAUNCHER", None)
-    handed = os.environ.pop("AMPTUI_OBSERVE", "-")
-    if handed.startswith("+"):
-        os.environ["PYTHONPATH"] = handed[1:]
+    python_path = os.environ.pop("AMPTUI_OBSERVE", "-")
+    if python_path.startswith("+"):
+        os.environ["PYTHONPATH"] = python_path[1:]
     else:
         os.environ.pop("PYTHONPATH", None)
     sys.path_importer_cache.pop(here, None)
     if os.environ.pop("AMPTUI_PROCESS", str(os.getpid())) != str(os.getpid()):
         os.environ.pop("AMPTUI_RUN_DIR", None)  # the child of what an observed process has become
     # This amptui, wherever it lies: the script's interpreter may know another or none.
-    sys.path[:] = [root, *(each for each in sys.path if os.path.abspath(each) != here)]  # noqa: PTH100
+    sys.path[:] = [root, *(path for path in sys.path if os.path.abspath(path) != here)]  # noqa: PTH100
     try:
         from amptui.guest.auto_observe import await_torch
     finally:

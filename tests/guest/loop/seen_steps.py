@@ -1,6 +1,6 @@
 """Watches a loop of a test without a run's folder: the records that its steps make."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from amptui.guest.loop.model_inputs import ModelInputs
 from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.single_steps import one_by_one
@@ -38,6 +39,19 @@ def _fail(error: Exception) -> None:
     raise error
 
 
+def observed_loop(
+    model: nn.Module,
+    optimizer: Optimizer,
+    emit: Callable[[Record], object],
+    inputs: ModelInputs | None = None,
+) -> ObservedLoop:
+    """A loop whose steps are seen from here on; a fault of ours is an error of the test."""
+    loop = ObservedLoop()
+    state = loop.open(emit, on_first_step=lambda _precision: None, on_fault=_fail)
+    loop.add(ObservedOptimizer(model, optimizer, state, inputs=inputs), optimizer)
+    return loop
+
+
 @contextmanager
 def watching(
     model: nn.Module, optimizer: Optimizer, *, counts_inputs: bool = False
@@ -47,13 +61,10 @@ def watching(
     ``counts_inputs``: whether samples are those that the model is called with.
     """
     records: list[Record] = []
-    loop = ObservedLoop(
+    loop = observed_loop(
         model,
         optimizer,
         lambda record: records.extend(one_by_one([record])),
-        samples_per_step=None,
-        begins=lambda _precision: None,
-        failed=_fail,
         inputs=ModelInputs(model) if counts_inputs else None,
     )
     del model, optimizer  # the test may drop them

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from amptui.engine.readback import HostReadback
-from amptui.guest.loop.observed_loop import ObservedLoop
-from tests.guest.loop.seen_steps import sgd
+from tests.guest.loop.seen_steps import observed_loop, sgd
 
 
 class BlockedDevice(HostReadback):
@@ -22,18 +21,14 @@ class BlockedDevice(HostReadback):
 
 
 def test_after_an_error_of_a_rank_its_device_is_not_awaited() -> None:
-    def failed(error: Exception) -> None:
-        raise error
-
     model = nn.Linear(3, 1)
     optimizer, records = sgd(model), list[Any]()
-    given: dict[str, Any] = {"samples_per_step": None, "begins": lambda _precision: None, "failed": failed}
-    loop = ObservedLoop(model, optimizer, records.append, **given)
-    loop._sender._readback = BlockedDevice(lambda: 0.0)
+    loop = observed_loop(model, optimizer, records.append)
+    loop.first._sender.readback = BlockedDevice(lambda: 0.0)
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     with pytest.raises(AssertionError, match="for ever"):
-        loop.lanes.loops[0].close_lane(waits=True)
+        loop.first.close(waits=True)
     loop.close(waits=False)
     assert not loop.active
     assert records == []

@@ -142,11 +142,11 @@ def test_a_wrapper_that_raised_does_not_hide_the_steps_of_what_it_wraps() -> Non
 
 def test_what_an_optimizer_trained_is_not_known_by_ids_that_are_used_again() -> None:
     model = net()
-    kept = [*model.parameters()][-1]
+    parameter = [*model.parameters()][-1]
     optimizer = sgd(model)
     account = PassAccount(optimizer)
     account.refresh()
     assert account.ids == {id(p) for p in model.parameters()}
     del model, optimizer
     gc.collect()
-    assert account.ids == {id(kept)}
+    assert account.ids == {id(parameter)}

@@ -17,12 +17,12 @@ from torch.optim import optimizer as torch_optimizer
 
 import amptui
 from amptui.guest import monitor
-from amptui.guest.loop import loop_search, observed_loop
-from amptui.guest.loop.loop_search import search_loop
+from amptui.guest.auto_observe import observe_from_first_step, search_loop
+from amptui.guest.loop import observed_optimizer, parameter_owner
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.optimizer_lanes import OptimizerLanes
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
-from amptui.guest.monitor import Monitor, observe_found
+from amptui.guest.monitor import Monitor
 from amptui.records.steps import StepRecord
 from tests.observed import Loop, same_bits
 from tests.single_steps import read
@@ -36,32 +36,32 @@ HOOKED += [(GradScaler, name) for name in ("scale", "unscale_", "step", "update"
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the runs of a test are; they are closed after it, and no hook is left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    methods = [getattr(*each) for each in HOOKED]
+    methods = [getattr(*hook) for hook in HOOKED]
     yield tmp_path / "amptui" / "runs"
     close_monitors()
     for search in _searches:
         search.leave()
     _searches.clear()
     assert not torch_optimizer._global_optimizer_pre_hooks
-    assert [getattr(*each) for each in HOOKED] == methods
+    assert [getattr(*hook) for hook in HOOKED] == methods
 
 
-_searches: list[OptimizerLanes] = []
+_searches: list[ObservedLoop] = []
 
 
 def searched(loop: Loop, steps: int) -> list[Exception]:
     """Trains ``loop`` with a search in place; returns what failed."""
-    failed: list[Exception] = []
-    _searches.append(search_loop(open_loop=observe_found, failed=failed.append))
+    faults: list[Exception] = []
+    _searches.append(search_loop(open_first=observe_from_first_step, on_fault=faults.append))
     loop.run(steps)
-    return failed
+    return faults
 
 
 def close_monitors() -> None:
     """Nobody holds those that a search opened."""
-    for each in gc.get_objects():
-        if type(each) is Monitor:
-            each.close()
+    for candidate in gc.get_objects():
+        if type(candidate) is Monitor:
+            candidate.close()
 
 
 def steps_in(runs: Path) -> list[StepRecord]:
@@ -100,11 +100,11 @@ def test_every_step_is_seen_from_the_first_on(
 
 
 _FAULTS = {
-    "the search for the model": (loop_search, "owner_of"),
+    "the search for the model": (parameter_owner, "owner_of"),
     "the run": (monitor, "GuestRun"),
-    "gradients": (observed_loop, "GradientNorms"),
-    "the first step": (ObservedLoop, "follow"),
-    "the hooks": (OptimizerLanes, "add"),
+    "gradients": (observed_optimizer, "GradientNorms"),
+    "the first step": (ObservedOptimizer, "follow"),
+    "the hooks": (ObservedLoop, "add"),
 }
 
 
@@ -125,7 +125,7 @@ def test_a_fault_in_the_search_costs_one_warning_and_no_bit(
 
 def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None:
     def frames(loop: Loop) -> list[tuple[str, str]]:
-        found = []
+        entries = []
         for call in (
             lambda: torch.ones(2, requires_grad=True).backward(),
             lambda: loop.scaler.scale("no tensor"),  # type: ignore[arg-type]
@@ -135,18 +135,22 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
             try:
                 call()
             except Exception as error:  # noqa: BLE001 - each is another kind
-                found += [(each.filename, each.name) for each in traceback.extract_tb(error.__traceback__)]
-        return found
+                entries += [
+                    (frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)
+                ]
+        return entries
 
     bare = frames(Loop("fp16"))
-    search = search_loop(open_loop=lambda _: None, failed=lambda error: pytest.fail(str(error)))
+    search = search_loop(
+        open_first=lambda _, loop: loop.leave(), on_fault=lambda error: pytest.fail(str(error))
+    )
     assert frames(Loop("fp16")) == bare
     search.leave()
     later, loop = Loop("fp16").run(1), Loop("fp16")
     searched(loop, 1)
     assert frames(loop) == frames(later)
     # The calls made a step more, with the gradients that were left.
-    assert [(each.step, each.loss_form) for each in steps_in(runs) if not each.optimizer] == [
+    assert [(record.step, record.loss_form) for record in steps_in(runs) if not record.optimizer] == [
         *((1, ""), (2, "no backward")),
     ]
 
@@ -154,7 +158,7 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
 @pytest.mark.parametrize(
     "place",
     [
-        "amptui.guest.loop.row_sender.StepFacts",
+        "amptui.guest.loop.loop_step.StepFacts",
         "amptui.engine.lr_schedule.LearningRateReader.read",
         "amptui.guest.run.own_script_name",
     ],
@@ -166,7 +170,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
         raise TimeoutError
 
     loop = Loop("fp32")
-    searched(loop, 1 if "guest.loop" in place else 0)
+    searched(loop, 1 if "StepFacts" in place else 0)
     before = signal.signal(signal.SIGUSR1, alarm)
     try:
         with monkeypatch.context() as patch:
@@ -184,7 +188,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
 
 
 def sgd(*params: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for each in params for p in each], lr=0.1)
+    return torch.optim.SGD([p for group in params for p in group], lr=0.1)
 
 
 @pytest.mark.parametrize(

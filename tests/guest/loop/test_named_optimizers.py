@@ -59,8 +59,8 @@ class Gan:
         parameters = [*self.generator.parameters(), *self.critic.parameters()]
         moments = [
             value
-            for each in self.critic_optimizer.state.values()
-            for value in each.values()
+            for state in self.critic_optimizer.state.values()
+            for value in state.values()
             if torch.is_tensor(value)
         ]
         return [*parameters, *moments]
@@ -173,12 +173,12 @@ def test_named_optimizers_keep_their_names_and_their_order(way: str, runs: Path)
     (started,) = of(RunStarted, records(runs))
     assert started.optimizer == "generator"
     followed = of(OptimizerFollowed, records(runs))
-    assert [(each.optimizer, each.kind, each.model, each.replaces) for each in followed] == [
+    assert [(record.optimizer, record.kind, record.model, record.replaces) for record in followed] == [
         ("", "SGD", "Sequential", ""),
         ("critic", "AdamW", "Sequential", ""),
     ]
     counts = [sum(p.numel() for p in model.parameters()) for model in (gan.generator, gan.critic)]
-    assert [each.parameters for each in followed] == counts
+    assert [record.parameters for record in followed] == counts
     assert [step.loss for step in steps_of(runs, "")] == pytest.approx(gan.generator_losses)
     assert [step.loss for step in steps_of(runs, "critic")] == pytest.approx(gan.critic_losses)
 
@@ -197,10 +197,10 @@ def test_named_optimizers_keep_their_names_and_their_order(way: str, runs: Path)
 )
 @pytest.mark.parametrize("way", ["observe", "watch"])
 def test_wrong_mappings_are_refused(
-    way: str, given: dict[Any, Any], error: type[Exception], says: str, runs: Path
+    way: str, pairs: dict[Any, Any], error: type[Exception], says: str, runs: Path
 ) -> None:
     with pytest.raises(error, match=says):
-        getattr(amptui, way)(given)
+        getattr(amptui, way)(pairs)
     assert not runs.exists()
 
 
@@ -265,7 +265,10 @@ def test_a_switch_waits_until_no_gradients_are_pending(runs: Path) -> None:
             monitor.step("critic")
         assert monitor.precision == "fp16"
     changed = of(PrecisionChanged, records(runs))
-    assert [(each.step, each.current) for each in changed if not each.optimizer] == [(4, "fp32"), (6, "fp16")]
+    assert [(record.step, record.current) for record in changed if not record.optimizer] == [
+        (4, "fp32"),
+        (6, "fp16"),
+    ]
     for name in ("", "critic"):
         precisions = [step.precision for step in steps_of(runs, name)]
         assert precisions == ["fp16", "fp16", "fp16", "fp32", "fp32", "fp16"]

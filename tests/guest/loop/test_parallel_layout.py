@@ -67,8 +67,8 @@ def _pipelined_fsdp2() -> nn.Module:
 
 def _inside_ddp() -> nn.Module:
     inside = layers()
-    kept = DistributedDataParallel(inside)
-    inside.__dict__["kept"] = kept  # the script's
+    wrapper = DistributedDataParallel(inside)
+    inside.__dict__["kept"] = wrapper  # the script's
     return inside
 
 

@@ -1,7 +1,7 @@
-"""The loop of somebody else's script whose precision amptui owns: requests are handled after its steps.
+"""The first optimizer of a script whose precision amptui switches: requests are handled after its steps.
 
-It sees the steps as an observed loop does. Between two of them it switches precisions, pauses, compares,
-traces and saves, in the thread that trains.
+Its steps are seen as those of an observed optimizer. Between two of them it switches precisions, pauses,
+compares, traces and saves, in the thread that trains.
 """
 
 import time
@@ -24,22 +24,18 @@ from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.optimizer_lanes import OptimizerLanes
+from amptui.guest.loop.observed_optimizer import LoopState, ObservedOptimizer
+from amptui.guest.loop.script import NO_SAVE, WatchedScript
 from amptui.guest.loop.step_functions import ComputeLoss, CountedSteps, Pass
-from amptui.guest.loop.switched_amp import SwitchedAmp
-from amptui.guest.loop.trained_script import NO_SAVE, OwnLoop
 from amptui.records.control import CheckpointRequest, Control, XRayRequest
-from amptui.records.run import AMP_PRECISIONS, Note, Record, Severity
-
-NO_LONGER_WATCHED = "amptui stopped watching this script"
+from amptui.records.run import AMP_PRECISIONS, Note, Severity
 
 
-def _hint(chosen: str, computed: str) -> str:
+def _hint(precision: str, computed_precision: str) -> str:
     """What to do about steps that were not computed in the chosen precision."""
-    if computed in WEIGHTS_WORDS.values():
+    if computed_precision in WEIGHTS_WORDS.values():
         return "that is what the weights are"
-    if chosen in AMP_PRECISIONS:
+    if precision in AMP_PRECISIONS:
         return "run each forward pass in a new `with monitor.autocast():`"
     return "leave autocast to amptui: use `with monitor.autocast():` for each forward pass"
 
@@ -50,39 +46,20 @@ def _unseen(take: Callable[[], str]) -> str:
         return take()
 
 
-class WatchedLoop(ObservedLoop):
-    """Watches one optimizer's steps and switches their precision; ``save`` is the script's own function."""
+class SwitchedOptimizer(ObservedOptimizer):
+    """Watches one optimizer's steps, and switches their precision as ``control`` is asked."""
 
-    def __init__(  # noqa: PLR0913 - by name
-        self,
-        own: OwnLoop,
-        amp: SwitchedAmp,
-        emit: Callable[[Record], object],
-        *,
-        samples_per_step: int | None,
-        save: Callable[[], object] | None,
-        control: Control | None = None,
-        begins: Callable[[str], object],
-        failed: Callable[[Exception], object],
-        lanes: OptimizerLanes | None = None,
+    def __init__(
+        self, script: WatchedScript, state: LoopState, *, samples_per_step: int | None, control: Control
     ) -> None:
-        super().__init__(
-            own.model,
-            own.optimizer,
-            emit,
-            samples_per_step=samples_per_step,
-            begins=begins,
-            failed=failed,
-            lanes=lanes,
-        )
-        self._own = own
-        self._amp = amp
-        self._save = save
-        self.control = control or Control(emit)
-        self._boundary = StepBoundary(self, own, self.control, self._reporter, self._norms, emit)
+        super().__init__(script.model, script.optimizer, state, samples_per_step=samples_per_step)
+        self._script = script
+        self.keeper = script.first
+        self.control = control
+        self._boundary = StepBoundary(self, script, control, self._reporter, self._norms, self._emit)
         self._switch = self._boundary.switch
         self._switch.can_retry = False
-        self.counted = CountedSteps(own, self._boundary.probes, self._note)
+        self.operation_counts = CountedSteps(script, self._boundary.probes, self._note)
         self._observation = ExitStack()
         self._usual_passes = 0
         self._probes_until = 1
@@ -93,27 +70,23 @@ class WatchedLoop(ObservedLoop):
         self._follow_switch()
 
     def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
-        """See :meth:`ObservedLoop.follow`; another model is probed from here on."""
+        """See :meth:`ObservedOptimizer.follow`; another model is probed from here on."""
         is_another = self.keeper is not None and self.keeper.model is not model
         super().follow(optimizer, model)
         if is_another:
             self._boundary.follow_model()
-            self.counted = CountedSteps(self._own, self._boundary.probes, self._note)
+            self.operation_counts = CountedSteps(self._script, self._boundary.probes, self._note)
 
     # --------------------------------------------------------------- what the boundary asks for
 
     def drain(self) -> None:
         """Deliver the steps that have arrived."""
-        self._sender.drain()
+        self._sender.readback.drain()
 
     def flush(self) -> None:
         """Deliver all numbers; waits for the device."""
-        self._sender.flush()
+        self._sender.readback.flush()
         self._boundary.probes.flush()
-
-    def begin_interval(self) -> None:
-        """Leave the time until now out of the next step's."""
-        self._begin_interval()
 
     # ------------------------------------------------------------------- what the hooks call
 
@@ -128,8 +101,8 @@ class WatchedLoop(ObservedLoop):
             self._enter_probes()
 
     def after_pass(self, backward: BackwardPass) -> None:
-        """See :meth:`ObservedLoop.after_pass`; measures the float16 window where it is due."""
-        if (counter := self.counted.counter) is not None:
+        """See :meth:`ObservedOptimizer.after_pass`; measures the float16 window where it is due."""
+        if (counter := self.operation_counts.counter) is not None:
             counter.paused = True
         super().after_pass(backward)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
@@ -140,7 +113,7 @@ class WatchedLoop(ObservedLoop):
             counter.paused = False
 
     def after_scaled_step(self, scaler: GradScaler) -> None:
-        """See :meth:`ObservedLoop.after_scaled_step`; a trace shows the scale before its update."""
+        """See :meth:`ObservedOptimizer.after_scaled_step`; a trace shows the scale before its update."""
         if self._in_probes:
             self._leave_probes()
         super().after_scaled_step(scaler)
@@ -152,32 +125,36 @@ class WatchedLoop(ObservedLoop):
 
         Returns what ``run`` does. Exceptions of the script's functions pass through.
         """
-        self._begin_attempt([Pass(each) for each in passes])
+        self._begin_attempt([Pass(compute_loss) for compute_loss in passes])
         if not self.active:
             return run()
         step = self.step + 1
         errors: list[Exception] = []
-        made: list[Tensor] = []
+        losses: list[Tensor] = []
 
         def make(_precision: Precision) -> None:
             errors.clear()  # their tracebacks keep the tensors of the attempt before
             self._follow_switch()
             self._begin_run()
             try:
-                made.append(run())
+                losses.append(run())
             except Exception as error:
                 errors.append(error)
                 raise
 
         self._in_attempt = True
         try:
-            attempt = partial(self.counted.attempt, make) if self.counted.inputs is not None else make
+            attempt = (
+                partial(self.operation_counts.attempt, make)
+                if self.operation_counts.inputs is not None
+                else make
+            )
             self._switch.attempt(step, f"in step {step}", attempt)
         except Exception as error:
-            if any(error is each for each in errors) or is_from_signal_handler(error):
+            if any(error is script_error for script_error in errors) or is_from_signal_handler(error):
                 raise
             self.give_up(error)
-            if not made:
+            if not losses:
                 if errors:
                     raise errors[-1] from None
                 return run()
@@ -185,17 +162,17 @@ class WatchedLoop(ObservedLoop):
             self._in_attempt = False
         if self._look_is_due():
             self._look_unless_failed()
-            self.counted.wants_shapes = True
-        return made[-1]
+            self.operation_counts.wants_shapes = True
+        return losses[-1]
 
     @harmless
     def _begin_attempt(self, passes: Sequence[Pass]) -> None:
         self._switch.can_retry = self.control.can_retry
         self._take_xray(passes)
         warms_up = self._switch.begin_step()
-        if warms_up or self.counted.wants_shapes:
+        if warms_up or self.operation_counts.wants_shapes:
             samples, batches = self._sender.samples or self._loop_step.samples, self._loop_step.batches
-            self.counted.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
+            self.operation_counts.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
 
     @harmless
     def _begin_run(self) -> None:
@@ -219,8 +196,8 @@ class WatchedLoop(ObservedLoop):
         context = self._boundary.probes.around_step(self.step + 1, self._switch.precision, None)
         self._in_probes = True
         self._observation.enter_context(context)
-        if self.counted.inputs is not None:
-            context = self.counted.around_passes(self.step + 1, self._switch.precision)
+        if self.operation_counts.inputs is not None:
+            context = self.operation_counts.around_passes(self.step + 1, self._switch.precision)
             self._observation.enter_context(context)
 
     @harmless
@@ -263,12 +240,12 @@ class WatchedLoop(ObservedLoop):
 
     def _precision(self) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
-        chosen, computed = self._switch.precision.name, super()._precision()
-        if computed == "fp32" and chosen in ("ieee", "tf32"):
-            return chosen
-        if computed != chosen:
-            self._check_precision(computed)
-        return computed
+        precision, computed_precision = self._switch.precision.name, super()._precision()
+        if computed_precision == "fp32" and precision in ("ieee", "tf32"):
+            return precision
+        if computed_precision != precision:
+            self._check_precision(computed_precision)
+        return computed_precision
 
     def _begin_step(self) -> bool:
         warming_up = not self._switch.settled if self._in_attempt else self._switch.begin_step()
@@ -278,7 +255,7 @@ class WatchedLoop(ObservedLoop):
 
     def _look_is_due(self) -> bool:
         due = self.step >= self._look_step or self._ended >= self._look_due or self.control.attention
-        return due and not (self._in_attempt or self._own.ends_steps)
+        return due and not (self._in_attempt or self._script.ends_steps)
 
     @harmless
     def _look_unless_failed(self) -> None:
@@ -296,26 +273,26 @@ class WatchedLoop(ObservedLoop):
 
     def _handle_requests(self) -> None:
         control = self.control
-        if asked_to_save := control.take(CheckpointRequest):
-            if self._save is None:
-                control.refuse(asked_to_save, "unavailable", NO_SAVE)
+        if save_request := control.take(CheckpointRequest):
+            if self._script.save is None:
+                control.refuse(save_request, "unavailable", NO_SAVE)
             else:
-                control.answer(asked_to_save, self._run_save(self._save))
+                control.answer(save_request, self._run_save(self._script.save))
         # Gradients of other optimizers are in the precision of now until their steps are made.
-        self._is_deferred = self.lanes.await_steps
+        self._is_deferred = self._state.others_await_steps()
         if not self._is_deferred:
-            self._boundary.no_xray = "" if self._switch.can_retry else self._own.no_closure
+            self._boundary.no_xray = "" if self._switch.can_retry else self._script.no_closure
             self._boundary.handle_requests()
             self._follow_switch()
 
     def other_stepped(self) -> None:
-        """See :meth:`ObservedLoop.other_stepped`; switches the precision where that had to wait for it."""
-        if self._is_deferred and not self.lanes.await_steps:
+        """See :meth:`ObservedOptimizer.other_stepped`; switches the precision where that had to wait."""
+        if self._is_deferred and not self._state.others_await_steps():
             self._handle_requests()
 
     def _run_save(self, save: Callable[[], object]) -> str:
         """Call the script's own function; return its error, if it raised one."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             path = save()
         except Exception as error:  # a full disk must not end a training
@@ -325,29 +302,30 @@ class WatchedLoop(ObservedLoop):
             self._note("error", f"the script's save() failed: {why}")
             return why
         place = f" to {path}" if isinstance(path, str | Path) else ""
-        self._note("info", f"the script saved its state{place} in {time.perf_counter() - began:.1f} s")
-        self._begin_interval()
+        self._note("info", f"the script saved its state{place} in {time.perf_counter() - start:.1f} s")
+        self.begin_interval()
         return ""
 
     def _follow_switch(self) -> None:
         """Let autocast and scaler follow the precision of the next step."""
-        if self._amp.precision is not self._switch.precision:
-            self._amp.follow(self._switch.precision)
+        if self._script.amp.precision is not self._switch.precision:
+            self._script.amp.follow(self._switch.precision)
 
-    def _check_precision(self, computed: str) -> None:
-        """Say once in each stretch that its steps were ``computed`` in another precision than chosen."""
-        chosen = self._switch.precision.name
-        if computed in (chosen, "unknown") or self._noted_precision == chosen:
+    def _check_precision(self, computed_precision: str) -> None:
+        """Say once in each stretch that its steps were computed in another precision than the chosen one."""
+        precision = self._switch.precision.name
+        if computed_precision in (precision, "unknown") or self._noted_precision == precision:
             return
-        self._noted_precision = chosen
-        self._note("warning", f"steps in {chosen} were computed in {computed}: {_hint(chosen, computed)}")
-        self._switch.cannot_compare(f"steps in {chosen} compute in {computed}")
+        self._noted_precision = precision
+        hint = _hint(precision, computed_precision)
+        self._note("warning", f"steps in {precision} were computed in {computed_precision}: {hint}")
+        self._switch.cannot_compare(f"steps in {precision} compute in {computed_precision}")
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
 
-    def close(self, *, waits: bool = True) -> None:
-        """See :meth:`ObservedLoop.close`; restores the flags of torch that a precision has changed."""
+    def close(self, *, waits: bool) -> None:
+        """See :meth:`ObservedOptimizer.close`; restores the flags of torch that a precision has changed."""
         was_active = self.active
         self._observation.close()
         super().close(waits=waits)
@@ -356,11 +334,10 @@ class WatchedLoop(ObservedLoop):
                 self._boundary.probes.flush()
             self._switch.finish(self.step)
         if self._switch.precision.name in ("ieee", "tf32"):
-            self._own.precisions["fp32"].enter()
+            self._script.precisions["fp32"].enter()
 
-    def give_up(self, error: Exception) -> None:
-        self.counted.inputs = None
+    def stop(self) -> None:
+        self.operation_counts.inputs = None
         with suppressed(Exception):
             self._observation.close()
-        super().give_up(error)
-        self.control.close(NO_LONGER_WATCHED)
+        super().stop()

@@ -1,0 +1,141 @@
+"""What the monitors of Accelerate, Lightning and Hugging Face share: their scripts, events and faults."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from torch import nn
+from torch.optim import Optimizer
+
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.guest.amp_monitor import must_have_closure
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.script import WatchedScript
+from amptui.guest.loop.switched_amp import SwitchedAmp
+from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
+from amptui.guest.monitor import Monitor
+from amptui.guest.run import tell_fault
+from amptui.records.run import AMP_PRECISIONS
+
+LIGHTNING_NAMES = {
+    "fp32": "32-true",
+    "ieee": "32-true",
+    "tf32": "32-true",
+    "fp16": "16-mixed",
+    "bf16": "bf16-mixed",
+}
+"""What Lightning calls each precision."""
+
+OWN_NAMES = {"32-true": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16"}
+"""What amptui calls those of Lightning's that it can switch."""
+
+
+class FrameworkMonitor(Monitor):
+    """A run of a framework's loop, which tells us where its steps end."""
+
+    may_stop = True
+    """Whether to end the loop when a screen asks for it: of several processes all would have to."""
+
+    @property
+    def should_stop(self) -> bool:
+        return self.may_stop and super().should_stop
+
+    _has_fault = False
+
+    def end_step(self) -> None:
+        """Handle the requests, if a step has ended since the last call."""
+        run = self._run
+        try:
+            if run is not None and isinstance(run.first, SwitchedOptimizer):
+                run.first.end_step()
+        except Exception as error:  # whatever fails here, the training goes on
+            if is_from_signal_handler(error):
+                raise
+            self.give_up(error)
+
+    def give_up(self, error: Exception) -> None:
+        """Watch nothing more, by a fault of amptui's own, which is told once."""
+        if self._run is not None:
+            if self._run.loop.active:
+                self._run.loop.give_up(error)
+        elif not self._has_fault:
+            self._has_fault = True
+            tell_fault("a fault of its own, which the training does not notice", error)
+
+
+_Event = TypeVar("_Event", bound=Callable[..., None])
+
+
+def harmless_event(event: _Event) -> _Event:
+    """An event of a framework's in which an error ends the watching, not the training.
+
+    The object with the events has ``give_up(error)``; its ``failed`` says whether it takes no more of them.
+    """
+
+    @functools.wraps(event)
+    def call(callbacks: Any, *args: Any, **kwargs: Any) -> None:
+        if callbacks.failed:
+            return
+        try:
+            event(callbacks, *args, **kwargs)
+        except Exception as error:  # whatever fails here, the training goes on
+            if is_from_signal_handler(error):
+                raise
+            callbacks.give_up(error)
+
+    return cast("_Event", call)
+
+
+def checked_amp(amp: str | None) -> str | None:
+    """``amp`` itself. Raises ValueError if AMP cannot mean that."""
+    if amp is not None and amp not in AMP_PRECISIONS:
+        raise ValueError(f"amp must be one of {', '.join(AMP_PRECISIONS)}, not {amp!r}")
+    return amp
+
+
+def lightning_script(
+    model: nn.Module,
+    optimizer: Optimizer,
+    amp: SwitchedAmp,
+    *,
+    amp_precision: str | None,
+    has_closure: bool = False,
+    **options: Any,
+) -> WatchedScript:
+    """A script that begins in the precision of ``amp``; AMP is ``amp_precision``, or what is usual.
+
+    ``has_closure``: whether ``optimizer.step`` gets one that it may run again. ``options`` are further fields
+    of :class:`WatchedScript`.
+    """
+    precision = amp.precision.name
+    usual_amp = precision if precision in AMP_PRECISIONS else default_amp(amp.device)
+    unsupported = unsupported_precisions(amp.device)
+    if has_closure or must_have_closure(optimizer):
+        unsupported["fp16"] = f"{type(optimizer).__name__} runs its closure again, which no scaler allows"
+    unsupported.pop(precision, None)  # it is the script's own choice
+    return WatchedScript(
+        first=NamedOptimizer("", model, optimizer),
+        amp=amp,
+        amp_precision=amp_precision or usual_amp,
+        unsupported=unsupported,
+        ends_steps=True,
+        **options,
+    )
+
+
+def model_of(optimizer: Optimizer, models: Iterable[nn.Module]) -> nn.Module | None:
+    """The first of ``models`` with a parameter that ``optimizer`` changes."""
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return next((model for model in models if any(id(p) in own for p in model.parameters())), None)
+
+
+class ClosureRunBefore:
+    """Runs ``closure`` now; its first call returns that result, later ones run it again, as LBFGS does."""
+
+    def __init__(self, closure: Callable[[], Any]) -> None:
+        self._closure = closure
+        self._results = [closure()]
+
+    def __call__(self) -> Any:
+        return self._results.pop() if self._results else self._closure()

@@ -1,0 +1,134 @@
+"""What of a script is watched: its models, optimizers and scaler, and what may be asked of its loop."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from amptui.engine.precision import Precision
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.loop.switched_amp import SwitchedAmp
+from amptui.recipe.experiment import Experiment
+from amptui.records.answers import REQUEST_KINDS
+from amptui.records.run import PRECISIONS
+
+ONLY_OBSERVED = "this run is only observed"
+"""Why a request is refused: the script's own loop decides everything."""
+
+NO_CLOSURE = "it runs the forward pass again: train with monitor.train_step()"
+
+NO_SAVE = "the script saves its own state: pass save=... to amptui.watch()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Script:
+    """What a script trains."""
+
+    first: NamedOptimizer
+    """The most important optimizer, with its model."""
+    others: tuple[NamedOptimizer, ...] = ()
+    samples_per_step: int | None = None
+    data_parallel: int | None = None
+    """How many ranks take samples of their own; None: as the model says."""
+    loop: ObservedLoop | None = None
+    """What has seen the first step so far, if the run begins with it."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The one that is trained."""
+        return self.first.model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The one that trains it now."""
+        return self.first.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ObservedScript(Script):
+    """A script whose loop keeps its own autocast and scaler."""
+
+    scaler: GradScaler | None = None
+    reason: str = ONLY_OBSERVED
+    """Why requests are refused."""
+
+    @property
+    def amp_precision(self) -> str:
+        """What AMP would be here."""
+        scales = self.scaler is not None and self.scaler.is_enabled()
+        on_cuda = any(parameter.is_cuda for parameter in self.model.parameters())
+        return "fp16" if scales or on_cuda else "bf16"
+
+    def refuses(self) -> Mapping[str, str]:
+        """The requests that its run never takes, each with the reason."""
+        return dict.fromkeys(REQUEST_KINDS - {"stop"}, self.reason)
+
+    def not_switchable(self, precision: str) -> Mapping[str, str]:
+        """The precisions that cannot be switched to from ``precision``, each with the reason."""
+        return {name: self.reason for name in PRECISIONS if name != precision}
+
+
+class _ForwardPasses(Experiment):
+    """The script's forward passes as probes call them: a batch is a function that returns its loss."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - the function knows its model
+        loss: Tensor = batch()
+        return loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WatchedScript(Script):
+    """A script whose precision amptui switches, as :class:`amptui.engine.prepared.Trained` describes it."""
+
+    amp: SwitchedAmp
+    amp_precision: str
+    """What AMP means in it."""
+    unsupported: Mapping[str, str]
+    """The precisions that its device or its optimizer does not support, each with the reason."""
+    save: Callable[[], object] | None = None
+    """The script's own function that writes what it resumes from; may return its path."""
+    ends_steps: bool = False
+    """Whether the loop calls :meth:`SwitchedOptimizer.end_step` where its own count of a step is complete."""
+    no_closure: str = NO_CLOSURE
+    """Why nothing can run a forward pass again, unless the steps are functions."""
+    probes: bool = True
+    experiment: Experiment = field(default_factory=_ForwardPasses)
+    batch_size: None = None
+    lr_schedule: None = None
+    max_rounds: None = None
+
+    @property
+    def scaler(self) -> GradScaler:
+        """The one that follows the precision."""
+        return self.amp.scaler
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.amp.device
+
+    @property
+    def precisions(self) -> Mapping[str, Precision]:
+        """All of them, by their names."""
+        return self.amp.precisions
+
+    @property
+    def precision(self) -> str:
+        """The one of the next step."""
+        return self.amp.precision.name
+
+    def refuses(self) -> Mapping[str, str]:
+        """The requests that its run never takes, each with the reason."""
+        refusals = {} if self.save is not None else {"checkpoint": NO_SAVE}
+        if self.no_closure != NO_CLOSURE:  # a framework's loop never has functions
+            refusals["x-ray"] = self.no_closure
+        return refusals
+
+    def not_switchable(self, _precision: str) -> Mapping[str, str]:
+        """The precisions that cannot be switched to, each with the reason."""
+        return self.unsupported

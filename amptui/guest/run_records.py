@@ -1,0 +1,163 @@
+"""The first and the last record of a script's run, and what the run is called."""
+
+import math
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from amptui.base.fork import how_ended
+from amptui.base.text import one_line
+from amptui.engine.description import device_name, gpu_uuid, hardware, versions
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
+from amptui.guest.loop.parallel_layout import ParallelLayout
+from amptui.guest.loop.parameter_owner import kind_of
+from amptui.guest.loop.script import ObservedScript, WatchedScript
+from amptui.guest.loop.switched_amp import SwitchedScaler
+from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY
+from amptui.ranks.world import World
+from amptui.records.run import DataInfo, RunFailed, RunFinished, RunStarted
+
+_KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
+"""The scripts that Python runs for a notebook."""
+
+_DEFAULT_GROWTH_INTERVAL = 2000
+"""torch.amp.GradScaler's."""
+
+
+@dataclass(slots=True)
+class RunLength:
+    """How long a run is, as far as its script has said."""
+
+    total_epochs: int = 0
+    """The number of the last one, counted from 1; 0 if unknown."""
+    epochs_before: int = 0
+    """Those of them that were made before, by a script that is resumed; as the next."""
+    start_step: int = 0
+    batches_per_epoch: int = 0
+    """0 if unknown."""
+    steps_per_epoch: int | None = None
+    """None if it follows from the batches."""
+    total_steps: int = 0
+    """0 if only the epochs are counted."""
+
+    def add_to(self, started: RunStarted, batches_per_step: int) -> RunStarted:
+        """``started`` with it; its first step took so many batches."""
+        steps_per_epoch = self.steps_per_epoch
+        if steps_per_epoch is None and self.batches_per_epoch and batches_per_step:
+            steps_per_epoch = math.ceil(self.batches_per_epoch / batches_per_step)
+        steps_left = (steps_per_epoch or 0) * max(0, self.total_epochs - self.epochs_before)
+        total_steps = self.total_steps or (steps_left and self.start_step + steps_left)
+        return replace(
+            started,
+            steps_per_epoch=steps_per_epoch,
+            total_epochs=self.total_epochs,
+            total_steps=total_steps or None,
+        )
+
+
+def describe(
+    script: ObservedScript | WatchedScript,
+    optimizer: ObservedOptimizer,
+    *,
+    name: str,
+    precision: str,
+    world: World | None,
+    layout: ParallelLayout,
+    length: RunLength,
+) -> RunStarted:
+    """The first record of a run whose first ``optimizer`` is making its first step, in ``precision``."""
+    scaler, device, samples = script.scaler, optimizer.device, script.samples_per_step
+    growth_interval = _DEFAULT_GROWTH_INTERVAL
+    if scaler is not None and (scaler.is_enabled() or isinstance(scaler, SwitchedScaler)):
+        growth_interval = scaler.get_growth_interval()
+    config: dict[str, Any] = {
+        "arguments": sys.argv[1:],
+        "model": kind_of(script.model),
+        "optimizer": type(script.optimizer).__name__,
+    }
+    started = RunStarted(
+        time=time.time(),
+        model=name,
+        device=str(device),
+        device_name=device_name(device),
+        gpu_uuid=gpu_uuid(device),
+        precision=precision,
+        amp_precision=script.amp_precision,
+        unsupported=script.not_switchable(precision),
+        config=config,
+        versions=versions(),
+        hardware=hardware(device),
+        data=DataInfo(name="the script's own data", real=True, samples=None),
+        parameters=sum(p.numel() for p in script.model.parameters()),
+        batch_size=samples,
+        steps_per_epoch=None,
+        total_epochs=0,
+        total_steps=None,
+        growth_interval=growth_interval,
+        observed=isinstance(script, ObservedScript),
+        refuses=script.refuses(),
+        optimizer=script.first.name,
+    )
+    started = length.add_to(started, optimizer.batches)
+    if world is None:
+        return started
+    data_parallel = layout.data_parallel
+    return replace(
+        started,
+        refuses={"x-ray": NO_SCRIPT_XRAY, **started.refuses},
+        world_size=world.size,
+        parallel="+".join(layout.kinds),
+        data_parallel=data_parallel or None,
+        global_batch_size=samples * data_parallel if samples and data_parallel else None,
+    )
+
+
+def failure_of(error: BaseException | None) -> str:
+    """What a script has failed with that ``error`` ends; empty if it has not."""
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return ""
+    if isinstance(error, SystemExit):
+        return "" if error.code in (None, 0) else _exit_words(error.code)
+    return one_line(f"{type(error).__name__}: {error}").removesuffix(":")
+
+
+def last_record(
+    error: BaseException | None, *, step: int, seconds: float, stopped: bool, at_exit: bool
+) -> RunFinished | RunFailed:
+    """How the script ended, by the ``error`` that ended it."""
+    now = time.time()
+    if failure := failure_of(error):
+        trace = "".join(traceback.format_exception(error))
+        return RunFailed(time=now, step=step, error=failure, traceback=trace)
+    reason: Literal["done", "stopped", "ended"] = "ended" if at_exit else "done"
+    if stopped or isinstance(error, KeyboardInterrupt):
+        reason = "stopped"
+    return RunFinished(time=now, steps=step, seconds=seconds, reason=reason)
+
+
+def own_script_name() -> str:
+    """What the run is called: the file that Python was told to run, or the notebook."""
+    stem = Path(sys.argv[0] if sys.argv else "").stem
+    if stem in _KERNELS:
+        return _notebook_name()
+    if stem == "__main__":
+        return Path(sys.argv[0]).parent.name
+    return stem if stem not in ("", "-c", "-m") else "script"
+
+
+def _notebook_name() -> str:
+    """The notebook's name as far as its front end tells the kernel; Colab and Kaggle do not."""
+    path = getattr(sys.modules.get("__main__"), "__vsc_ipynb_file__", None)  # Visual Studio Code
+    if not isinstance(path, str):
+        path = os.environ.get("JPY_SESSION_NAME", "")  # jupyter_server 2: the notebook's path
+    return Path(path).stem or "notebook"
+
+
+def _exit_words(code: object) -> str:
+    """The exit status that Python makes of a ``SystemExit``: 1 of what is no number, which it prints."""
+    status, words = (code, "") if isinstance(code, int) else (1, f": {code}")
+    return one_line(f"the script {how_ended(status & 0xFF)}{words}")
