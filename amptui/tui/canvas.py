@@ -87,6 +87,10 @@ class Canvas:
         """The canvas of ``height`` whole lines from line ``y`` on, or of all lines from there."""
         return self.part(Rect(0, y, self.width, self.height - y if height is None else height))
 
+    def columns(self, x: int, width: int | None = None) -> "Canvas":
+        """The canvas of ``width`` whole columns from column ``x`` on, or of all columns from there."""
+        return self.part(Rect(x, 0, self.width - x if width is None else width, self.height))
+
     def copy(self) -> "Canvas":
         """A canvas with the same cells, not shared."""
         copied = Canvas(self.width, self.height, ascii_only=self.ascii_only)

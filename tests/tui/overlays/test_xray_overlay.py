@@ -12,14 +12,7 @@ from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
-from amptui.tui.overlays.xray_overlay import XRay
-from amptui.tui.overlays.xray_tables import (
-    ORDERS,
-    draw_layers,
-    layer_sign,
-    nines,
-    share_word,
-)
+from amptui.tui.overlays.xray_overlay import ORDERS, XRay, draw_layers, layer_sign, nines, share_word
 from amptui.tui.panels.phrases import end_of
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style

@@ -73,7 +73,7 @@ def test_a_validation_without_accuracy_has_none() -> None:
     assert view.validated is not None
     result = Validation(loss=0.5, accuracy=None, samples=10)
     view = replace(view, validated=replace(view.validated, validation=result))
-    assert text_of([loss.validation(view)]) == "val   0.500"
+    assert text_of([loss.headline(view, SCREEN)[4]]) == "val   0.500"
 
 
 def test_before_the_first_step_the_loss_panel_says_what_is_waited_for() -> None:

@@ -6,7 +6,7 @@ import pytest
 from amptui.diagnosis.speed import explanations
 from amptui.records.answers import REQUEST_KINDS
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
-from amptui.tui.panels import oneliners, precision_table
+from amptui.tui.panels import precision_table
 from amptui.tui.panels.phrases import Word
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -177,7 +177,7 @@ def test_a_guess_at_the_memory_says_which_key_tells_more(screen: ScreenState, to
 
 def test_the_folded_panel_says_it_too_where_its_line_is_long_enough() -> None:
     wide, narrow = (
-        draw_alone(oneliners.comparison, views.compared(), width, screen=WITH_KEYS).lines()[0]
+        draw_alone(precision_table.draw_line, views.compared(), width, screen=WITH_KEYS).lines()[0]
         for width in (120, 60)
     )
     assert HINT in wide

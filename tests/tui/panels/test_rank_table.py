@@ -8,7 +8,7 @@ import pytest
 from amptui.diagnosis.rank_words import speed_sentence
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import oneliners, rank_table
+from amptui.tui.panels import rank_table
 from amptui.tui.panels.phrases import fitting, line_width
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -187,7 +187,7 @@ def test_the_headline_has_the_throughput_together_and_each() -> None:
     ],
 )
 def test_the_ranks_in_one_line(name: str, text: str) -> None:
-    line = draw_alone(oneliners.ranks, rank_views.ALL[name](), 80).lines()[0]
+    line = draw_alone(rank_table.draw_line, rank_views.ALL[name](), 80).lines()[0]
     assert re.fullmatch(text, " ".join(line.split()))
 
 
