@@ -190,8 +190,8 @@ class Canvas:
         apart = lines * (self.width + join_within + 1) + columns
         breaks = (apart[1:] - apart[:-1] > join_within + 1).nonzero()[0]
         first, last = np.append(0, breaks + 1), np.append(breaks, len(lines) - 1)
-        found = zip(lines[first].tolist(), columns[first].tolist(), columns[last].tolist(), strict=True)
-        return [Span(y, start, end + 1) for y, start, end in found]
+        edges = zip(lines[first].tolist(), columns[first].tolist(), columns[last].tolist(), strict=True)
+        return [Span(y, start, end + 1) for y, start, end in edges]
 
 
 def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:

@@ -47,19 +47,19 @@ class Dashboard(Widget):
         self._write = write
         self._painter = Painter(no_color=no_color)
         self._ascii_only = ascii_only
-        self._shown = Canvas(0, 0)
+        self._frame = Canvas(0, 0)
         self._strips: dict[int, Strip] = {}
 
     def repaint(self) -> None:
         """Draw a frame and write the cells that changed."""
-        canvas = self._painted(self.size)
-        if canvas.chars.shape != self._shown.chars.shape:
-            self._show(canvas)
+        canvas = self._draw()
+        if canvas.chars.shape != self._frame.chars.shape:
+            self._keep(canvas)
             self.refresh()
             return
-        spans = canvas.changes_since(self._shown)
+        spans = canvas.changes_since(self._frame)
         if spans:
-            self._show(canvas)
+            self._keep(canvas)
             self._write(self._painter.paint(canvas, spans))
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -69,20 +69,20 @@ class Dashboard(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Line ``y`` of the newest frame, for Textual."""
-        if self.size != Size(self._shown.width, self._shown.height):
-            self._show(self._painted(self.size))  # a resize asks for lines before the next frame
+        if self.size != Size(self._frame.width, self._frame.height):
+            self._keep(self._draw())  # a resize asks for lines before the next frame
         if y not in self._strips:
-            segments = [Segment(text, STYLES[style]) for text, style in self._shown.runs(y)]
-            self._strips[y] = Strip(segments, self._shown.width)
+            segments = [Segment(text, STYLES[style]) for text, style in self._frame.runs(y)]
+            self._strips[y] = Strip(segments, self._frame.width)
         return self._strips[y]
 
-    def _painted(self, size: Size) -> Canvas:
-        canvas = Canvas(size.width, size.height, ascii_only=self._ascii_only)
+    def _draw(self) -> Canvas:
+        canvas = Canvas(self.size.width, self.size.height, ascii_only=self._ascii_only)
         self._paint(canvas)
         return canvas
 
-    def _show(self, canvas: Canvas) -> None:
-        self._shown = canvas
+    def _keep(self, canvas: Canvas) -> None:
+        self._frame = canvas
         self._strips.clear()
 
 

@@ -42,9 +42,9 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     left, right = _identity(view), _progress(view, screen)
     if canvas.width >= _SCREENS_FROM and view.viewers > 1:
         left.append(phrase(f"{units.count(view.viewers)} screens", Style.DIM, 10))
-    shown = {id(part) for part in fitting([*left, *right], canvas.width - 2)}
-    write(canvas, 1, 0, [part for part in left if id(part) in shown])
-    write_right(canvas, 0, [part for part in right if id(part) in shown], margin=1)
+    fitting_ids = {id(part) for part in fitting([*left, *right], canvas.width - 2)}
+    write(canvas, 1, 0, [part for part in left if id(part) in fitting_ids])
+    write_right(canvas, 0, [part for part in right if id(part) in fitting_ids], margin=1)
 
 
 def _identity(view: SessionView) -> list[Phrase]:

@@ -81,14 +81,14 @@ def line_width(phrases: Sequence[Phrase]) -> int:
 
 def fitting(phrases: Iterable[Phrase], width: int) -> Line:
     """Those that fit in ``width`` cells, chosen by rank and shown in the order given; one always stays."""
-    chosen: dict[int, Phrase] = {}
+    chosen_phrases: dict[int, Phrase] = {}
     used_width = -GAP
     # Among equal ranks the first wins: phrases are in order of importance.
     for i, phrase in sorted(enumerate(phrases), key=lambda item: item[1].rank):
-        if not chosen or used_width + GAP + phrase.width <= width:
-            chosen[i] = phrase
+        if not chosen_phrases or used_width + GAP + phrase.width <= width:
+            chosen_phrases[i] = phrase
             used_width += GAP + phrase.width
-    return [chosen[i] for i in sorted(chosen)]
+    return [chosen_phrases[i] for i in sorted(chosen_phrases)]
 
 
 def fitting_lines(blocks: Sequence[Block], height: int) -> list[Line]:

@@ -132,8 +132,8 @@ def position_words(position: Position) -> str:
     total = units.duration(position.total_seconds)
     where = f"{units.duration(position.seconds)} of {total}"
     if position.state == "seeking":
-        done = position.folded_seconds / position.seconds if position.seconds else 1.0
-        return f"replay seeking {where}: {units.percent(min(1.0, done))}"
+        fraction = position.folded_seconds / position.seconds if position.seconds else 1.0
+        return f"replay seeking {where}: {units.percent(min(1.0, fraction))}"
     if position.state == "ended":
         return f"replay ended {where}"
     if position.state == "paused":

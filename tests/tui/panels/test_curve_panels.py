@@ -13,7 +13,7 @@ from tests.tui.panels.drawing import SCREEN, draw_alone
 
 
 def text_of(phrases: list[Phrase]) -> str:
-    return "  ".join("".join(w.text for w in each.words if isinstance(w, Word)) for each in phrases)
+    return "  ".join("".join(w.text for w in phrase.words if isinstance(w, Word)) for phrase in phrases)
 
 
 def test_the_loss_panel_ends_in_ribbon_and_axis() -> None:
@@ -35,9 +35,9 @@ def test_the_loss_headline_has_each_group_s_learning_rate_and_the_experiment_s_m
     view = views.compared()
     assert view.last is not None
     validation = Validation(loss=0.5, accuracy=None, samples=1, metrics={"f1": 0.25, "bits": 1.5})
-    found = Validated(time=1.0, step=7, epoch=1, validation=validation)
+    result = Validated(time=1.0, step=7, epoch=1, validation=validation)
     last = replace(view.last, lr=0.5, group_lrs=(0.5, 0.125))
-    words = text_of(loss.headline(replace(view, last=last, validated=found), SCREEN)).split()
+    words = text_of(loss.headline(replace(view, last=last, validated=result), SCREEN)).split()
     assert words[-7:] == ["lr", "0.500", "0.125", "f1", "0.250", "bits", "1.50"]
     alone = replace(view, last=replace(view.last, lr=0.5))
     assert text_of(loss.headline(alone, SCREEN)).split()[-2:] == ["lr", "0.500"]
@@ -51,8 +51,8 @@ def test_headlines_keep_their_width() -> None:
 
 def counted(**changes: Any) -> SessionView:
     view = views.compared()
-    found = flops_now(record_samples.flops("fp16", flops=10**12, **changes), 0.0025, record_samples.run())
-    return replace(view, precision="fp16", flops=(found,))
+    result = flops_now(record_samples.flops("fp16", flops=10**12, **changes), 0.0025, record_samples.run())
+    return replace(view, precision="fp16", flops=(result,))
 
 
 def test_what_is_achieved_stands_before_what_keeps_its_place() -> None:

@@ -73,7 +73,7 @@ def test_before_any_event_it_says_so() -> None:
 
 
 def test_the_events_headline_counts_trouble() -> None:
-    words = [each.words[0] for each in event_list.headline(views.nan_losses(), ScreenState())]
+    words = [phrase.words[0] for phrase in event_list.headline(views.nan_losses(), ScreenState())]
     assert words == [("1 error", Style.ERROR), ("3 warnings", Style.WARNING)]
 
 

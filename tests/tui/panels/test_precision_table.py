@@ -107,8 +107,8 @@ def test_with_few_lines_the_verdict_stays() -> None:
 
 def test_steps_that_were_not_measured_are_told() -> None:
     view = views.compared()
-    told = "\n".join(draw_alone(precision_table.draw, replace(view, unmeasured_steps=12), 30, 14).lines())
-    assert "steps not measured: 12" in told
+    text = "\n".join(draw_alone(precision_table.draw, replace(view, unmeasured_steps=12), 30, 14).lines())
+    assert "steps not measured: 12" in text
     assert "not measured" not in "\n".join(draw_alone(precision_table.draw, view, 30, 14).lines())
 
 
@@ -117,8 +117,8 @@ def test_why_it_cannot_be_said_is_wrapped() -> None:
     few = tuple(replace(row, steps=12) for row in view.comparison.rows)
     view = replace(view, comparison=replace(view.comparison, rows=few))
     canvas = draw_alone(precision_table.draw, view, 30, 12)
-    told = " ".join(line.strip() for line in canvas.lines())
-    assert "not enough steps: FP32 12 of 20, AMP 12 of 20" in told
+    text = " ".join(line.strip() for line in canvas.lines())
+    assert "not enough steps: FP32 12 of 20, AMP 12 of 20" in text
     assert style_of(canvas, "not enough") == Style.DIM
 
 
@@ -132,10 +132,10 @@ def test_why_amp_gave_little_stands_under_the_verdict() -> None:
 def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> None:
     lines = [line.strip() for line in draw_alone(precision_table.draw, views.compared(), 34, 16).lines()]
     first = next(i for i, line in enumerate(lines) if line.startswith("loss after"))
-    told = " ".join(lines[first : lines.index("warm-up steps left out: 40")])
-    assert told.startswith("loss after 304 steps of each: FP32 0.")
-    assert ", AMP 0." in told
-    assert told.endswith("; mid-run losses start where the other precision left off")
+    text = " ".join(lines[first : lines.index("warm-up steps left out: 40")])
+    assert text.startswith("loss after 304 steps of each: FP32 0.")
+    assert ", AMP 0." in text
+    assert text.endswith("; mid-run losses start where the other precision left off")
 
 
 HINT = "press c for an interval"
@@ -167,11 +167,11 @@ def test_nobody_is_told_to_press_what_brings_no_interval(
     assert not any("press c" in line for line in lines)
 
 
-@pytest.mark.parametrize(("screen", "told"), [(WITH_KEYS, True), (SCREEN, False)])
-def test_a_guess_at_the_memory_says_which_key_tells_more(screen: ScreenState, told: bool) -> None:
+@pytest.mark.parametrize(("screen", "names_key"), [(WITH_KEYS, True), (SCREEN, False)])
+def test_a_guess_at_the_memory_says_which_key_tells_more(screen: ScreenState, names_key: bool) -> None:
     view = verdict(memory_saving=0.01)
     lines = draw_alone(precision_table.draw, view, 60, 24, screen=screen).lines()
-    assert any("press x for the breakdown" in line for line in lines) == told
+    assert any("press x for the breakdown" in line for line in lines) == names_key
     assert any("probably mostly weights" in line for line in lines)
 
 
