@@ -208,7 +208,6 @@ class WatchApp(RunScreen):
         return bool(self._view.pause_reason) and activity.newest(self._view, "pause") is None
 
     def action_resume(self) -> None:
-        """Resume after a pause."""
         self._ask(PauseRequest(False))
 
     def action_write_checkpoint(self) -> None:
@@ -273,38 +272,35 @@ class WatchApp(RunScreen):
 
     def action_zoom_in(self) -> None:
         """Show half as many steps."""
-        self._state = replace(self._state, zoom=min(MAX_ZOOM, self._state.zoom + 1))
+        self._zoom_to(self._state.zoom + 1)
 
     def action_zoom_out(self) -> None:
         """Show twice as many steps."""
-        self._state = replace(self._state, zoom=max(0, self._state.zoom - 1))
+        self._zoom_to(self._state.zoom - 1)
 
     def action_zoom_all(self) -> None:
         """Show the whole run."""
-        self._state = replace(self._state, zoom=0)
+        self._zoom_to(0)
+
+    def _zoom_to(self, zoom: int) -> None:
+        self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, zoom)))
 
     def action_next_panel(self) -> None:
         """Enlarge the next panel to the whole screen; after the last, show all."""
         order = (None, *(PANELS if self._view.ranks is None else RANKED_PANELS))
         place = order.index(self._state.focus) if self._state.focus in order else 0
-        focus = order[(place + 1) % len(order)]
-        self._state = replace(self._state, focus=focus)
+        self._state = replace(self._state, focus=order[(place + 1) % len(order)])
 
     def action_focus_numerics(self) -> None:
         """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
         focus = None if self._state.focus == "numerics" else "numerics"
         self._state = replace(self._state, focus=focus)
-        if focus is not None:
-            self._measure_histogram()
-
-    def _measure_histogram(self) -> None:
-        """Ask for a histogram where the run can take one; elsewhere the panel says how old its own is."""
-        if self._view.run is None or "histogram" not in self._accepts():
+        # Where the run takes no such request, the panel says how old its histogram is.
+        if focus is None or self._view.run is None or "histogram" not in self._accepts():
             return
         self._show_first_optimizer()
-        if activity.newest(self._view, "histogram") is None and self._can_ask(
-            steps="a histogram needs a batch"
-        ):
+        is_pending = activity.newest(self._view, "histogram") is not None
+        if not is_pending and self._can_ask(steps="a histogram needs a batch"):
             self._ask(HistogramRequest())
 
     def action_all_panels(self) -> None:
