@@ -18,6 +18,7 @@ from amptui.tui.panels.phrases import (
     write_right,
 )
 from amptui.tui.style import Style
+from tests.tui.panels.drawing import line_text
 
 words = st.text(st.sampled_from("abc→"), min_size=1, max_size=12)
 phrases = st.builds(lambda text, rank: Phrase((Word(text),), rank), words, st.integers(0, 5))
@@ -29,10 +30,7 @@ def block(count: int, rank: int = 0, least: int = 1, name: str = "line") -> Bloc
 
 
 def texts_of(lines: list[Line]) -> list[str]:
-    return [
-        "".join(word.text for phrase in line for word in phrase.words if isinstance(word, Word))
-        for line in lines
-    ]
+    return [line_text(line) for line in lines]
 
 
 def said(*texts: str) -> list[Phrase]:
