@@ -112,11 +112,11 @@ def test_plain_lines_ring_at_a_failure_and_not_if_they_are_quiet(warm: WarmSourc
 
 def test_a_pipe_hears_no_bell(warm: WarmSource, tmp_path: Path) -> None:
     options = ("--headless", "--set", "trouble=loss", "--set", "at=9")
-    done = warm.run(*train_arguments(tmp_path / "run", *options))
-    assert done.returncode == 1
-    assert b"failed" in done.stdout
-    assert b"\x07" not in done.stdout + done.stderr
-    assert b"\x1b" not in done.stdout + done.stderr
+    process = warm.run(*train_arguments(tmp_path / "run", *options))
+    assert process.returncode == 1
+    assert b"failed" in process.stdout
+    assert b"\x07" not in process.stdout + process.stderr
+    assert b"\x1b" not in process.stdout + process.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.menus import PrecisionMenu
+from amptui.tui.overlays.questions import LossScaleQuestion
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.player import Player

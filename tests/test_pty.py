@@ -92,10 +92,12 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
     records = list(read(tmp_path / "run" / "journal.jsonl"))
     assert [r.paused for r in records if isinstance(r, PauseChanged)] == [True, False]
     assert {r.precision for r in records if isinstance(r, StepRecord)} == {"fp32", "fp16"}
-    made = [r for r in records if isinstance(r, RequestMade)]
-    assert [r.kind for r in made] == ["precision", "pause", "pause", "stop"]
+    requests = [r for r in records if isinstance(r, RequestMade)]
+    assert [r.kind for r in requests] == ["precision", "pause", "pause", "stop"]
     # A pause that comes before the first step in a precision has its answer first.
-    assert {r.request.number for r in records if isinstance(r, RequestTaken)} == {r.number for r in made[:3]}
+    assert {r.request.number for r in records if isinstance(r, RequestTaken)} == {
+        r.number for r in requests[:3]
+    }
 
 
 def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, tmp_path: Path) -> None:

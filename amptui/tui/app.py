@@ -25,8 +25,7 @@ from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from amptui.tui.panels import ab_comparison, pending_requests
-from amptui.tui.panels.phase import is_stopping
+from amptui.tui.panels import ab_comparison, activity
 from amptui.tui.screen import Parts, RunScreen
 
 FINDING_SECONDS = 15.0
@@ -50,7 +49,7 @@ class WatchApp(RunScreen):
     def __init__(self, *, attached: bool = False, **parts: Unpack[Parts]) -> None:
         super().__init__(**parts)
         self._attached = attached
-        self._asked: set[int] = set()
+        self._unanswered: set[int] = set()
         """Numbers of this screen's requests that have no answer yet."""
         self._comparing = False
         self._xray_is_new = False
@@ -61,16 +60,16 @@ class WatchApp(RunScreen):
     def _follow_session(self) -> None:
         """Show the answers to this screen's requests; open a question or an X-ray if nothing else is open."""
         view = self._view
-        for answer in view.answers if self._asked else ():
-            if answer.request.number in self._asked:
-                self._asked.discard(answer.request.number)
+        for answer in view.answers if self._unanswered else ():
+            if answer.request.number in self._unanswered:
+                self._unanswered.discard(answer.request.number)
                 self._tell(answer)
         was_comparing, self._comparing = self._comparing, ab_comparison.running(view) is not None
         if was_comparing and view.compared is not None and view.compared.over:
             result = comparison_over(ComparisonOver(record=view.compared, run=view.run))
             self._say(result, severity="info", seconds=FINDING_SECONDS)
         self._close_questions()
-        if self._overlay is None and self._control.stop_reason is None and not is_stopping(view):
+        if self._overlay is None and self._control.stop_reason is None and not activity.is_stopping(view):
             self._open_by_itself()
         if self._has_open("x-ray"):
             self._xray_is_new = False
@@ -81,7 +80,7 @@ class WatchApp(RunScreen):
         trace, kind = view.numerics.trace, answer.request.kind
         if isinstance(answer, RequestRefused):
             severity: Severity = "error" if answer.reason == "failed" else "warning"
-            if words := pending_requests.refusal_words(answer):
+            if words := activity.refusal_words(answer):
                 self._say(words, severity=severity, seconds=FINDING_SECONDS)
         elif kind == "x-ray":
             self._xray_is_new = not self._has_open("x-ray")
@@ -103,7 +102,7 @@ class WatchApp(RunScreen):
 
     def _open_by_itself(self) -> None:
         if self._view.pause_reason and not self._question_answered and not self._over:
-            from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
+            from amptui.tui.overlays.questions import LossScaleQuestion
 
             self._overlay = LossScaleQuestion()
         elif self._xray_is_new:
@@ -119,7 +118,7 @@ class WatchApp(RunScreen):
 
     def _refresh_state(self) -> None:
         super()._refresh_state()
-        words = [] if self._over else pending_requests.pending_words(self._view)
+        words = [] if self._over else activity.pending_words(self._view)
         if not self._over and self._question_answered and self._waits_for_an_answer:
             words.insert(0, UNANSWERED)
         self._state = replace(self._state, waiting=" · ".join(words))
@@ -145,18 +144,18 @@ class WatchApp(RunScreen):
     # ------------------------------------------------------------------- requests
 
     def _ask(self, request: Request) -> None:
-        self._asked.add(self._control.ask(request))
+        self._unanswered.add(self._control.ask(request))
         self._look_again()
 
-    def _can_ask(self, *, begun: bool = False, steps: str = "") -> bool:
+    def _can_ask(self, *, after_start: bool = False, steps: str = "") -> bool:
         """Whether the run can take a request now; if not, show the reason.
 
-        ``begun``: the request needs a training that has started. ``steps``: why it needs a step soon.
+        ``after_start``: the request needs a training that has started. ``steps``: why it needs a step soon.
         """
         reason = ""
         if self._ended.is_set():
             reason = "the run has ended"
-        elif (begun or steps) and self._view.run is None:
+        elif (after_start or steps) and self._view.run is None:
             reason = "training has not started yet"
         elif steps and self._view.state == "paused":
             reason = f"resume first: {steps}"
@@ -167,9 +166,9 @@ class WatchApp(RunScreen):
     def action_toggle_precision(self) -> None:
         """Switch from FP32 to AMP, or from AMP to what ran before it."""
         view = self._view
-        if not self._can_ask(begun=True) or view.run is None:
+        if not self._can_ask(after_start=True) or view.run is None:
             return
-        now = pending_requests.wanted_precision(view) or _chosen(view)
+        now = activity.wanted_precision(view) or _user_precision(view)
         self._request(_without_amp(view) if now in AMP_PRECISIONS else view.run.amp_precision)
 
     def _request(self, precision: str) -> None:
@@ -187,7 +186,7 @@ class WatchApp(RunScreen):
 
     def action_choose_precision(self) -> None:
         """Open the menu of precisions."""
-        if self._can_ask(begun=True):
+        if self._can_ask(after_start=True):
             from amptui.tui.overlays.menus import PrecisionMenu
 
             self._overlay = PrecisionMenu(self._view)
@@ -200,24 +199,23 @@ class WatchApp(RunScreen):
         if self._waits_for_an_answer:
             self._question_answered = False
         elif self._can_ask():
-            asked = pending_requests.newest(self._view, "pause")
-            paused = self._view.state == "paused" if asked is None else asked.paused
+            request = activity.newest(self._view, "pause")
+            paused = self._view.state == "paused" if request is None else request.paused
             self._ask(PauseRequest(not paused))
 
     @property
     def _waits_for_an_answer(self) -> bool:
-        return bool(self._view.pause_reason) and pending_requests.newest(self._view, "pause") is None
+        return bool(self._view.pause_reason) and activity.newest(self._view, "pause") is None
 
     def action_resume(self) -> None:
-        """Resume after a pause."""
         self._ask(PauseRequest(False))
 
     def action_write_checkpoint(self) -> None:
         """Ask for a checkpoint."""
-        stop_asked = self._state.stopping or pending_requests.newest(self._view, "stop") is not None
-        if stop_asked or is_stopping(self._view):
+        stop_is_pending = self._state.stopping or activity.newest(self._view, "stop") is not None
+        if stop_is_pending or activity.is_stopping(self._view):
             self._say("the run is stopping: it writes a checkpoint at its end")
-        elif self._can_ask(begun=True):
+        elif self._can_ask(after_start=True):
             self._ask(CheckpointRequest())
 
     def action_compare(self) -> None:
@@ -258,7 +256,7 @@ class WatchApp(RunScreen):
 
     def action_next_optimizer(self) -> None:
         """Show the next of several optimizers in all panels."""
-        names = [each.name for each in self._view.optimizers]
+        names = [optimizer.name for optimizer in self._view.optimizers]
         if not names:
             self._say("this run has one optimizer", severity="info")
             return
@@ -274,38 +272,35 @@ class WatchApp(RunScreen):
 
     def action_zoom_in(self) -> None:
         """Show half as many steps."""
-        self._state = replace(self._state, zoom=min(MAX_ZOOM, self._state.zoom + 1))
+        self._zoom_to(self._state.zoom + 1)
 
     def action_zoom_out(self) -> None:
         """Show twice as many steps."""
-        self._state = replace(self._state, zoom=max(0, self._state.zoom - 1))
+        self._zoom_to(self._state.zoom - 1)
 
     def action_zoom_all(self) -> None:
         """Show the whole run."""
-        self._state = replace(self._state, zoom=0)
+        self._zoom_to(0)
+
+    def _zoom_to(self, zoom: int) -> None:
+        self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, zoom)))
 
     def action_next_panel(self) -> None:
         """Enlarge the next panel to the whole screen; after the last, show all."""
         order = (None, *(PANELS if self._view.ranks is None else RANKED_PANELS))
         place = order.index(self._state.focus) if self._state.focus in order else 0
-        focus = order[(place + 1) % len(order)]
-        self._state = replace(self._state, focus=focus)
+        self._state = replace(self._state, focus=order[(place + 1) % len(order)])
 
     def action_focus_numerics(self) -> None:
         """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
         focus = None if self._state.focus == "numerics" else "numerics"
         self._state = replace(self._state, focus=focus)
-        if focus is not None:
-            self._measure_histogram()
-
-    def _measure_histogram(self) -> None:
-        """Ask for a histogram where the run can take one; elsewhere the panel says how old its own is."""
-        if self._view.run is None or "histogram" not in self._accepts():
+        # Where the run takes no such request, the panel says how old its histogram is.
+        if focus is None or self._view.run is None or "histogram" not in self._accepts():
             return
         self._show_first_optimizer()
-        if pending_requests.newest(self._view, "histogram") is None and self._can_ask(
-            steps="a histogram needs a batch"
-        ):
+        is_pending = activity.newest(self._view, "histogram") is not None
+        if not is_pending and self._can_ask(steps="a histogram needs a batch"):
             self._ask(HistogramRequest())
 
     def action_all_panels(self) -> None:
@@ -331,7 +326,7 @@ class WatchApp(RunScreen):
         if self._ended.is_set():
             self._leave("")
             return
-        from amptui.tui.overlays.menus import QuitQuestion
+        from amptui.tui.overlays.questions import QuitQuestion
 
         self._overlay = QuitQuestion(attached=self._attached)
 
@@ -362,13 +357,13 @@ class WatchApp(RunScreen):
             self._say("stopping: Ctrl+C again does not wait", severity="info", seconds=FINDING_SECONDS)
 
 
-def _chosen(view: SessionView) -> str | None:
+def _user_precision(view: SessionView) -> str | None:
     """The precision that a user chose last: during a comparison, the one before it."""
-    runs = ab_comparison.running(view)
-    return (runs.chosen if runs is not None else "") or view.precision
+    comparison = ab_comparison.running(view)
+    return (comparison.chosen if comparison is not None else "") or view.precision
 
 
 def _without_amp(view: SessionView) -> str:
     """The last precision without AMP that can be asked for; FP32 if there was none."""
-    before = (each.precision for each in reversed(view.switches))
-    return next((each for each in before if each in BASELINES), "fp32")
+    before = (switch.precision for switch in reversed(view.switches))
+    return next((precision for precision in before if precision in BASELINES), "fp32")

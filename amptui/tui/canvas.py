@@ -87,6 +87,10 @@ class Canvas:
         """The canvas of ``height`` whole lines from line ``y`` on, or of all lines from there."""
         return self.part(Rect(0, y, self.width, self.height - y if height is None else height))
 
+    def columns(self, x: int, width: int | None = None) -> "Canvas":
+        """The canvas of ``width`` whole columns from column ``x`` on, or of all columns from there."""
+        return self.part(Rect(x, 0, self.width - x if width is None else width, self.height))
+
     def copy(self) -> "Canvas":
         """A canvas with the same cells, not shared."""
         copied = Canvas(self.width, self.height, ascii_only=self.ascii_only)
@@ -186,8 +190,8 @@ class Canvas:
         apart = lines * (self.width + join_within + 1) + columns
         breaks = (apart[1:] - apart[:-1] > join_within + 1).nonzero()[0]
         first, last = np.append(0, breaks + 1), np.append(breaks, len(lines) - 1)
-        found = zip(lines[first].tolist(), columns[first].tolist(), columns[last].tolist(), strict=True)
-        return [Span(y, start, end + 1) for y, start, end in found]
+        edges = zip(lines[first].tolist(), columns[first].tolist(), columns[last].tolist(), strict=True)
+        return [Span(y, start, end + 1) for y, start, end in edges]
 
 
 def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:

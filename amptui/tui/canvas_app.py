@@ -1,17 +1,23 @@
 """A Textual application with one widget, the canvas: paints first, then ticks; writes and leaves safely."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from rich.segment import Segment
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
 
 from amptui.base.terminal import HeldTerminal
 from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
-from amptui.tui.dashboard import Dashboard
+from amptui.tui.painter import Painter
+from amptui.tui.style import STYLES
 from amptui.tui.terminal_driver import PatientDriver
 
 MAX_WAITING_WRITES = 2
@@ -19,6 +25,65 @@ MAX_WAITING_WRITES = 2
 
 Left = Literal["", "detached", "hung up", "interrupted", "stopped"]
 """How a screen ended: "" if there was nothing more to show, otherwise why it closed before that."""
+
+
+class Dashboard(Widget):
+    """Shows what ``paint`` draws on a canvas of the widget's size: the whole terminal.
+
+    Textual draws it at the start and after a resize; otherwise ``write`` gets the changes. No other widget
+    may be on the screen, because the changes bypass Textual's compositor.
+    """
+
+    def __init__(
+        self,
+        paint: Callable[[Canvas], None],
+        write: Callable[[str], None],
+        *,
+        ascii_only: bool,
+        no_color: bool,
+    ) -> None:
+        super().__init__()
+        self._paint = paint
+        self._write = write
+        self._painter = Painter(no_color=no_color)
+        self._ascii_only = ascii_only
+        self._frame = Canvas(0, 0)
+        self._strips: dict[int, Strip] = {}
+
+    def repaint(self) -> None:
+        """Draw a frame and write the cells that changed."""
+        canvas = self._draw()
+        if canvas.chars.shape != self._frame.chars.shape:
+            self._keep(canvas)
+            self.refresh()
+            return
+        spans = canvas.changes_since(self._frame)
+        if spans:
+            self._keep(canvas)
+            self._write(self._painter.paint(canvas, spans))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The newest frame: Textual's cache has lines from before the changes that were written past it."""
+        self._styles_cache.clear()
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        """Line ``y`` of the newest frame, for Textual."""
+        if self.size != Size(self._frame.width, self._frame.height):
+            self._keep(self._draw())  # a resize asks for lines before the next frame
+        if y not in self._strips:
+            segments = [Segment(text, STYLES[style]) for text, style in self._frame.runs(y)]
+            self._strips[y] = Strip(segments, self._frame.width)
+        return self._strips[y]
+
+    def _draw(self) -> Canvas:
+        canvas = Canvas(self.size.width, self.size.height, ascii_only=self._ascii_only)
+        self._paint(canvas)
+        return canvas
+
+    def _keep(self, canvas: Canvas) -> None:
+        self._frame = canvas
+        self._strips.clear()
 
 
 class CanvasApp(App[None]):

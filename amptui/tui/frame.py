@@ -16,7 +16,6 @@ from amptui.tui.panels import (
     loss,
     memory_panel,
     numerics_panel,
-    oneliners,
     optimizer_line,
     precision_table,
     rank_table,
@@ -57,7 +56,7 @@ class _EverySecond:
     def __init__(self, draw: Draw, *, even: bool) -> None:
         self._draw = draw
         self._skips = even
-        self._drawn: tuple[object, Canvas] | None = None
+        self._last: tuple[object, Canvas] | None = None
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Draw the panel on a blank ``canvas``."""
@@ -65,11 +64,11 @@ class _EverySecond:
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         key = size, window, screen.log_y, view.state, view.front, view.switches
         self._skips = not self._skips
-        if self._skips and self._drawn is not None and self._drawn[0] == key and view.loss.count:
-            canvas.put(self._drawn[1])
+        if self._skips and self._last is not None and self._last[0] == key and view.loss.count:
+            canvas.put(self._last[1])
             return
         self._draw(canvas, view, screen)
-        self._drawn = key, canvas.copy()
+        self._last = key, canvas.copy()
 
 
 def _framed_panels() -> dict[str, _Framed]:
@@ -103,20 +102,18 @@ class Frame:
             "optimizers": optimizer_line.draw,
             "footer": footer.draw,
             "notice": _draw_notice,
-            "loss": oneliners.loss,
-            "throughput": oneliners.throughput,
-            "scale": oneliners.scale,
-            "memory": oneliners.memory,
-            "comparison": oneliners.comparison,
-            "ranks": oneliners.ranks,
+            "loss": loss.draw_line,
+            "throughput": throughput.draw_line,
+            "scale": scale.draw_line,
+            "memory": memory_panel.draw_line,
+            "comparison": precision_table.draw_line,
+            "ranks": rank_table.draw_line,
             "events": _draw_event_lines,
         }
         self._last_backdrop: tuple[tuple[Layout, bool], Canvas] | None = None
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Draw ``view`` over the whole of ``canvas``."""
-        banner_lines = len(_banner(view, canvas.width))
-        ranks = rank_table.wanted_height(view)
         if view.front != self._front:
             # Another optimizer's curves have nothing in common with the limits of these.
             self._front, self._framed = view.front, _framed_panels()
@@ -124,8 +121,8 @@ class Frame:
             canvas.width,
             canvas.height,
             screen.focus,
-            banner_lines=banner_lines,
-            rank_lines=ranks,
+            banner_lines=len(_banner(view, canvas.width)),
+            rank_lines=rank_table.wanted_height(view),
             optimizer_lines=optimizer_line.wanted_height(view),
             has_scale=view.scaler.scale is not None,
         )
@@ -155,18 +152,18 @@ class Frame:
 def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:
     """Write a panel's headline at the right end of its upper edge."""
     room = canvas.width - len(title) - 8
-    kept = fitting(headline, room)
-    used = line_width(kept)
-    if not kept or used > room:
+    phrases = fitting(headline, room)
+    width = line_width(phrases)
+    if not phrases or width > room:
         return
-    start = canvas.width - 3 - used
-    canvas.text(start - 1, 0, " " * (used + 2))
-    write(canvas, start, 0, kept)
+    start = canvas.width - 3 - width
+    canvas.text(start - 1, 0, " " * (width + 2))
+    write(canvas, start, 0, phrases)
     # Blanks that keep numbers in place become part of the edge again.
-    text = canvas.line_text(0, start, start + used)
+    text = canvas.line_text(0, start, start + width)
     canvas.text(start - 1, 0, "─" * (len(text) - len(text.lstrip())), Style.FRAME)
     trailing = len(text) - len(text.rstrip())
-    canvas.text(start + used + 1 - trailing, 0, "─" * trailing, Style.FRAME)
+    canvas.text(start + width + 1 - trailing, 0, "─" * trailing, Style.FRAME)
 
 
 def _banner(view: SessionView, width: int) -> list[str]:
@@ -184,7 +181,7 @@ def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> Non
 
 def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """Draw events with the margin of a frame."""
-    event_list.draw(canvas.part(Rect(1, 0, max(0, canvas.width - 2), canvas.height)), view, screen)
+    event_list.draw(canvas.columns(1, canvas.width - 2), view, screen)
 
 
 def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

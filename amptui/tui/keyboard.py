@@ -51,7 +51,8 @@ class Keyboard:
         self._clock = clock
         self._parser = XTermParser()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
+        self._partial = ""
+        """What has arrived of a sequence."""
         self._in_paste = False
         self._last_input = clock()
 
@@ -65,39 +66,39 @@ class Keyboard:
         silence_seconds = self._clock() - self._last_input
         if self._in_paste:
             if silence_seconds >= _PASTE_SILENCE_SECONDS:
-                self._in_paste, self._held = False, ""
-        elif self._held == _ESC and silence_seconds >= constants.ESCAPE_DELAY:
+                self._in_paste, self._partial = False, ""
+        elif self._partial == _ESC and silence_seconds >= constants.ESCAPE_DELAY:
             return self._ended_early()
         elif silence_seconds >= _INCOMPLETE_SECONDS:
-            self._held = ""
+            self._partial = ""
             self._decoder.reset()
         return []
 
     def _next(self, character: str) -> list[Message]:
         if self._in_paste:
-            self._held = (self._held + character)[-len(_PASTE_ENDS) :]
-            if self._held == _PASTE_ENDS:
-                self._in_paste, self._held = False, ""
+            self._partial = (self._partial + character)[-len(_PASTE_ENDS) :]
+            if self._partial == _PASTE_ENDS:
+                self._in_paste, self._partial = False, ""
             return []
-        if not self._held:
-            self._held = _OPENERS.get(character, _ESC if character == _ESC else "")
-            return [] if self._held else [*self._keys(character)]
-        if not _may_follow(self._held, character):
+        if not self._partial:
+            self._partial = _OPENERS.get(character, _ESC if character == _ESC else "")
+            return [] if self._partial else [*self._keys(character)]
+        if not _may_follow(self._partial, character):
             return [*self._ended_early(), *self._next(character)]
-        self._held += character
-        if len(self._held) > _MAX_SEQUENCE_CHARACTERS:
-            self._held = self._held[:3] + self._held[3 - _MAX_SEQUENCE_CHARACTERS :]
-        return self._complete() if _is_complete(self._held) else []
+        self._partial += character
+        if len(self._partial) > _MAX_SEQUENCE_CHARACTERS:
+            self._partial = self._partial[:3] + self._partial[3 - _MAX_SEQUENCE_CHARACTERS :]
+        return self._complete() if _is_complete(self._partial) else []
 
     def _ended_early(self) -> list[Message]:
         """What an interrupted sequence means."""
-        held, self._held = self._held, ""
+        sequence, self._partial = self._partial, ""
         # A string ends with an escape and a backslash; another character begins a new sequence.
-        self._held = _ESC if held.startswith(_STRING_OPENERS) and held.endswith(_ESC) else ""
-        return [events.Key("escape", _ESC)] if held == _ESC else []
+        self._partial = _ESC if sequence.startswith(_STRING_OPENERS) and sequence.endswith(_ESC) else ""
+        return [events.Key("escape", _ESC)] if sequence == _ESC else []
 
     def _complete(self) -> list[Message]:
-        sequence, self._held = self._held, ""
+        sequence, self._partial = self._partial, ""
         if sequence == _PASTE_BEGINS:
             self._in_paste = True
         elif _MODE_REPORT.fullmatch(sequence):
@@ -112,35 +113,37 @@ class Keyboard:
     def _keys(self, sequence: str) -> list[events.Key]:
         """The key presses of a character or a complete sequence, if it has any."""
         if event := _KEY_EVENT.fullmatch(sequence):
-            key, modifiers, kind, text, end = event.groups(default="")
+            code, modifiers, kind, text, end = event.groups(default="")
             # The parser reads other function keys as characters: F18 as a space.
-            if kind == _RELEASED or (end != "u" and f"{key or 1}{end}" not in FUNCTIONAL_KEYS):
+            if kind == _RELEASED or (end != "u" and f"{code or 1}{end}" not in FUNCTIONAL_KEYS):
                 return []
             if ":" in sequence:
-                sequence = f"{_ESC}[{key};{modifiers}{text}{end}"
+                sequence = f"{_ESC}[{code};{modifiers}{text}{end}"
         keys: list[events.Key] = []
         with suppress(Exception):  # the parser fails on some sequences: they are no keys
             keys += self._parser._sequence_to_key_events(sequence)
-        return [each for each in keys if each.key.isprintable()]
+        return [key for key in keys if key.key.isprintable()]
 
 
-def _may_follow(held: str, character: str) -> bool:
+def _may_follow(sequence: str, character: str) -> bool:
     """Whether ``character`` continues the sequence; otherwise it interrupts it."""
-    if held.startswith(_STRING_OPENERS):
-        return character == "\\" if held.endswith(_ESC) else character >= " " or character in (_BELL, _ESC)
+    if sequence.startswith(_STRING_OPENERS):
+        return (
+            character == "\\" if sequence.endswith(_ESC) else character >= " " or character in (_BELL, _ESC)
+        )
     return character >= " " and character != "\x7f"
 
 
-def _is_complete(held: str) -> bool:
+def _is_complete(sequence: str) -> bool:
     """Whether a sequence is complete (ECMA-48, 5.4)."""
-    kind, end = held[:2], held[-1]
-    if held.startswith(_STRING_OPENERS):
-        return end in (_BELL, "\x9c") or held.endswith(f"{_ESC}\\")
-    if held.startswith(f"{_ESC}[M"):
-        return len(held) == 6  # button, column and line of the oldest mouse report
+    kind, end = sequence[:2], sequence[-1]
+    if sequence.startswith(_STRING_OPENERS):
+        return end in (_BELL, "\x9c") or sequence.endswith(f"{_ESC}\\")
+    if sequence.startswith(f"{_ESC}[M"):
+        return len(sequence) == 6  # button, column and line of the oldest mouse report
     if kind == f"{_ESC}[":
         # The Linux console's function keys have a second bracket.
-        return len(held) > 2 and "@" <= end <= "~" and held != f"{_ESC}[["
+        return len(sequence) > 2 and "@" <= end <= "~" and sequence != f"{_ESC}[["
     if kind == f"{_ESC}O":
-        return len(held) > 2 and not end.isdigit()
+        return len(sequence) > 2 and not end.isdigit()
     return True

@@ -181,7 +181,7 @@ def _short(body: Rect, *, has_scale: bool) -> Layout:
     names = ("throughput", "scale", "memory") if has_scale else ("throughput", "memory")
     right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
     upper, lower = _rows(body, body.height - len(names) - _EVENT_LINES, len(names) + _EVENT_LINES)
-    return (*_columns(upper, loss=body.width - right, comparison=right), *_folded(lower, *names))
+    return (*_columns(upper, loss=body.width - right, comparison=right), *_folded_panels(lower, *names))
 
 
 def _compact(body: Rect, *, has_scale: bool) -> Layout:
@@ -189,16 +189,16 @@ def _compact(body: Rect, *, has_scale: bool) -> Layout:
     scale = ("scale",) if has_scale else ()
     names = ("throughput", *scale, "memory", "comparison")
     upper, lower = _rows(body, body.height - len(names) - _EVENT_LINES, len(names) + _EVENT_LINES)
-    return (Place("loss", upper, framed=True), *_folded(lower, *names))
+    return (Place("loss", upper, framed=True), *_folded_panels(lower, *names))
 
 
 def _lines(body: Rect, *, has_scale: bool) -> Layout:
     """Everything folded."""
     scale = ("scale",) if has_scale else ()
-    return _folded(body, "loss", "throughput", *scale, "memory", "comparison")
+    return _folded_panels(body, "loss", "throughput", *scale, "memory", "comparison")
 
 
-def _folded(area: Rect, *names: str) -> Layout:
+def _folded_panels(area: Rect, *names: str) -> Layout:
     """One line for each name from the top of ``area``; events below."""
     lines = tuple(
         Place(name, line, framed=False)

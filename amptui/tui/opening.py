@@ -25,7 +25,7 @@ class Opening:
 
     def __init__(self, terminal: HeldTerminal) -> None:
         self.terminal = terminal
-        self._shown = False
+        self._is_open = False
 
     def __enter__(self) -> "Opening":
         columns, lines = terminal_size()
@@ -33,7 +33,7 @@ class Opening:
         draw_backdrop(canvas, arrange(columns, lines, None))
         canvas.text(1, 0, "amptui", Style.DIM)
         changes = canvas.changes_since(Canvas(columns, lines))
-        self._shown = True
+        self._is_open = True
         self.terminal.take()
         _write(_OPEN + Painter(no_color="NO_COLOR" in os.environ).paint(canvas, changes))
         return self
@@ -43,14 +43,14 @@ class Opening:
 
     def close(self) -> None:
         """Restore the terminal, unless a screen has taken it over."""
-        if self._shown:
-            self._shown = False
+        if self._is_open:
+            self._is_open = False
             _write(_CLOSE)
             self.terminal.give()
 
     def hand_over(self) -> None:
         """A screen takes over the terminal and will restore it."""
-        self._shown = False
+        self._is_open = False
 
 
 def _write(data: str) -> None:

@@ -29,7 +29,7 @@ class Outlet:
         self._encoding = encoding
         self._texts: SimpleQueue[str] = SimpleQueue()  # put() may interrupt itself, unlike Event.set()
         self._writes = count(1)
-        self._written = 0
+        self._queued = 0
         self._accepted = 0
         self._sent_bytes = 0
         self._closing = False
@@ -46,13 +46,13 @@ class Outlet:
     def write(self, text: str) -> None:
         """Queue ``text``."""
         if not self.broken:
-            self._written = next(self._writes)
+            self._queued = next(self._writes)
             self._texts.put(text)
 
     @property
     def waiting(self) -> int:
         """Texts that the terminal has not accepted completely."""
-        return 0 if self.broken else self._written - self._accepted
+        return 0 if self.broken else self._queued - self._accepted
 
     def hurry(self) -> None:
         """Give up soon at the end: the terminal is being closed. Safe in a signal handler."""
@@ -62,10 +62,10 @@ class Outlet:
         """Return once everything is written, or the terminal has accepted nothing for too long."""
         self._closing = True
         self.write("")  # wakes the thread
-        sent, since = self._sent_bytes, time.monotonic()
+        sent_bytes, since = self._sent_bytes, time.monotonic()
         while self._thread.is_alive():
-            if self._sent_bytes != sent:
-                sent, since = self._sent_bytes, time.monotonic()
+            if self._sent_bytes != sent_bytes:
+                sent_bytes, since = self._sent_bytes, time.monotonic()
             elif time.monotonic() - since > self._patience_seconds:
                 self._abandoned = True
                 return  # the thread may hang in a write until the process ends
@@ -84,13 +84,13 @@ class Outlet:
             os.close(self._descriptor)
 
     def _send(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left and not self._abandoned:
+        rest = memoryview(data)
+        while rest and not self._abandoned:
             try:
-                sent = os.write(self._descriptor, left[:_CHUNK_BYTES])
+                size = os.write(self._descriptor, rest[:_CHUNK_BYTES])
             except BlockingIOError:
                 # Another program left the terminal non-blocking.
                 select.select([], [self._descriptor], [], 1.0)
                 continue
-            left = left[sent:]
-            self._sent_bytes += sent
+            rest = rest[size:]
+            self._sent_bytes += size

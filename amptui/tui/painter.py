@@ -30,27 +30,27 @@ class Painter:
 
     def paint(self, canvas: Canvas, spans: Iterable[Span]) -> str:
         """What to write to show ``spans``. No colour is set at its end."""
-        written: list[str] = []
+        pieces: list[str] = []
         style, line, column = int(Style.TEXT), -1, 0
         for span in spans:
             if span.y == line and span.start > column:
-                written.append(f"{_ESCAPE}{span.start - column}C")
+                pieces.append(f"{_ESCAPE}{span.start - column}C")
             else:
-                written.append(f"{_ESCAPE}{span.y + 1};{span.start + 1}H")
+                pieces.append(f"{_ESCAPE}{span.y + 1};{span.start + 1}H")
             line, column = span.y, span.stop
             chars = canvas.chars[span.y, span.start : span.stop].tolist()
             styles = canvas.styles[span.y, span.start : span.stop].tolist()
-            for char, wanted in zip(chars, styles, strict=True):
+            for char, char_style in zip(chars, styles, strict=True):
                 if char == CONTINUED:
                     continue
                 # The colour of a blank is not seen.
-                if wanted != style and char != BLANK:
-                    written.append(self._change(style, wanted))
-                    style = wanted
-                written.append(chr(char))
+                if char_style != style and char != BLANK:
+                    pieces.append(self._change(style, char_style))
+                    style = char_style
+                pieces.append(chr(char))
         if style != Style.TEXT:
-            written.append(f"{_ESCAPE}m")
-        return "".join(written)
+            pieces.append(f"{_ESCAPE}m")
+        return "".join(pieces)
 
     def _change(self, before: int, after: int) -> str:
         """The shortest code that turns one style into another."""

@@ -17,9 +17,9 @@ from tests.tui.watching import awaited, started, step, steps, watching
 @awaited
 async def test_the_screen_is_there_before_the_training_starts() -> None:
     async with watching() as screen:
-        (seen,) = screen.seen_at_start
-        assert "╭ loss" in seen
-        assert "amptui" in seen
+        (first_frame,) = screen.seen_at_start
+        assert "╭ loss" in first_frame
+        assert "amptui" in first_frame
 
 
 @awaited
@@ -315,7 +315,9 @@ async def test_a_run_that_is_only_observed_shows_the_keys_that_work() -> None:
         assert "no steps in AMP" in screen.text
         assert "press p" not in screen.text
         words = {f" {key.label} {key.hint}" for key in KEYS if key.hint}
-        assert {each.split()[0] for each in words if each in screen.footer} == {*"dfle?q"}
+        assert {words_of_key.split()[0] for words_of_key in words if words_of_key in screen.footer} == {
+            *"dfle?q"
+        }
         await screen.press("question_mark")
         shown = {key.label for key in KEYS if key.meaning in screen.text}
         assert shown == {key.label for key in KEYS} - {*"psmcxn", "space"}

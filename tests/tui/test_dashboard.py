@@ -7,7 +7,7 @@ import pytest
 from textual.app import App, ComposeResult
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.dashboard import Dashboard
+from amptui.tui.canvas_app import Dashboard
 from amptui.tui.style import BOLD, Style
 from tests.tui.watching import awaited
 

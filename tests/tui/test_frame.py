@@ -25,6 +25,7 @@ from amptui.tui.style import BOLD, Style
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.tui import numerics_views, rank_views, views
+from tests.tui.panels.drawing import style_of
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 HINTS = (("p", "precision"), ("space", "pause"), ("tab", "panels"), ("?", "help"), ("q", "quit"))
@@ -43,12 +44,6 @@ def drawn(view: SessionView, width: int, height: int, screen: ScreenState | None
 
 def text_of(canvas: Canvas) -> str:
     return "\n".join(canvas.lines())
-
-
-def style_of(canvas: Canvas, text: str) -> int:
-    """The style of the first place where ``text`` stands."""
-    y, line = next((y, line) for y, line in enumerate(canvas.lines()) if text in line)
-    return int(canvas.styles[y, line.index(text)])
 
 
 def quick_run(seconds: int, *, precision: str = "fp32") -> Iterator[SessionView]:

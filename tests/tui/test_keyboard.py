@@ -39,7 +39,7 @@ class Clock:
 
 
 def names(heard: list[Message]) -> list[str]:
-    return [each.key for each in heard if isinstance(each, events.Key)]
+    return [message.key for message in heard if isinstance(message, events.Key)]
 
 
 def pressed(*pieces: bytes, silence_seconds: float = LONG_SECONDS) -> list[str]:
@@ -161,7 +161,9 @@ sequences = st.builds(
     st.sampled_from([b"u", b"~", b"A", b"M", b"m", b"R", b"t", b"c", b"\x07", b"\x1b\\", b"$y", b""]),
 )
 mutated = st.builds(
-    lambda named, at, what: named[: at % (len(named) + 1)] + what + named[at % (len(named) + 1) + 1 :],
+    lambda sequence, at, what: (
+        sequence[: at % (len(sequence) + 1)] + what + sequence[at % (len(sequence) + 1) + 1 :]
+    ),
     st.sampled_from(NAMED),
     st.integers(0, 200),
     st.binary(max_size=3),
@@ -205,10 +207,10 @@ def typed() -> Iterator[tuple[int, "list[Message]", threading.Semaphore]]:
             heard.append(message)
             came.release()
 
-    async def made() -> PatientDriver:
+    async def driver_in_loop() -> PatientDriver:
         return Listening(cast("Any", SimpleNamespace()), size=(80, 24))
 
-    driver = asyncio.run(made())
+    driver = asyncio.run(driver_in_loop())
     driver.fileno = slave
     tty.setraw(slave)
     thread = threading.Thread(target=driver.run_input_thread)

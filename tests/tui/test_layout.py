@@ -95,8 +95,8 @@ def test_a_distributed_run_shows_its_ranks_beside_all_others(
     assert {place.name for place in layout} - either == {place.name for place in alone} - either
     assert "ranks" in {place.name for place in layout}
     assert framed(layout) - either == framed(alone) - either
-    found = rect_of(layout, "ranks")
-    assert found.height == 1 or ("ranks" in framed(layout) and found.height <= rank_lines)
+    ranks = rect_of(layout, "ranks")
+    assert ranks.height == 1 or ("ranks" in framed(layout) and ranks.height <= rank_lines)
 
 
 @pytest.mark.parametrize(

@@ -241,10 +241,10 @@ async def test_a_run_that_ended_without_its_last_record_is_shown_as_lost(width: 
 
 @awaited
 async def test_the_reason_of_its_end_is_asked_for_once_and_shown() -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     def why() -> str:
-        asked.append("why")
+        calls.append("why")
         return "the run is of another version"
 
     async with watching(why_ended=why) as screen:
@@ -253,7 +253,7 @@ async def test_the_reason_of_its_end_is_asked_for_once_and_shown() -> None:
         assert "waiting" not in screen.text
         await screen.press("e")
         assert "the run is of another version" in screen.lines[-1]
-        assert asked == ["why"]
+        assert calls == ["why"]
 
 
 @awaited

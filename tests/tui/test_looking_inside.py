@@ -28,7 +28,7 @@ def resumed() -> PauseChanged:
     return PauseChanged(time=time.time(), step=5, paused=False)
 
 
-def done() -> RunFinished:
+def finished() -> RunFinished:
     return RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done")
 
 
@@ -46,7 +46,7 @@ def traced(first: ModuleRange | None = None) -> ModulesTraced:
     )
 
 
-def taken(**changes: object) -> Record:
+def xray_record(**changes: object) -> Record:
     return xray(time=time.time(), **changes)
 
 
@@ -72,7 +72,7 @@ async def test_x_asks_for_an_x_ray_that_opens_when_it_arrives() -> None:
         assert "help" in screen.footer
         await screen.feed(step(6))
         assert "╭ loss" in screen.text
-        await screen.feed(taken())
+        await screen.feed(xray_record())
         await screen.answer(XRayRequest)
         assert "X-ray of step 1,204" in screen.text
         await screen.press("escape")
@@ -85,7 +85,7 @@ async def test_x_asks_for_an_x_ray_that_opens_when_it_arrives() -> None:
 async def test_an_x_ray_does_not_open_over_another_overlay() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x", "e")
-        await screen.feed(taken())
+        await screen.feed(xray_record())
         await screen.answer(XRayRequest)
         assert "events (" in screen.text
         await screen.press("escape")
@@ -100,7 +100,7 @@ async def test_an_x_ray_requested_on_another_screen_does_not_open() -> None:
         screen.control.ask(XRayRequest())
         await screen.feed()
         assert "X-ray with the next step …" in screen.footer
-        await screen.feed(taken())
+        await screen.feed(xray_record())
         await screen.answer(XRayRequest)
         assert "with the next step" not in screen.footer
         assert "╭ loss" in screen.text
@@ -110,11 +110,11 @@ async def test_an_x_ray_requested_on_another_screen_does_not_open() -> None:
 async def test_x_in_an_x_ray_takes_another_in_its_place() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x")
-        await screen.feed(taken())
+        await screen.feed(xray_record())
         await screen.answer(XRayRequest)
         await screen.press("s", "x")
         assert "X-ray with the next step …" in screen.footer
-        await screen.feed(taken(step=1300))
+        await screen.feed(xray_record(step=1300))
         await screen.answer(XRayRequest)
         assert "X-ray of step 1,300" in screen.text
         assert "model order" in screen.text
@@ -142,16 +142,16 @@ async def test_x_rays_and_traces_need_a_step(key: str, name: str) -> None:
         await screen.press(key)
         assert f"resume first: the {name} needs a batch" in screen.footer
         await screen.feed(resumed())
-        await screen.end(done())
+        await screen.end(finished())
         await screen.press(key)
         assert "the run has ended" in screen.footer
         assert screen.session.view().pending == ()
 
 
-@pytest.mark.parametrize("last", [paused(), done()], ids=["paused", "ended"])
+@pytest.mark.parametrize("last", [paused(), finished()], ids=["paused", "ended"])
 @awaited
 async def test_if_none_can_be_taken_x_shows_the_last_one(last: Record) -> None:
-    async with watching(started(), *steps(5), taken()) as screen:
+    async with watching(started(), *steps(5), xray_record()) as screen:
         await (screen.end if isinstance(last, RunFinished) else screen.feed)(last)
         await screen.press("x")
         assert "X-ray of step 1,204" in screen.text
@@ -222,9 +222,9 @@ async def test_f_measures_now_and_shows_it() -> None:
 async def test_f_asks_once_and_leaving_the_panel_asks_nothing() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("f", "f", "f")
-        asked = screen.control.take(HistogramRequest)
-        assert asked is not None
-        assert len(asked.made) == 1
+        pending_requests = screen.control.take(HistogramRequest)
+        assert pending_requests is not None
+        assert len(pending_requests.made) == 1
 
 
 @awaited

@@ -113,7 +113,7 @@ def test_how_many_have_no_room_is_told(width: int, count: str) -> None:
 
 def test_skips_of_another_optimizer_are_seen() -> None:
     view = gan_view()
-    skipping = tuple(replace(each, skipped=3) for each in view.optimizers)
+    skipping = tuple(replace(optimizer, skipped=3) for optimizer in view.optimizers)
     canvas = draw_alone(optimizer_line.draw, replace(view, optimizers=skipping), 80)
     assert "3 skipped" in canvas.lines()[0]
     assert style_of(canvas, "3 skipped") == Style.WARNING

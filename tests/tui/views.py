@@ -254,8 +254,8 @@ def nan_losses() -> SessionView:
     before = with_skips()
     values = losses(before.step)
     values[899:] = [float("nan")] * len(values[899:])
-    found = NonFinite(time=NOW - 2, step=900, what="loss", kind="nan", names=(), count=1)
-    storm = Storm(first=found, last=found, times=1, in_float16=False)
+    nonfinite = NonFinite(time=NOW - 2, step=900, what="loss", kind="nan", names=(), count=1)
+    storm = Storm(first=nonfinite, last=nonfinite, times=1, in_float16=False)
     event = Event(time=NOW - 2, step=900, kind="nonfinite", severity="error", about=storm)
     return replace(
         before,
@@ -300,8 +300,10 @@ def explained() -> SessionView:
     """AMP gained nothing, and it is said why."""
     before = compared()
     rows = tuple(replace(row, utilization_percent=55.0) for row in before.comparison.rows)
-    told = replace(before.comparison, rows=rows, speedup=1.01, memory_saving=0.01, held_back_by="launch")
-    return replace(before, comparison=told)
+    comparison = replace(
+        before.comparison, rows=rows, speedup=1.01, memory_saving=0.01, held_back_by="launch"
+    )
+    return replace(before, comparison=comparison)
 
 
 ALL = {

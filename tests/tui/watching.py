@@ -129,12 +129,12 @@ class Screen:
 
     async def answer(self, kind: type[Request], refusal: Refusal | None = None, detail: str = "") -> None:
         """The trainer's answer to the request of that kind, and the frame that shows it."""
-        asked = self.control.take(kind)
-        assert asked is not None
+        pending = self.control.take(kind)
+        assert pending is not None
         if refusal is None:
-            self.control.answer(asked)
+            self.control.answer(pending)
         else:
-            self.control.refuse(asked, refusal, detail)
+            self.control.refuse(pending, refusal, detail)
         await self.feed()
 
     async def end(self, *records: Record) -> None:

@@ -13,9 +13,17 @@ from amptui.telemetry.axis import Axis, Kind
 from amptui.telemetry.robust_range import extent
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
-from amptui.tui.renderables.limits import YLimits
-from amptui.tui.renderables.plot import by_cell, draw_labels, mark
+from amptui.tui.renderables.plot import (
+    DOTS_ACROSS,
+    DOTS_DOWN,
+    YLimits,
+    area_dots,
+    braille,
+    by_cell,
+    draw_labels,
+    line_dots,
+    mark,
+)
 from amptui.tui.renderables.step_window import GUTTER
 from amptui.tui.style import BOLD, Style, precision_style
 

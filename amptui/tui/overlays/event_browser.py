@@ -9,7 +9,7 @@ from amptui.diagnosis.event_words import event_details, event_text
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, moved, open_box, write_edge
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, line_after, open_box, write_edge
 from amptui.tui.panels import event_list
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -50,17 +50,17 @@ class EventBrowser(Overlay):
         inner = open_box(canvas, f"events ({len(events):,})", width=canvas.width, height=canvas.height)
         detail = self._lines_of_selected(view, inner.width - 2)
         room = max(_MIN_DETAIL_LINES, inner.height // 2, inner.height - 1 - len(events))
-        shown = min(len(detail), room)
-        self._page = max(1, inner.height - shown - 1)
+        detail_height = min(len(detail), room)
+        self._page = max(1, inner.height - detail_height - 1)
         top = max(0, min(self._index - self._page // 2, len(events) - self._page))
-        listed = replace(view, events=events[top : top + self._page])
-        event_list.draw(inner.part(Rect(3, 0, max(0, inner.width - 3), self._page)), listed, screen)
-        for y, event in enumerate(listed.events):
+        page = replace(view, events=events[top : top + self._page])
+        event_list.draw(inner.part(Rect(3, 0, max(0, inner.width - 3), self._page)), page, screen)
+        for y, event in enumerate(page.events):
             inner.text(1, y, "+" if event_details(event) else " ", Style.KEY)
         if events:
             inner.text(0, self._index - top, "▸", Style.KEY | BOLD)
             inner.text(0, self._page, "─" * inner.width, Style.FRAME)
-        for y, line in enumerate(detail[self._detail.visible(len(detail), shown)]):
+        for y, line in enumerate(detail[self._detail.visible(len(detail), detail_height)]):
             inner.text(1, self._page + 1 + y, line)
         scrolls = (("← →", "scroll details"),) if self._detail.words else ()
         write_edge(canvas, (*_LIST_KEYS, *scrolls), screen)
@@ -100,7 +100,7 @@ class EventBrowser(Overlay):
         elif key in ("left", "right"):
             self._detail.top += 5 if key == "right" else -5
         else:
-            index = moved(self._index, key, page=self._page, last=len(view.events) - 1)
+            index = line_after(self._index, key, page=self._page, last=len(view.events) - 1)
             if index != self._index:
                 self._index = index
                 self._selected = view.events[index].number if index else None

@@ -1,4 +1,4 @@
-"""The small overlays: the help, the menu of precisions, and the question before a screen closes."""
+"""The help and the menu of precisions."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -8,17 +8,7 @@ from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import Key
-from amptui.tui.overlays.overlay import (
-    CLOSE,
-    STAY,
-    Answer,
-    Choice,
-    Overlay,
-    answer_to,
-    draw_choices,
-    open_box,
-    unsupported,
-)
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, unsupported
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -52,7 +42,6 @@ class Help(Overlay):
         self._keys = keys
 
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
         blank = int(len(self._keys) + 5 <= canvas.height)
         height = len(self._keys) + 4 + blank
         terms = TERMS if height + 1 + len(TERMS) <= canvas.height else ()
@@ -82,15 +71,14 @@ class PrecisionMenu(Overlay):
     name: ClassVar[str] = "precisions"
 
     def __init__(self, view: SessionView) -> None:
-        self._chosen = PRECISIONS.index(view.precision) if view.precision in PRECISIONS else 0
+        self._line = PRECISIONS.index(view.precision) if view.precision in PRECISIONS else 0
 
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
         inner = open_box(canvas, "precision", width=72, height=len(PRECISIONS) + 4)
         refused = unsupported(view)
         for y, name in enumerate(PRECISIONS):
             style = Style.DIM if name in refused else precision_style(name)
-            inner.text(0, y, "▸" if y == self._chosen else " ", Style.KEY | BOLD)
+            inner.text(0, y, "▸" if y == self._line else " ", Style.KEY | BOLD)
             inner.text(2, y, f"{y + 1} {signed_label(name)}", style, width=14)
             words = refused.get(name) or MEANINGS[name]
             now = " (now)" if name == view.precision else ""
@@ -100,60 +88,10 @@ class PrecisionMenu(Overlay):
     def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows move; enter or a number switches."""
         if key in ("up", "down", "k", "j"):
-            self._chosen = (self._chosen + (1 if key in ("down", "j") else -1)) % len(PRECISIONS)
+            self._line = (self._line + (1 if key in ("down", "j") else -1)) % len(PRECISIONS)
             return STAY
         if key == "enter":
-            return Answer(close=True, precision=PRECISIONS[self._chosen])
+            return Answer(close=True, precision=PRECISIONS[self._line])
         if key.isdecimal() and 1 <= int(key) <= len(PRECISIONS):
             return Answer(close=True, precision=PRECISIONS[int(key) - 1])
         return CLOSE if key in ("escape", "m", "q", "ctrl+q") else STAY
-
-
-class QuitQuestion(Overlay):
-    """Asks whether to stop the run.
-
-    Enter stops it on the screen that started it, and detaches on one that attached.
-    """
-
-    name: ClassVar[str] = "quit"
-
-    def __init__(self, *, attached: bool) -> None:
-        self._attached = attached
-
-    def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
-        choices = self._choices(view)
-        inner = open_box(canvas, "quit", width=76, height=len(choices) + 4)
-        or_else = "Stop it or detach?" if self._attached else "Stop it?"
-        inner.text(1, 0, f"Training is at step {view.step:,}. {or_else}", width=max(0, inner.width - 1))
-        draw_choices(inner, 2, choices)
-
-    def _choices(self, view: SessionView) -> tuple[Choice, ...]:
-        after = "the run stays paused" if view.state == "paused" else "training continues"
-        leave = f"detach: close the screen, {after}"
-        stopping, detaching = Answer(close=True, action="stop"), Answer(close=True, action="detach")
-        back = Choice("esc", ("escape", "n", "q", "ctrl+q"), "go back", CLOSE)
-        observed = view.run is not None and view.run.observed
-        saves = view.run is None or "checkpoint" not in view.run.refuses
-        kept = "checkpoint and journal are kept" if saves else "the journal is kept"
-        if self._attached:
-            stop = f"stop the run for all screens; {kept}"
-            if observed:
-                stop = "interrupt the script as Ctrl+C does, if amptui run started it"
-            return (
-                Choice("enter", ("enter", "d"), leave, detaching, style=Style.STRONG),
-                Choice("y", ("y",), stop, stopping),
-                back,
-            )
-        stop = f"stop after this step; {kept}"
-        if observed:
-            stop = "interrupt the script as Ctrl+C does"
-        return (
-            Choice("enter", ("enter", "y"), stop, stopping, style=Style.STRONG),
-            Choice("d", ("d",), leave, detaching),
-            back,
-        )
-
-    def press(self, key: str, view: SessionView) -> Answer:
-        """Only a clear yes stops the run."""
-        return answer_to(key, self._choices(view))

@@ -100,10 +100,10 @@ def write_edge(
         room -= text_width(right) + GAP
         canvas.text(canvas.width - 5 - text_width(right), y, f" {right} " if right else "", Style.DIM)
     phrases = _edge_phrases(hints, screen, room)
-    used = max(0, min(room, line_width(phrases)))
-    edge = canvas.part(Rect(3, y, used + 2, 1))
+    width = max(0, min(room, line_width(phrases)))
+    edge = canvas.part(Rect(3, y, width + 2, 1))
     edge.clear()
-    write(edge.part(Rect(1, 0, used, 1)), 0, 0, phrases)
+    write(edge.part(Rect(1, 0, width, 1)), 0, 0, phrases)
 
 
 def _edge_phrases(hints: Sequence[tuple[str, str]], screen: ScreenState, room: int) -> list[Phrase]:
@@ -122,7 +122,7 @@ def unsupported(view: SessionView) -> Mapping[str, str]:
     return view.run.unsupported if view.run is not None else {}
 
 
-def moved(line: int, key: str, *, page: int, last: int) -> int:
+def line_after(line: int, key: str, *, page: int, last: int) -> int:
     """Where ``key`` moves from ``line``, from 0 to ``last``; ``line`` for a key that does not move."""
     moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
     ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
@@ -149,7 +149,7 @@ class Scroll:
 
     def press(self, key: str) -> None:
         """Scroll, if ``key`` is one for that."""
-        self.top = moved(self.top, key, page=self._page, last=self._last_top)
+        self.top = line_after(self.top, key, page=self._page, last=self._last_top)
 
     @property
     def words(self) -> str:

@@ -1,27 +1,22 @@
-"""The X-ray: its verdict, both losses, the memory, and two tables, on the whole screen."""
+"""The X-ray on the whole screen: its verdict, both losses, the memory, and tables of layers and operators."""
 
 import math
 from collections import Counter
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from decimal import ROUND_DOWN, Decimal
+from typing import ClassVar, Literal, NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.float16_verdicts import xray_verdict
-from amptui.diagnosis.labels import precision_label, signed_label
-from amptui.records.findings import XRayTaken
+from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
+from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
+from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, open_box, write_edge
-from amptui.tui.overlays.xray_tables import (
-    ORDERS,
-    WHOLE_MODEL,
-    draw_layers,
-    draw_operators,
-    dtype_word,
-    operator_table,
-    share_word,
-)
-from amptui.tui.panels.phrases import Phrase, Word, flowed, wrapped, write
+from amptui.tui.panels.phrases import GAP, Phrase, Word, end_of, flowed, labelled, phrase, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.gauges import draw_bar
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _LABEL_WIDTH = 9
@@ -41,12 +36,22 @@ _OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to
 _MAX_ISLANDS = 4
 """Modules in FP32 that are named; the others are counted."""
 
+WHOLE_MODEL = "(model)"
+"""The name of the model itself, whose path is empty."""
 
-class Fact(NamedTuple):
-    """A line or more above the tables."""
+_PRECISION_OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
-    label: str
-    phrases: list[Phrase]
+_SIGN_WIDTH = 2
+_MIN_NAME = 20
+_COUNT_WIDTH = 9
+
+_MIN_NAME_BESIDE_BAR = 28
+"""With less room, the whole name matters more than a bar."""
+
+_NINES = 6
+"""The bar of agreement is full at a cosine of 0.999999: float32 is not more exact."""
+
+_BAR_WIDTH = 2 * _NINES
 
 
 class XRay(Overlay):
@@ -61,7 +66,6 @@ class XRay(Overlay):
         self._scroll = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
         xray = view.numerics.xray
         inner = open_box(canvas, _title(xray), width=canvas.width, height=canvas.height)
         if xray is None:
@@ -91,11 +95,11 @@ class XRay(Overlay):
         for words in wrapped(verdict.text, inner.width - 2, lines=_VERDICT_LINES):
             inner.text(2, y, words, style | BOLD)
             y += 1
-        for fact in facts(xray):
-            lines = flowed(fact.phrases, inner.width - _LABEL_WIDTH)
+        for label, phrases in facts(xray).items():
+            lines = flowed(phrases, inner.width - _LABEL_WIDTH)
             if y + len(lines) + _MIN_TABLE > inner.height:
                 break
-            inner.text(0, y, fact.label, Style.DIM)
+            inner.text(0, y, label, Style.DIM)
             for line in lines:
                 write(inner, _LABEL_WIDTH, y, line)
                 y += 1
@@ -132,19 +136,17 @@ def _title(xray: XRayTaken | None) -> str:
     return f"X-ray of step {xray.step:,}: FP32 and {precision_label(xray.precision)}{scale}"
 
 
-def facts(xray: XRayTaken) -> list[Fact]:
-    """The facts above the tables, the most important first."""
-    took = Phrase((Word("took ", Style.DIM), Word(units.milliseconds(xray.seconds))))
-    some = [
-        Fact("loss", [*_losses(xray), took]),
-        Fact("saved", _saved(xray)),
-        Fact("memory", _memory(xray)),
-        Fact("outputs", _outputs(xray)),
-    ]
-    if xray.random:
-        caveat = "dropout is active: the two passes may have used different masks"
-        some.insert(1, Fact("caution", [Phrase((Word(caveat, Style.WARNING),))]))
-    return [fact for fact in some if fact.phrases]
+def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
+    """The facts above the tables by their labels, the most important first."""
+    caveat = "dropout is active: the two passes may have used different masks"
+    lines = {
+        "loss": [*_losses(xray), labelled("took", units.milliseconds(xray.seconds))],
+        "caution": [phrase(caveat, Style.WARNING)] if xray.random else [],
+        "saved": _saved(xray),
+        "memory": _memory(xray),
+        "outputs": _outputs(xray),
+    }
+    return {label: phrases for label, phrases in lines.items() if phrases}
 
 
 def _losses(xray: XRayTaken) -> list[Phrase]:
@@ -155,7 +157,7 @@ def _losses(xray: XRayTaken) -> list[Phrase]:
         return phrases
     share = share_word(difference / abs(xray.loss_fp32))
     words = "equal" if difference == 0 else f"{share.text} apart"
-    return [*phrases, Phrase((Word(words, Style.STRONG),))]
+    return [*phrases, phrase(words, Style.STRONG)]
 
 
 def _loss_word(loss: float) -> Word:
@@ -168,7 +170,7 @@ def _saved(xray: XRayTaken) -> list[Phrase]:
         return []
     before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
     sizes = (Word(units.number_of_bytes(size), Style.STRONG) for size in (before, after))
-    return [*_in_both(xray, *sizes), Phrase((Word(f"saved for backward{_change(before, after)}"),))]
+    return [*_in_both(xray, *sizes), phrase(f"saved for backward{_change(before, after)}")]
 
 
 def _memory(xray: XRayTaken) -> list[Phrase]:
@@ -179,10 +181,7 @@ def _memory(xray: XRayTaken) -> list[Phrase]:
         "optimizer": xray.optimizer_bytes,
         "buffers": xray.buffers_bytes,
     }
-    return [
-        Phrase((Word(f"{name} ", Style.DIM), Word(units.number_of_bytes(size))))
-        for name, size in parts.items()
-    ]
+    return [labelled(name, units.number_of_bytes(size)) for name, size in parts.items()]
 
 
 def _change(before: int, after: int) -> str:
@@ -204,7 +203,7 @@ def _outputs(xray: XRayTaken) -> list[Phrase]:
     if len(counts) > 1 and islands:
         more = f" (+{len(islands) - _MAX_ISLANDS})" if len(islands) > _MAX_ISLANDS else ""
         names = ", ".join(islands[:_MAX_ISLANDS]) + more
-        phrases.append(Phrase((Word("in FP32: ", Style.DIM), Word(names, precision_style("fp32")))))
+        phrases.append(labelled("in FP32:", names, style=precision_style("fp32")))
     return phrases
 
 
@@ -215,3 +214,173 @@ def _in_both(xray: XRayTaken, *words: Word) -> list[Phrase]:
         Phrase((Word(f"{signed_label(precision)} ", precision_style(precision)), word))
         for precision, word in zip(precisions, words, strict=True)
     ]
+
+
+# ------------------------------------------------------------------------------------ tables
+
+
+class Column(NamedTuple):
+    """A column beside the names; if there is no room, the highest ``rank`` is left out first."""
+
+    title: str
+    width: int
+    rank: int
+    cell: Callable[[LayerAgreement], Word]
+    align: Literal["left", "right"] = "right"
+
+
+def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: str, top: int) -> None:
+    """Draw a line of titles, then the layers in ``order`` from number ``top`` on."""
+    title = f"{len(layers):,} layer{'s' if len(layers) != 1 else ''}, {order}"
+    longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
+    columns, name_width, bar_width = _fitting(canvas.width, longest)
+    head = title if text_width(title) <= name_width else order
+    x = canvas.text(_SIGN_WIDTH, 0, head, Style.STRONG, width=name_width) + GAP
+    places = []
+    for column in columns:
+        places.append((x, column))
+        x = canvas.text(x, 0, column.title, Style.DIM, width=column.width, align=column.align) + GAP
+    if bar_width:
+        canvas.text(x, 0, "agreement", Style.DIM)
+    for y, layer in enumerate(sorted(layers, key=ORDERS[order])[top : top + canvas.height - 1], 1):
+        sign, style = layer_sign(layer)
+        canvas.text(0, y, sign, style)
+        canvas.text(_SIGN_WIDTH, y, end_of(layer.name or WHOLE_MODEL, name_width), width=name_width)
+        for at, column in places:
+            word = column.cell(layer)
+            canvas.text(at, y, word.text, word.style, width=column.width, align=column.align)
+        if bar_width and layer.cosine is not None:
+            draw_bar(canvas, x, y, bar_width, nines(layer.cosine) / _NINES, style)
+
+
+def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
+    """Sorts NaN before every number, and what was not measured after it."""
+    if value is None:
+        return 2, 0.0
+    return (0, 0.0) if math.isnan(value) else (1, direction * value)
+
+
+ORDERS: Mapping[str, Callable[[LayerAgreement], tuple[int, float]]] = {
+    "worst first": lambda layer: _worst_first(layer.cosine, 1),
+    "model order": lambda _: (0, 0.0),
+    "by lost": lambda layer: _worst_first(layer.lost, -1),
+    "by size": lambda layer: (0, -layer.elements),
+}
+"""The orders of layers, through which a key goes, and their sort keys."""
+
+
+def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
+    """The sign of a layer that does not agree with FP32, by the thresholds of `telemetry.health`."""
+    if layer.cosine is None:
+        return "·", Style.DIM
+    if layer.cosine >= XRAY_SAFE_COSINE:
+        return " ", Style.GOOD
+    return VERDICT_SIGNS["warning" if layer.cosine >= XRAY_CAREFUL_COSINE else "error"]
+
+
+def nines(cosine: float) -> float:
+    """The number of nines of a cosine, ``-log10(1 - cosine)``: 3 for 0.999; 0 for NaN and below 0."""
+    if math.isnan(cosine) or cosine <= 0:
+        return 0.0
+    return float(_NINES) if cosine >= 1 else min(float(_NINES), -math.log10(1 - cosine))
+
+
+def dtype_word(dtype: str) -> Word:
+    """A dtype with the sign and the style of its precision."""
+    precision = _PRECISION_OF_DTYPE.get(dtype)
+    if precision is None:
+        return Word(f"  {dtype}" if dtype else "", Style.TEXT)
+    return Word(f"{precision_glyph(precision)} {dtype}", precision_style(precision))
+
+
+def _cosine_word(layer: LayerAgreement) -> Word:
+    """A cosine in seven cells, never rounded up: only 1 is shown as 1.00000."""
+    if layer.cosine is None:
+        return Word(units.NOT_AVAILABLE, Style.DIM)
+    if math.isnan(layer.cosine):
+        return Word("nan", Style.ERROR)
+    digits = Decimal(str(layer.cosine)).quantize(
+        Decimal("0.0001" if layer.cosine < 0 else "0.00001"), ROUND_DOWN
+    )
+    safe = layer.cosine >= XRAY_SAFE_COSINE
+    return Word(str(digits), Style.TEXT if safe else layer_sign(layer)[1])
+
+
+def share_word(fraction: float | None) -> Word:
+    """A fraction as percent: ``0.31%``; large ones, such as relative errors, as a factor: ``12.0×``."""
+    if fraction is None:
+        return Word(units.NOT_AVAILABLE, Style.DIM)
+    if not math.isfinite(fraction):
+        return Word(units.non_finite(fraction), Style.ERROR)
+    if fraction > 1:
+        return Word(units.percent(fraction) if fraction < 10 else f"{units.short_count(fraction)}×")
+    return Word(units.share(fraction, 1.0), Style.TEXT if fraction else Style.DIM)
+
+
+def _size(elements: int) -> str:
+    return units.count(elements) if elements < 1000 else units.short_count(elements)
+
+
+_COLUMNS = (
+    Column("kind", 11, 3, lambda layer: Word(layer.kind, Style.DIM), "left"),
+    Column("output", 10, 2, lambda layer: dtype_word(layer.output_dtype), "left"),
+    Column("cosine", 7, 0, _cosine_word),
+    Column("error", 7, 1, lambda layer: share_word(layer.relative_error)),
+    Column("lost", 7, 1, lambda layer: share_word(layer.lost)),
+    Column("elements", 8, 4, lambda layer: Word(_size(layer.elements))),
+)
+
+
+def _fitting(width: int, longest: int) -> tuple[list[Column], int, int]:
+    """The columns beside names of up to ``longest`` cells, the width of names, and that of bars."""
+    columns = list(_COLUMNS)
+
+    def columns_width() -> int:
+        return _SIGN_WIDTH + sum(GAP + column.width for column in columns)
+
+    while columns and width - columns_width() < _MIN_NAME:
+        columns.remove(max(columns, key=lambda column: column.rank))
+    room = max(0, width - columns_width())
+    beside_bar = room - GAP - _BAR_WIDTH
+    if beside_bar < min(longest, _MIN_NAME_BESIDE_BAR):
+        return columns, min(longest, room), 0
+    return columns, min(longest, beside_bar), _BAR_WIDTH
+
+
+def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int) -> None:
+    """Draw a line of titles, then the operators from number ``top`` on, with their counts in each dtype."""
+    table = operator_table(operators)
+    dtypes = _dtypes(operators)
+    width = max([_COUNT_WIDTH + 2, *(len(dtype) + 2 for dtype in dtypes)])
+    title = f"{len(table):,} operator{'s' if len(table) != 1 else ''}, most frequent first"
+    longest = max([text_width(title), *(text_width(name) for name, _ in table)])
+    name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
+    canvas.text(0, 0, title, Style.STRONG, width=name_width)
+    places = [(name_width + GAP + i * (width + GAP), dtype) for i, dtype in enumerate(dtypes)]
+    for x, dtype in places:
+        word = dtype_word(dtype)
+        canvas.text(x, 0, word.text, word.style, width=width, align="right")
+    for y, (name, counts) in enumerate(table[top : top + canvas.height - 1], 1):
+        canvas.text(0, y, end_of(name, name_width), width=name_width)
+        for x, dtype in places:
+            word = (
+                Word(f"{counts[dtype]:,}", dtype_word(dtype).style) if counts[dtype] else Word("·", Style.DIM)
+            )
+            canvas.text(x, y, word.text, word.style, width=width, align="right")
+
+
+def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counter[str]]]:
+    """Each operator with its counts by dtype, the most frequent first."""
+    table: dict[str, Counter[str]] = {}
+    for operator in operators:
+        table.setdefault(operator.name, Counter())[operator.dtype] += operator.count
+    return sorted(table.items(), key=lambda item: -item[1].total())
+
+
+def _dtypes(operators: Sequence[OperatorCount]) -> list[str]:
+    """All dtypes: first those of the precisions, then the others by count."""
+    counts: Counter[str] = Counter()
+    for operator in operators:
+        counts[operator.dtype] += operator.count
+    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in counts]
+    return first + [dtype for dtype, _ in counts.most_common() if dtype not in first]

@@ -20,12 +20,12 @@ from amptui.diagnosis.answer_words import (
     short_words,
     worth_words,
 )
-from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import RequestKind
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import KEYS
-from amptui.tui.panels.phrases import Phrase, Word, fitting, quiet, write
+from amptui.tui.panels.phrases import Phrase, Word, fitting, phrase, precision_word, quiet, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
 
@@ -70,34 +70,30 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
-    precision = answer.precision or ""
-    name = f"{precision_glyph(precision)} {precision_label(precision)}"
+    name = precision_word(answer.precision or "")
     grade = safety_grade(answer)
     trouble = grade in ("warning", "error")
     worth = worth_words(answer)
     interval = interval_words(answer.of("speed"))
     safe = f"{SIGNS[grade]} {safe_words(answer)}"
-    if text_width(safe) > room - text_width(name) - 2 and answer.cause is not None:
+    if text_width(safe) > room - text_width(name.text) - 2 and answer.cause is not None:
         safe = f"{SIGNS[grade]} {LABELS[answer.cause.subject]} {short_words(answer.cause)}"
     safe = _cut(safe, room)
     style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT if answer.worth != "unknown" else Style.DIM))
-    phrases = [
-        Phrase((Word(name, precision_style(precision) | BOLD),), 1),
-        Phrase((Word(f"{worth:<{_WORTH_WIDTH}}", style),), 2),
-    ]
+    phrases = [Phrase((name,), 1), phrase(f"{worth:<{_WORTH_WIDTH}}", style, 2)]
     if interval:
-        phrases.append(Phrase((Word(interval, Style.DIM),), 4))
-    phrases.append(Phrase((Word(safe, GRADE_STYLES[grade] if trouble or grade == "good" else Style.DIM),), 0))
+        phrases.append(phrase(interval, Style.DIM, 4))
+    phrases.append(phrase(safe, GRADE_STYLES[grade] if trouble or grade == "good" else Style.DIM))
     measured_by, what = next_measurement(answer)
     key = key_of(measured_by, screen)
     if key and what:
         phrases.append(Phrase((Word(key, Style.KEY), Word(f" {what}", Style.DIM)), 5))
-    trouble_found = answer.cause or answer.doubt
-    if trouble_found is not None and (evidence := short_evidence(trouble_found)):
-        phrases.append(Phrase((Word(evidence[0], Style.DIM),), 7))
+    doubtful = answer.cause or answer.doubt
+    if doubtful is not None and (evidence := short_evidence(doubtful)):
+        phrases.append(phrase(evidence[0], Style.DIM, 7))
     memory = answer.of("memory")
     if memory.value is not None:
-        phrases.append(Phrase((Word(f"memory {units.ratio(memory.value)}", Style.DIM),), 6))
+        phrases.append(phrase(f"memory {units.ratio(memory.value)}", Style.DIM, 6))
     return phrases
 
 
@@ -113,7 +109,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     answer = amp_answer(view)
     if answer.precision is None:
         return []
-    return [Phrase((Word(precision_label(answer.precision), precision_style(answer.precision) | BOLD),))]
+    return [phrase(precision_label(answer.precision), precision_style(answer.precision) | BOLD)]
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
@@ -143,9 +139,8 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     start = _LABEL_WIDTH + 2
     words = finding_words(finding) if roomy else short_words(finding)
     trouble = finding.grade in ("warning", "error")
-    shown = _cut(words, end - start)
     value_style = style if trouble else Style.DIM if finding.grade == "unknown" else int(Style.TEXT)
-    x = canvas.text(start, y, shown, value_style)
+    x = canvas.text(start, y, _cut(words, end - start), value_style)
     interval = interval_words(finding)
     if interval and x + 2 + text_width(interval) <= end:
         x = canvas.text(x + 2, y, interval, Style.DIM)

@@ -9,7 +9,7 @@ from amptui.records.run import PrecisionChanged
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.phrases import Phrase, Word, quiet
+from amptui.tui.panels.phrases import Phrase, phrase, quiet
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
@@ -26,9 +26,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """How many events were warnings and errors."""
     counts = ((view.errors, "error", Style.ERROR), (view.warnings, "warning", Style.WARNING))
     return [
-        Phrase((Word(f"{units.count(n)} {word}{'s' if n != 1 else ''}", style),))
-        for n, word, style in counts
-        if n
+        phrase(f"{units.count(n)} {word}{'s' if n != 1 else ''}", style) for n, word, style in counts if n
     ]
 
 
@@ -36,7 +34,6 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """One line an event: local time, step, sign and text."""
     if not view.events:
         quiet(canvas, NOTHING_YET)
-        return
     for y, event in enumerate(view.events[: canvas.height]):
         x = canvas.text(0, y, when(event), Style.DIM) + 1
         step = "" if event.step is None else units.count(event.step)

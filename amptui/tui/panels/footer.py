@@ -6,7 +6,7 @@ from amptui.base import units
 from amptui.records.run import Severity
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, wrapped, write, write_right
+from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, phrase, wrapped, write, write_right
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import Style
 
@@ -43,7 +43,7 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
 def _news(screen: ScreenState, room: int) -> list[Phrase]:
     """A lasting message before the hints, cut to ``room`` cells."""
     text, style = standing_news(screen)
-    return [Phrase((Word(line, style),), -1) for line in wrapped(text, room, lines=1)]
+    return [phrase(line, style, -1) for line in wrapped(text, room, lines=1)]
 
 
 def standing_news(screen: ScreenState) -> tuple[str, Style]:
@@ -60,5 +60,4 @@ def _cost(screen: ScreenState) -> list[Phrase]:
     if screen.frames_per_second is None:
         return []
     cpu = None if screen.frame_cpu_percent is None else screen.frame_cpu_percent / 100
-    words = f"{screen.frames_per_second:4.1f} fps {units.percent(cpu, 1):>5} cpu"
-    return [Phrase((Word(words, Style.DIM),))]
+    return [phrase(f"{screen.frames_per_second:4.1f} fps {units.percent(cpu, 1):>5} cpu", Style.DIM)]

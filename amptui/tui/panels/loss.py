@@ -6,8 +6,9 @@ from amptui.base import units
 from amptui.diagnosis.loss_form import has_no_loss, step_loss_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.phase import waiting_words
-from amptui.tui.panels.phrases import Phrase, Word, quiet
+from amptui.tui.panels.activity import waiting_words
+from amptui.tui.panels.optimizer_line import front_label
+from amptui.tui.panels.phrases import Phrase, Word, labelled, phrase, quiet, write_folded
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
@@ -16,55 +17,48 @@ from amptui.tui.style import Style
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """The current loss, its average, the best of the run, and the last validation."""
+    """The newest loss, its average, the best of the run, the last validation, and the learning rates."""
     return [
         current(view),
-        loss_form(view),
-        Phrase((Word("avg ", Style.DIM), Word(f"{units.loss(view.smoothed_loss):>7}")), 4),
-        Phrase((Word("best ", Style.DIM), Word(f"{units.loss(view.best_loss):>7}")), 3),
-        validation(view),
-        learning_rate(view),
-        *own_metrics(view),
+        _loss_form(view),
+        labelled("avg", f"{units.loss(view.smoothed_loss):>7}", 4),
+        labelled("best", f"{units.loss(view.best_loss):>7}", 3),
+        *_validation(view),
     ]
 
 
 def current(view: SessionView) -> Phrase:
     """The newest loss that has reached the host; NaN and Inf in the style of an error."""
     loss = None if view.last is None or has_no_loss(view.newest) else view.last.loss
-    trouble = loss is not None and not math.isfinite(loss)
-    return Phrase((Word(f"{units.loss(loss):>7}", Style.ERROR if trouble else Style.STRONG),))
+    finite = loss is None or math.isfinite(loss)
+    return phrase(f"{units.loss(loss):>7}", Style.STRONG if finite else Style.ERROR)
 
 
-def loss_form(view: SessionView) -> Phrase:
+def _loss_form(view: SessionView) -> Phrase:
     """What the loss of the newest step is, or why it has none; empty for that of one backward pass."""
     words = step_loss_words(view.newest, brief=True)
     return Phrase((Word(words, Style.DIM),) if words else (), 0 if has_no_loss(view.newest) else 2)
 
 
-def validation(view: SessionView) -> Phrase:
-    """The last validation's loss and accuracy."""
+def _validation(view: SessionView) -> list[Phrase]:
+    """The last validation's loss and accuracy, the learning rates, and the experiment's own metrics."""
     result = view.validated.validation if view.validated is not None else None
     words = [Word("val ", Style.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
     if result is not None and result.accuracy is not None:
         words.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
-    return Phrase(tuple(words), 1)
+    metrics = result.metrics.items() if result is not None else ()
+    return [
+        Phrase(tuple(words), 1),
+        _learning_rates(view),
+        *(labelled(name, units.loss(value), rank) for rank, (name, value) in enumerate(metrics, 6)),
+    ]
 
 
-def learning_rate(view: SessionView) -> Phrase:
+def _learning_rates(view: SessionView) -> Phrase:
     """Of the newest step; of each parameter group where they differ."""
     step = view.newest if view.newest is not None and view.newest.lr is not None else view.last
     lrs = () if step is None or step.lr is None else step.group_lrs or (step.lr,)
-    return Phrase((Word("lr ", Style.DIM), Word(" ".join(map(units.loss, lrs)))) if lrs else (), 5)
-
-
-def own_metrics(view: SessionView) -> list[Phrase]:
-    """The last validation's metrics that the experiment named."""
-    result = view.validated.validation if view.validated is not None else None
-    metrics = result.metrics.items() if result is not None else ()
-    return [
-        Phrase((Word(f"{name} ", Style.DIM), Word(units.loss(value))), 6 + i)
-        for i, (name, value) in enumerate(metrics)
-    ]
+    return labelled("lr", " ".join(map(units.loss, lrs)), 5) if lrs else Phrase((), 5)
 
 
 class LossPanel:
@@ -86,19 +80,24 @@ class LossPanel:
             return
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         rows = max(0, canvas.height - 2)
-        upper = canvas.rows(0, rows)
         self._plot.draw(
-            upper,
+            canvas.rows(0, rows),
             view.loss,
             window=window,
             switches=view.switches,
             kind="log10" if screen.log_y else "linear",
         )
         draw_ribbon(
-            canvas.rows(rows),
-            window=window,
-            switches=view.switches,
-            skips=view.skips,
-            nonfinite=view.loss,
+            canvas.rows(rows), window=window, switches=view.switches, skips=view.skips, nonfinite=view.loss
         )
         draw_step_axis(canvas.rows(rows + 1), window=window)
+
+
+def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """The headline in place of the curve, or what is waited for."""
+    if not view.loss.count and (words := waiting_words(view, screen)):
+        write_folded(canvas, "loss", [phrase(f"waiting: {words}", Style.DIM)])
+        return
+    label = front_label(view)
+    front = [phrase(label, Style.STRONG, 1)] if label else []
+    write_folded(canvas, "loss", [*front, *headline(view, screen)])

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from amptui.base import units
-from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.memory_use import memory_sentences, signed_bytes
 from amptui.records.findings import MemoryBreakdown
 from amptui.telemetry.memory import other_bytes, sides
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
+from amptui.tui.panels.phrases import Word, fitting, phrase, precision_word, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, Style, precision_style
+from amptui.tui.renderables.gauges import draw_stack
+from amptui.tui.style import Style, precision_style
 
 _MIN_WIDTH = 36
 """Cells that a kind and two precisions take."""
@@ -101,13 +102,13 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
     """The rows in the order of the bars' parts; without ``by_dtype`` one row per kind."""
     sums: list[dict[tuple[str, str], int]] = [{} for _ in memory]
-    for each, sizes in zip(memory, sums, strict=True):
-        for kind in each.kinds:
+    for breakdown, sizes in zip(memory, sums, strict=True):
+        for kind in breakdown.kinds:
             key = (kind.kind, kind.dtype if by_dtype else "")
             sizes[key] = sizes.get(key, 0) + kind.size_bytes
     keys = dict.fromkeys(key for sizes in sums for key in sizes)
     rows = [_Row(*key, tuple(sizes.get(key) for sizes in sums)) for key in keys]
-    others = tuple(other_bytes(each) for each in memory)
+    others = tuple(other_bytes(breakdown) for breakdown in memory)
     if any(others):
         rows.append(_Row(_OTHER, "", others))
     order = tuple(_FILLS)
@@ -128,23 +129,26 @@ def _draw_notes(canvas: Canvas, rows: Sequence[_Row]) -> None:
 
 def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
     """A title and a bar for each precision, all to one scale; return the line after them."""
-    measured = any(each.peak_allocated_bytes for each in memory)
-    title = "where the peak memory is" if measured else "memory of a step without activations"
-    steps = ", ".join(f"{precision_label(each.precision)} step {units.count(each.step)}" for each in memory)
-    write(canvas, 0, 0, fitting([Phrase((Word(title),)), Phrase((Word(steps, Style.DIM),), 1)], canvas.width))
+    has_peak = any(breakdown.peak_allocated_bytes for breakdown in memory)
+    title = "where the peak memory is" if has_peak else "memory of a step without activations"
+    steps = ", ".join(
+        f"{precision_label(breakdown.precision)} step {units.count(breakdown.step)}" for breakdown in memory
+    )
+    write(canvas, 0, 0, fitting([phrase(title), phrase(steps, Style.DIM, 1)], canvas.width))
     totals = [sum(row.sizes[i] or 0 for row in rows) for i in range(len(memory))]
     width = canvas.width - _NAME_WIDTH - _AMOUNT_WIDTH - 1
-    for i, each in enumerate(memory):
-        style = precision_style(each.precision)
-        canvas.text(0, 1 + i, _name(each.precision), style | BOLD)
+    for i, breakdown in enumerate(memory):
+        name = precision_word(breakdown.precision)
+        canvas.text(0, 1 + i, name.text, name.style)
         bar = canvas.part(Rect(_NAME_WIDTH, 1 + i, width, 1))
-        _draw_stack(bar, [(row.kind, row.sizes[i] or 0) for row in rows], max(totals), style)
-        amount = units.number_of_bytes(each.peak_allocated_bytes or totals[i])
+        sizes = [(row.kind, row.sizes[i] or 0) for row in rows]
+        _draw_sizes(bar, sizes, max(totals), precision_style(breakdown.precision))
+        amount = units.number_of_bytes(breakdown.peak_allocated_bytes or totals[i])
         canvas.text(canvas.width - _AMOUNT_WIDTH, 1 + i, amount, width=_AMOUNT_WIDTH, align="right")
     return 1 + len(memory)
 
 
-def _draw_stack(canvas: Canvas, parts: Sequence[tuple[str, int]], whole: int, style: int) -> None:
+def _draw_sizes(canvas: Canvas, parts: Sequence[tuple[str, int]], whole: int, style: int) -> None:
     """Parts side by side, ``whole`` being the canvas's width; each but the largest to the nearest cell.
 
     So equal parts of two bars are equally long. A part of less than half a cell appears in the table only.
@@ -155,10 +159,8 @@ def _draw_stack(canvas: Canvas, parts: Sequence[tuple[str, int]], whole: int, st
     largest = max(range(len(cells)), key=cells.__getitem__)
     others = sum(cells) - cells[largest]
     cells[largest] = max(0, _cells(canvas, sum(size for _, size in parts), whole) - others)
-    x = 0
-    for (kind, _), width in zip(parts, cells, strict=True):
-        canvas.fill(Rect(x, 0, width, 1), _fill(canvas, kind), style)
-        x += width
+    fills = (_fill(canvas, kind) for kind, _ in parts)
+    draw_stack(canvas, 0, 0, ((width, fill, style) for width, fill in zip(cells, fills, strict=True)))
 
 
 def _cells(canvas: Canvas, size: int, whole: int) -> int:
@@ -167,10 +169,6 @@ def _cells(canvas: Canvas, size: int, whole: int) -> int:
 
 def _fill(canvas: Canvas, kind: str) -> str:
     return _FILLS[kind][canvas.ascii_only]
-
-
-def _name(precision: str) -> str:
-    return f"{precision_glyph(precision)} {precision_label(precision)}"
 
 
 # ------------------------------------------------------------------------------------- table
@@ -186,32 +184,29 @@ def _draw_table(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequenc
     """As many rows as there are lines, the smallest left out first; return the number of lines."""
     first = _first_column(canvas.width)
     columns = memory[: (canvas.width - first) // _COLUMN]
-    kept = _largest(rows, canvas.height - 1)
-    for y, row in enumerate(kept, 1):
+    rows = _largest(rows, canvas.height - 1)
+    for y, row in enumerate(rows, 1):
         canvas.text(0, y, _fill(canvas, row.kind), Style.DIM)
         canvas.text(2, y, _LABELS.get(row.kind, row.kind) if first > _KIND_WIDTH else row.kind)
         canvas.text(_KIND_WIDTH, y, row.dtype, Style.DIM)
-    for i, each in enumerate(columns):
-        cells = [Word("–" if size is None else units.number_of_bytes(size)) for size in _column(kept, i)]
-        head = Word(_name(each.precision), precision_style(each.precision) | BOLD)
-        _draw_column(canvas, first + i * _COLUMN, [head, *cells])
-    x, found = first + len(columns) * _COLUMN, sides(memory)
-    if found.full is not None and found.amp is not None and canvas.width >= x + _CHANGE:
-        before, after = (_column(kept, memory.index(side)) for side in (found.full, found.amp))
-        changes = [_change(row.kind, *pair) for row, *pair in zip(kept, before, after, strict=True)]
-        title = Word(f"{found.amp.precision} changes", Style.DIM)
+    for i, breakdown in enumerate(columns):
+        sizes = [row.sizes[i] for row in rows]
+        cells = [Word("–" if size is None else units.number_of_bytes(size)) for size in sizes]
+        _draw_column(canvas, first + i * _COLUMN, [precision_word(breakdown.precision), *cells])
+    x, pair = first + len(columns) * _COLUMN, sides(memory)
+    full, amp = pair.full, pair.amp
+    if full is not None and amp is not None and canvas.width >= x + _CHANGE:
+        i, j = memory.index(full), memory.index(amp)
+        changes = [_change(row.kind, row.sizes[i], row.sizes[j]) for row in rows]
+        title = Word(f"{amp.precision} changes", Style.DIM)
         _draw_column(canvas, x, [title, *changes], width=_CHANGE)
-    return 1 + len(kept)
+    return 1 + len(rows)
 
 
 def _largest(rows: Sequence[_Row], count: int) -> list[_Row]:
     """So many rows, in their order."""
     ranked = sorted(rows, key=lambda row: -max(size or 0 for size in row.sizes))[: max(0, count)]
     return [row for row in rows if row in ranked]
-
-
-def _column(rows: Sequence[_Row], i: int) -> list[int | None]:
-    return [row.sizes[i] for row in rows]
 
 
 def _draw_column(canvas: Canvas, x: int, words: Sequence[Word], *, width: int = _COLUMN) -> None:

@@ -8,9 +8,8 @@ from amptui.diagnosis.loss_scale import outlook
 from amptui.records.findings import Float16Window, is_old
 from amptui.records.run import base_precision
 from amptui.telemetry.view import NumericsView, SessionView
-from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.panels import pending_requests, verdicts
-from amptui.tui.panels.phase import waiting_words
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels import activity, verdicts
 from amptui.tui.panels.phrases import (
     GAP,
     Block,
@@ -19,6 +18,7 @@ from amptui.tui.panels.phrases import (
     Word,
     fitting,
     fitting_lines,
+    phrase,
     quiet,
     wrapped_phrases,
     write,
@@ -76,7 +76,7 @@ class NumericsPanel:
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The histogram first, the text beside or below it, and the curve if there is room."""
         if not _anything(view.numerics):
-            words = waiting_words(view, screen)
+            words = activity.waiting_words(view, screen)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
         elif canvas.width < _WIDE:
             self._draw_stacked(canvas, view, screen)
@@ -92,25 +92,24 @@ class NumericsPanel:
         fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
         blocks = _all_blocks(view, canvas.width)
         lines = fitting_lines(blocks, max(0, canvas.height - fair))
-        left = canvas.height - len(lines)
-        gap = int(left > _ROOMY)
-        upper = min(left - gap, 1 + _MAX_BARS + LEGEND_LINES)
+        room = canvas.height - len(lines)
+        gap = int(room > _ROOMY)
+        upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
         _draw_window(canvas.rows(0, upper), view)
         write_lines(canvas, upper + gap, lines)
-        used = upper + 2 * gap + len(lines)
-        curve = canvas.rows(used, min(_MAX_CURVE, canvas.height - used))
-        self._draw_curve(curve, view, screen)
+        top = upper + 2 * gap + len(lines)
+        self._draw_curve(canvas.rows(top, min(_MAX_CURVE, canvas.height - top)), view, screen)
 
     def _draw_wide(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Two rows: now, and over the run."""
         upper = min(1 + _MAX_BARS + LEGEND_LINES, round(canvas.height * 0.55))
         left, right = _split(canvas.rows(0, upper), width_beside(canvas.width, _WORDS_WIDTH + GAP))
         _draw_window(left, view)
-        used = _draw_headroom(right, view.numerics)
-        _write_blocks(right.rows(used), _now_blocks(view.numerics, right.width))
+        below = right.rows(_draw_headroom(right, view.numerics))
+        _write_blocks(below, _now_blocks(view.numerics, right.width))
         left, right = _split(canvas.rows(upper + 1), canvas.width // 2)
         self._draw_curve(left, view, screen)
-        _write_blocks(right, _found_blocks(view, right.width))
+        _write_blocks(right, _finding_blocks(view, right.width))
 
     def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The headroom of each measured step, at the loss scale of that step."""
@@ -125,16 +124,13 @@ class NumericsPanel:
 
 def _anything(numerics: NumericsView) -> bool:
     """Whether there is anything to show yet."""
-    found = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
-    return numerics.scaler.state != "unused" or any(each is not None for each in found)
+    values = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
+    return numerics.scaler.state != "unused" or any(value is not None for value in values)
 
 
-def _split(canvas: Canvas, left: int) -> tuple[Canvas, Canvas]:
-    """The ``left`` columns of ``canvas``, and those right of them."""
-    return (
-        canvas.part(Rect(0, 0, left, canvas.height)),
-        canvas.part(Rect(left + GAP, 0, canvas.width - left - GAP, canvas.height)),
-    )
+def _split(canvas: Canvas, width: int) -> tuple[Canvas, Canvas]:
+    """The ``width`` left columns of ``canvas``, and those right of them."""
+    return canvas.columns(0, width), canvas.columns(width + GAP)
 
 
 def _draw_window(canvas: Canvas, view: SessionView) -> None:
@@ -148,7 +144,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
 
 
 def _why_no_window(view: SessionView) -> str:
-    if pending_requests.newest(view, "histogram") is not None:
+    if activity.newest(view, "histogram") is not None:
         return "float16 gradients: measuring …"
     why = view.run.refuses.get("histogram") if view.run is not None else None
     return f"float16 gradients: not measured, {why}" if why else "float16 gradients: not measured yet"
@@ -162,17 +158,17 @@ def _window_title(view: SessionView, window: Float16Window) -> list[Phrase]:
     if base_precision(view.precision or "") != base_precision(window.precision):
         place += f" in {precision_label(window.precision)}"
     return [
-        Phrase((Word("float16 gradients"),), 3 if window.hypothetical else 1),
-        Phrase((Word(at, Style.FP16 | BOLD),)),
-        Phrase((Word(place, Style.DIM),), 2),
-        *([Phrase((age,), 0)] if age is not None else []),
-        *([Phrase((Word(cost, Style.DIM),), 4)] if cost else []),
+        phrase("float16 gradients", rank=3 if window.hypothetical else 1),
+        phrase(at, Style.FP16 | BOLD),
+        phrase(place, Style.DIM, 2),
+        *([Phrase((age,))] if age is not None else []),
+        *([phrase(cost, Style.DIM, 4)] if cost else []),
     ]
 
 
 def _age(view: SessionView, window: Float16Window) -> Word | None:
     """``measuring …``, or that it is old; nothing of one that is fresh."""
-    if pending_requests.newest(view, "histogram") is not None:
+    if activity.newest(view, "histogram") is not None:
         return Word("measuring …", Style.STRONG)
     since = view.step - window.step
     if not is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
@@ -211,7 +207,7 @@ def _all_blocks(view: SessionView, width: int) -> list[Block]:
     return [
         verdicts.headroom(view.numerics, width, beside=view.numerics.window),
         *_now_blocks(view.numerics, width),
-        *_found_blocks(view, width),
+        *_finding_blocks(view, width),
     ]
 
 
@@ -220,31 +216,24 @@ def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
     return [verdicts.scaler(numerics.scaler, width), verdicts.gradients(numerics, width)]
 
 
-def _found_blocks(view: SessionView, width: int) -> list[Block]:
+def _finding_blocks(view: SessionView, width: int) -> list[Block]:
     """Findings of single steps: what float16 loses, and the probes that a user asked for."""
     numerics, answer = view.numerics, amp_answer(view)
     window, trace, xray = numerics.window, numerics.trace, numerics.xray
     blocks: list[Block] = []
     if window is not None:
         grade, text = answer.grade("float16", window.step), window_facts(window)
-        blocks.append(
-            verdicts.finding(
-                "float16", grade, text, width, rank=3, about=_about(window.step, window.precision)
-            )
-        )
+        about = _about(window.step, window.precision)
+        blocks.append(verdicts.finding("float16", grade, text, width, rank=3, about=about))
         blocks += verdicts.worst(window, width)
     if trace is not None:
         grade, text = answer.grade("forward", trace.step), trace_verdict(trace).text
-        blocks.append(
-            verdicts.finding("trace", grade, text, width, rank=4, about=_about(trace.step, trace.precision))
-        )
+        about = _about(trace.step, trace.precision)
+        blocks.append(verdicts.finding("trace", grade, text, width, rank=4, about=about))
     if xray is not None:
         grade, text = answer.grade("agreement", xray.step), xray_verdict(xray).text
-        blocks.append(
-            verdicts.finding(
-                "X-ray", grade, text, width, rank=5, about=_about(xray.step, xray.precision, xray.loss_scale)
-            )
-        )
+        about = _about(xray.step, xray.precision, xray.loss_scale)
+        blocks.append(verdicts.finding("X-ray", grade, text, width, rank=5, about=about))
     return blocks
 
 

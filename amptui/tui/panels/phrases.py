@@ -4,12 +4,16 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from amptui.diagnosis.labels import precision_glyph, precision_label
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.renderables.gauges import draw_bar, draw_progress
-from amptui.tui.style import Style
+from amptui.tui.style import BOLD, Style, precision_style
 
 GAP = 2
 """Blanks between two phrases."""
+
+_FOLDED_LABEL = 12
+"""Cells of the label of a panel in one line."""
 
 
 class Word(NamedTuple):
@@ -46,6 +50,22 @@ Line: TypeAlias = list[Phrase]
 """Phrases side by side."""
 
 
+def phrase(text: str, style: int = Style.TEXT, rank: int = 0) -> Phrase:
+    """``text`` in one style."""
+    return Phrase((Word(text, style),), rank)
+
+
+def labelled(label: str, text: str, rank: int = 0, style: int = Style.TEXT) -> Phrase:
+    """``text`` behind a dim label."""
+    return Phrase((Word(f"{label} ", Style.DIM), Word(text, style)), rank)
+
+
+def precision_word(precision: str) -> Word:
+    """``▲ AMP fp16``, bold in the style of the precision."""
+    label = f"{precision_glyph(precision)} {precision_label(precision)}"
+    return Word(label, precision_style(precision) | BOLD)
+
+
 class Block(NamedTuple):
     """Lines on one subject, at least ``least`` of them or none; the lowest ``rank`` matters most."""
 
@@ -56,52 +76,51 @@ class Block(NamedTuple):
 
 def line_width(phrases: Sequence[Phrase]) -> int:
     """How many cells ``write`` takes for these."""
-    return sum(each.width for each in phrases) + GAP * max(0, len(phrases) - 1)
+    return sum(phrase.width for phrase in phrases) + GAP * max(0, len(phrases) - 1)
 
 
 def fitting(phrases: Iterable[Phrase], width: int) -> Line:
     """Those that fit in ``width`` cells, chosen by rank and shown in the order given; one always stays."""
-    kept: dict[int, Phrase] = {}
-    used = -GAP
+    chosen_phrases: dict[int, Phrase] = {}
+    used_width = -GAP
     # Among equal ranks the first wins: phrases are in order of importance.
-    for i, each in sorted(enumerate(phrases), key=lambda item: item[1].rank):
-        needed = GAP + each.width
-        if not kept or used + needed <= width:
-            kept[i] = each
-            used += needed
-    return [kept[i] for i in sorted(kept)]
+    for i, phrase in sorted(enumerate(phrases), key=lambda item: item[1].rank):
+        if not chosen_phrases or used_width + GAP + phrase.width <= width:
+            chosen_phrases[i] = phrase
+            used_width += GAP + phrase.width
+    return [chosen_phrases[i] for i in sorted(chosen_phrases)]
 
 
 def fitting_lines(blocks: Sequence[Block], height: int) -> list[Line]:
     """The lines to show in ``height``, in the order given: as many blocks as fit, then more of each."""
-    taken: dict[int, int] = {}
+    counts: dict[int, int] = {}
     ranked = sorted(range(len(blocks)), key=lambda i: blocks[i].rank)
     for i in ranked:
         least = min(blocks[i].least, len(blocks[i].lines))
-        taken[i] = least if sum(taken.values()) + least <= height else 0
+        counts[i] = least if sum(counts.values()) + least <= height else 0
     for i in ranked:
-        if taken[i]:
-            taken[i] += min(len(blocks[i].lines) - taken[i], height - sum(taken.values()))
-    return [line for i, block in enumerate(blocks) for line in _cut(block.lines, taken[i])]
+        if counts[i]:
+            counts[i] += min(len(blocks[i].lines) - counts[i], height - sum(counts.values()))
+    return [line for i, block in enumerate(blocks) for line in _cut(block.lines, counts[i])]
 
 
 def _cut(lines: list[Line], count: int) -> list[Line]:
     """The first ``count`` lines; a sentence that is cut ends in ``…``."""
-    kept = lines[:count]
-    if 0 < count < len(lines) and kept[-1][-1].goes_on:
-        *phrases, last = kept[-1]
-        kept[-1] = [*phrases, last._replace(words=(*last.words, Word("…", last.words[-1].style)))]
-    return kept
+    first_lines = lines[:count]
+    if 0 < count < len(lines) and first_lines[-1][-1].goes_on:
+        *phrases, last = first_lines[-1]
+        first_lines[-1] = [*phrases, last._replace(words=(*last.words, Word("…", last.words[-1].style)))]
+    return first_lines
 
 
 def flowed(phrases: Iterable[Phrase], width: int) -> list[Line]:
     """Phrases in as many lines of ``width`` cells as they need, in order."""
     lines: list[Line] = []
-    for each in phrases:
-        if lines and line_width([*lines[-1], each]) <= width:
-            lines[-1].append(each)
+    for phrase in phrases:
+        if lines and line_width([*lines[-1], phrase]) <= width:
+            lines[-1].append(phrase)
         else:
-            lines.append([each])
+            lines.append([phrase])
     return lines
 
 
@@ -117,11 +136,11 @@ def wrapped_phrases(
 ) -> list[Line]:
     """``wrapped`` text as lines of one phrase, behind the words of ``head`` in their own styles."""
     begin = "".join(word.text for word in head)
-    told = wrapped(begin + text, width, lines=lines) or ([begin] if head else [])
-    words: list[tuple[Word, ...]] = [(Word(line, style),) for line in told]
+    texts = wrapped(begin + text, width, lines=lines) or ([begin] if head else [])
+    words: list[tuple[Word, ...]] = [(Word(line, style),) for line in texts]
     if head:
-        words[0] = (*head, Word(told[0][len(begin) :], style))
-    return [[Phrase(each, goes_on=i < len(words))] for i, each in enumerate(words, 1)]
+        words[0] = (*head, Word(texts[0][len(begin) :], style))
+    return [[Phrase(line, goes_on=i < len(words))] for i, line in enumerate(words, 1)]
 
 
 def end_of(name: str, width: int) -> str:
@@ -132,10 +151,15 @@ def end_of(name: str, width: int) -> str:
 def write(canvas: Canvas, x: int, y: int, phrases: Iterable[Phrase]) -> int:
     """Write phrases side by side from column ``x`` on; return the column after the last."""
     end = x
-    for i, each in enumerate(phrases):
+    for i, phrase in enumerate(phrases):
         end += GAP if i else 0
-        for word in each.words:
-            end = _write_word(canvas, end, y, word)
+        for word in phrase.words:
+            if isinstance(word, Word):
+                end = canvas.text(end, y, word.text, word.style)
+            else:
+                draw = draw_bar if word.kind == "full" else draw_progress
+                draw(canvas, end, y, word.width, word.fraction, word.style)
+                end += word.width
     return end
 
 
@@ -145,12 +169,15 @@ def write_lines(canvas: Canvas, y: int, lines: Iterable[Line]) -> None:
         write(canvas, 0, at, fitting(line, canvas.width))
 
 
-def _write_word(canvas: Canvas, x: int, y: int, word: Word | Gauge) -> int:
-    if isinstance(word, Word):
-        return canvas.text(x, y, word.text, word.style)
-    draw = draw_bar if word.kind == "full" else draw_progress
-    draw(canvas, x, y, word.width, word.fraction, word.style)
-    return x + word.width
+def folded_room(canvas: Canvas) -> int:
+    """The cells of ``write_folded`` beside the label."""
+    return canvas.width - 2 - _FOLDED_LABEL
+
+
+def write_folded(canvas: Canvas, label: str, phrases: Iterable[Phrase]) -> None:
+    """A panel in one line: a dim label, then the phrases that fit."""
+    canvas.text(1, 0, label, Style.DIM)
+    write(canvas, 1 + _FOLDED_LABEL, 0, fitting(phrases, folded_room(canvas)))
 
 
 def write_right(canvas: Canvas, y: int, phrases: Sequence[Phrase], *, margin: int = 0) -> int:

@@ -17,11 +17,24 @@ from amptui.diagnosis.speed import (
 from amptui.records.run import AMP_PRECISIONS
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison
-from amptui.tui.panels.phrases import Gauge, Phrase, Word, quiet, wrapped_phrases, write
+from amptui.tui.panels.phrases import (
+    Gauge,
+    Line,
+    Phrase,
+    Word,
+    folded_room,
+    phrase,
+    precision_word,
+    quiet,
+    wrapped,
+    wrapped_phrases,
+    write,
+    write_folded,
+)
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, Style, precision_style
+from amptui.tui.style import Style, precision_style
 
 _LABEL_WIDTH = 8
 _NARROWEST_COLUMN, _WIDEST_COLUMN = 11, 16
@@ -51,8 +64,8 @@ def _of_steps(stats: PrecisionStats, figure: str) -> str:
 
 def _steps_cell(stats: PrecisionStats) -> str:
     """``580``, or ``12/20`` while there are too few for a ratio."""
-    counted = units.count(stats.steps)
-    return counted if stats.steps >= MIN_STEPS else f"{counted}/{MIN_STEPS}"
+    steps = units.count(stats.steps)
+    return steps if stats.steps >= MIN_STEPS else f"{steps}/{MIN_STEPS}"
 
 
 _ROWS: tuple[_Row, ...] = (
@@ -82,68 +95,80 @@ def headline(_view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The table, the verdict or a comparison's progress, and bars if there is room."""
-    comparison = view.comparison
-    if not comparison.rows:
+    if not view.comparison.rows:
         quiet(canvas, NOTHING_YET)
         return
-    columns = ordered(comparison)[: max(1, (canvas.width - _LABEL_WIDTH) // _NARROWEST_COLUMN)]
+    columns = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH) // _NARROWEST_COLUMN)]
     spare_lines = canvas.height - _table_height(columns)
-    runs = ab_comparison.running(view)
-    if runs is not None:
-        height = ab_comparison.progress_height(runs, canvas.width, spare_lines)
-        y = _draw_table(canvas, columns, canvas.height - height)
-        y += canvas.height > y + height
-        ab_comparison.draw_progress(canvas.part(Rect(0, y, canvas.width, height)), runs)
-        _draw_bars(canvas, columns, y + height + 1)
-        return
-    verdict = _verdict_lines(view, screen, canvas.width, spare_lines)
-    y = _draw_table(canvas, columns, canvas.height - len(verdict))
-    y += canvas.height > y + len(verdict)
-    for line in verdict:
-        write(canvas, 0, y, line)
-        y += 1
-    _draw_bars(canvas, columns, y + 1)
+    test = ab_comparison.running(view)
+    verdict: list[Line] = []
+    if test is not None:
+        height = ab_comparison.progress_height(test, canvas.width, spare_lines)
+    else:
+        verdict = _verdict_lines(view, screen, canvas.width, spare_lines)
+        height = len(verdict)
+    y = _draw_table(canvas, columns, canvas.height - height)
+    y += canvas.height > y + height
+    below = canvas.rows(y, height)
+    if test is not None:
+        ab_comparison.draw_progress(below, test)
+    for line_y, line in enumerate(verdict):
+        write(below, 0, line_y, line)
+    _draw_bars(canvas, columns, y + height + 1)
+
+
+def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """What AMP gained, an A/B test's progress, or why there is no result yet."""
+    test = ab_comparison.running(view)
+    if test is not None:
+        phrases = [phrase(ab_comparison.round_words(test), Style.STRONG)]
+        phrases += ab_comparison.measured_phrases(test)
+    elif view.compared is not None and result_of_the_pair(view) is not None:
+        phrases = ab_comparison.measured_phrases(view.compared)
+        phrases.append(phrase(ab_comparison.blocks_words(view.compared), Style.DIM, 3))
+    else:
+        phrases = _gain_phrases(view, screen, folded_room(canvas))
+    write_folded(canvas, "comparison", phrases)
+
+
+def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phrase]:
+    """The medians and the memory, or why there is no ratio; the speed is in the answer's line."""
+    comparison = view.comparison
+    steps, memory = _step_words(comparison), memory_words(comparison)
+    phrases = [Phrase(steps)] if steps else []
+    phrases += [Phrase((memory,), 1)] if memory is not None else []
+    if comparison.speedup is None:
+        reason = why_no_ratio(comparison, screen.accepts) or NOTHING_YET
+        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
+    hint = _interval_hint(view, screen)
+    return [*phrases, *([phrase(hint, Style.DIM, 3)] if hint else [])]
 
 
 def speed_words(comparison: Comparison) -> Word | None:
-    """``AMP 1.94× the speed of FP32``; None while unknown.
+    """``AMP 1.94× the speed of FP32``; dim and marked ``~`` from warm-up steps; None while unknown.
 
     Without an interval, a difference that may be chance is not coloured.
     """
-    speedup = comparison.speedup
-    if speedup is None or speedup <= 0:
-        return None
-    speed = speed_of(speedup, None, None, precision_label(comparison.baseline or "fp32"))
-    known = max(speedup, 1 / speedup) >= 1 + LITTLE_SPEED
-    return Word(
-        f"{_amp_label(comparison)} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain if known else 0]
-    )
-
-
-def interval_hint(view: SessionView, screen: ScreenState) -> str:
-    """How to get an interval for the running tally's ratio; empty without a ratio or a run that takes it."""
-    known = view.comparison.speedup is not None
-    return "press c for an interval" if known and "comparison" in screen.accepts else ""
-
-
-def provisional_words(comparison: Comparison) -> Word | None:
-    """``AMP ~1.94× the speed of FP32``, dim, while it is only a first impression; None otherwise."""
-    speedup = comparison.provisional_speedup
-    if speedup is None or speedup <= 0:
-        return None
-    words = (
-        f"{PROVISIONAL}{units.ratio(speedup)} the speed of {precision_label(comparison.baseline or 'fp32')}"
-    )
-    return Word(f"{_amp_label(comparison)} {words}", Style.DIM)
-
-
-def _amp_label(comparison: Comparison) -> str:
-    """``AMP``, or which of several."""
     several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
-    return precision_label(comparison.amp or "") if several else "AMP"
+    amp = precision_label(comparison.amp or "") if several else "AMP"
+    than = precision_label(comparison.baseline or "fp32")
+    speedup, provisional = comparison.speedup, comparison.provisional_speedup
+    if speedup is not None and speedup > 0:
+        speed = speed_of(speedup, None, None, than)
+        is_clear = max(speedup, 1 / speedup) >= 1 + LITTLE_SPEED
+        return Word(f"{amp} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain if is_clear else 0])
+    if provisional is not None and provisional > 0:
+        return Word(f"{amp} {PROVISIONAL}{units.ratio(provisional)} the speed of {than}", Style.DIM)
+    return None
 
 
-def step_words(comparison: Comparison) -> tuple[Word, ...]:
+def _interval_hint(view: SessionView, screen: ScreenState) -> str:
+    """How to get an interval for the running tally's ratio; empty without a ratio or a run that takes it."""
+    has_ratio = view.comparison.speedup is not None
+    return "press c for an interval" if has_ratio and "comparison" in screen.accepts else ""
+
+
+def _step_words(comparison: Comparison) -> tuple[Word, ...]:
     """``3.91 ms → 2.02 ms``, each in the style of its precision; empty while either is missing."""
     by_name = {stats.precision: stats for stats in comparison.rows}
     before, after = by_name.get(comparison.baseline or ""), by_name.get(comparison.amp or "")
@@ -177,9 +202,7 @@ def _table_height(columns: list[PrecisionStats]) -> int:
     return len(_rows_of(columns)) + 2
 
 
-def _verdict_lines(
-    view: SessionView, screen: ScreenState, width: int, spare_lines: int
-) -> list[list[Phrase]]:
+def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lines: int) -> list[Line]:
     """What AMP gained and why not more, or why that is unknown; then the steps that no figure counts.
 
     The explanations take no more than ``spare_lines``, so that the table stays whole.
@@ -187,21 +210,22 @@ def _verdict_lines(
     lines, hint = ab_comparison.card_lines(view, width), ""
     if result_of_the_pair(view) is None:
         lines += _gain_lines(view, screen, width)
-        hint = interval_hint(view, screen)
-    shown = sum(stats.provisional_steps for stats in view.comparison.rows)
-    notes = [f"{PROVISIONAL} from {units.count(shown)} warm-up steps"] if shown else []
+        hint = _interval_hint(view, screen)
+    provisional_steps = sum(stats.provisional_steps for stats in view.comparison.rows)
+    notes = (
+        [f"{PROVISIONAL} from {units.count(provisional_steps)} warm-up steps"] if provisional_steps else []
+    )
     notes += uncounted(view)
     room = spare_lines - len(notes)
     for text, style in ((hint, int(Style.DIM)), *_remarks(view, screen)):
         lines += wrapped_phrases(text, style, width, lines=room - len(lines))
-    return [*lines, *([Phrase((Word(text, Style.DIM),))] for text in notes)]
+    return [*lines, *([phrase(text, Style.DIM)] for text in notes)]
 
 
-def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[list[Phrase]]:
+def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line]:
     """Speed and memory over all steps, or why there is no ratio yet."""
     comparison = view.comparison
-    speed = speed_words(comparison) or provisional_words(comparison)
-    words = [word for word in (speed, memory_words(comparison)) if word is not None]
+    words = [word for word in (speed_words(comparison), memory_words(comparison)) if word is not None]
     if comparison.speedup is None:
         words.append(Word(why_no_ratio(comparison, screen.accepts), Style.DIM))
     return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
@@ -209,8 +233,7 @@ def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[list
 
 def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
     """Why AMP gained little, and the losses after as many steps; the first matters most."""
-    told = explanations(view, screen.accepts)
-    remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in told]
+    remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in explanations(view, screen.accepts)]
     losses = losses_after(view)
     if losses is not None and view.comparison.speedup is not None:
         before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"
@@ -225,29 +248,27 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
     width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH) // len(columns))
     places = [(_LABEL_WIDTH + i * width, stats) for i, stats in enumerate(columns)]
     for x, stats in places:
-        head = f"{precision_glyph(stats.precision)} {precision_label(stats.precision)}"
-        canvas.text(x + 1, 0, head, precision_style(stats.precision) | BOLD, width=width - 1, align="right")
+        head = precision_word(stats.precision)
+        canvas.text(x + 1, 0, head.text, head.style, width=width - 1, align="right")
     rows = [row for row in _rows_of(columns) if row[1] < lines - 1]
     for y, (label, _rank, cell) in enumerate(rows, 1):
         canvas.text(0, y, label, Style.DIM)
         for x, stats in places:
-            dim = label in _UNCERTAIN and is_provisional(stats)
-            canvas.text(
-                x + 1, y, cell(stats), Style.DIM if dim else Style.TEXT, width=width - 1, align="right"
-            )
+            style = Style.DIM if label in _UNCERTAIN and is_provisional(stats) else Style.TEXT
+            canvas.text(x + 1, y, cell(stats), style, width=width - 1, align="right")
     return 1 + len(rows)
 
 
 def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:
     """The same figures as bars: a shorter bar is a smaller cost."""
     for title, measure in _BARS:
-        known = [(stats.precision, value) for stats in columns if (value := measure(stats)) is not None]
-        if len(known) < 2 or y + 1 + len(known) > canvas.height:
+        costs = [(stats.precision, cost) for stats in columns if (cost := measure(stats)) is not None]
+        if len(costs) < 2 or y + 1 + len(costs) > canvas.height:
             continue
         canvas.text(0, y, title, Style.DIM)
-        longest = max(value for _, value in known) or 1
-        for line, (precision, value) in enumerate(known, y + 1):
+        largest = max(cost for _, cost in costs) or 1
+        for line_y, (precision, cost) in enumerate(costs, y + 1):
             style = precision_style(precision)
-            bar = Gauge(canvas.width - 2, value / longest, style, "full")
-            write(canvas, 0, line, [Phrase((Word(f"{precision_glyph(precision)} ", style), bar))])
-        y += len(known) + 2
+            bar = Gauge(canvas.width - 2, cost / largest, style, "full")
+            write(canvas, 0, line_y, [Phrase((Word(f"{precision_glyph(precision)} ", style), bar))])
+        y += len(costs) + 2

@@ -1,6 +1,6 @@
-"""The ranks of a distributed run: a row for each, or an overview of all and the slowest and fastest."""
+"""The ranks of a distributed run: a row for each, or strips of all above the slowest and fastest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from amptui.base import units
@@ -10,17 +10,31 @@ from amptui.diagnosis.rank_words import (
     rank_lost,
     ranks_awaited,
     ranks_disagree,
+    samples_each,
     size_words,
+    slow_in_short,
     speed_sentence,
 )
 from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.ab_comparison import steady_style
-from amptui.tui.panels.phrases import Phrase, Word, quiet, wrapped_phrases, write_lines
-from amptui.tui.panels.rank_overview import draw_overview, overview_lines
+from amptui.tui.panels.phrases import (
+    Line,
+    Phrase,
+    Word,
+    folded_room,
+    phrase,
+    quiet,
+    wrapped,
+    wrapped_phrases,
+    write_folded,
+    write_lines,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.step_time_breakdown import segments
+from amptui.tui.renderables.gauges import draw_stack
+from amptui.tui.renderables.rank_strips import draw_percentiles, draw_rank_axis, draw_strip, strip_text
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
 NO_SAMPLE = "no numbers of the ranks yet"
@@ -59,15 +73,14 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     if view.ranks is None:
         return []
     size = view.ranks.world_size
-    phrases = [Phrase((Word(size_words(size, view.run)),), 0)]
+    phrases = [phrase(size_words(size, view.run))]
     if batch := batch_words(view.run):
-        phrases.append(Phrase((Word(batch, Style.DIM),), 3))
+        phrases.append(phrase(batch, Style.DIM, 3))
     if view.samples_per_second is not None:
-        each = units.rate(view.samples_per_second / size)
-        phrases.append(
-            Phrase((Word(units.rate(view.samples_per_second, "samples"), steady_style(view) | BOLD),), 1)
-        )
-        phrases.append(Phrase((Word(each), Word(" each", Style.DIM)), 2))
+        samples = units.rate(view.samples_per_second, "samples")
+        phrases.append(phrase(samples, steady_style(view) | BOLD, 1))
+        rate = units.rate(view.samples_per_second / size)
+        phrases.append(Phrase((Word(rate), Word(" each", Style.DIM)), 2))
     return phrases
 
 
@@ -77,24 +90,53 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if ranks is None:
         quiet(canvas, NO_SAMPLE)
         return
-    said = _sentences(view, ranks, canvas.width)
+    sentences = _sentences(view, ranks, canvas.width)
     # A sentence of two lines must not cost the rows of all ranks.
     room = canvas.height - 1 - len(ranks.rows)
-    said = said[: room if 1 <= room < len(said) else max(1, canvas.height // 3)]
-    write_lines(canvas, 0, said)
-    body = canvas.rows(len(said))
+    sentences = sentences[: room if 1 <= room < len(sentences) else max(1, canvas.height // 3)]
+    write_lines(canvas, 0, sentences)
+    body = canvas.rows(len(sentences))
     if not ranks.rows:
         quiet(body, NO_SAMPLE)
         return
     tables = _tables(len(ranks.rows), body) if len(ranks.rows) == ranks.world_size else 0
     if tables:
         _draw_tables(body, view, ranks, tables)
+    elif body.width >= _SIDE_BY_SIDE:
+        width = min(body.width, _OVERVIEW_WIDTH)
+        _draw_overview(body.columns(0, width), ranks)
+        _draw_extremes(body.columns(width + 3), view, ranks)
+    else:
+        _draw_extremes(body.rows(_draw_overview(body, ranks)), view, ranks)
+
+
+def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """How many ranks, what is wrong with them, or which is slow."""
+    ranks = view.ranks
+    if ranks is None:
         return
-    beside = body.width >= _SIDE_BY_SIDE
-    width = min(body.width, _OVERVIEW_WIDTH) if beside else body.width
-    used = draw_overview(body.part(Rect(0, 0, width, body.height)), ranks)
-    rest = body.part(Rect(width + 3, 0, body.width - width - 3, body.height)) if beside else body.rows(used)
-    _draw_extremes(rest, view, ranks)
+    phrases = [phrase(size_words(ranks.world_size, None), rank=2)]
+    warning_sign, warning_style = VERDICT_SIGNS["warning"]
+    if alarms := _alarms(ranks):
+        sign, style = VERDICT_SIGNS["error"]
+        phrases.append(phrase("".join(wrapped(f"{sign} {alarms[0]}", folded_room(canvas), lines=1)), style))
+    elif ranks.awaited is not None:
+        phrases.append(phrase(f"{warning_sign} {ranks_awaited(ranks.awaited)}", warning_style))
+    elif ranks.straggler is not None:
+        phrases.append(phrase(f"{warning_sign} {slow_in_short(ranks.straggler)}", warning_style))
+    elif view.samples_per_second is not None:
+        samples = units.rate(samples_each(view.samples_per_second, ranks.world_size, view.run), "samples")
+        phrases.append(Phrase((Word(f"{samples:<14}"), Word(" each", Style.DIM)), 3))
+    own_seconds = [row.own_seconds or None for row in ranks.rows]
+    if len(own_seconds) == ranks.world_size and any(own_seconds):
+        bars = strip_text(own_seconds, ascii_only=canvas.ascii_only)
+        slow = _slow_rank(ranks)
+        words = [
+            Word(bar, Style.WARNING if row.rank == slow else Style.TEXT)
+            for row, bar in zip(ranks.rows, bars, strict=True)
+        ]
+        phrases.insert(1, Phrase(tuple(words), 1))
+    write_folded(canvas, "ranks", phrases)
 
 
 def wanted_height(view: SessionView) -> int:
@@ -104,27 +146,31 @@ def wanted_height(view: SessionView) -> int:
     size = view.ranks.world_size
     waits = int(view.ranks.awaited is not None)
     alarms = min(_MAX_ALARMS, len(view.ranks.lost) + len(view.ranks.disagreements) + waits)
-    return 3 + alarms + (size + 1 if size <= MAX_ROWS else overview_lines() + 4)
+    return 3 + alarms + (size + 1 if size <= MAX_ROWS else len(_STRIPS) + 5)
 
 
-def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[list[Phrase]]:
+def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[Line]:
     """Lost ranks and replicas that disagree, then those that all wait for, and the slow rank."""
-    sign, style = VERDICT_SIGNS["error"]
-    alarms = [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
-    lines = [
-        line
-        for text in alarms
-        for line in wrapped_phrases(f" {text}", style, width, head=(Word(sign, style | BOLD),))
-    ]
+    sentences = [(text, VERDICT_SIGNS["error"], True) for text in _alarms(ranks)]
     if ranks.awaited is not None:
-        sign, style = VERDICT_SIGNS["warning"]
-        head = (Word(sign, style | BOLD),)
-        lines += wrapped_phrases(f" {ranks_awaited(ranks.awaited)}", style, width, head=head)
-    if sentence := speed_sentence(ranks, view.run):
-        sign, style = VERDICT_SIGNS["info" if ranks.straggler is None else "warning"]
-        head = (Word(sign, style | BOLD),)
-        lines += wrapped_phrases(f" {sentence}", Style.TEXT, width, head=head)
-    return lines
+        sentences.append((ranks_awaited(ranks.awaited), VERDICT_SIGNS["warning"], True))
+    if text := speed_sentence(ranks, view.run):
+        sentences.append((text, VERDICT_SIGNS["info" if ranks.straggler is None else "warning"], False))
+    return [
+        line
+        for text, (sign, style), is_coloured in sentences
+        for line in wrapped_phrases(
+            f" {text}", style if is_coloured else Style.TEXT, width, head=(Word(sign, style | BOLD),)
+        )
+    ]
+
+
+def _alarms(ranks: RanksView) -> list[str]:
+    return [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
+
+
+def _slow_rank(ranks: RanksView) -> int | None:
+    return ranks.straggler.rank if ranks.straggler is not None else None
 
 
 def _tables(rows: int, canvas: Canvas) -> int:
@@ -140,7 +186,7 @@ def _draw_tables(canvas: Canvas, view: SessionView, ranks: RanksView, tables: in
     height = -(-len(ranks.rows) // tables)
     width = (canvas.width + 2 * _GAP) // tables
     for i in range(tables):
-        part = canvas.part(Rect(i * width, 0, width - 2 * _GAP * (tables > 1), canvas.height))
+        part = canvas.columns(i * width, width - 2 * _GAP * (tables > 1))
         table = _Table(view, ranks, part.width)
         table.draw_titles(part, 0)
         for y, row in enumerate(ranks.rows[i * height : (i + 1) * height], 1):
@@ -151,17 +197,17 @@ def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
     """The slowest ranks and, where there is room, the fastest: by data wait and local compute."""
     if canvas.height < 2:
         return
-    straggler = ranks.straggler.rank if ranks.straggler is not None else None
-    rows = sorted(ranks.rows, key=lambda row: (row.rank != straggler, -row.own_seconds, row.rank))
+    slow = _slow_rank(ranks)
+    rows = sorted(ranks.rows, key=lambda row: (row.rank != slow, -row.own_seconds, row.rank))
     fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST and len(rows) == ranks.world_size else 0
-    shown = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
+    slowest = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
     table = _Table(view, ranks, canvas.width)
     table.draw_titles(canvas, 0, "slowest")
-    for y, row in enumerate(rows[:shown], 1):
+    for y, row in enumerate(rows[:slowest], 1):
         table.draw_row(canvas, y, row)
     if fastest:
-        canvas.text(2, 1 + shown, "fastest", Style.DIM)
-        for y, row in enumerate(rows[-fastest:], 2 + shown):
+        canvas.text(2, 1 + slowest, "fastest", Style.DIM)
+        for y, row in enumerate(rows[-fastest:], 2 + slowest):
             table.draw_row(canvas, y, row)
 
 
@@ -199,6 +245,9 @@ _COLUMNS = (
 )
 
 _BAR_RANK = 4
+_SIGNS = ("░", "▆", "·")
+_ASCII_SIGNS = ("i", "#", ".")
+"""What a bar is filled with: waiting for data, local compute, the rest."""
 
 
 class _Table:
@@ -213,35 +262,36 @@ class _Table:
         self._place_width = min(_PLACE_WIDTH, max(places, default=0))
         fixed = 2 + self._rank_width + (_GAP + self._place_width if self._place_width else 0)
         self._min_bar = _MIN_BAR if width < _WIDE else _WIDE_MIN_BAR
-        self._columns, room = self._chosen(width - fixed)
+        self._columns, room = self._fitting_columns(width - fixed)
         self._longest = max((row.step_seconds or row.own_seconds for row in ranks.rows), default=0.0)
         self._bar = min(_MAX_BAR, room - _GAP) if room >= _GAP + self._min_bar and self._longest else 0
         self._reasons = room - (self._bar + _GAP if self._bar else 0) - 1
-        self._lost = {lost.rank for lost in ranks.lost}
-        self._awaited = ranks.awaited.ranks if ranks.awaited is not None else ()
+        self._lost_ranks = {end.rank for end in ranks.lost}
+        self._awaited_ranks = ranks.awaited.ranks if ranks.awaited is not None else ()
 
-    def _chosen(self, room: int) -> tuple[list[_Column], int]:
+    def _fitting_columns(self, room: int) -> tuple[list[_Column], int]:
         """The columns in ``room``, by what matters most, and what is left: for a bar, then for reasons."""
-        measured = [
+        rows = self._ranks.rows
+        candidates = [
             column
             for column in _COLUMNS
-            if any(column.text(row) not in ("", units.NOT_AVAILABLE) for row in self._ranks.rows)
-            and (column.title != "own Inf" or any(row.overflowed for row in self._ranks.rows))
+            if any(column.text(row) not in ("", units.NOT_AVAILABLE) for row in rows)
+            and (column.title != "own Inf" or any(row.overflowed for row in rows))
         ]
-        kept = []
-        for column in sorted(measured, key=lambda each: each.rank):
+        columns = []
+        for column in sorted(candidates, key=lambda column: column.rank):
             bar = _GAP + self._min_bar if column.rank > _BAR_RANK else 0
             if room - column.width - _GAP >= bar:
-                kept.append(column)
+                columns.append(column)
                 room -= column.width + _GAP
-        return [column for column in measured if column in kept], room
+        return [column for column in candidates if column in columns], room
 
     def _place(self, row: RankSummary) -> str:
         return place_words(row.place, with_host=self._hosts)
 
     def draw_titles(self, canvas: Canvas, y: int, rank_title: str = "rank") -> None:
         """Name the columns, and what the bars are filled with."""
-        x = canvas.text(2, y, rank_title, Style.DIM)
+        canvas.text(2, y, rank_title, Style.DIM)
         x = 2 + self._rank_width
         if self._place_width:
             x += _GAP + self._place_width
@@ -266,8 +316,8 @@ class _Table:
         """One rank; the slow one is marked, and the number that shows it."""
         verdict = self._ranks.straggler
         slow = verdict is not None and verdict.rank == row.rank
-        sign, style = ("⚠", Style.WARNING) if slow or row.rank in self._awaited else (" ", Style.TEXT)
-        if row.rank in self._lost:
+        sign, style = ("⚠", Style.WARNING) if slow or row.rank in self._awaited_ranks else (" ", Style.TEXT)
+        if row.rank in self._lost_ranks:
             sign, style = "✖", Style.ERROR
         canvas.text(0, y, sign, style | BOLD)
         x = canvas.text(2, y, str(row.rank), style, width=self._rank_width, align="right")
@@ -277,9 +327,9 @@ class _Table:
             self._draw_bar(canvas, x + _GAP, y, row, Style.WARNING if slow else self._style)
             x += _GAP + self._bar
         for column in self._columns:
-            shows = verdict is not None and slow and verdict.cause in column.causes
-            cell = Style.WARNING | BOLD if shows else Style.TEXT
-            x = canvas.text(x + _GAP, y, column.text(row), cell, width=column.width, align="right")
+            is_evidence = verdict is not None and slow and verdict.cause in column.causes
+            cell_style = Style.WARNING | BOLD if is_evidence else Style.TEXT
+            x = canvas.text(x + _GAP, y, column.text(row), cell_style, width=column.width, align="right")
         if row.throttled and self._reasons > 4:
             canvas.text(x + 1, y, row.throttled[0], Style.WARNING if slow else Style.DIM, width=self._reasons)
 
@@ -287,13 +337,87 @@ class _Table:
         """Waiting for data, local compute, and the rest: waiting for others, and the optimizer."""
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
-        parts = segments([data, compute, rest], self._longest, self._bar)
-        styles = (style, style, Style.DIM)
+        cells = segments([data, compute, rest], self._longest, self._bar)
         signs = _ASCII_SIGNS if canvas.ascii_only else _SIGNS
-        for cells, sign, each in zip(parts, signs, styles, strict=True):
-            canvas.fill(Rect(x, y, cells, 1), sign, each)
-            x += cells
+        draw_stack(canvas, x, y, zip(cells, signs, (style, style, Style.DIM), strict=True))
 
 
-_SIGNS = ("░", "▆", "·")
-_ASCII_SIGNS = ("i", "#", ".")
+# ------------------------------------------------------------------------------- all ranks at once
+
+
+_LABEL_WIDTH = 12
+
+_NUMBERS_WIDTH = 36
+"""A blank, the median and the extreme, each with its name."""
+
+_EXTREME_WIDTH = 18
+"""Of the extreme alone: with fewer columns than ``_WIDE`` the medians make room for the strips."""
+
+
+class _Strip(NamedTuple):
+    """One kind of number."""
+
+    label: str
+    value: Callable[[RankSummary], float | None]
+    text: Callable[[float | None], str]
+    percentiles: str = ""
+    """Their name in the view."""
+    lowest: bool = False
+    """Whether the lowest stands out, not the largest."""
+
+
+_STRIPS = (
+    _Strip("compute", lambda row: row.compute_seconds, units.milliseconds, "compute"),
+    _Strip("data wait", lambda row: row.data_seconds, units.milliseconds, "data"),
+    _Strip("clock", lambda row: row.sm_clock_mhz, units.megahertz, lowest=True),
+    _Strip("GPU memory", lambda row: row.memory_used_bytes, units.number_of_bytes),
+)
+
+
+def _draw_overview(canvas: Canvas, ranks: RanksView) -> int:
+    """Draw what was measured; return the lines taken, a blank one below included."""
+    whole = len(ranks.rows) == ranks.world_size
+    strips = [strip for strip in _STRIPS if _is_measured(strip, ranks, whole=whole)]
+    strips = strips[: max(1, canvas.height - 1)]
+    numbers = _NUMBERS_WIDTH if canvas.width >= _WIDE else _EXTREME_WIDTH
+    room = max(0, canvas.width - _LABEL_WIDTH - numbers)
+    for y, strip in enumerate(strips):
+        canvas.text(0, y, strip.label, Style.DIM)
+        if whole:
+            _draw_strip(canvas, y, room, strip, ranks)
+        else:
+            _draw_range(canvas, y, room, strip, ranks)
+    if whole and len(strips) < canvas.height:
+        draw_rank_axis(canvas, _LABEL_WIDTH, len(strips), room, ranks.world_size)
+    return len(strips) + 1
+
+
+def _is_measured(strip: _Strip, ranks: RanksView, *, whole: bool) -> bool:
+    if whole:
+        return any(strip.value(row) is not None for row in ranks.rows)
+    return strip.percentiles in ranks.percentiles
+
+
+def _draw_strip(canvas: Canvas, y: int, room: int, strip: _Strip, ranks: RanksView) -> None:
+    values = [strip.value(row) for row in ranks.rows]
+    slow = _slow_rank(ranks)
+    marked = {i for i, row in enumerate(ranks.rows) if row.rank == slow}
+    draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=strip.lowest)
+    numbers = sorted([value for value in values if value is not None])
+    extreme = numbers[0] if strip.lowest else numbers[-1]
+    _write_numbers(canvas, y, strip, numbers[len(numbers) // 2], extreme)
+
+
+def _draw_range(canvas: Canvas, y: int, room: int, strip: _Strip, ranks: RanksView) -> None:
+    values: Sequence[float] = ranks.percentiles[strip.percentiles]
+    draw_percentiles(canvas, _LABEL_WIDTH, y, room, values)
+    _write_numbers(canvas, y, strip, values[2], values[-1])
+
+
+def _write_numbers(canvas: Canvas, y: int, strip: _Strip, middle: float, extreme: float) -> None:
+    x = canvas.width - _EXTREME_WIDTH
+    if canvas.width >= _WIDE:
+        x = canvas.text(canvas.width - _NUMBERS_WIDTH, y, strip.text(middle), width=11, align="right")
+        x = canvas.text(x, y, " median", Style.DIM)
+    x = canvas.text(x, y, strip.text(extreme), width=11, align="right")
+    canvas.text(x, y, " least" if strip.lowest else " most", Style.DIM)

@@ -6,7 +6,18 @@ from amptui.diagnosis.loss_scale import last_change
 from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines
+from amptui.tui.panels.phrases import (
+    Gauge,
+    Line,
+    Phrase,
+    Word,
+    labelled,
+    phrase,
+    quiet,
+    wrapped_phrases,
+    write_folded,
+    write_lines,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.verdicts import headroom_words, state_words
 from amptui.tui.renderables.plot import CurvePlot
@@ -15,7 +26,7 @@ from amptui.tui.style import Style, precision_style
 
 NEVER_USED = "no loss scale: only AMP fp16 uses one"
 
-_NARROWEST_BAR = 4
+_NARROWEST_BAR, _FOLDED_BAR = 4, 10
 
 _MIN_CURVE = 4
 """Lines of curve that the text leaves."""
@@ -32,38 +43,40 @@ def value(view: SessionView) -> Phrase:
     """The scale after the last fp16 step."""
     scale = view.scaler.scale
     if scale is not None and scale < MIN_SOUND_SCALE:
-        return Phrase((Word(units.count(scale), Style.ERROR),))
-    return Phrase((Word(units.count(scale), Style.DIM if kept_words(view) else Style.STRONG),))
+        return phrase(units.count(scale), Style.ERROR)
+    return phrase(units.count(scale), Style.DIM if idle_words(view) else Style.STRONG)
 
 
-def kept_words(view: SessionView) -> str:
+def idle_words(view: SessionView) -> str:
     """``kept while FP32 runs``; "" if the scale is in use or there is none."""
     if view.scaler.scale is None or view.precision in (None, "fp16"):
         return ""
     return f"kept while {precision_label(view.precision)} runs"
 
 
-def growth(scaler: ScalerView, bar_width: int) -> Phrase:
+def _growth(scaler: ScalerView, bar_width: int) -> Phrase:
     """``doubles in 760 steps``, a bar within: applied steps without overflow until the scale does."""
-    done, whole = scaler.growth_tracker, scaler.growth_interval
-    fraction = None if done is None or not whole else min(1.0, done / whole)
-    left = None if done is None or not whole else max(0, whole - done)
-    text = f" in {units.count(left):>{len(units.count(whole))}} steps"
-    return Phrase(
-        (Word("doubles ", Style.DIM), Gauge(bar_width, fraction, precision_style("fp16")), Word(text)), 2
-    )
+    fraction: float | None = None
+    steps_left: int | None = None
+    interval = scaler.growth_interval
+    if scaler.growth_tracker is not None and interval:
+        fraction = min(1.0, scaler.growth_tracker / interval)
+        steps_left = max(0, interval - scaler.growth_tracker)
+    bar = Gauge(bar_width, fraction, precision_style("fp16"))
+    text = f" in {units.count(steps_left):>{len(units.count(interval))}} steps"
+    return Phrase((Word("doubles ", Style.DIM), bar, Word(text)), 2)
 
 
-def counts(scaler: ScalerView) -> list[Phrase]:
-    """Steps that changed the weights, and steps that the scaler skipped."""
-    skipped_style = Style.WARNING if scaler.skipped else Style.TEXT
+def _counts(scaler: ScalerView) -> list[Phrase]:
+    """Steps that the scaler skipped, and steps that changed the weights."""
+    style = Style.WARNING if scaler.skipped else Style.TEXT
     return [
-        Phrase((Word("skipped ", Style.DIM), Word(f"{units.count(scaler.skipped)}", skipped_style)), 1),
-        Phrase((Word("applied ", Style.DIM), Word(f"{units.count(scaler.applied)}")), 3),
+        labelled("skipped", units.count(scaler.skipped), 1, style),
+        labelled("applied", units.count(scaler.applied), 3),
     ]
 
 
-def trouble(view: SessionView) -> list[Phrase]:
+def _trouble(view: SessionView) -> list[Phrase]:
     """The scaler's state, if it is in use and not healthy."""
     state = state_words(view.numerics.scaler)
     return [] if state is None or view.numerics.scaler.state == "healthy" else [Phrase((state,))]
@@ -98,16 +111,25 @@ class ScalePanel:
 
 def _lines(view: SessionView, width: int, height: int) -> list[Line]:
     """Progress to the next doubling and skipped steps, the scaler's state, and more if there is room."""
-    scaler, kept = view.scaler, kept_words(view)
-    if kept:
-        first = Phrase((Word(kept, Style.DIM),))
+    scaler, idle = view.scaler, idle_words(view)
+    if idle:
+        first = phrase(idle, Style.DIM)
     else:
-        bar_width = width - growth(scaler, 0).width
-        first = growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
-    lines: list[Line] = [[first], [*trouble(view), *counts(scaler)]]
+        bar_width = width - _growth(scaler, 0).width
+        first = _growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
+    lines: list[Line] = [[first], [*_trouble(view), *_counts(scaler)]]
     state = state_words(view.numerics.scaler)
-    told = [] if state is None else [Phrase((state,)), *_headroom(view)]
+    if state is not None and height - len(lines) - 1 >= _MIN_CURVE:
+        lines = [[first], _counts(scaler), [Phrase((state,)), *_headroom(view)]]
     moves = wrapped_phrases(last_change(scaler.last_change), Style.DIM, width)
-    if told and height - len(lines) - 1 >= _MIN_CURVE:
-        lines = [[first], counts(scaler), told]
     return lines + moves if height - len(lines) - len(moves) >= _MIN_CURVE else lines
+
+
+def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """The scale, its problems, the progress to its next doubling, and the skipped steps."""
+    phrases = [phrase(NEVER_USED, Style.DIM)]
+    if view.scaler.scale is not None:
+        idle = idle_words(view)
+        second = phrase(idle, Style.DIM, 2) if idle else _growth(view.scaler, _FOLDED_BAR)
+        phrases = [value(view), *_trouble(view), second, *_counts(view.scaler)]
+    write_folded(canvas, "loss scale", phrases)

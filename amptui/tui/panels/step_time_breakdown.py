@@ -1,7 +1,7 @@
 """Where a step's time goes in each precision: stacked bars, the bottleneck, and what AMP can gain."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from amptui.base import units
@@ -9,8 +9,18 @@ from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.telemetry.view import PrecisionTiming, SessionView
-from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.panels.phrases import Block, Line, Phrase, Word, fitting_lines, wrapped_phrases, write_lines
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels.phrases import (
+    Block,
+    Line,
+    Phrase,
+    Word,
+    fitting_lines,
+    phrase,
+    wrapped_phrases,
+    write_lines,
+)
+from amptui.tui.renderables.gauges import draw_stack
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style, precision_style
 
 _LABEL_WIDTH = 9
@@ -97,11 +107,12 @@ def draw(canvas: Canvas, view: SessionView) -> int:
 
 def _achieved(view: SessionView, width: int) -> list[Block]:
     """What each precision's operations come to, and what holds AMP's back."""
-    said = [line for found in view.flops if (line := flops_line(found))]
+    rates = [(line, Style.TEXT, 5) for flops in view.flops if (line := flops_line(flops))]
+    hints = [(line, Style.DIM, 6) for line in flops_hints(view.flops)]
     blocks = []
-    for text in [*said, *flops_hints(view.flops)]:
-        lines = wrapped_phrases(text, Style.TEXT if text in said else Style.DIM, width, lines=_MAX_LINES)
-        blocks.append(Block(lines, 5 if text in said else 6, len(lines)))
+    for text, style, rank in (*rates, *hints):
+        lines = wrapped_phrases(text, style, width, lines=_MAX_LINES)
+        blocks.append(Block(lines, rank, len(lines)))
     return blocks
 
 
@@ -124,10 +135,7 @@ def _title(timings: Sequence[PrecisionTiming]) -> Line:
     steps = ", ".join(
         f"{units.count(timing.steps)} {precision_label(timing.precision)}" for timing in timings
     )
-    return [
-        Phrase((Word("where a step's time goes"),)),
-        Phrase((Word(f"medians of {steps} steps", Style.DIM),), 1),
-    ]
+    return [phrase("where a step's time goes"), phrase(f"medians of {steps} steps", Style.DIM, 1)]
 
 
 def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
@@ -137,10 +145,10 @@ def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
     for y, row in enumerate(rows):
         parts = [part for part in _PARTS if part.name in row.seconds]
         cells = segments([row.seconds[part.name] for part in parts], longest, room)
-        x = _LABEL_WIDTH
-        for part, count in zip(parts, cells, strict=True):
-            canvas.fill(Rect(x, y, count, 1), part.sign(canvas.ascii_only), precision_style(row.precision))
-            x += count
+        signs = (part.sign(canvas.ascii_only) for part in parts)
+        style = precision_style(row.precision)
+        stack = ((count, sign, style) for count, sign in zip(cells, signs, strict=True))
+        draw_stack(canvas, _LABEL_WIDTH, y, stack)
         total = units.milliseconds(row.whole)
         canvas.text(_LABEL_WIDTH + room, y, total, width=_TOTAL_WIDTH, align="right")
 
@@ -152,18 +160,14 @@ def segments(parts: Sequence[float], whole: float, width: int) -> list[int]:
     """
     if whole <= 0 or width <= 0:
         return [0] * len(parts)
-    edges = [0]
-    done = 0.0
-    for part in parts:
-        done += part
-        edges.append(min(width, round(done / whole * width)))
+    edges = [0, *(min(width, round(end / whole * width)) for end in accumulate(parts))]
     return [stop - start for start, stop in pairwise(edges)]
 
 
 def _legend(*, ascii_only: bool) -> Line:
     """What each fill means; the columns of the table are below it."""
     columns = [f"{' ' * _COLUMN_GAP}{part.sign(ascii_only)} {part.name}" for part in _PARTS]
-    return [Phrase((Word(" " * _LABEL_WIDTH + "".join(columns)),))]
+    return [phrase(" " * _LABEL_WIDTH + "".join(columns))]
 
 
 def _table_line(row: _Row) -> Line:
@@ -198,5 +202,5 @@ def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
     first, *others = wrapped_phrases(text, Style.TEXT, width, lines=_MAX_LINES, head=head)
     gain = limit_beside(timing, view.timings, view.comparison, ranks=view.world_size)
     limit = wrapped_phrases(gain, Style.DIM, width, lines=_MAX_LINES)
-    lines = [first, *([Phrase((Word(" " * _INDENT), *each.words))] for (each,) in [*others, *limit])]
+    lines = [first, *([Phrase((Word(" " * _INDENT), *text.words))] for (text,) in [*others, *limit])]
     return Block(lines, 1 + _rank(timing.precision, view), len(lines))

@@ -4,12 +4,12 @@ from amptui.base import units
 from amptui.diagnosis.tensor_cores import mfu_words, rate_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import step_time_breakdown
-from amptui.tui.panels.phrases import Phrase, Word, quiet
+from amptui.tui.panels import ab_comparison, step_time_breakdown
+from amptui.tui.panels.phrases import Phrase, Word, phrase, quiet, write_folded
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
-from amptui.tui.style import Style
+from amptui.tui.style import BOLD, Style
 
 _LARGE = (74, 16)
 """With fewer columns or lines there is no room for the time breakdown below the curve."""
@@ -21,24 +21,24 @@ _MIN_CURVE = 5
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Samples a second and the time of a step over the last measured steps; what its operations come to."""
     samples = units.rate(view.samples_per_second, "samples")
-    return [*_achieved(view), Phrase((Word(f"{samples:>16}", Style.STRONG),)), step_time(view)]
+    return [*_achieved(view), phrase(f"{samples:>16}", Style.STRONG), _step_time(view)]
 
 
 def _achieved(view: SessionView) -> list[Phrase]:
     """``412 TFLOP/s 42% MFU``, of the median step in the current precision."""
-    found = next((each for each in view.flops if each.counted.precision == view.precision), None)
-    if found is None or found.flops_per_second is None:
+    flops = next((flops for flops in view.flops if flops.counted.precision == view.precision), None)
+    if flops is None or flops.flops_per_second is None:
         return []
-    words = [Word(rate_words(found))]
-    if found.mfu is not None:
-        words += [Word(f" {mfu_words(found)}"), Word(" MFU", Style.DIM)]
+    words = [Word(rate_words(flops))]
+    if flops.mfu is not None:
+        words += [Word(f" {mfu_words(flops)}"), Word(" MFU", Style.DIM)]
     return [Phrase(tuple(words), 2)]
 
 
-def step_time(view: SessionView) -> Phrase:
+def _step_time(view: SessionView) -> Phrase:
     """``2.02 ms/step``; as wide, but without a unit, if there is no measurement."""
     if view.step_seconds is None:
-        return Phrase((Word(f"{units.NOT_AVAILABLE:<12}"),), 1)
+        return phrase(f"{units.NOT_AVAILABLE:<12}", rank=1)
     return Phrase((Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Style.DIM)), 1)
 
 
@@ -64,3 +64,10 @@ def _draw_timing(canvas: Canvas, view: SessionView) -> int:
         return 0
     foot = canvas.height - _MIN_CURVE - 1
     return 1 + step_time_breakdown.draw(canvas.rows(canvas.height - foot), view)
+
+
+def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """Samples a second in the style of the current precision, and the time of a step."""
+    samples = f"{units.rate(view.samples_per_second, 'samples'):<16}"
+    rate = phrase(samples, ab_comparison.steady_style(view) | BOLD)
+    write_folded(canvas, "throughput", [rate, _step_time(view)])

@@ -13,7 +13,19 @@ from amptui.telemetry.health import judge_window
 from amptui.telemetry.scaling import ScalerVerdict
 from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import NumericsView
-from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, end_of, flowed, wrapped_phrases
+from amptui.tui.panels.phrases import (
+    GAP,
+    Block,
+    Gauge,
+    Line,
+    Phrase,
+    Word,
+    end_of,
+    flowed,
+    labelled,
+    phrase,
+    wrapped_phrases,
+)
 from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
 
 DOUBLINGS = 16
@@ -107,34 +119,35 @@ def headroom(numerics: NumericsView, width: int, *, beside: Float16Window | None
     at = (at_which_scale(numerics),) if beside and beside.loss_scale != numerics.headroom_scale else ()
     gauge = headroom_gauge(numerics, DOUBLINGS)
     words = headroom_words(numerics), at if at and at[0].text else (), (gauge,), min_words(numerics)
-    flow = flowed([Phrase(each) for each in words if each], width - _LABEL_WIDTH - GAP)
-    return Block(_labelled("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
+    flow = flowed([Phrase(part) for part in words if part], width - _LABEL_WIDTH - GAP)
+    return Block(_beside("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
 
 
 def scaler(verdict: ScalerVerdict, width: int) -> Block:
     """State and sentence, then the rule behind them."""
     state = state_words(verdict)
     if state is None:
-        told = _prose("not used", Style.DIM, width)
+        sentence = _prose("not used", Style.DIM, width)
     else:
-        told = _prose(f"  {scaler_sentence(verdict)}", Style.TEXT, width, state)
-    lines = told + _prose(scaler_rule(verdict), Style.DIM, width)
-    return Block(_labelled("scaler", lines), 1, min(2, len(told)))
+        sentence = _prose(f"  {scaler_sentence(verdict)}", Style.TEXT, width, state)
+    lines = sentence + _prose(scaler_rule(verdict), Style.DIM, width)
+    return Block(_beside("scaler", lines), 1, min(2, len(sentence)))
 
 
 def gradients(numerics: NumericsView, width: int) -> Block:
     """Norm, maximum and number of non-finite elements, of the newest measured step."""
-    bad = numerics.nonfinite_gradients
+    nonfinite = numerics.nonfinite_gradients
+    bad = Style.ERROR | BOLD
     phrases = [
-        Phrase((Word("norm ", Style.DIM), _gradient(numerics.grad_norm))),
-        Phrase((Word("max ", Style.DIM), _gradient(numerics.grad_max))),
-        Phrase(
-            (Word("NaN/Inf ", Style.DIM), Word(units.count(bad), Style.ERROR | BOLD if bad else Style.TEXT))
-        ),
-        Phrase((Word(f"step {units.count(numerics.measured_step)}", Style.DIM),)),
+        labelled(name, units.loss(value), style=Style.TEXT if value is None or math.isfinite(value) else bad)
+        for name, value in (("norm", numerics.grad_norm), ("max", numerics.grad_max))
+    ]
+    phrases += [
+        labelled("NaN/Inf", units.count(nonfinite), style=bad if nonfinite else Style.TEXT),
+        phrase(f"step {units.count(numerics.measured_step)}", Style.DIM),
     ]
     lines = flowed(phrases, width - _LABEL_WIDTH - GAP)
-    return Block(_labelled("gradients", lines), 2, len(lines))
+    return Block(_beside("gradients", lines), 2, len(lines))
 
 
 def finding(label: str, grade: Grade, text: str, width: int, *, rank: int, about: str) -> Block:
@@ -142,7 +155,7 @@ def finding(label: str, grade: Grade, text: str, width: int, *, rank: int, about
     sign, style = SIGNS[grade], GRADE_STYLES[grade]
     text_style = style if grade in ("warning", "error") else int(Style.TEXT)
     lines = _prose(f" {text} ({about})", text_style, width, Word(sign, style))
-    return Block(_labelled(label, lines), rank)
+    return Block(_beside(label, lines), rank)
 
 
 def worst(window: Float16Window | None, width: int) -> list[Block]:
@@ -151,8 +164,7 @@ def worst(window: Float16Window | None, width: int) -> list[Block]:
         return []
     columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
     head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
-    title = Word(f"{head} worst parameters", Style.DIM)
-    lines = [[Phrase((title,))]]
+    lines = [[phrase(f"{head} worst parameters", Style.DIM)]]
     for parameter in window.worst:
         shares = [
             Word(f"{units.share(share, 1):>{_SHARE_WIDTH}} ", style if share else Style.DIM)
@@ -177,20 +189,15 @@ _COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], float | None], int], ...]
 """The share of a parameter's norm that underflows; what float16 does to its nonzero elements; the style."""
 
 
-def _gradient(value: float | None) -> Word:
-    bad = value is not None and not math.isfinite(value)
-    return Word(units.loss(value), Style.ERROR | BOLD if bad else Style.TEXT)
-
-
 def _prose(text: str, style: int, width: int, *head: Word) -> list[Line]:
     """``text`` wrapped beside a label, behind ``head``; a cell is kept free for the sign that it was cut."""
     return wrapped_phrases(text, style, width - _LABEL_WIDTH - GAP - 1, lines=_MAX_LINES, head=head)
 
 
-def _labelled(label: str, lines: list[Line]) -> list[Line]:
+def _beside(label: str, lines: list[Line]) -> list[Line]:
     """``lines`` behind a dim label, those after the first indented as much."""
     labels = [label, *[""] * (len(lines) - 1)]
     return [
-        [Phrase((Word(f"{name:<{_LABEL_WIDTH}}", Style.DIM),), -1), *line]
+        [phrase(f"{name:<{_LABEL_WIDTH}}", Style.DIM, -1), *line]
         for name, line in zip(labels, lines, strict=True)
     ]

@@ -53,15 +53,15 @@ def sample(series: Series, window: Window, columns: int) -> Columns:
     weights = None if series.weights is None else np.zeros(columns)
     points = _points_within(series, window)
     if len(points.steps) and columns > 0:
-        starts, held, filled = _groups(points, window, columns)
-        low[filled] = np.repeat(_bounded(np.fmin.reduceat(points.low, starts)), held)
-        high[filled] = np.repeat(_bounded(np.fmax.reduceat(points.high, starts)), held)
+        starts, widths, filled = _groups(points, window, columns)
+        low[filled] = np.repeat(_bounded(np.fmin.reduceat(points.low, starts)), widths)
+        high[filled] = np.repeat(_bounded(np.fmax.reduceat(points.high, starts)), widths)
         if weights is None or points.weights is None:
-            mean[filled] = np.repeat(_means(points.mean, starts), held)
+            mean[filled] = np.repeat(_means(points.mean, starts), widths)
         else:
             means, seconds = _weighted_means(points.mean, points.weights, starts)
-            mean[filled], weights[filled] = np.repeat(means, held), np.repeat(seconds / held, held)
-        nonfinite[filled] = np.repeat(np.logical_or.reduceat(points.nonfinite, starts), held)
+            mean[filled], weights[filled] = np.repeat(means, widths), np.repeat(seconds / widths, widths)
+        nonfinite[filled] = np.repeat(np.logical_or.reduceat(points.nonfinite, starts), widths)
     return Columns(low, high, mean, nonfinite, weights)
 
 
@@ -77,12 +77,13 @@ def nonfinite_columns(series: Series, window: Window, columns: int) -> Bools:
     return _columns_with(points.nonfinite, points, window, columns)
 
 
-def _columns_with(chosen: Bools, points: _Points, window: Window, columns: int) -> Bools:
-    found = np.zeros(columns, np.bool_)
-    if chosen.any() and columns > 0:
-        starts, held, filled = _groups(points, window, columns)
-        found[filled] = np.repeat(np.logical_or.reduceat(chosen, starts), held)
-    return found
+def _columns_with(marked: Bools, points: _Points, window: Window, columns: int) -> Bools:
+    """The columns of the ``marked`` points."""
+    result = np.zeros(columns, np.bool_)
+    if marked.any() and columns > 0:
+        starts, widths, filled = _groups(points, window, columns)
+        result[filled] = np.repeat(np.logical_or.reduceat(marked, starts), widths)
+    return result
 
 
 def _groups(points: _Points, window: Window, columns: int) -> tuple[Counts, Counts, slice]:
@@ -96,9 +97,9 @@ def _groups(points: _Points, window: Window, columns: int) -> tuple[Counts, Coun
 
 def _means(values: Floats, starts: Counts) -> Floats:
     """The means of the finite values from each start to the next; NaN where there is none."""
-    measured = np.isfinite(values)
-    counts = np.add.reduceat(measured, starts, dtype=np.int64)
-    sums = np.add.reduceat(np.where(measured, _bounded(values), 0.0), starts)
+    finite = np.isfinite(values)
+    counts = np.add.reduceat(finite, starts, dtype=np.int64)
+    sums = np.add.reduceat(np.where(finite, _bounded(values), 0.0), starts)
     means: Floats = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
     return means
 

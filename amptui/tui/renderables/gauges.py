@@ -1,6 +1,7 @@
-"""Drawings of a single number: bars, large digits, and a ratio with its interval."""
+"""Drawings in a line or three: bars, large digits, a ratio with its interval, and a stack of parts."""
 
 import math
+from collections.abc import Iterable
 
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import Style
@@ -86,8 +87,8 @@ def draw_interval(canvas: Canvas, ratio: float, low: float | None, high: float |
     half = (min(canvas.width, _MAX_AXIS_WIDTH) - 1) // 2
     if half < 1:
         return
-    wanted = abs(math.log(ratio))
-    span = next((end for end in _AXIS_ENDS if wanted <= _MAX_DOT_PART * math.log(end)), _AXIS_ENDS[-1])
+    distance = abs(math.log(ratio))
+    span = next((end for end in _AXIS_ENDS if distance <= _MAX_DOT_PART * math.log(end)), _AXIS_ENDS[-1])
     scale = half / math.log(span)
     canvas.fill(Rect(0, 0, 2 * half + 1, 1), "─", Style.DIM)
     canvas.text(half, 0, "│", Style.DIM)
@@ -109,8 +110,15 @@ def _offset(ratio: float, scale: float, half: int) -> int:
 
 def _draw_axis_labels(canvas: Canvas, span: float, half: int) -> None:
     """Label both ends and the middle of the axis; of a short one the middle only."""
-    left, right = f"{1 / span:.2f}×", f"{span:.2f}×"
+    low, high = f"{1 / span:.2f}×", f"{span:.2f}×"
     canvas.text(half, 1, "1×", Style.DIM)
-    if half >= len(left) + _MIN_LABEL_GAP and half + 1 >= len("1×") + _MIN_LABEL_GAP + len(right):
-        canvas.text(0, 1, left, Style.DIM)
-        canvas.text(2 * half + 1 - len(right), 1, right, Style.DIM)
+    if half >= len(low) + _MIN_LABEL_GAP and half + 1 >= len("1×") + _MIN_LABEL_GAP + len(high):
+        canvas.text(0, 1, low, Style.DIM)
+        canvas.text(2 * half + 1 - len(high), 1, high, Style.DIM)
+
+
+def draw_stack(canvas: Canvas, x: int, y: int, parts: Iterable[tuple[int, str, int]]) -> None:
+    """Draw parts side by side from column ``x`` of line ``y``: how many cells, of what sign and style."""
+    for cells, sign, style in parts:
+        canvas.fill(Rect(x, y, cells, 1), sign, style)
+        x += cells

@@ -1,4 +1,7 @@
-"""A curve over steps: the mean in the colours of the precisions, the extremes dim behind it."""
+"""A curve over steps, its axis, and the dots it is drawn of.
+
+The mean has the colours of the precisions; the extremes are dim behind it.
+"""
 
 from collections.abc import Callable
 
@@ -6,15 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui.base import units
-from amptui.telemetry.axis import Axis, Kind
+from amptui.telemetry.axis import Axis, Kind, axis
 from amptui.telemetry.smoothing import smoothed_by_weight
-from amptui.telemetry.view import PrecisionSwitch, Series
+from amptui.telemetry.view import Counts, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import Bools, Columns, sample, shown_range
-from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
-from amptui.tui.renderables.limits import YLimits
 from amptui.tui.renderables.step_window import GUTTER, Window, stretches
 from amptui.tui.style import Style, precision_style
+
+DOTS_ACROSS = 2
+DOTS_DOWN = 4
+"""Dots of a braille cell."""
+
+_BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]], np.uint8)
+"""The bit of each dot of a cell in the code points from U+2800 on."""
+
+_MIN_FILL = 0.5
+"""Limits are tightened when the curve would fill less than this part of the height."""
 
 _MAX_LABELS = 6
 """Of a value axis; on a lower plot every second line has room for one."""
@@ -24,6 +35,31 @@ _SMOOTHING_PART = 40
 
 _TOLERANCE = 1e-9
 """Values are not marked as outside for a rounding error."""
+
+
+class YLimits:
+    """Limits that change only when they must, because every change repaints the whole plot.
+
+    They widen when a value falls outside, and tighten when the curve fills less than half of the height.
+    """
+
+    def __init__(self) -> None:
+        self._axis: Axis | None = None
+
+    def axis(self, low: float, high: float, kind: Kind = "linear") -> Axis:
+        """The axis for finite values from ``low`` to ``high``."""
+        proposed = axis(low, high, kind)
+        if self._axis is None or not _still_fits(self._axis, proposed, low, high):
+            self._axis = proposed
+        return self._axis
+
+
+def _still_fits(current: Axis, proposed: Axis, low: float, high: float) -> bool:
+    """Whether the values lie within ``current`` and fill enough of it."""
+    if current.kind != proposed.kind or low < current.low or high > current.high:
+        return False
+    (bottom, top), (low, high) = current.ends(), proposed.ends()
+    return high - low >= _MIN_FILL * (top - bottom)
 
 
 class CurvePlot:
@@ -65,9 +101,9 @@ class CurvePlot:
         if np.isfinite(columns.mean).any():
             kind = kind if (columns.high > 0).any() else "linear"
             limits = shown_range(columns, kind, with_outliers=not self._band)
-            axis = self._limits.axis(*limits, kind)
-            draw_labels(canvas, axis, self._format_y)
-            _draw_curve(area, columns, axis, styles, gaps=gaps, band=self._band)
+            y_axis = self._limits.axis(*limits, kind)
+            draw_labels(canvas, y_axis, self._format_y)
+            _draw_curve(area, columns, y_axis, styles, gaps=gaps, band=self._band)
         mark(area, 0, "×", gaps, Style.ERROR)
 
 
@@ -101,17 +137,17 @@ def _draw_curve(
         reach = max(1, len(line) // _SMOOTHING_PART)
         line[:] = smoothed_by_weight(line, columns.weights, reach, switches * across)
     np.clip(line, 0, 1, out=line)
-    measured = np.isfinite(within)
+    finite = np.isfinite(within)
     # Dot rows from the top; any row where there is no value.
-    rows = np.rint((1 - np.where(measured, within, 0.0)) * (height - 1)).astype(np.int64)
+    rows = np.rint((1 - np.where(finite, within, 0.0)) * (height - 1)).astype(np.int64)
     bottom, top, line_rows = rows
-    line_chars = _characters(line_dots(line_rows, measured[2], height), "*", ascii_only=area.ascii_only)
+    line_chars = _characters(line_dots(line_rows, finite[2], height), "*", ascii_only=area.ascii_only)
     area.chars[...] = line_chars
     area.styles[...] = styles
     if band:
         # A quarter of the braille dots lets the line stand out; one dot a cell is sparse as it is.
         one_in = 1 if area.ascii_only else 4
-        dots = area_dots(top, bottom, measured[0], height, one_in=one_in)
+        dots = area_dots(top, bottom, finite[0], height, one_in=one_in)
         behind = line_chars == ord(" ")
         np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
         np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
@@ -135,3 +171,41 @@ def mark(area: Canvas, y: int, sign: str, where: Bools, styles: npt.NDArray[np.u
         return
     area.chars[y, where] = area.code_point(sign)
     area.styles[y, where] = np.broadcast_to(styles, where.shape)[where]
+
+
+def line_dots(rows: Counts, has_value: Bools, height: int) -> Bools:
+    """Dots [height, columns] of a line through ``rows[column]`` of every column that ``has_value``.
+
+    Each of two neighbours draws half of the dots between them, so that the line is one dot thick.
+    """
+    before, after = rows[:-1], rows[1:]
+    joined = has_value[:-1] & has_value[1:]
+    half = (before + after) // 2
+    low, high = rows.copy(), rows.copy()
+    low[:-1] = np.where(joined, np.minimum(before, half + 1), before)
+    high[:-1] = np.where(joined, np.maximum(before, half), before)
+    low[1:] = np.where(joined, np.minimum(low[1:], half + 1), low[1:])
+    high[1:] = np.where(joined, np.maximum(high[1:], half), high[1:])
+    y = np.arange(height)[:, np.newaxis]
+    dots: Bools = (y >= low) & (y <= high) & has_value
+    return dots
+
+
+def area_dots(top: Counts, bottom: Counts, has_value: Bools, height: int, *, one_in: int) -> Bools:
+    """One in so many of the dots [height, columns] from row ``top`` to row ``bottom`` of each column.
+
+    They are spread evenly in every column, in staggered rows, so that a peak of one column is not missed. A
+    column whose top is its bottom has that dot.
+    """
+    y, x = np.arange(height)[:, np.newaxis], np.arange(len(top))
+    pattern = y % one_in == x * (one_in // 2) % one_in
+    dots: Bools = (y >= top) & (y <= bottom) & has_value & (pattern | (top == bottom))
+    return dots
+
+
+def braille(dots: Bools) -> npt.NDArray[np.uint32]:
+    """The characters [height / 4, columns / 2] of ``dots``; blanks where there are none."""
+    height, width = dots.shape[0] // DOTS_DOWN, dots.shape[1] // DOTS_ACROSS
+    cells = dots.reshape(height, DOTS_DOWN, width, DOTS_ACROSS).view(np.uint8)
+    bits = np.einsum("ydxa,da->yx", cells, _BITS)
+    return np.where(bits > 0, np.uint32(0x2800) + bits, np.uint32(ord(" ")))

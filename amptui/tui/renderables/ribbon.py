@@ -67,15 +67,15 @@ def draw_step_axis(canvas: Canvas, *, window: Window) -> None:
     columns = canvas.width - GUTTER
     if columns <= 0:
         return
-    taken = canvas.text(GUTTER, 0, f"{window.first_step:,}", Style.DIM)
+    end = canvas.text(GUTTER, 0, f"{window.first_step:,}", Style.DIM)
     last = f"{window.last_step:,}"
     free = canvas.width - len(last)
-    if free < taken + _MIN_LABEL_GAP:
+    if free < end + _MIN_LABEL_GAP:
         return
     canvas.text(free, 0, last, Style.DIM)
     interval = round(round_up(max(1.0, window.steps * _CELLS_A_LABEL / columns)))
     for step in range(window.first_step // interval * interval + interval, window.last_step, interval):
         label = f"{step:,}"
         x = GUTTER + window.column_of(step, columns) - len(label) // 2
-        if x >= taken + _MIN_LABEL_GAP and x + len(label) + _MIN_LABEL_GAP <= free:
-            taken = canvas.text(x, 0, label, Style.DIM)
+        if x >= end + _MIN_LABEL_GAP and x + len(label) + _MIN_LABEL_GAP <= free:
+            end = canvas.text(x, 0, label, Style.DIM)

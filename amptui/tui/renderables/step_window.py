@@ -72,15 +72,15 @@ def visible_window(series: Series, zoom: int, *, ahead: int = 0) -> Window:
     return Window(end - steps + 1, end)
 
 
-def steps_ahead(kept: int, step_seconds: float | None) -> int:
+def steps_ahead(previous: int, step_seconds: float | None) -> int:
     """For how many steps curves leave room: those of `_STILL_SECONDS`.
 
-    The answer stays ``kept`` while that is about right, since a change may move all curves.
+    The answer stays ``previous`` while that is about right, since a change may move all curves.
     """
     if not step_seconds or step_seconds <= 0:
-        return kept
+        return previous
     soon = int(min(_STILL_SECONDS / step_seconds, 1e9))
-    return kept if kept // 2 <= soon <= 4 * kept else round(round_down(max(1, soon)))
+    return previous if previous // 2 <= soon <= 4 * previous else round(round_down(max(1, soon)))
 
 
 def _round_end(newest: int, steps: int, ahead: int) -> int:

@@ -81,19 +81,19 @@ class Player:
         self._lock = threading.Lock()
         # Set by keys and by the thread that folds, under the lock.
         self._speed = speed
-        self._paused = self._seeking = self._ended = self._rewinding = False
-        self._clock = self._folded = 0.0
+        self._paused = self._seeking = self._at_end = self._rewinding = False
+        self._clock = self._folded_seconds = 0.0
         # The folding thread's own.
         self._moved_at: float | None = None
         self._reader = JournalReader(path)
         self._records = self._timed(self._reader)
         self._next = next(self._records, None)
         self._session = Session(str(path.parent))
-        self._shown = self._session
-        self._view = self._shown.view()
+        self._visible_session = self._session
+        self._view = self._visible_session.view()
         self._folding = threading.Lock()
         self._stopping = False
-        self._woken = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="amptui-replay", daemon=True)
         self.failure: AmptuiError | None = None
         """Why the replay cannot go on."""
@@ -105,7 +105,7 @@ class Player:
     def stop(self) -> None:
         """Stop the thread if it was started; one that does not stop in time is abandoned."""
         self._stopping = True
-        self._woken.set()
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(_PATIENCE_SECONDS)
 
@@ -117,7 +117,7 @@ class Player:
         """
         if self._folding.acquire(timeout=_LONGEST_LOOK_SECONDS):
             try:
-                self._view = self._shown.view(front)
+                self._view = self._visible_session.view(front)
             finally:
                 self._folding.release()
         return replace(self._view, pause_reason="") if self._view.pause_reason else self._view
@@ -129,13 +129,13 @@ class Player:
             state: Literal["playing", "paused", "seeking", "ended"] = "paused" if self._paused else "playing"
             if self._seeking:
                 state = "seeking"
-            elif self._ended:
+            elif self._at_end:
                 state = "ended"
             return Position(
                 state=state,
                 seconds=self._clock,
-                total_seconds=max(self._span.seconds, self._folded),
-                folded_seconds=self._folded,
+                total_seconds=max(self._span.seconds, self._folded_seconds),
+                folded_seconds=self._folded_seconds,
                 speed=self._speed,
             )
 
@@ -157,12 +157,12 @@ class Player:
             self.seek(0.0)
         else:
             self._paused = not self._paused
-        self._woken.set()
+        self._wake.set()
 
     def change_speed(self, factor: float) -> None:
         """Multiply the speed by ``factor``."""
         self._speed = max(SLOWEST, min(FASTEST, self._speed * factor))
-        self._woken.set()
+        self._wake.set()
 
     def skip(self, shares: float) -> None:
         """Skip so many twentieths of the run ahead, or back if negative."""
@@ -172,10 +172,10 @@ class Player:
     def seek(self, seconds: float) -> None:
         """Seek to a time in seconds since the first record."""
         with self._lock:
-            self._clock = max(0.0, min(seconds, max(self._span.seconds, self._folded)))
-            self._seeking, self._ended = True, False
+            self._clock = max(0.0, min(seconds, max(self._span.seconds, self._folded_seconds)))
+            self._seeking, self._at_end = True, False
             self._rewind_if_past()
-        self._woken.set()
+        self._wake.set()
 
     # ------------------------------------------------------------------------------- the thread
 
@@ -184,8 +184,8 @@ class Player:
             while not self._stopping:
                 wait_seconds = self.advance(time.monotonic())
                 if wait_seconds > 0:
-                    self._woken.wait(None if math.isinf(wait_seconds) else wait_seconds)
-                    self._woken.clear()
+                    self._wake.wait(None if math.isinf(wait_seconds) else wait_seconds)
+                    self._wake.clear()
         except AmptuiError as error:
             self.failure = error
         except OSError as error:
@@ -209,20 +209,20 @@ class Player:
         with self._lock:
             # A key may have set the clock back while this batch was folded.
             if due and not self._rewinding:
-                self._folded = due[-1][0]
+                self._folded_seconds = due[-1][0]
                 self._rewind_if_past()
             return self._seconds_to_wait()
 
     def _rewind_if_past(self) -> None:
         """Have the journal read again if more of it is folded than the clock allows."""
-        if self._folded > self._clock:
-            self._rewinding, self._folded = True, 0.0
+        if self._folded_seconds > self._clock:
+            self._rewinding, self._folded_seconds = True, 0.0
 
     def _move_clock(self, now: float, *, behind: bool) -> None:
         """Let the clock run, unless folding is behind it."""
         elapsed = 0.0 if self._moved_at is None else min(now - self._moved_at, _LONGEST_TICK_SECONDS)
         self._moved_at = now
-        if not (self._paused or self._ended or behind):
+        if not (self._paused or self._at_end or behind):
             self._clock += elapsed * self._speed
 
     def _is_behind(self) -> bool:
@@ -249,18 +249,18 @@ class Player:
     def _seconds_to_wait(self) -> float:
         if self._rewinding or self._is_behind():
             return 0.0
-        self._shown = self._session
+        self._visible_session = self._session
         self._seeking = False
         if self._next is None:
-            self._ended, self._clock = True, self._folded
+            self._at_end, self._clock = True, self._folded_seconds
             return math.inf
         if self._paused:
             return math.inf
-        come = min(self._next[0], max(self._clock, self._folded + LONGEST_WAIT_SECONDS))
-        if come <= self._clock:
+        due_seconds = min(self._next[0], max(self._clock, self._folded_seconds + LONGEST_WAIT_SECONDS))
+        if due_seconds <= self._clock:
             self._clock = self._next[0]
             return 0.0
-        return (come - self._clock) / self._speed
+        return (due_seconds - self._clock) / self._speed
 
     def _timed(self, reader: Iterable[Record]) -> Iterator[tuple[float, Record]]:
         """Records with their seconds since the first, which never go back."""

@@ -1,7 +1,7 @@
 """The screen of a replay and its keys: that of a training run, with a clock instead of a trainer."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from amptui.base import units
@@ -34,7 +34,18 @@ _QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay
 REPLAY_KEYS = (*MOVING, *VIEW_KEYS, _QUIT)
 """All keys of a replay, for its footer and help; the others would control the training."""
 
-_MOVES = {press: key.action for key in MOVING for press in key.presses}
+_ACTIONS = {press: key.action for key in MOVING for press in key.presses}
+
+_MOVES: Mapping[str, Callable[[Player], None]] = {
+    "toggle_pause": Player.toggle_pause,
+    "faster": lambda player: player.change_speed(2),
+    "slower": lambda player: player.change_speed(1 / 2),
+    "skip_on": lambda player: player.skip(1),
+    "skip_back": lambda player: player.skip(-1),
+    "skip_to_end": lambda player: player.seek(player.position.total_seconds),
+    "begin_again": lambda player: player.seek(0.0),
+}
+"""The actions that only the player sees."""
 
 _ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
 
@@ -56,9 +67,12 @@ class ReplayApp(WatchApp):
 
     async def action_press(self, key: str) -> None:
         """Keys of the replay work unless an overlay is open; those of a training run are refused."""
-        if self._overlay is None and key in _MOVES:
+        if self._overlay is None and key in _ACTIONS:
             self._message_until = 0.0  # the last message was read
-            await self.run_action(_MOVES[key])
+            if move := _MOVES.get(_ACTIONS[key]):
+                move(self._player)
+            else:
+                await self.run_action(_ACTIONS[key])
             self._redraw()
         elif self._overlay is None and key in ACTIONS and key not in _ALLOWED:
             self._say("this is a replay: the recorded run cannot change")
@@ -87,29 +101,7 @@ class ReplayApp(WatchApp):
     def _is_late(self) -> bool:
         return True  # it is not waited for
 
-    def action_toggle_pause(self) -> None:
-        self._player.toggle_pause()
-
-    def action_faster(self) -> None:
-        self._player.change_speed(2)
-
-    def action_slower(self) -> None:
-        self._player.change_speed(1 / 2)
-
-    def action_skip_on(self) -> None:
-        self._player.skip(1)
-
-    def action_skip_back(self) -> None:
-        self._player.skip(-1)
-
-    def action_skip_to_end(self) -> None:
-        self._player.seek(self._player.position.total_seconds)
-
-    def action_begin_again(self) -> None:
-        self._player.seek(0.0)
-
     def action_take_xray(self) -> None:
-        """Show the latest X-ray up to this point."""
         self._show_first_optimizer()
         if self._view.numerics.xray is None:
             self._say("no X-ray was recorded up to this point")
@@ -117,7 +109,6 @@ class ReplayApp(WatchApp):
             self._open_xray()
 
     def action_show_help(self) -> None:
-        """Open the help."""
         self._overlay = Help("replay keys", self._keys())
 
     def action_ask_quit(self) -> None:
@@ -132,8 +123,8 @@ def position_words(position: Position) -> str:
     total = units.duration(position.total_seconds)
     where = f"{units.duration(position.seconds)} of {total}"
     if position.state == "seeking":
-        done = position.folded_seconds / position.seconds if position.seconds else 1.0
-        return f"replay seeking {where}: {units.percent(min(1.0, done))}"
+        fraction = position.folded_seconds / position.seconds if position.seconds else 1.0
+        return f"replay seeking {where}: {units.percent(min(1.0, fraction))}"
     if position.state == "ended":
         return f"replay ended {where}"
     if position.state == "paused":

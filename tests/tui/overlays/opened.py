@@ -68,7 +68,7 @@ OPERATORS = (
 
 
 def xray(**changes: object) -> XRayTaken:
-    taken = XRayTaken(
+    record = XRayTaken(
         time=views.NOW - 12,
         step=1204,
         precision="fp16",
@@ -87,7 +87,7 @@ def xray(**changes: object) -> XRayTaken:
         random=False,
         seconds=0.412,
     )
-    return replace(taken, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
+    return replace(record, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
 
 
 def with_xray(**changes: object) -> SessionView:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import KEYS as ALL_KEYS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
-from amptui.tui.overlays.menus import TERMS, Help, PrecisionMenu, QuitQuestion
+from amptui.tui.overlays.menus import TERMS, Help, PrecisionMenu
 from amptui.tui.overlays.overlay import Overlay
+from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
 from amptui.tui.overlays.xray_overlay import XRay
 from tests.tui import views
 from tests.tui.overlays.opened import SCREEN, drawn, with_xray
-from tests.tui.overlays.test_loss_scale_question import at_the_floor, lost
+from tests.tui.overlays.test_questions import at_the_floor, nan_weights
 
 KEYS = [
     "up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "s", "o", "x", "1",
@@ -32,7 +32,7 @@ OVERLAYS: dict[str, Callable[[], Overlay]] = {
 VIEWS = {name: build() for name, build in views.ALL.items()} | {
     "x-ray": with_xray(),
     "floor": at_the_floor(),
-    "lost": lost("step-000000008.pt"),
+    "NaN weights": nan_weights("step-000000008.pt"),
 }
 
 

@@ -100,11 +100,11 @@ def test_home_end_and_pages_move() -> None:
 def test_details_are_wrapped_completely_and_scroll() -> None:
     trace = "\n".join(f"  line {i} of the traceback " + "x" * 100 for i in range(40))
     browsing = Browsing(RunFailed(time=1.0, step=5, error="boom", traceback=trace))
-    seen = set()
+    texts = set()
     for _ in range(40):
-        seen |= {line.strip("│ ") for line in browsing.lines()}
+        texts |= {line.strip("│ ") for line in browsing.lines()}
         browsing.press("right")
-    joined = "\n".join(seen)
+    joined = "\n".join(texts)
     assert all(f"line {i} of the traceback" in joined for i in range(40))
     assert max(map(len, browsing.lines())) == 80
     at_the_end = browsing.lines()

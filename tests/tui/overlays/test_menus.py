@@ -1,4 +1,4 @@
-"""The help, the question before a screen closes, and the menu of precisions."""
+"""The help and the menu of precisions."""
 
 from dataclasses import replace
 
@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.keys import KEYS
-from amptui.tui.overlays.menus import MEANINGS, Help, PrecisionMenu, QuitQuestion
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
-from amptui.tui.style import Style
+from amptui.tui.overlays.menus import MEANINGS, Help, PrecisionMenu
+from amptui.tui.overlays.overlay import CLOSE, STAY
 from tests.tui import views
-from tests.tui.overlays.opened import drawn, lines, text
+from tests.tui.overlays.opened import lines
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -31,61 +30,6 @@ def test_any_key_closes_help(key: str) -> None:
     assert Help("keys", KEYS).press(key, EMPTY_VIEW) == CLOSE
 
 
-@pytest.mark.parametrize("attached", [False, True])
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-def test_the_question_names_the_step_and_all_answers(size: tuple[int, int], *, attached: bool) -> None:
-    shown = text(QuitQuestion(attached=attached), views.compared(), *size)
-    for words in ("step 1,204", "Stop it", "checkpoint and journal are kept", "esc  go back"):
-        assert words in shown
-    assert "detach: close the screen, training continues" in shown
-
-
-@pytest.mark.parametrize(
-    ("attached", "first", "second"),
-    [
-        (False, "enter  stop after this step", "    d  detach"),
-        (True, "enter  detach", "    y  stop the run for all screens"),
-    ],
-)
-def test_what_enter_does_is_first_and_bold(first: str, second: str, *, attached: bool) -> None:
-    canvas = drawn(QuitQuestion(attached=attached), views.compared())
-    lines = canvas.lines()
-    (y,) = (y for y, line in enumerate(lines) if first in line)
-    assert second in lines[y + 1]
-    assert canvas.styles[y, lines[y].index(first) + len("enter  ")] == Style.STRONG
-    assert canvas.styles[y + 1, lines[y + 1].index(second) + len("enter  ")] == Style.TEXT
-
-
-@pytest.mark.parametrize("attached", [False, True])
-def test_the_question_during_a_pause_promises_no_training(*, attached: bool) -> None:
-    shown = text(QuitQuestion(attached=attached), views.paused())
-    assert "the run stays paused" in shown
-    assert "training continues" not in shown
-
-
-@pytest.mark.parametrize(
-    ("key", "ours", "attached"),
-    [
-        ("enter", "stop", "detach"),
-        ("y", "stop", "stop"),
-        ("d", "detach", "detach"),
-        ("escape", "", ""),
-        ("n", "", ""),
-        ("q", "", ""),
-        ("ctrl+q", "", ""),
-    ],
-)
-def test_only_a_clear_yes_stops(key: str, ours: str, attached: str) -> None:
-    for is_attached, action in ((False, ours), (True, attached)):
-        question = QuitQuestion(attached=is_attached)
-        assert question.press(key, EMPTY_VIEW) == Answer(close=True, action=action)
-
-
-@pytest.mark.parametrize("key", ["p", "space", "s", "esc"])
-def test_another_key_leaves_the_question_open(key: str) -> None:
-    assert QuitQuestion(attached=False).press(key, EMPTY_VIEW) == STAY
-
-
 def test_the_menu_explains_every_precision_or_why_it_is_unsupported() -> None:
     run = views.run_started(unsupported={"tf32": "no TF32 on this GPU"})
     shown = lines(PrecisionMenu(views.compared()), replace(views.compared(), run=run))
@@ -101,9 +45,9 @@ def test_arrows_move_through_the_menu_and_wrap_around(keys: list[str], now: str)
     menu = PrecisionMenu(view)
     for key in keys:
         assert menu.press(key, view) == STAY
-    moved = sum(1 if key in ("down", "j") else -1 for key in keys)
+    distance = sum(1 if key in ("down", "j") else -1 for key in keys)
     answer = menu.press("enter", view)
-    assert answer.precision == PRECISIONS[(PRECISIONS.index(now) + moved) % len(PRECISIONS)]
+    assert answer.precision == PRECISIONS[(PRECISIONS.index(now) + distance) % len(PRECISIONS)]
     assert answer.close
 
 

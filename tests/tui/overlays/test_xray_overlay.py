@@ -12,14 +12,7 @@ from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
-from amptui.tui.overlays.xray_overlay import XRay
-from amptui.tui.overlays.xray_tables import (
-    ORDERS,
-    draw_layers,
-    layer_sign,
-    nines,
-    share_word,
-)
+from amptui.tui.overlays.xray_overlay import ORDERS, XRay, draw_layers, layer_sign, nines, share_word
 from amptui.tui.panels.phrases import end_of
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -31,10 +24,10 @@ both_sizes = pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 
 def names(overlay: XRay, width: int = 120, height: int = 40) -> list[str]:
     """The layers in the order in which they stand there."""
-    known = [each.name or "(model)" for each in LAYERS]
+    layer_names = [agreement.name or "(model)" for agreement in LAYERS]
     shown = [line for line in lines(overlay, with_xray(), width, height) if "outputs" not in line]
     table = shown[next(i for i, line in enumerate(shown) if "7 layers, " in line) :]
-    return [name for line in table for name in known if f" {name} " in line]
+    return [name for line in table for name in layer_names if f" {name} " in line]
 
 
 @both_sizes
@@ -100,9 +93,9 @@ def test_islands_in_fp32_are_counted_and_named() -> None:
 
 
 def test_before_the_first_one_it_says_how_to_take_one() -> None:
-    asked = drawn(XRay(), EMPTY_VIEW, screen=replace(SCREEN, accepts=frozenset({"x-ray"})))
-    assert "x takes one" in "\n".join(asked.lines())
-    assert "x again" in asked.lines()[-1]
+    canvas = drawn(XRay(), EMPTY_VIEW, screen=replace(SCREEN, accepts=frozenset({"x-ray"})))
+    assert "x takes one" in "\n".join(canvas.lines())
+    assert "x again" in canvas.lines()[-1]
 
 
 def test_where_none_can_be_taken_it_names_no_key() -> None:
@@ -132,7 +125,7 @@ def test_rows_below_the_thresholds_have_sign_and_colour() -> None:
     assert style_of(canvas, "nan") == Style.ERROR
     assert style_of(canvas, "■ float32  ") == Style.FP32
     assert style_of(canvas, "▲ float16  ") == Style.FP16
-    signs = {each.name: layer_sign(each)[0] for each in LAYERS}
+    signs = {agreement.name: layer_sign(agreement)[0] for agreement in LAYERS}
     assert signs == {
         "features.0.conv": " ",
         "features.0.norm": " ",
@@ -170,7 +163,7 @@ def test_a_key_goes_through_the_orders() -> None:
     worst, model, lost, size = orders
     assert worst[:3] == ["head.blown", "features.2.conv", "features.1.conv"]
     assert worst[-1] == "(model)"
-    assert model == [each.name or "(model)" for each in LAYERS]
+    assert model == [agreement.name or "(model)" for agreement in LAYERS]
     assert lost[:2] == ["features.2.conv", "features.1.conv"]
     assert size[0] == "features.1.conv"
 
@@ -187,13 +180,13 @@ def test_sorting_loses_no_layer_and_puts_the_unmeasured_last(
         for i, (cosine, lost, elements) in enumerate(numbers)
     ]
     result = sorted(layers, key=ORDERS[order])
-    assert sorted(each.name for each in result) == sorted(each.name for each in layers)
+    assert sorted(agreement.name for agreement in result) == sorted(agreement.name for agreement in layers)
     if order == "worst first":
-        known = [each.cosine for each in result if each.cosine is not None]
-        assert [each.cosine for each in result][: len(known)] == known
-        finite = [cosine for cosine in known if not math.isnan(cosine)]
+        cosines = [agreement.cosine for agreement in result if agreement.cosine is not None]
+        assert [agreement.cosine for agreement in result][: len(cosines)] == cosines
+        finite = [cosine for cosine in cosines if not math.isnan(cosine)]
         assert finite == sorted(finite)
-        assert known[len(known) - len(finite) :] == finite
+        assert cosines[len(cosines) - len(finite) :] == finite
 
 
 def test_long_names_are_cut_at_the_front() -> None:

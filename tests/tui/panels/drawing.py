@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.phrases import Line, Word
 from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 
@@ -20,6 +21,11 @@ def draw_alone(
     canvas = Canvas(width, height)
     draw(canvas, view, screen)
     return canvas
+
+
+def line_text(line: Line) -> str:
+    """The words of a line, with the blanks between its phrases but without its gauges."""
+    return "  ".join("".join(w.text for w in phrase.words if isinstance(w, Word)) for phrase in line)
 
 
 def style_of(canvas: Canvas, text: str) -> int:

@@ -9,7 +9,8 @@ from amptui.diagnosis.speed import result_cards
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import ab_comparison, header, oneliners, precision_table
+from amptui.tui.panels import ab_comparison, header, precision_table, throughput
+from amptui.tui.panels.phrases import Word
 from amptui.tui.style import BOLD, Style
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured
@@ -22,8 +23,8 @@ BEGUN = (measured("fp32", blocks=0), measured("fp16", blocks=0))
 def in_turns(
     rounds: int = 2, rows: tuple[PrecisionMeasured, ...] = (measured("fp32"), faster())
 ) -> SessionView:
-    found = record_samples.compared(rounds=rounds, rows=rows, over=False, reason="running")
-    return replace(views.compared(), compared=found)
+    comparison = record_samples.compared(rounds=rounds, rows=rows, over=False, reason="running")
+    return replace(views.compared(), compared=comparison)
 
 
 def over(**changes: Any) -> SessionView:
@@ -125,7 +126,7 @@ def test_a_run_that_ended_in_the_middle_of_it_compares_no_more() -> None:
     ],
 )
 def test_in_one_line(view: SessionView, width: int, text: str) -> None:
-    line = draw_alone(oneliners.comparison, view, width).lines()[0]
+    line = draw_alone(precision_table.draw_line, view, width).lines()[0]
     assert " ".join(line.split()) == text
 
 
@@ -150,11 +151,12 @@ def test_more_than_two_are_counted() -> None:
 
 def test_rows_beside_eager_ones_are_called_compiled() -> None:
     rows = (measured("fp16 eager"), faster())
-    found = record_samples.compared(rows=rows, baseline="fp16 eager", over=False, reason="running")
-    assert [f"{speed.text} {interval.text}" for speed, interval in ab_comparison.measured_words(found)] == [
-        "AMP fp16 compiled 1.71× the speed of AMP fp16 eager (1.68 to 1.74)"
+    comparison = record_samples.compared(rows=rows, baseline="fp16 eager", over=False, reason="running")
+    assert [phrase.words[0] for phrase in ab_comparison.measured_phrases(comparison)] == [
+        Word("AMP fp16 compiled 1.71× the speed of AMP fp16 eager", Style.GOOD | BOLD),
+        Word("(1.68 to 1.74)", Style.DIM),
     ]
-    assert [word.text for word in ab_comparison.names(found) if word.text.strip()] == [
+    assert [word.text for word in ab_comparison.names(comparison) if word.text.strip()] == [
         "▲ AMP fp16 eager",
         "▲ AMP fp16 compiled",
     ]
@@ -162,7 +164,7 @@ def test_rows_beside_eager_ones_are_called_compiled() -> None:
 
 def test_the_throughput_line_does_not_flicker() -> None:
     lines = [
-        draw_alone(oneliners.throughput, replace(in_turns(), precision=precision), 80)
+        draw_alone(throughput.draw_line, replace(in_turns(), precision=precision), 80)
         for precision in ("fp32", "fp16")
     ]
     assert (lines[0].styles == lines[1].styles).all()
@@ -178,14 +180,15 @@ def test_the_throughput_line_does_not_flicker() -> None:
 )
 def test_a_speed_has_the_style_of_its_gain(changes: dict[str, Any], style: int) -> None:
     rows = (record_samples.measured("fp32"), record_samples.faster(**changes))
-    ((word, _),) = ab_comparison.measured_words(record_samples.compared(rows=rows))
+    word = ab_comparison.measured_phrases(record_samples.compared(rows=rows))[0].words[0]
+    assert isinstance(word, Word)
     assert word.style == style
     assert word.text.startswith("AMP fp16 ")
 
 
 @pytest.mark.parametrize("width", range(17, 60))
 def test_an_interval_is_not_torn(width: int) -> None:
-    found = record_samples.compared(over=False, reason="running")
-    canvas = Canvas(width, ab_comparison.progress_height(found, width, 3))
-    ab_comparison.draw_progress(canvas, found)
+    comparison = record_samples.compared(over=False, reason="running")
+    canvas = Canvas(width, ab_comparison.progress_height(comparison, width, 3))
+    ab_comparison.draw_progress(canvas, comparison)
     assert any("(1.68 to 1.74)" in line for line in canvas.lines())

@@ -1,11 +1,13 @@
 import re
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from amptui.records.run import Severity
 from amptui.telemetry.events import Event, EventKind
+from amptui.tui.canvas import Canvas
 from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import event_list, footer
 from amptui.tui.panels.screen_state import ScreenState
@@ -73,17 +75,18 @@ def test_before_any_event_it_says_so() -> None:
 
 
 def test_the_events_headline_counts_trouble() -> None:
-    words = [each.words[0] for each in event_list.headline(views.nan_losses(), ScreenState())]
+    words = [phrase.words[0] for phrase in event_list.headline(views.nan_losses(), ScreenState())]
     assert words == [("1 error", Style.ERROR), ("3 warnings", Style.WARNING)]
 
 
+def footer_of(width: int, **state: Any) -> Canvas:
+    """The footer of a screen with these notices and, unless others are named, `HINTS`."""
+    screen = ScreenState(**{"hints": HINTS, **state})
+    return draw_alone(footer.draw, views.compared(), width, screen=screen)
+
+
 def test_the_footer_has_keys_and_cost() -> None:
-    canvas = draw_alone(
-        footer.draw,
-        views.compared(),
-        90,
-        screen=ScreenState(hints=HINTS, frames_per_second=4.0, frame_cpu_percent=0.62),
-    )
+    canvas = footer_of(90, frames_per_second=4.0, frame_cpu_percent=0.62)
     text = canvas.lines()[0]
     assert text.startswith(" p AMP  space pause  m precision  ? help  q quit ")
     assert text.endswith(" 4.0 fps  0.6% cpu ")
@@ -91,14 +94,9 @@ def test_the_footer_has_keys_and_cost() -> None:
     assert style_of(canvas, "precision") == Style.DIM
 
 
-def test_help_and_quit_outlast_every_other_hint() -> None:
-    text = draw_alone(footer.draw, views.compared(), 24, screen=ScreenState(hints=HINTS)).lines()[0]
-    assert text.split() == ["?", "help", "q", "quit"]
-
-
-def test_quit_outlasts_help() -> None:
-    text = draw_alone(footer.draw, views.compared(), 12, screen=ScreenState(hints=HINTS)).lines()[0]
-    assert text.split() == ["q", "quit"]
+@pytest.mark.parametrize(("width", "text"), [(24, "? help  q quit"), (12, "q quit")])
+def test_help_and_quit_outlast_every_other_hint_and_quit_outlasts_help(width: int, text: str) -> None:
+    assert footer_of(width).lines()[0].strip() == text
 
 
 @pytest.mark.parametrize(
@@ -106,18 +104,14 @@ def test_quit_outlasts_help() -> None:
     [(80, "p space d s ? q"), (120, "p space d s m c x f ? q"), (160, "p space d s m c x f l e ? q")],
 )
 def test_each_width_has_the_keys_that_matter_most(width: int, keys: str) -> None:
-    screen = ScreenState(hints=FOOTER_HINTS, frames_per_second=4.0, frame_cpu_percent=0.6)
-    text = draw_alone(footer.draw, views.compared(), width, screen=screen).lines()[0]
+    text = footer_of(width, hints=FOOTER_HINTS, frames_per_second=4.0, frame_cpu_percent=0.6).lines()[0]
     assert [key for key, words in FOOTER_HINTS if f" {key} {words}" in text] == keys.split()
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_lost_run_has_the_footer_in_the_ink_of_an_error(width: int) -> None:
     lost = "the training process exited unexpectedly: see `amptui runs`"
-    screen = ScreenState(
-        hints=HINTS, lost=lost, waiting="X-ray …", frames_per_second=4.0, frame_cpu_percent=1.0
-    )
-    canvas = draw_alone(footer.draw, views.compared(), width, screen=screen)
+    canvas = footer_of(width, lost=lost, waiting="X-ray …", frames_per_second=4.0, frame_cpu_percent=1.0)
     text = canvas.lines()[0]
     assert style_of(canvas, "the training process exited") == Style.ERROR
     assert "X-ray" not in text
@@ -126,39 +120,31 @@ def test_a_lost_run_has_the_footer_in_the_ink_of_an_error(width: int) -> None:
 
 
 def test_a_cost_that_was_not_measured_is_not_shown() -> None:
-    assert (
-        "fps" not in draw_alone(footer.draw, views.compared(), 90, screen=ScreenState(hints=HINTS)).lines()[0]
-    )
+    assert "fps" not in footer_of(90).lines()[0]
 
 
 @pytest.mark.parametrize(
     ("severity", "style"), [("info", Style.STRONG), ("warning", Style.WARNING), ("error", Style.ERROR)]
 )
 def test_a_message_has_the_ink_of_its_severity(severity: Severity, style: Style) -> None:
-    screen = ScreenState(hints=HINTS, message="nothing overflowed", severity=severity)
-    assert style_of(draw_alone(footer.draw, views.compared(), 60, screen=screen), "nothing") == style
+    assert style_of(footer_of(60, message="nothing overflowed", severity=severity), "nothing") == style
 
 
 def test_what_is_waited_for_stands_before_the_hints_that_still_fit() -> None:
-    screen = ScreenState(hints=HINTS, waiting="X-ray with the next step …")
-    text = draw_alone(footer.draw, views.compared(), 60, screen=screen).lines()[0]
+    text = footer_of(60, waiting="X-ray with the next step …").lines()[0]
     assert text.rstrip() == " X-ray with the next step …  p AMP  ? help  q quit"
 
 
 def test_a_message_has_the_place_of_the_hints() -> None:
-    text = draw_alone(
-        footer.draw, views.compared(), 60, screen=ScreenState(hints=HINTS, message="checkpoint saved")
-    ).lines()[0]
+    text = footer_of(60, message="checkpoint saved").lines()[0]
     assert text.startswith(" checkpoint saved ")
     assert "quit" not in text
 
 
 def test_a_message_that_needs_the_whole_line_has_it() -> None:
     message = "checkpoint step-000002751.pt: 651 KiB in 150 ms, training blocked for 12 ms"
-    screen = ScreenState(message=message, frames_per_second=3.8, frame_cpu_percent=1.3)
-    wide, narrow = (
-        draw_alone(footer.draw, views.compared(), width, screen=screen).lines()[0] for width in (120, 80)
-    )
+    state = {"hints": (), "message": message, "frames_per_second": 3.8, "frame_cpu_percent": 1.3}
+    wide, narrow = (footer_of(width, **state).lines()[0] for width in (120, 80))
     assert message in wide
     assert "fps" in wide
     assert narrow.strip() == message

@@ -29,29 +29,33 @@ def test_the_precision_has_its_own_ink() -> None:
     assert style_of(draw_alone(header.draw, views.fp32_only(), 120), "■ FP32") == Style.FP32 | BOLD
 
 
-def asked(*requests: Request) -> SessionView:
+def with_requests(*requests: Request) -> SessionView:
     pending = tuple(record_of(request, number) for number, request in enumerate(requests))
     return replace(views.compared(), pending=pending)
 
 
 def test_a_request_is_a_switching_until_it_is_confirmed() -> None:
-    assert "▲ AMP fp16 → FP32 switching" in line(asked(PrecisionRequest("fp32")))
-    assert "▲ AMP fp16 → TF32 switching" in line(asked(PrecisionRequest("fp32"), PrecisionRequest("tf32")))
-    assert "switching" not in line(asked(PrecisionRequest("fp16")))
+    assert "▲ AMP fp16 → FP32 switching" in line(with_requests(PrecisionRequest("fp32")))
+    assert "▲ AMP fp16 → TF32 switching" in line(
+        with_requests(PrecisionRequest("fp32"), PrecisionRequest("tf32"))
+    )
+    assert "switching" not in line(with_requests(PrecisionRequest("fp16")))
     assert "switching" not in line(views.compared())
-    assert "switching" not in line(asked(PrecisionRequest("fp32")), screen=ScreenState(lost="it was killed"))
+    assert "switching" not in line(
+        with_requests(PrecisionRequest("fp32")), screen=ScreenState(lost="it was killed")
+    )
 
 
 def test_a_pause_and_an_end_are_on_their_way_wherever_they_were_asked_for() -> None:
-    assert "pausing" in line(asked(PauseRequest(True)))
-    assert "running" in line(asked(PauseRequest(True), PauseRequest(False)))
-    assert "resuming" in line(replace(asked(PauseRequest(False)), state="paused"))
-    assert "stopping" in line(asked(StopRequest("SIGTERM"), PauseRequest(True)))
+    assert "pausing" in line(with_requests(PauseRequest(True)))
+    assert "running" in line(with_requests(PauseRequest(True), PauseRequest(False)))
+    assert "resuming" in line(replace(with_requests(PauseRequest(False)), state="paused"))
+    assert "stopping" in line(with_requests(StopRequest("SIGTERM"), PauseRequest(True)))
 
 
 def test_a_switch_under_way_moves_nothing_to_its_right() -> None:
     before = line(views.compared())
-    during = line(asked(PrecisionRequest("fp32")))
+    during = line(with_requests(PrecisionRequest("fp32")))
     assert before.index("running") == during.index("running")
 
 
@@ -160,5 +164,5 @@ def test_a_long_name_is_cut() -> None:
 def test_at_eighty_columns_the_model_is_named_beside_everything_that_must_be_said() -> None:
     text = line(replace(views.synthetic(), warnings=1), 80)
     assert all(
-        said in text for said in ("mnist-deep", "synthetic data", "⚠ 1", "AMP fp16", "running", "step")
+        word in text for word in ("mnist-deep", "synthetic data", "⚠ 1", "AMP fp16", "running", "step")
     )

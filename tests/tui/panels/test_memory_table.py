@@ -13,20 +13,20 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.panels import memory_panel, memory_table
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
-from tests.telemetry.memory_samples import memory as taken
+from tests.telemetry.memory_samples import memory as breakdown_of
 from tests.telemetry.record_samples import xray
 from tests.tui import views
 from tests.tui.panels.drawing import SCREEN, draw_alone, style_of
 
 MIB = 2**20
 
-FP32 = taken("fp32", activations=1500 * MIB, peak=1850 * MIB)
-FP16 = taken("fp16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB, step=812)
-BF16 = replace(taken("bf16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB), step=900)
+FP32 = breakdown_of("fp32", activations=1500 * MIB, peak=1850 * MIB)
+FP16 = breakdown_of("fp16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB, step=812)
+BF16 = replace(breakdown_of("bf16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB), step=900)
 
 
-def with_memory(*taken: MemoryBreakdown, before: SessionView | None = None) -> SessionView:
-    return replace(before or views.compared(), memory=taken)
+def with_memory(*breakdown_of: MemoryBreakdown, before: SessionView | None = None) -> SessionView:
+    return replace(before or views.compared(), memory=breakdown_of)
 
 
 def drawn(view: SessionView, width: int = 76, height: int = 20, *, ascii_only: bool = False) -> Canvas:
@@ -78,7 +78,9 @@ def test_a_bar_ends_in_its_peak() -> None:
 
 
 def test_without_a_peak_nothing_is_shown_of_activations() -> None:
-    text = lines(with_memory(taken("fp32"), taken("bf16", copies=28 * MIB), before=views.no_nvml()))
+    text = lines(
+        with_memory(breakdown_of("fp32"), breakdown_of("bf16", copies=28 * MIB), before=views.no_nvml())
+    )
     assert text[0].startswith("memory of a step without activations")
     assert not any(line[2:].startswith(("activations  ", "other")) for line in text)
     assert text[1].endswith("224 MiB")
@@ -103,8 +105,10 @@ def test_of_three_precisions_the_newest_amp_s_changes_are_shown() -> None:
 
 def test_what_the_xray_found_stands_below() -> None:
     view = with_memory(FP32, FP16)
-    seen = replace(view.numerics, xray=xray(saved_bytes_fp32=236 * MIB, saved_bytes_amp=121 * MIB))
-    assert any("(X-ray): 236 MiB in FP32, 121 MiB" in line for line in lines(replace(view, numerics=seen)))
+    numerics = replace(view.numerics, xray=xray(saved_bytes_fp32=236 * MIB, saved_bytes_amp=121 * MIB))
+    assert any(
+        "(X-ray): 236 MiB in FP32, 121 MiB" in line for line in lines(replace(view, numerics=numerics))
+    )
 
 
 def test_kinds_are_explained_where_there_is_room() -> None:
@@ -140,18 +144,18 @@ SIZES = st.none() | st.integers(0, 2**45)
 def test_whatever_was_measured_can_be_drawn(
     sizes: list[tuple[int, int | None, int | None]], width: int, height: int
 ) -> None:
-    made = [
+    breakdowns = [
         replace(
-            taken(precision, peak=peak),
-            kinds=taken(precision, activations=activations, copies=copies).kinds[5 * (whole % 2) :],
+            breakdown_of(precision, peak=peak),
+            kinds=breakdown_of(precision, activations=activations, copies=copies).kinds[5 * (whole % 2) :],
         )
         for precision, (whole, activations, copies), peak in zip(
             ("fp32", "tf32", "fp16", "bf16"), sizes, (None, 0, 2**20, 2**45), strict=False
         )
     ]
-    canvas = drawn(with_memory(*made), width, height)
-    for y, each in enumerate(made, 1):
-        assert precision_glyph(each.precision) in canvas.lines()[y]
+    canvas = drawn(with_memory(*breakdowns), width, height)
+    for y, breakdown in enumerate(breakdowns, 1):
+        assert precision_glyph(breakdown.precision) in canvas.lines()[y]
 
 
 @pytest.mark.parametrize(("width", "height"), [(35, 20), (76, 6)])

@@ -5,10 +5,9 @@ import pytest
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import numerics_panel, verdicts
-from amptui.tui.panels.phrases import Word
 from amptui.tui.style import BOLD, Style
 from tests.tui import numerics_views, views
-from tests.tui.panels.drawing import SCREEN, draw_alone, style_of
+from tests.tui.panels.drawing import SCREEN, draw_alone, line_text, style_of
 
 SIZES = [(36, 8), (76, 20), (76, 46), (106, 14), (116, 36), (196, 56)]
 
@@ -24,8 +23,7 @@ def text_of(canvas: Canvas) -> str:
 
 
 def headline(view: SessionView) -> list[str]:
-    phrases = numerics_panel.headline(view, SCREEN)
-    return ["".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in phrases]
+    return [line_text([phrase]) for phrase in numerics_panel.headline(view, SCREEN)]
 
 
 def with_window(view: SessionView, **changes: object) -> SessionView:

@@ -18,6 +18,7 @@ from amptui.tui.panels.phrases import (
     write_right,
 )
 from amptui.tui.style import Style
+from tests.tui.panels.drawing import line_text
 
 words = st.text(st.sampled_from("abc→"), min_size=1, max_size=12)
 phrases = st.builds(lambda text, rank: Phrase((Word(text),), rank), words, st.integers(0, 5))
@@ -29,10 +30,7 @@ def block(count: int, rank: int = 0, least: int = 1, name: str = "line") -> Bloc
 
 
 def texts_of(lines: list[Line]) -> list[str]:
-    return [
-        "".join(word.text for phrase in line for word in phrase.words if isinstance(word, Word))
-        for line in lines
-    ]
+    return [line_text(line) for line in lines]
 
 
 def said(*texts: str) -> list[Phrase]:
@@ -41,7 +39,7 @@ def said(*texts: str) -> list[Phrase]:
 
 def test_what_matters_least_is_left_out_and_the_order_stays() -> None:
     line = [Phrase((Word("least"),), 2), Phrase((Word("most"),), 0), Phrase((Word("more"),), 1)]
-    assert [each.words[0] for each in fitting(line, 10)] == [Word("most"), Word("more")]
+    assert [phrase.words[0] for phrase in fitting(line, 10)] == [Word("most"), Word("more")]
 
 
 def test_of_equal_ranks_the_first_stays() -> None:
@@ -51,21 +49,21 @@ def test_of_equal_ranks_the_first_stays() -> None:
 
 @given(lines, st.integers(0, 80))
 def test_what_is_kept_fits_or_is_alone(line: list[Phrase], width: int) -> None:
-    kept = fitting(line, width)
-    assert kept
-    assert len(kept) == 1 or line_width(kept) <= width
-    assert all(any(each is one for one in line) for each in kept)
+    phrases_left = fitting(line, width)
+    assert phrases_left
+    assert len(phrases_left) == 1 or line_width(phrases_left) <= width
+    assert all(any(phrase is one for one in line) for phrase in phrases_left)
 
 
 @given(lines, st.integers(1, 80))
 def test_the_most_important_phrase_is_always_kept(line: list[Phrase], width: int) -> None:
-    assert min(each.rank for each in fitting(line, width)) == min(each.rank for each in line)
+    assert min(phrase.rank for phrase in fitting(line, width)) == min(phrase.rank for phrase in line)
 
 
 @given(lines, st.integers(1, 40))
 def test_flowing_loses_nothing(line: list[Phrase], width: int) -> None:
     rows = flowed(line, width)
-    assert [each for row in rows for each in row] == line
+    assert [phrase for row in rows for phrase in row] == line
     assert all(len(row) == 1 or line_width(row) <= width for row in rows)
 
 
@@ -115,9 +113,9 @@ def test_what_matters_most_gets_the_lines() -> None:
 )
 def test_no_more_lines_are_told_than_there_are(shapes: list[tuple[int, int, int]], height: int) -> None:
     blocks = [block(count, rank, least, f"{i}") for i, (count, rank, least) in enumerate(shapes)]
-    told = texts_of(fitting_lines(blocks, height))
-    assert len(told) <= height
+    texts = texts_of(fitting_lines(blocks, height))
+    assert len(texts) <= height
     everything = texts_of([line for block in blocks for line in block.lines])
-    assert told == everything or len(everything) > height
-    positions = [everything.index(line) for line in told]
+    assert texts == everything or len(everything) > height
+    positions = [everything.index(line) for line in texts]
     assert positions == sorted(positions)

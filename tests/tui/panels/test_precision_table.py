@@ -6,13 +6,18 @@ import pytest
 from amptui.diagnosis.speed import explanations
 from amptui.records.answers import REQUEST_KINDS
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
-from amptui.tui.panels import oneliners, precision_table
+from amptui.tui.panels import precision_table
 from amptui.tui.panels.phrases import Word
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 from tests.telemetry import record_samples
 from tests.tui import views
 from tests.tui.panels.drawing import SCREEN, draw_alone, style_of
+
+
+def table(view: SessionView, width: int, height: int, screen: ScreenState = SCREEN) -> list[str]:
+    canvas = draw_alone(precision_table.draw, view, width, height, screen=screen)
+    return [line.rstrip() for line in canvas.lines()]
 
 
 def verdict(**changes: Any) -> SessionView:
@@ -56,12 +61,12 @@ def test_the_memory_is_said_plainly(saving: float | None, word: Word | None) -> 
 def test_the_baseline_stands_beside_amp_and_others_follow() -> None:
     rows = tuple(stats(name) for name in ("bf16", "fp16", "fp32", "tf32"))
     view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
-    head = draw_alone(precision_table.draw, view, 80, 12).lines()[0]
+    head = table(view, 80, 12)[0]
     assert head.split() == ["■", "FP32", "▲", "AMP", "fp16", "●", "AMP", "bf16", "◆", "TF32"]
 
 
 def test_figures_stand_under_their_precision() -> None:
-    lines = draw_alone(precision_table.draw, views.compared(), 30, 11).lines()
+    lines = table(views.compared(), 30, 11)
     assert [line.split() for line in lines[:7]] == [
         ["■", "FP32", "▲", "AMP", "fp16"],
         ["median", "3.91", "ms", "2.02", "ms"],
@@ -80,22 +85,20 @@ def test_energy_has_a_line_where_a_gpu_counts_it() -> None:
     fp32, amp = view.comparison.rows
     rows = (fp32, replace(amp, joules_per_1000_samples=1234.0))
     counted = replace(view, comparison=replace(view.comparison, rows=rows))
-    lines = [line.split() for line in draw_alone(precision_table.draw, counted, 30, 12).lines()]
+    lines = [line.split() for line in table(counted, 30, 12)]
     assert lines[4] == ["energy", "n/a", "1.23", "kJ/1k"]
     assert [line for line in lines if line[:1] != ["energy"]] == [
-        line.split() for line in draw_alone(precision_table.draw, view, 30, 11).lines()
+        line.split() for line in table(view, 30, 11)
     ]
 
 
 def test_what_was_not_measured_is_not_a_number() -> None:
     view = views.no_nvml()
-    assert ["peak", "n/a"] in [
-        line.split() for line in draw_alone(precision_table.draw, view, 30, 10).lines()
-    ]
+    assert ["peak", "n/a"] in [line.split() for line in table(view, 30, 10)]
 
 
 def test_with_few_lines_the_verdict_stays() -> None:
-    lines = [line.strip() for line in draw_alone(precision_table.draw, views.compared(), 30, 6).lines()]
+    lines = table(views.compared(), 30, 6)
     assert lines[1].startswith("median")
     assert lines[2].startswith("peak")
     assert lines[3:] == [
@@ -107,9 +110,9 @@ def test_with_few_lines_the_verdict_stays() -> None:
 
 def test_steps_that_were_not_measured_are_told() -> None:
     view = views.compared()
-    told = "\n".join(draw_alone(precision_table.draw, replace(view, unmeasured_steps=12), 30, 14).lines())
-    assert "steps not measured: 12" in told
-    assert "not measured" not in "\n".join(draw_alone(precision_table.draw, view, 30, 14).lines())
+    text = "\n".join(table(replace(view, unmeasured_steps=12), 30, 14))
+    assert "steps not measured: 12" in text
+    assert "not measured" not in "\n".join(table(view, 30, 14))
 
 
 def test_why_it_cannot_be_said_is_wrapped() -> None:
@@ -117,25 +120,25 @@ def test_why_it_cannot_be_said_is_wrapped() -> None:
     few = tuple(replace(row, steps=12) for row in view.comparison.rows)
     view = replace(view, comparison=replace(view.comparison, rows=few))
     canvas = draw_alone(precision_table.draw, view, 30, 12)
-    told = " ".join(line.strip() for line in canvas.lines())
-    assert "not enough steps: FP32 12 of 20, AMP 12 of 20" in told
+    text = " ".join(line.strip() for line in canvas.lines())
+    assert "not enough steps: FP32 12 of 20, AMP 12 of 20" in text
     assert style_of(canvas, "not enough") == Style.DIM
 
 
 def test_why_amp_gave_little_stands_under_the_verdict() -> None:
-    lines = [line.strip() for line in draw_alone(precision_table.draw, views.explained(), 34, 22).lines()]
+    lines = table(views.explained(), 34, 22)
     first = lines.index("1% less peak memory") + 1
     last = next(i for i, line in enumerate(lines) if line.startswith("loss after"))
     assert " ".join(lines[first:last]) == " ".join(explanations(views.explained()))
 
 
 def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> None:
-    lines = [line.strip() for line in draw_alone(precision_table.draw, views.compared(), 34, 16).lines()]
+    lines = table(views.compared(), 34, 16)
     first = next(i for i, line in enumerate(lines) if line.startswith("loss after"))
-    told = " ".join(lines[first : lines.index("warm-up steps left out: 40")])
-    assert told.startswith("loss after 304 steps of each: FP32 0.")
-    assert ", AMP 0." in told
-    assert told.endswith("; mid-run losses start where the other precision left off")
+    text = " ".join(lines[first : lines.index("warm-up steps left out: 40")])
+    assert text.startswith("loss after 304 steps of each: FP32 0.")
+    assert ", AMP 0." in text
+    assert text.endswith("; mid-run losses start where the other precision left off")
 
 
 HINT = "press c for an interval"
@@ -167,17 +170,17 @@ def test_nobody_is_told_to_press_what_brings_no_interval(
     assert not any("press c" in line for line in lines)
 
 
-@pytest.mark.parametrize(("screen", "told"), [(WITH_KEYS, True), (SCREEN, False)])
-def test_a_guess_at_the_memory_says_which_key_tells_more(screen: ScreenState, told: bool) -> None:
+@pytest.mark.parametrize(("screen", "names_key"), [(WITH_KEYS, True), (SCREEN, False)])
+def test_a_guess_at_the_memory_says_which_key_tells_more(screen: ScreenState, names_key: bool) -> None:
     view = verdict(memory_saving=0.01)
     lines = draw_alone(precision_table.draw, view, 60, 24, screen=screen).lines()
-    assert any("press x for the breakdown" in line for line in lines) == told
+    assert any("press x for the breakdown" in line for line in lines) == names_key
     assert any("probably mostly weights" in line for line in lines)
 
 
 def test_the_folded_panel_says_it_too_where_its_line_is_long_enough() -> None:
     wide, narrow = (
-        draw_alone(oneliners.comparison, views.compared(), width, screen=WITH_KEYS).lines()[0]
+        draw_alone(precision_table.draw_line, views.compared(), width, screen=WITH_KEYS).lines()[0]
         for width in (120, 60)
     )
     assert HINT in wide
@@ -187,7 +190,7 @@ def test_the_folded_panel_says_it_too_where_its_line_is_long_enough() -> None:
 
 @pytest.mark.parametrize(("height", "lines_of_it"), [(10, 0), (11, 0), (12, 1), (13, 2), (17, 6)])
 def test_explanations_leave_the_table_whole(height: int, lines_of_it: int) -> None:
-    with_them = draw_alone(precision_table.draw, views.explained(), 34, height).lines()
+    with_them = table(views.explained(), 34, height)
     why = " ".join(explanations(views.explained()))
     last = next(y for y, line in enumerate(with_them) if line.startswith("1% less peak memory")) + 1
     said = [line for line in with_them[last:] if line.strip(" …") and line.strip(" …") in why]
@@ -204,7 +207,7 @@ def test_bars_are_as_long_as_their_figures() -> None:
 
 
 def test_bars_need_something_to_compare() -> None:
-    assert "▰" not in "".join(draw_alone(precision_table.draw, views.fp32_only(), 42, 20).lines())
+    assert "▰" not in "".join(table(views.fp32_only(), 42, 20))
 
 
 @pytest.mark.parametrize("size", [(30, 12), (34, 16)])
@@ -219,12 +222,10 @@ def test_a_first_impression_is_marked_and_dim(size: tuple[int, int]) -> None:
 
 
 def test_steps_say_how_many_are_missing() -> None:
-    lines = [
-        line.split() for line in draw_alone(precision_table.draw, views.first_impression(), 34, 16).lines()
-    ]
+    lines = [line.split() for line in table(views.first_impression(), 34, 16)]
     assert ["steps", "0/20", "0/20"] in lines
     assert "not enough steps: FP32 0 of 20, AMP 0 of 20" in " ".join(
-        line.strip() for line in draw_alone(precision_table.draw, views.first_impression(), 34, 16).lines()
+        line.strip() for line in table(views.first_impression(), 34, 16)
     )
 
 
@@ -232,23 +233,23 @@ def test_a_single_warm_up_step_is_no_figure_of_the_table() -> None:
     view = views.first_impression()
     fp32, _ = view.comparison.rows
     alone = replace(view, comparison=Comparison(rows=(replace(fp32, provisional_steps=1),), baseline="fp32"))
-    lines = [line.split() for line in draw_alone(precision_table.draw, alone, 30, 12).lines()]
+    lines = [line.split() for line in table(alone, 30, 12)]
     assert ["median", "n/a"] in lines
 
 
 def test_a_first_impression_has_no_bars() -> None:
-    assert "▰" not in "".join(draw_alone(precision_table.draw, views.first_impression(), 42, 26).lines())
+    assert "▰" not in "".join(table(views.first_impression(), 42, 26))
 
 
 def test_before_any_counted_step_nothing_is_claimed() -> None:
-    text = "".join(draw_alone(precision_table.draw, views.starting(), 30, 9).lines())
+    text = "".join(table(views.starting(), 30, 9))
     assert text.strip() == "no steps counted yet"
 
 
 def test_a_narrow_panel_shows_as_many_columns_as_fit() -> None:
     rows = tuple(stats(name) for name in ("fp32", "ieee", "tf32", "fp16", "bf16"))
     view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
-    narrow = draw_alone(precision_table.draw, view, 30, 12).lines()[0]
-    wide = draw_alone(precision_table.draw, view, 80, 12).lines()[0]
+    narrow = table(view, 30, 12)[0]
+    wide = table(view, 80, 12)[0]
     assert narrow.split() == ["■", "FP32", "▲", "AMP", "fp16"]
     assert all(sign in wide for sign in "■▲□◆●")

@@ -8,7 +8,7 @@ import pytest
 from amptui.diagnosis.rank_words import speed_sentence
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import oneliners, rank_table
+from amptui.tui.panels import rank_table
 from amptui.tui.panels.phrases import fitting, line_width
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -21,15 +21,15 @@ SIZES = {"80x24": (76, 20), "120x40": (116, 10), "200x60": (196, 11)}
 
 def rows_of(canvas: Canvas) -> list[int]:
     """The ranks that have a row, from the top."""
-    found = [
+    matches = [
         re.match(r"[⚠✖ ] +(\d+)  (?:node-\d+ )?cuda:", line.split("  ⚠ ")[-1]) for line in canvas.lines()
     ]
-    return [int(match[1]) for match in found if match]
+    return [int(match[1]) for match in matches if match]
 
 
 def strips_of(canvas: Canvas) -> dict[str, str]:
-    found = [re.match(r"(compute|data wait|clock|GPU memory) +([▁-█]+)", line) for line in canvas.lines()]
-    return {match[1]: match[2] for match in found if match}
+    matches = [re.match(r"(compute|data wait|clock|GPU memory) +([▁-█]+)", line) for line in canvas.lines()]
+    return {match[1]: match[2] for match in matches if match}
 
 
 def drawn(view: SessionView, size: tuple[int, int]) -> Canvas:
@@ -68,8 +68,8 @@ def test_the_row_of_a_slow_rank_marks_the_number_that_shows_it() -> None:
     y, line = next((y, line) for y, line in enumerate(canvas.lines()) if line.startswith("⚠    5"))
     ranks = rank_views.view(8, "input").ranks
     assert ranks is not None
-    told = f"{1000 * (ranks.rows[5].data_seconds or 0):.2f} ms"
-    assert canvas.styles[y, line.index(told)] == Style.WARNING | BOLD
+    data_wait = f"{1000 * (ranks.rows[5].data_seconds or 0):.2f} ms"
+    assert canvas.styles[y, line.index(data_wait)] == Style.WARNING | BOLD
     compute = f"{1000 * (ranks.rows[5].compute_seconds or 0):.2f} ms"
     assert canvas.styles[y, line.index(compute)] == Style.TEXT
 
@@ -167,8 +167,8 @@ def test_the_sentence_says_what_the_numbers_allow(view: SessionView, text: str) 
 def test_the_headline_has_the_throughput_together_and_each() -> None:
     view = rank_views.view(8)
     words = " ".join(word.text for phrase in rank_table.headline(view, SCREEN) for word in phrase.words)  # type: ignore[union-attr]
-    together, each = (float(number) for number in re.findall(r"([\d.]+) k", words))
-    assert together / each == pytest.approx(8, rel=0.01)
+    together, rank_rate = (float(number) for number in re.findall(r"([\d.]+) k", words))
+    assert together / rank_rate == pytest.approx(8, rel=0.01)
     assert words.startswith("8 ranks, DDP global batch 2,048")
     assert line_width(fitting(rank_table.headline(view, SCREEN), 60)) <= 60
     assert rank_table.headline(views.compared(), SCREEN) == []
@@ -187,7 +187,7 @@ def test_the_headline_has_the_throughput_together_and_each() -> None:
     ],
 )
 def test_the_ranks_in_one_line(name: str, text: str) -> None:
-    line = draw_alone(oneliners.ranks, rank_views.ALL[name](), 80).lines()[0]
+    line = draw_alone(rank_table.draw_line, rank_views.ALL[name](), 80).lines()[0]
     assert re.fullmatch(text, " ".join(line.split()))
 
 

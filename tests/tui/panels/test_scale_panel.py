@@ -40,8 +40,8 @@ def test_without_fp16_a_plain_line_says_why_there_is_nothing() -> None:
 
 
 def test_a_kept_scale_is_dim_and_says_so() -> None:
-    assert scale.kept_words(views.back_in_fp32()) == "kept while FP32 runs"
-    assert scale.kept_words(views.with_skips()) == ""
+    assert scale.idle_words(views.back_in_fp32()) == "kept while FP32 runs"
+    assert scale.idle_words(views.with_skips()) == ""
     assert scale.value(views.back_in_fp32()).words == (Word("65,536", Style.DIM),)
     assert "doubles" not in " ".join(lines(views.back_in_fp32()))
 

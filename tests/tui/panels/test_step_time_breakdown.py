@@ -45,7 +45,7 @@ def test_a_focused_panel_shows_bars_legend_verdicts_and_limits(width: int, heigh
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60)])
 def test_beside_others_the_panel_stays_as_it_is(width: int, height: int) -> None:
     view = timing_views.compute_bound()
-    texts = [screen(each, width, height, None) for each in (view, replace(view, timings=()))]
+    texts = [screen(timed_view, width, height, None) for timed_view in (view, replace(view, timings=()))]
     with_times, without = ([line for line in text.splitlines() if "limit" not in line] for text in texts)
     assert with_times == without
 

@@ -14,17 +14,13 @@ from amptui.tui.panels import verdicts
 from amptui.tui.panels.phrases import Block, Line, Word, fitting_lines
 from amptui.tui.style import BOLD, Style
 from tests.tui import numerics_views
+from tests.tui.panels.drawing import line_text
 
 INF = math.inf
 
 
 def text_of(lines: list[Line]) -> list[str]:
-    return [
-        "  ".join(
-            "".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in line
-        ).rstrip()
-        for line in lines
-    ]
+    return [line_text(line).rstrip() for line in lines]
 
 
 def words_of(block: Block) -> str:

@@ -97,8 +97,8 @@ def test_bars_of_one_zone_are_adjacent_in_its_style(width: int, runs: list[int])
     canvas = drawn(EVERYWHERE, width)
     assert all(height > 0 for height in bars(canvas)[: sum(runs)])
     styles = canvas.styles[canvas.height - LEGEND_LINES - 1, GUTTER : GUTTER + sum(runs)].tolist()
-    found = [(style, len(list(cells))) for style, cells in groupby(styles)]
-    assert found == list(zip((Style.WARNING, Style.TEXT, Style.GOOD, Style.ERROR), runs, strict=True))
+    stretches = [(style, len(list(cells))) for style, cells in groupby(styles)]
+    assert stretches == list(zip((Style.WARNING, Style.TEXT, Style.GOOD, Style.ERROR), runs, strict=True))
 
 
 def test_boundaries_are_named_where_the_zones_meet() -> None:

@@ -78,11 +78,13 @@ def test_progress_without_utf8_has_different_signs() -> None:
 @given(fractions, fractions, st.integers(0, 30))
 def test_a_larger_fraction_never_looks_smaller(one: float | None, other: float | None, width: int) -> None:
     def filled(fraction: float | None) -> tuple[int, int]:
-        done = progress(fraction, width).lines()[0]
-        return bar(fraction, width).lines()[0].count("▰"), 2 * done.count("━") + done.count("╸")
+        line = progress(fraction, width).lines()[0]
+        return bar(fraction, width).lines()[0].count("▰"), 2 * line.count("━") + line.count("╸")
 
-    known = sorted(fraction for fraction in (one, other) if fraction is not None and not math.isnan(fraction))
-    amounts = [filled(fraction) for fraction in known]
+    numbers = sorted(
+        fraction for fraction in (one, other) if fraction is not None and not math.isnan(fraction)
+    )
+    amounts = [filled(fraction) for fraction in numbers]
     assert amounts == sorted(amounts)
     assert all(0 <= cells <= width and 0 <= halves <= 2 * width for cells, halves in amounts)
 

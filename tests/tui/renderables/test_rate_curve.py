@@ -31,9 +31,9 @@ def rates(steps: Sequence[Step], *, buckets: int = BUCKETS, recent: int = RECENT
     for start in range(0, len(steps), 7):
         batch = steps[start : start + 7]
         track.extend(
-            [None if each is None else each[0] / each[1] for each in batch],
-            [1 if each is None else each[0] for each in batch],
-            [0.5 if each is None else each[1] for each in batch],
+            [None if timed_step is None else timed_step[0] / timed_step[1] for timed_step in batch],
+            [1 if timed_step is None else timed_step[0] for timed_step in batch],
+            [0.5 if timed_step is None else timed_step[1] for timed_step in batch],
         )
     return track.snapshot()
 
@@ -45,7 +45,7 @@ def shown_steps(series: Series, window: Window, steps: Sequence[Step]) -> list[t
     if max(window.first_step, 1) < first_recent:
         size = series.bucket_steps
         begin, end = begin // size * size, -(-end // size) * size
-    return [each for each in steps[begin:end] if each is not None]
+    return [timed_step for timed_step in steps[begin:end] if timed_step is not None]
 
 
 @given(STEPS)
@@ -53,11 +53,11 @@ def test_each_bucket_times_its_seconds_is_its_samples(steps: list[Step]) -> None
     series = rates(steps)
     assert series.weights is not None
     for index in range(len(series.mean)):
-        held = steps[index * series.bucket_steps : (index + 1) * series.bucket_steps]
-        measured = [each for each in held if each is not None]
-        assert series.weights[index] == pytest.approx(sum(seconds for _, seconds in measured))
-        samples = sum(count for count, _ in measured)
-        if measured:
+        bucket_steps = steps[index * series.bucket_steps : (index + 1) * series.bucket_steps]
+        timed_steps = [timed_step for timed_step in bucket_steps if timed_step is not None]
+        assert series.weights[index] == pytest.approx(sum(seconds for _, seconds in timed_steps))
+        samples = sum(count for count, _ in timed_steps)
+        if timed_steps:
             assert series.mean[index] * series.weights[index] == pytest.approx(samples)
         else:
             assert np.isnan(series.mean[index])
@@ -69,17 +69,17 @@ def test_the_columns_times_their_seconds_are_the_samples_at_any_zoom(
 ) -> None:
     series = rates(steps)
     window = visible_window(series, zoom)
-    found = sample(series, window, columns)
+    result = sample(series, window, columns)
     shown = shown_steps(series, window, steps)
-    assert found.weights is not None
-    assert found.weights.sum() == pytest.approx(sum(seconds for _, seconds in shown))
-    assert np.nansum(found.mean * found.weights) == pytest.approx(sum(count for count, _ in shown))
+    assert result.weights is not None
+    assert result.weights.sum() == pytest.approx(sum(seconds for _, seconds in shown))
+    assert np.nansum(result.mean * result.weights) == pytest.approx(sum(count for count, _ in shown))
 
 
 def test_the_curve_is_what_the_run_made_not_the_mean_of_its_rates() -> None:
     steps: list[Step] = [(256, 0.002), (256, 0.010)] * 200
-    found = sample(rates(steps, buckets=2048, recent=2048), Window(1, 400), 40)
-    assert found.mean == pytest.approx(np.full(40, 512 / 0.012))
+    result = sample(rates(steps, buckets=2048, recent=2048), Window(1, 400), 40)
+    assert result.mean == pytest.approx(np.full(40, 512 / 0.012))
 
 
 def test_smoothing_weighs_rates_by_their_seconds() -> None:

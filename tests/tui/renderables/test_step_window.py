@@ -47,18 +47,18 @@ def test_room_for_steps_ahead_takes_half_of_the_width_at_most(series: Series, zo
 
 
 def test_the_window_of_a_fast_run_moves_every_few_seconds() -> None:
-    kept = steps_ahead(0, 1 / 480)
+    ahead_steps = steps_ahead(0, 1 / 480)
     moments = range(480, 60 * 480, 120)
-    seen = {visible_window(run_of(1, count), 0, ahead=kept).last_step for count in moments}
-    assert len(seen) <= 60 / 3
+    last_steps = {visible_window(run_of(1, count), 0, ahead=ahead_steps).last_step for count in moments}
+    assert len(last_steps) <= 60 / 3
 
 
 @given(st.floats(1e-6, 1.0), st.floats(0.8, 1.2))
 def test_the_free_columns_do_not_change_with_every_measurement(step_seconds: float, noise: float) -> None:
-    kept = steps_ahead(0, step_seconds)
-    assert steps_ahead(kept, step_seconds * noise) == kept
-    assert steps_ahead(kept, None) == kept
-    assert steps_ahead(kept, step_seconds / 100) > kept
+    ahead_steps = steps_ahead(0, step_seconds)
+    assert steps_ahead(ahead_steps, step_seconds * noise) == ahead_steps
+    assert steps_ahead(ahead_steps, None) == ahead_steps
+    assert steps_ahead(ahead_steps, step_seconds / 100) > ahead_steps
 
 
 @given(runs)
@@ -74,8 +74,8 @@ def test_each_zoom_level_halves_the_steps_down_to_32(series: Series, zoom: int) 
 
 @pytest.mark.parametrize("zoom", [0, 1, 2, 3])
 def test_a_window_does_not_move_with_every_step(zoom: int) -> None:
-    seen = {visible_window(run_of(1, count), zoom).last_step for count in range(1000, 2000)}
-    assert len(seen) <= 1000 / 5
+    last_steps = {visible_window(run_of(1, count), zoom).last_step for count in range(1000, 2000)}
+    assert len(last_steps) <= 1000 / 5
 
 
 def test_a_run_without_steps_has_a_window() -> None:

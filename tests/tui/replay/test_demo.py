@@ -17,8 +17,10 @@ def test_the_demo_is_whole_and_small() -> None:
     assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (0, 0, False)
     assert JOURNAL.stat().st_size < 1_000_000
     assert sum(isinstance(record, StepRecord) for record in records) == 190
-    told = {type(r): r.step for r in records if isinstance(r, PrecisionChanged | XRayTaken | ModulesTraced)}
-    assert told == {PrecisionChanged: 52, XRayTaken: 116, ModulesTraced: 166}
+    record_steps = {
+        type(r): r.step for r in records if isinstance(r, PrecisionChanged | XRayTaken | ModulesTraced)
+    }
+    assert record_steps == {PrecisionChanged: 52, XRayTaken: 116, ModulesTraced: 166}
 
 
 def test_the_demo_ends_with_an_answer() -> None:

@@ -138,11 +138,11 @@ def test_seeking_goes_on_and_back_and_the_old_view_stands_until_the_new_one_is_t
     clock.settle()
     assert (clock.step, clock.state) == (3500, "playing")
     clock.player.seek(2000.0)
-    seen = set()
+    steps_shown = set()
     while clock.state == "seeking":
-        seen.add(clock.step)
+        steps_shown.add(clock.step)
         clock.player.advance(clock.now)
-    assert seen == {3500}
+    assert steps_shown == {3500}
     assert clock.step == 2000
 
 
@@ -191,9 +191,9 @@ def test_wherever_it_went_it_shows_what_a_screen_had_shown_then(
         clock.settle()
         session = Session()
         session.fold(record for record in records if record.time - 100.0 <= clock.player.position.seconds)
-        expected, found = session.view(), clock.player.look()
-        assert (found.step, found.state, found.events) == (expected.step, expected.state, expected.events)
-        assert found.loss.recent.tolist() == expected.loss.recent.tolist()
+        expected, view = session.view(), clock.player.look()
+        assert (view.step, view.state, view.events) == (expected.step, expected.state, expected.events)
+        assert view.loss.recent.tolist() == expected.loss.recent.tolist()
 
 
 def test_what_the_recorded_run_paused_to_ask_is_not_asked_again(tmp_path: Path) -> None:

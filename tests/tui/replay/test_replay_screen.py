@@ -212,5 +212,5 @@ def test_every_key_of_the_screen_views_moves_quits_or_is_refused() -> None:
     ],
 )
 def test_the_position_is_told_in_words(state: str, words: str) -> None:
-    found = Position(state=state, seconds=65.0, total_seconds=600.0, folded_seconds=13.0, speed=0.5)  # type: ignore[arg-type]
-    assert position_words(found) == words
+    position = Position(state=state, seconds=65.0, total_seconds=600.0, folded_seconds=13.0, speed=0.5)  # type: ignore[arg-type]
+    assert position_words(position) == words

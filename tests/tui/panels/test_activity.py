@@ -5,7 +5,7 @@ import pytest
 
 from amptui.records.run import PhaseChanged
 from amptui.telemetry.view import SessionView
-from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
+from amptui.tui.panels.activity import is_stopping, waiting_fraction, waiting_words
 from tests.tui import views
 from tests.tui.panels.drawing import SCREEN
 
@@ -35,7 +35,7 @@ def in_phase(phase: Any, **details: Any) -> SessionView:
         (replace(in_phase("validating"), state="failed"), ""),
     ],
 )
-def test_a_phase_is_told_in_words(view: SessionView, words: str) -> None:
+def test_a_phase_in_words(view: SessionView, words: str) -> None:
     assert waiting_words(view, SCREEN) == words
 
 

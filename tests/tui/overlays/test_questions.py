@@ -1,13 +1,13 @@
-"""The question after the loss scale collapsed or the weights contain NaN."""
+"""The questions: whether to stop, and how to go on after the loss scale collapsed or the weights hold NaN."""
 
 from dataclasses import replace
 
 import pytest
 
 from amptui.records.keeping import CheckpointWritten
-from amptui.telemetry.view import SessionView
-from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
+from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
 from amptui.tui.style import Style
 from tests.tui import numerics_views, views
 from tests.tui.overlays.opened import drawn, lines, text
@@ -26,22 +26,22 @@ def at_the_floor(**unsupported: str) -> SessionView:
     )
 
 
-def lost(checkpoint: str = "") -> SessionView:
+def nan_weights(checkpoint: str = "") -> SessionView:
     """The weights hold NaN; with the checkpoint that was written before."""
-    written = CheckpointWritten(
+    record = CheckpointWritten(
         time=1.0, step=8, name=checkpoint, size_bytes=1, reason="epoch", blocked_seconds=0.0, seconds=0.1
     )
     return replace(
         at_the_floor(),
         pause_reason="the loss is nan since step 12, and 6 of 6 parameters hold NaN",
         pause_cause="weights",
-        checkpoint=written if checkpoint else None,
+        checkpoint=record if checkpoint else None,
     )
 
 
 @pytest.mark.parametrize("checkpoint", ["step-000000008.pt", ""])
 def test_nan_weights_offer_no_other_precision(checkpoint: str) -> None:
-    view = lost(checkpoint)
+    view = nan_weights(checkpoint)
     shown = text(LossScaleQuestion(), view, 80, 24)
     assert "6 of 6 parameters hold NaN" in shown
     assert (checkpoint or "There is no checkpoint") in shown
@@ -79,25 +79,20 @@ def test_a_long_reason_is_wrapped_between_words() -> None:
     assert not any("wor " in line or "wor…" in line for line in shown)
 
 
-@pytest.mark.parametrize(("key", "precision"), [("b", "bf16"), ("f", "fp32"), ("g", "")])
-def test_a_choice_resumes(key: str, precision: str) -> None:
-    assert LossScaleQuestion().press(key, at_the_floor()) == Answer(
-        close=True, precision=precision, action="resume"
-    )
-
-
-def test_quitting_asks_first_and_leaves_the_choice_open() -> None:
-    assert LossScaleQuestion().press("q", at_the_floor()) == Answer(action="ask_quit")
-
-
-def test_detaching_leaves_it_paused() -> None:
-    assert LossScaleQuestion().press("d", at_the_floor()) == Answer(close=True, action="detach")
-
-
-def test_escape_leaves_it_paused_and_other_keys_do_nothing() -> None:
-    assert LossScaleQuestion().press("escape", at_the_floor()) == CLOSE
-    for key in ("enter", "space", "p", "x", "n"):
-        assert LossScaleQuestion().press(key, at_the_floor()) == STAY
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("b", Answer(close=True, precision="bf16", action="resume")),
+        ("f", Answer(close=True, precision="fp32", action="resume")),
+        ("g", Answer(close=True, action="resume")),
+        ("d", Answer(close=True, action="detach")),
+        ("q", Answer(action="ask_quit")),  # asks first and leaves the choice open
+        ("escape", CLOSE),
+        *((key, STAY) for key in ("enter", "space", "p", "x", "n")),
+    ],
+)
+def test_what_each_key_answers(key: str, answer: Answer) -> None:
+    assert LossScaleQuestion().press(key, at_the_floor()) == answer
 
 
 def test_an_unsupported_precision_shows_the_reason_and_cannot_be_chosen() -> None:
@@ -107,3 +102,61 @@ def test_an_unsupported_precision_shows_the_reason_and_cannot_be_chosen() -> Non
     assert "no bfloat16 on this GPU" in "\n".join(canvas.lines())
     assert LossScaleQuestion().press("b", view) == STAY
     assert LossScaleQuestion().press("f", view).precision == "fp32"
+
+
+# ------------------------------------------------------------------------------ quitting
+
+
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_the_question_names_the_step_and_all_answers(size: tuple[int, int], *, attached: bool) -> None:
+    shown = text(QuitQuestion(attached=attached), views.compared(), *size)
+    for words in ("step 1,204", "Stop it", "checkpoint and journal are kept", "esc  go back"):
+        assert words in shown
+    assert "detach: close the screen, training continues" in shown
+
+
+@pytest.mark.parametrize(
+    ("attached", "first", "second"),
+    [
+        (False, "enter  stop after this step", "    d  detach"),
+        (True, "enter  detach", "    y  stop the run for all screens"),
+    ],
+)
+def test_what_enter_does_is_first_and_bold(first: str, second: str, *, attached: bool) -> None:
+    canvas = drawn(QuitQuestion(attached=attached), views.compared())
+    lines = canvas.lines()
+    (y,) = (y for y, line in enumerate(lines) if first in line)
+    assert second in lines[y + 1]
+    assert canvas.styles[y, lines[y].index(first) + len("enter  ")] == Style.STRONG
+    assert canvas.styles[y + 1, lines[y + 1].index(second) + len("enter  ")] == Style.TEXT
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_the_question_during_a_pause_promises_no_training(*, attached: bool) -> None:
+    shown = text(QuitQuestion(attached=attached), views.paused())
+    assert "the run stays paused" in shown
+    assert "training continues" not in shown
+
+
+@pytest.mark.parametrize(
+    ("key", "ours", "attached"),
+    [
+        ("enter", "stop", "detach"),
+        ("y", "stop", "stop"),
+        ("d", "detach", "detach"),
+        ("escape", "", ""),
+        ("n", "", ""),
+        ("q", "", ""),
+        ("ctrl+q", "", ""),
+    ],
+)
+def test_only_a_clear_yes_stops(key: str, ours: str, attached: str) -> None:
+    for is_attached, action in ((False, ours), (True, attached)):
+        question = QuitQuestion(attached=is_attached)
+        assert question.press(key, EMPTY_VIEW) == Answer(close=True, action=action)
+
+
+@pytest.mark.parametrize("key", ["p", "space", "s", "esc"])
+def test_another_key_leaves_the_question_open(key: str) -> None:
+    assert QuitQuestion(attached=False).press(key, EMPTY_VIEW) == STAY

@@ -1,4 +1,4 @@
-"""The question after the trainer paused by itself: the loss scale collapsed or the weights contain NaN."""
+"""The questions to the user: whether to stop the run, and how to go on after it paused by itself."""
 
 from typing import ClassVar
 
@@ -38,7 +38,6 @@ class LossScaleQuestion(Overlay):
     name: ClassVar[str] = "loss scale"
 
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
         width = min(74, canvas.width)
         choices = _choices(view)
         # The choices matter more than the last lines on the cause.
@@ -78,7 +77,7 @@ def _sentence(text: str, width: int) -> list[str]:
 
 
 def _choices(view: SessionView) -> list[Choice]:
-    now, refused = view.precision or "fp16", unsupported(view)
+    precision, refused = view.precision or "fp16", unsupported(view)
     if view.pause_cause == "weights":
         choices, same = [], "continue, though NaN weights never recover"
     else:
@@ -92,7 +91,7 @@ def _choices(view: SessionView) -> list[Choice]:
     detaching, quitting = Answer(close=True, action="detach"), Answer(action="ask_quit")
     return [
         *choices,
-        _continuing("g", now, same, Answer(close=True, action="resume")),
+        _continuing("g", precision, same, Answer(close=True, action="resume")),
         Choice("d", ("d",), "close the screen, the run stays paused", detaching, "  detach"),
         Choice("q", ("q", "ctrl+q"), "stop the run; asks again", quitting, "  quit"),
     ]
@@ -102,3 +101,52 @@ def _continuing(key: str, name: str, words: str, answer: Answer, style: int | No
     """A choice to continue in the precision ``name``."""
     style = precision_style(name) if style is None else style
     return Choice(key, (key,), words, answer, signed_label(name), style)
+
+
+class QuitQuestion(Overlay):
+    """Asks whether to stop the run.
+
+    Enter stops it on the screen that started it, and detaches on one that attached.
+    """
+
+    name: ClassVar[str] = "quit"
+
+    def __init__(self, *, attached: bool) -> None:
+        self._attached = attached
+
+    def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+        choices = self._choices(view)
+        inner = open_box(canvas, "quit", width=76, height=len(choices) + 4)
+        or_else = "Stop it or detach?" if self._attached else "Stop it?"
+        inner.text(1, 0, f"Training is at step {view.step:,}. {or_else}", width=max(0, inner.width - 1))
+        draw_choices(inner, 2, choices)
+
+    def _choices(self, view: SessionView) -> tuple[Choice, ...]:
+        after = "the run stays paused" if view.state == "paused" else "training continues"
+        leave = f"detach: close the screen, {after}"
+        stopping, detaching = Answer(close=True, action="stop"), Answer(close=True, action="detach")
+        back = Choice("esc", ("escape", "n", "q", "ctrl+q"), "go back", CLOSE)
+        observed = view.run is not None and view.run.observed
+        saves = view.run is None or "checkpoint" not in view.run.refuses
+        files = "checkpoint and journal are kept" if saves else "the journal is kept"
+        if self._attached:
+            stop = f"stop the run for all screens; {files}"
+            if observed:
+                stop = "interrupt the script as Ctrl+C does, if amptui run started it"
+            return (
+                Choice("enter", ("enter", "d"), leave, detaching, style=Style.STRONG),
+                Choice("y", ("y",), stop, stopping),
+                back,
+            )
+        stop = f"stop after this step; {files}"
+        if observed:
+            stop = "interrupt the script as Ctrl+C does"
+        return (
+            Choice("enter", ("enter", "y"), stop, stopping, style=Style.STRONG),
+            Choice("d", ("d",), leave, detaching),
+            back,
+        )
+
+    def press(self, key: str, view: SessionView) -> Answer:
+        """Only a clear yes stops the run."""
+        return answer_to(key, self._choices(view))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from amptui.telemetry.view import SessionView
-from amptui.tui.panels import oneliners
+from amptui.tui.panels import loss, memory_panel, precision_table, scale, throughput
 from tests.tui import numerics_views, views
 from tests.tui.panels.drawing import Draw, draw_alone
 
@@ -15,43 +15,43 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
 @pytest.mark.parametrize(
     ("draw", "view", "text"),
     [
-        (oneliners.throughput, views.compared(), "throughput 127 k samples/s 2.02 ms/step"),
-        (oneliners.throughput, views.starting(), "throughput n/a n/a"),
-        (oneliners.scale, views.fp32_only(), "loss scale no loss scale: only AMP fp16 uses one"),
+        (throughput.draw_line, views.compared(), "throughput 127 k samples/s 2.02 ms/step"),
+        (throughput.draw_line, views.starting(), "throughput n/a n/a"),
+        (scale.draw_line, views.fp32_only(), "loss scale no loss scale: only AMP fp16 uses one"),
         (
-            oneliners.scale,
+            scale.draw_line,
             views.with_skips(),
             "loss scale 8,192 doubles ━━──────── in 1,608 steps skipped 3 applied 701",
         ),
         (
-            oneliners.scale,
+            scale.draw_line,
             views.back_in_fp32(),
             "loss scale 65,536 kept while FP32 runs skipped 0 applied 500",
         ),
         (
-            oneliners.scale,
+            scale.draw_line,
             numerics_views.collapsing(),
             "loss scale 32 ✖ collapsing doubles ────────── in 2,000 steps skipped 12",
         ),
         (
-            oneliners.scale,
+            scale.draw_line,
             numerics_views.healthy(),
             "loss scale 65,536 doubles ━━━─────── in 1,396 steps skipped 0 applied 604",
         ),
-        (oneliners.memory, views.starting(), "memory no sample yet"),
+        (memory_panel.draw_line, views.starting(), "memory no sample yet"),
         (
-            oneliners.comparison,
+            precision_table.draw_line,
             views.compared(),
             "comparison 3.91 ms → 2.02 ms 38% less peak memory",
         ),
         (
-            oneliners.comparison,
+            precision_table.draw_line,
             views.first_impression(),
             "comparison ~583 ms → ~316 ms not enough steps: FP32 0 of 20, AMP 0 of 20",
         ),
-        (oneliners.comparison, views.fp32_only(), "comparison no steps in AMP"),
-        (oneliners.comparison, views.starting(), "comparison no steps counted yet"),
-        (oneliners.loss, views.starting(), "loss waiting: importing torch"),
+        (precision_table.draw_line, views.fp32_only(), "comparison no steps in AMP"),
+        (precision_table.draw_line, views.starting(), "comparison no steps counted yet"),
+        (loss.draw_line, views.starting(), "loss waiting: importing torch"),
     ],
 )
 def test_a_panel_in_one_line(draw: Draw, view: SessionView, text: str) -> None:
@@ -59,18 +59,18 @@ def test_a_panel_in_one_line(draw: Draw, view: SessionView, text: str) -> None:
 
 
 def test_memory_shows_the_gpu_that_trains() -> None:
-    line = words(oneliners.memory, views.compared())
+    line = words(memory_panel.draw_line, views.compared())
     assert line.startswith("memory ▸GPU0 ▰")
     assert line.endswith("3.10 / 139 GiB 93% busy")
 
 
-def test_a_held_clock_takes_the_place_of_the_bar() -> None:
-    line = words(oneliners.memory, views.two_gpus(), 68)
+def test_a_throttled_clock_takes_the_place_of_the_bar() -> None:
+    line = words(memory_panel.draw_line, views.two_gpus(), 68)
     assert line == "memory ▸GPU1 3.10 / 139 GiB ⚠ throttled: thermal (sw) +1"
 
 
 def test_without_a_gpu_the_host_has_the_line() -> None:
-    line = words(oneliners.memory, views.no_nvml())
+    line = words(memory_panel.draw_line, views.no_nvml())
     assert line.startswith("memory host ▰")
     assert line.endswith("12.0 / 31.0 GiB no NVIDIA GPU: NVML not found")
 
@@ -78,6 +78,6 @@ def test_without_a_gpu_the_host_has_the_line() -> None:
 def test_a_memory_verdict_without_a_speed_keeps_the_reason() -> None:
     view = views.compared()
     half = replace(view.comparison, speedup=None, missing="steps")
-    line = words(oneliners.comparison, replace(view, comparison=half))
+    line = words(precision_table.draw_line, replace(view, comparison=half))
     assert "38% less peak memory" in line
     assert "no steps yet" in line

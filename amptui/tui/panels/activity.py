@@ -1,0 +1,110 @@
+"""What the run is doing, what any screen asked of it, and what it refused, in words."""
+
+from amptui.base import units
+from amptui.diagnosis.labels import precision_label
+from amptui.records.answers import RequestKind, RequestMade, RequestRefused
+from amptui.records.run import PhaseChanged
+from amptui.telemetry.view import SessionView
+from amptui.tui.panels import ab_comparison
+from amptui.tui.panels.screen_state import ScreenState
+
+_PHASES = {
+    "importing": "importing torch",
+    "data": "loading data",
+    "model": "building the model",
+    "first step": "first step",
+    "validating": "validating",
+    "stopping": "stopping",
+}
+"""What to say if a phase has no detail."""
+
+_REQUESTS: dict[RequestKind, str] = {
+    "x-ray": "X-ray",
+    "trace": "trace",
+    "histogram": "histogram",
+    "checkpoint": "checkpoint",
+}
+
+
+def waiting_words(view: SessionView, screen: ScreenState) -> str:
+    """``downloading train-images 3.10 / 9.50 MiB``; "" while steps run or once the run has ended."""
+    if view.state in ("finished", "failed") or screen.lost or screen.silence:
+        return ""
+    if view.phase is None:
+        return "starting" if view.state == "starting" else ""
+    if view.phase.phase == "training":
+        return ""
+    return f"{_phase_words(view.phase)} {_amount(view.phase)}".strip()
+
+
+def is_stopping(view: SessionView) -> bool:
+    """Whether the run says that it is stopping, for whatever reason."""
+    over = view.state in ("finished", "failed")
+    return not over and view.phase is not None and view.phase.phase == "stopping"
+
+
+def waiting_fraction(view: SessionView) -> float | None:
+    """The progress of the phase, from 0 to 1; None if unknown."""
+    phase = view.phase
+    if phase is None or phase.done is None or not phase.total:
+        return None
+    return min(1.0, phase.done / phase.total)
+
+
+def _phase_words(phase: PhaseChanged) -> str:
+    if phase.phase == "first step" and phase.detail not in ("", "first step"):
+        return f"first step: {phase.detail}"
+    return phase.detail or _PHASES.get(phase.phase, phase.phase)
+
+
+def _amount(phase: PhaseChanged) -> str:
+    """Bytes with their unit, everything else as a plain count."""
+    if phase.done is None:
+        return ""
+    if phase.unit == "bytes":
+        return units.bytes_of(phase.done, phase.total)
+    whole = "" if phase.total is None else f"/{units.count(phase.total)}"
+    return f"{units.count(phase.done)}{whole}"
+
+
+def newest(view: SessionView, kind: RequestKind) -> RequestMade | None:
+    """The last request of that kind that has no answer yet."""
+    return next((request for request in reversed(view.pending) if request.kind == kind), None)
+
+
+def wanted_precision(view: SessionView) -> str | None:
+    """The last precision requested that is not running yet."""
+    request = newest(view, "precision")
+    return None if request is None or request.precision == view.precision else request.precision
+
+
+def pending_words(view: SessionView) -> list[str]:
+    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests."""
+    comparison, request = ab_comparison.running(view), newest(view, "comparison")
+    words = []
+    if comparison is not None:
+        words.append(f"comparing: {ab_comparison.round_words(comparison, of='/')}, c ends it")
+    elif request is not None and request.precisions:
+        words.append("comparison starts at the next step …")
+    kinds = [request.kind for request in view.pending]
+    probes = dict.fromkeys(_REQUESTS[kind] for kind in kinds if kind in ("x-ray", "trace", "histogram"))
+    if probes:
+        when = "when training resumes" if view.state == "paused" else "with the next step"
+        words.append(f"{' and '.join(probes)} {when} …")
+    if "checkpoint" in kinds:
+        words.append("checkpoint after this step …")
+    return words
+
+
+def refusal_words(refusal: RequestRefused) -> str:
+    """``no X-ray: CUDA out of memory``; empty if another request overruled it: that one is shown."""
+    request, detail = refusal.request, refusal.detail
+    if refusal.reason == "overruled":
+        return ""
+    if refusal.reason == "comparison running":
+        return "already comparing: c ends it"
+    if request.kind in _REQUESTS:
+        return f"no {_REQUESTS[request.kind]}: {detail}"
+    if request.precision is not None and refusal.reason == "unavailable":
+        return f"{precision_label(request.precision)}: {detail}"
+    return detail
