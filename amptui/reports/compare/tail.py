@@ -50,9 +50,9 @@ class JournalTail(Losses):
         except OSError as error:
             raise RunFolderError(f"cannot read the journal {self.path}: {reason(error)}") from error
         self.read_bytes += len(piece)
-        found = self._parsed(piece)
+        records = self._parsed(piece)
         self.torn = bool(self._rest)
-        return found
+        return records
 
     def close(self) -> None:
         """Close the file."""
@@ -78,7 +78,7 @@ class JournalTail(Losses):
 
     def _parsed(self, piece: bytes) -> list[Record]:
         *lines, rest = (self._rest + piece).split(b"\n")
-        found = [record for line in lines if (record := self._record(line)) is not None]
+        records = [record for line in lines if (record := self._record(line)) is not None]
         if len(rest) > strictjson.MAX_LINE_BYTES:
             rest, self._skips_line = b"", True  # its end is passed over with the next line break
         self._rest = rest
@@ -87,11 +87,11 @@ class JournalTail(Losses):
             try:
                 last = codec.loads(rest.decode())
             except ValueError:
-                return found
+                return records
             self._rest = b""
             if last is not None:
-                found.append(last)
-        return found
+                records.append(last)
+        return records
 
     def _record(self, line: bytes) -> Record | None:
         if self._skips_line:

@@ -11,11 +11,12 @@ from amptui.diagnosis.speed import (
     less_memory,
     result_of_the_pair,
     speed_of,
+    times_speed,
     uncounted,
     why_no_ratio,
 )
 from amptui.records.run import AMP_PRECISIONS
-from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
+from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels import ab_comparison
@@ -114,10 +115,7 @@ def speed_words(comparison: Comparison) -> Word | None:
     if speedup is None or speedup <= 0:
         return None
     speed = speed_of(speedup, None, None, precision_label(comparison.baseline or "fp32"))
-    known = max(speedup, 1 / speedup) >= 1 + LITTLE_SPEED
-    return Word(
-        f"{_amp_label(comparison)} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain if known else 0]
-    )
+    return Word(f"{_amp_label(comparison)} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain])
 
 
 def interval_hint(view: SessionView, screen: ScreenState) -> str:
@@ -131,9 +129,7 @@ def provisional_words(comparison: Comparison) -> Word | None:
     speedup = comparison.provisional_speedup
     if speedup is None or speedup <= 0:
         return None
-    words = (
-        f"{PROVISIONAL}{units.ratio(speedup)} the speed of {precision_label(comparison.baseline or 'fp32')}"
-    )
+    words = f"{PROVISIONAL}{times_speed(speedup, precision_label(comparison.baseline or 'fp32'))}"
     return Word(f"{_amp_label(comparison)} {words}", Style.DIM)
 
 

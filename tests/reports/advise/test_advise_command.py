@@ -16,7 +16,7 @@ from amptui.engine.precision import Tf32Flags
 from amptui.reports.bench import measure
 from tests.checkout import ROOT
 
-EXPERIMENTS = str(ROOT / "tests" / "advise" / "experiments.py")
+EXPERIMENTS = str(ROOT / "tests" / "reports" / "advise" / "experiments.py")
 
 QUICK = ("--device", "cpu", "--minutes", "0.04", "--loss-steps", "40")
 

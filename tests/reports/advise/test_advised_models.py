@@ -18,7 +18,7 @@ from tests.terminal import amptui_command
 
 pytestmark = pytest.mark.slow
 
-EXPERIMENTS = str(ROOT / "tests" / "advise" / "experiments.py")
+EXPERIMENTS = str(ROOT / "tests" / "reports" / "advise" / "experiments.py")
 
 SETTINGS = {
     "mnist-deep": ("--batch-size", "4"),
