@@ -87,6 +87,11 @@ def duration(seconds: float | None) -> str:
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
 
 
+def span(seconds: float | None) -> str:
+    """Seconds with three digits below a minute, otherwise as a clock shows them."""
+    return milliseconds(seconds) if seconds is None or seconds < 60 else duration(seconds)
+
+
 def percent(fraction: float | None, digits: int = 0) -> str:
     """A fraction as percent: ``0.991`` with one digit is ``99.1%``."""
     if fraction is None or not math.isfinite(fraction):
@@ -130,6 +135,11 @@ def count(value: float | None) -> str:
     return f"{value:z,.0f}" if float(value).is_integer() else _three_digits(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 skip``, ``1,200 skips``."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def loss(value: float | None) -> str:
     """A loss with three significant digits, two with an exponent: ``0.0312``, ``4.1e-07``, ``nan``."""
     if value is None:
@@ -143,10 +153,10 @@ def loss(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio: ``1.94×``."""
+    """A ratio: ``1.94×``; a small one has two digits: ``0.028×``."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
-    return f"{value:.2f}×"
+    return f"{value:.2f}×" if value == 0 or abs(value) >= 0.1 else f"{value:.2g}×"
 
 
 def tick(words: str) -> str:

@@ -16,30 +16,30 @@ class Alerts:
 
     def __init__(self, since: float) -> None:
         self._since = since
-        self._seen: tuple[Event, ...] = ()
-        self._told: set[int] = set()
+        self._events: tuple[Event, ...] = ()
+        self._numbers: set[int] = set()
         self._alarmed_at: dict[str, float] = {}
-        self._lost = False
+        self._fate_reported = False
 
-    def news(self, view: SessionView, *, lost: str = "", stop_asked: bool = False) -> str:
+    def news(self, view: SessionView, *, fate: str = "", stop_asked: bool = False) -> str:
         """One line on what happened since the last call; empty if nothing did that deserves a bell.
 
-        ``lost``: what became of a run that ended without its last record. ``stop_asked``: the viewer itself
+        ``fate``: what became of a run that ended without its last record. ``stop_asked``: the viewer itself
         asked for the end: its user is there, and needs to hear of a failure only.
         """
         name = view.run.model if view.run is not None else "run"
-        if lost and not self._lost:
-            self._lost = True
-            return f"{name}: {lost}"
-        if view.events is self._seen:
+        if fate and not self._fate_reported:
+            self._fate_reported = True
+            return f"{name}: {fate}"
+        if view.events is self._events:
             return ""
-        self._seen = view.events
-        fresh = [event for event in view.events if event.number not in self._told and self._matters(event)]
-        self._told.update(event.number for event in fresh)
-        worth = [event for event in fresh if self._is_news(event, view, stop_asked=stop_asked)]
-        if not worth:
+        self._events = view.events
+        fresh = [event for event in view.events if event.number not in self._numbers and self._matters(event)]
+        self._numbers.update(event.number for event in fresh)
+        news = [event for event in fresh if self._is_news(event, view, stop_asked=stop_asked)]
+        if not news:
             return ""
-        first = max(worth, key=lambda event: _URGENCY.get(event.kind, 0))
+        first = max(news, key=lambda event: _URGENCY.get(event.kind, 0))
         return (
             f"{name} waits for an answer: {view.pause_reason}"
             if _asks(first)

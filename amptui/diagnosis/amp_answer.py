@@ -103,8 +103,10 @@ def amp_answer(
         return AmpAnswer(step=view.step, precision=None, baseline="", steps=0)
     question = Question(view, precision)
     others = {finding.subject: finding for finding in measured}
-    own = (*worth_findings(question), *safety_findings(question))
-    findings = tuple(others.get(finding.subject, finding) for finding in own)
+    findings = tuple(
+        others.get(finding.subject) or replace(finding, age_steps=question.age(finding.step))
+        for finding in (*worth_findings(question), *safety_findings(question))
+    )
     answer = AmpAnswer(
         step=view.step,
         precision=precision,

@@ -55,6 +55,14 @@ class Finding:
     """It was a warning or an error while it was fresh, and is old."""
 
 
+def never(subject: Subject, about: str, **facts: object) -> Finding:
+    """That it was never measured, and what would measure it."""
+    finding = Finding(
+        subject=subject, state="not measured", grade="unknown", freshness="never measured", about=about
+    )
+    return replace(finding, **facts)  # type: ignore[arg-type]  # each caller's facts are its fields
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What the findings are asked for: a view, and the AMP precision in question."""
@@ -72,7 +80,7 @@ class Question:
         step, scale, scale_now = finding.step or 0, finding.loss_scale, self.view.scaler.scale
         if finding.state == "underflows" and scale and scale_now and scale_now < scale:
             scale = None  # at a smaller one more of them underflows
-        finding = replace(finding, age_steps=self.age(step), freshness=self.freshness(step, scale))
+        finding = replace(finding, freshness=self.freshness(step, scale))
         if finding.freshness == "fresh":
             return finding
         return replace(finding, grade="neutral", was_trouble=finding.grade in ("warning", "error"))

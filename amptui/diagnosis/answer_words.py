@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 from amptui.base import units
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Subject
+from amptui.diagnosis.float16_verdicts import cosine_words, underflow_words
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import (
+    disturbed_words,
+    interval_ends,
+    less_memory,
+    less_percent,
+    speed_of,
+    times_speed,
+)
 
 SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
-
-LABELS: Mapping[Subject, str] = {
-    "speed": "speed",
-    "memory": "memory",
-    "limit": "limit",
-    "overflow": "overflow",
-    "forward": "forward",
-    "float16": "float16",
-    "agreement": "agreement",
-    "loss": "loss",
-    "weights": "weights",
-}
 
 NO_AMP = "AMP changes nothing here: the weights are not float32"
 
@@ -30,31 +27,35 @@ NO_AMP = "AMP changes nothing here: the weights are not float32"
 def worth_words(answer: AmpAnswer) -> str:
     """``1.65× the speed of FP32``, or why that is not known."""
     speed = answer.of("speed")
-    words = speed_words(speed, than=precision_label(answer.baseline))
+    words = _speed_words(speed, than=precision_label(answer.baseline))
     limit = answer.of("limit").state
     if speed.state == "same" and limit in ("input", "launch"):
         return f"{words}: {limit}-bound"
     return words
 
 
+def worth_and_interval(answer: AmpAnswer) -> str:
+    """``1.65× the speed of FP32 (1.61 to 1.69)``."""
+    interval = interval_words(answer.of("speed"))
+    return worth_words(answer) + (f" ({interval})" if interval else "")
+
+
 def interval_words(finding: Finding) -> str:
     """``1.61 to 1.69``; empty without an interval."""
-    if finding.subject != "speed" or finding.low is None or finding.high is None:
-        return ""
-    return f"{finding.low:.2f} to {finding.high:.2f}"
+    return interval_ends(finding.low, finding.high) if finding.subject == "speed" else ""
 
 
-def speed_words(speed: Finding, *, than: str) -> str:
-    """``1.65× the speed of FP32``: the one phrase for it."""
-    words = _SPEED.get(speed.state, "no steps yet")
-    return words.format(ratio=units.ratio(speed.value), mean=units.ratio(speed.low), than=than)
+def _speed_words(speed: Finding, *, than: str) -> str:
+    if speed.state in ("faster", "slower", "same", "open"):
+        return speed_of(speed.value or 1.0, speed.low, speed.high, than).words
+    return _NO_SPEED.get(speed.state, "no steps yet").format(
+        speed=times_speed(speed.value, than), disturbed=disturbed_words(speed.value, speed.low)
+    )
 
 
-_SPEED = {
-    **dict.fromkeys(("faster", "slower", "same"), "{ratio} the speed of {than}"),
-    "open": "no clear difference from {than} yet",
-    "disturbed": "{ratio} by median, {mean} by mean",
-    "first impression": "~{ratio} the speed of {than}, provisional",
+_NO_SPEED = {
+    "disturbed": "{disturbed}",
+    "first impression": "~{speed}, provisional",
     "AMP never ran": "never tried here",
     "FP32 never ran": "never compared with FP32",
     "too few steps": "too few steps for a speed",
@@ -67,15 +68,14 @@ def safe_words(answer: AmpAnswer) -> str:
     if answer.cause is not None:
         return finding_words(answer.cause)
     if answer.doubt is not None:
-        age = answer.doubt.age_steps
-        ago = "1 step ago" if age == 1 else f"{units.count(age)} steps ago"
-        return f"{ago} {_short_trouble(answer.doubt)}"
+        ago = f"{units.counted(answer.doubt.age_steps or 0, 'step')} ago"
+        return f"{ago} {_WAS[answer.doubt.state].format(**_fields(answer.doubt))}"
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":
             skips = answer.of("overflow")
-            lost = "no overflow" if skips.state == "none" else finding_words(skips)
-            return f"safe: gradients agree, {lost}"
+            skips_words = "no overflow" if skips.state == "none" else finding_words(skips)
+            return f"safe: gradients agree, {skips_words}"
         case "no trouble":
             return f"no trouble in {steps} steps"
         case "would be safe":
@@ -83,13 +83,8 @@ def safe_words(answer: AmpAnswer) -> str:
     return "safety not measured yet"
 
 
-def _short_trouble(finding: Finding) -> str:
-    """``31% of the norm underflowed``, ``gradients disagreed``."""
-    return _WAS[finding.state].format(**_fields(finding))
-
-
 _WAS = {
-    "underflows": "{share} of the norm underflowed",
+    "underflows": "{share} of the gradient norm underflowed",
     "all zero": "all gradients were zero",
     "AMP loss not finite": "the loss was finite in FP32 only",
     "not finite": "gradients were NaN or Inf{in_place}",
@@ -143,7 +138,7 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
 def finding_words(finding: Finding) -> str:
     """A finding in a few words, without its label."""
     if finding.subject == "speed":
-        return speed_words(finding, than="FP32")
+        return _speed_words(finding, than="FP32")
     return _WORDS[finding.subject].get(finding.state, "not measured").format(**_fields(finding))
 
 
@@ -158,25 +153,23 @@ _SKIPS = {
     "none recently": "none in the last {whole} steps",
     "occasional": "{count} of the last {whole} steps skipped",
     "frequent": "{count} of the last {whole} steps skipped",
-    "calibrating": "{count} skipped, finding its scale",
+    "calibrating": "{count} skipped, calibrating",
     "skipped mostly": "{count} of {whole} fp16 steps skipped",
     "collapsing": "the loss scale collapses: {scale}",
-    "forward overflow": "float16 overflows in the forward pass{in_place}",
-    "forward overflow once": "float16 overflows in the forward pass{in_place}",
+    "forward overflow": "the forward pass overflowed{in_place}",
+    "forward overflow once": "the forward pass overflowed{in_place}",
 }
 """What a loss scaler did."""
 
 _WORDS: Mapping[Subject, Mapping[str, str]] = {
     "speed": {},
     "memory": {
-        "less": "{ratio} the peak of FP32",
-        "more": "{ratio} the peak of FP32",
-        "same": "the same peak as FP32",
+        **dict.fromkeys(("less", "more", "same"), "{less_memory}"),
     },
     "limit": {
-        "compute": "compute: {percent} can gain",
-        "input": "input: {percent} waits for data",
-        "launch": "launch: little to gain",
+        "compute": "compute-bound: {percent} can gain",
+        "input": "input-bound: {percent} waits for data",
+        "launch": "launch-bound: little to gain",
         "unknown": "the GPU idles, cause unknown",
     },
     "overflow": {
@@ -193,10 +186,8 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
     "float16": {
         **_SKIPS,
-        "survives": "{share} of the norm underflows at {scale}",
-        "outweighed": "{share} of the norm underflows at {scale}",
-        "kept": "{share} of the norm underflows at {scale}",
-        "underflows": "{share} of the gradient's norm underflows: use bf16",
+        **dict.fromkeys(("survives", "outweighed", "kept"), "{underflow}"),
+        "underflows": "{underflow}: use bf16",
         "not finite": "NaN or Inf in {precision} already",
         "all zero": "all gradients are zero",
         "overflow": "overflow at {scale}",
@@ -223,7 +214,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
     "weights": {
         "lost": "weights hold NaN or Inf{in_place}",
-        "ranks differ": "the weights of {count} of the ranks differ",
+        "ranks differ": "the weights of {count} ranks differ",
         "finite": "finite",
     },
 }
@@ -234,8 +225,8 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     **{("speed", state): "{ratio}" for state in ("faster", "slower", "same", "open")},
     ("speed", "first impression"): "~{ratio} provisional",
     ("speed", "disturbed"): "{ratio}, mean {mean}",
-    **{("memory", state): "{ratio} the peak" for state in ("less", "same", "more")},
-    ("limit", "launch"): "launch, little gain",
+    **{("memory", state): "{less_percent}" for state in ("less", "more", "same")},
+    ("limit", "launch"): "launch-bound",
     ("overflow", "none recently"): "none in {whole} steps",
     ("overflow", "occasional"): "{count} of {whole} skipped",
     ("overflow", "frequent"): "{count} of {whole} skipped",
@@ -244,14 +235,11 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("overflow", "forward overflow"): "forward pass{in_place}",
     ("overflow", "forward overflow once"): "forward pass{in_place}",
     ("forward", "fits"): "{short} of 65.5 k",
-    ("float16", "survives"): "{share} underflows",
-    ("float16", "outweighed"): "{share} underflows",
-    ("float16", "kept"): "{share} underflows",
-    ("float16", "underflows"): "{share} underflows",
+    **{
+        ("float16", state): "{share} underflows" for state in ("survives", "outweighed", "kept", "underflows")
+    },
     ("float16", "skipped mostly"): "{count} of {whole} skipped",
-    ("agreement", "agree"): "{cosine}{at_place}",
-    ("agreement", "differ"): "{cosine}{at_place}",
-    ("agreement", "disagree"): "{cosine}{at_place}",
+    **{("agreement", state): "{cosine}{at_place}" for state in ("agree", "differ", "disagree")},
     ("loss", "not finite"): "{loss} in {precision}",
     ("loss", "validation not finite"): "validation {loss}",
     ("loss", "mid-run"): "{other_loss} → {loss}",
@@ -267,17 +255,21 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
 def _fields(finding: Finding) -> dict[str, str]:
     """What the words may name."""
     value, place = finding.value, finding.place
+    saving = 1 - (1.0 if value is None else value)
     return {
         "count": units.count(value),
         "whole": units.count(finding.whole),
         "ratio": units.ratio(value),
         "percent": units.percent(value),
         "share": units.share(value, 1),
+        "underflow": underflow_words(value, finding.loss_scale),
+        "less_memory": less_memory(saving),
+        "less_percent": less_percent(saving),
         "short": units.short_count(value),
         "loss": units.loss(value),
         "mean": units.ratio(finding.low),
         "other_loss": units.loss(finding.low),
-        "cosine": _cosine(value),
+        "cosine": cosine_words(value),
         "kind": "NaN" if value is not None and math.isnan(value) else "Inf",
         "scale": units.count(finding.loss_scale),
         "place": place,
@@ -288,13 +280,6 @@ def _fields(finding: Finding) -> dict[str, str]:
     }
 
 
-def _cosine(value: float | None) -> str:
-    """Cut rather than rounded: 0.99896 is below 0.999."""
-    if value is None or not math.isfinite(value):
-        return units.NOT_AVAILABLE
-    return f"{math.floor(value * 1e3) / 1e3:.3f}"
-
-
 # ------------------------------------------------------------------------------ logs and pages
 
 
@@ -302,39 +287,43 @@ def answer_line(answer: AmpAnswer) -> str:
     """``AMP fp16: 1.65× the speed of FP32 (1.61 to 1.69); ✔ safe: gradients agree, no overflow``."""
     if answer.precision is None:
         return NO_AMP
-    interval = interval_words(answer.of("speed"))
-    worth = worth_words(answer) + (f" ({interval})" if interval else "")
     safe = f"{SIGNS[safety_grade(answer)]} {safe_words(answer)}"
-    return f"{precision_label(answer.precision)}: {worth}; {safe}"
+    return f"{precision_label(answer.precision)}: {worth_and_interval(answer)}; {safe}"
 
 
 def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
     """Of each measured finding: itself, its words, and what they are from."""
     return [
-        (finding, _row_words(answer, finding), evidence_words(finding))
+        (
+            finding,
+            worth_and_interval(answer) if finding.subject == "speed" else finding_words(finding),
+            evidence_words(finding),
+        )
         for finding in answer.findings
         if finding.freshness != "never measured"
     ]
 
 
-def _row_words(answer: AmpAnswer, finding: Finding) -> str:
-    if finding.subject != "speed":
-        return finding_words(finding)
-    interval = interval_words(finding)
-    return worth_words(answer) + (f" ({interval})" if interval else "")
-
-
 def evidence_words(finding: Finding) -> str:
-    """``step 1,204 in AMP fp16, scale 65,536, old``."""
+    """``step 1,204 in AMP fp16 at 65,536; old: 300 steps ago``."""
     parts = []
     if finding.step is not None:
-        where = f" in {precision_label(finding.precision)}" if finding.precision else ""
-        parts.append(f"step {units.count(finding.step)}{where}")
-    if finding.loss_scale is not None:
-        parts.append(f"scale {units.count(finding.loss_scale)}")
+        parts.append(measured_at(finding.step, finding.precision, finding.loss_scale))
     if finding.freshness == "old":
-        parts.append(f"old, {units.count(finding.age_steps)} steps ago")
-    return ", ".join(parts)
+        parts.append(age_words(finding.age_steps or 0))
+    return "; ".join(parts)
+
+
+def measured_at(step: int, precision: str, loss_scale: float | None = None) -> str:
+    """``step 1,204 in AMP fp16 at 65,536``: what a measurement of one step is of."""
+    where = f" in {precision_label(precision)}" if precision else ""
+    scale = "" if loss_scale is None else f" at {units.count(loss_scale)}"
+    return f"step {units.count(step)}{where}{scale}"
+
+
+def age_words(steps: int) -> str:
+    """``old: 300 steps ago``."""
+    return f"old: {units.counted(steps, 'step')} ago"
 
 
 def short_evidence(finding: Finding) -> tuple[str, ...]:
@@ -352,8 +341,7 @@ def short_evidence(finding: Finding) -> tuple[str, ...]:
 def answer_lines(answer: AmpAnswer) -> list[str]:
     """The answer, and what it follows from: a line each."""
     rows = [
-        f"  {SIGNS[finding.grade]} {LABELS[finding.subject]:<9}  {words}"
-        + (f"  ({evidence})" if evidence else "")
+        f"  {SIGNS[finding.grade]} {finding.subject:<9}  {words}" + (f"  ({evidence})" if evidence else "")
         for finding, words, evidence in evidence_rows(answer)
     ]
     return [answer_line(answer), *rows]
@@ -361,35 +349,20 @@ def answer_lines(answer: AmpAnswer) -> list[str]:
 
 def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:
     """The findings for a table of so many ``lines``: what is measured or worrying first, in their order."""
-    order: list[Subject] = [
-        "speed",
-        "memory",
-        "limit",
-        "float16",
-        "agreement",
-        "overflow",
-        "loss",
-        "forward",
-        "weights",
-    ]
-    urgent = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}
+    order: tuple[Subject, ...] = (
+        *("speed", "memory", "limit", "float16", "agreement"),
+        *("overflow", "loss", "forward", "weights"),
+    )
+    urgency = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}
     ranked = sorted(
-        (
-            finding
-            for finding in answer.findings
-            if finding.subject not in ("forward", "weights") or _matters(finding)
-        ),
-        key=lambda finding: (urgent[finding.grade], order.index(finding.subject)),
+        filter(_matters, answer.findings),
+        key=lambda finding: (urgency[finding.grade], order.index(finding.subject)),
     )
-    kept = {finding.subject for finding in ranked[:lines]}
-    return sorted(
-        (finding for finding in answer.findings if finding.subject in kept),
-        key=lambda finding: order.index(finding.subject),
-    )
+    return sorted(ranked[:lines], key=lambda finding: order.index(finding.subject))
 
 
 def _matters(finding: Finding) -> bool:
-    """Whether a rarely interesting finding is worth a line of a small table."""
-    return finding.grade in ("warning", "error") or (
-        finding.subject == "forward" and finding.value is not None
-    )
+    """Whether a finding is worth a line of a small table; some rarely are."""
+    if finding.subject not in ("forward", "weights") or finding.grade in ("warning", "error"):
+        return True
+    return finding.subject == "forward" and finding.value is not None

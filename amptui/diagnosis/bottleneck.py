@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import times_speed
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import AMP_PRECISIONS, base_precision
 from amptui.telemetry.comparison import LITTLE_SPEED
@@ -103,15 +104,15 @@ def _amp_limit(timing: PrecisionTiming, ranks: int) -> str:
     shares = shares_of(timing.phases)
     amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
     part = f"{units.percent(amp)} of the step"
-    used = base_precision(timing.precision) in AMP_PRECISIONS
-    if ranks > 1 and used:
+    is_amp = base_precision(timing.precision) in AMP_PRECISIONS
+    if ranks > 1 and is_amp:
         return f"what AMP speeds up is still {part}, less the communication in it"
     if ranks > 1:
         return f"AMP can speed up forward and backward, {part}, but not the communication in them"
     if 1 - amp < LITTLE_REST:
-        who = "what AMP speeds up is still" if used else "AMP can speed up forward and backward:"
+        who = "what AMP speeds up is still" if is_amp else "AMP can speed up forward and backward:"
         return f"{who} {part}, little else limits it"
-    if used:
+    if is_amp:
         return f"what AMP speeds up is still {part}: {_times(1 / (1 - amp))} more at most"
     return f"AMP can speed up only forward and backward, {part}: {_times(1 / (1 - amp))} at most"
 
@@ -120,15 +121,15 @@ def limit_beside(
     timing: PrecisionTiming, others: Sequence[PrecisionTiming], comparison: Comparison, *, ranks: int = 1
 ) -> str:
     """The limit of one of several timings; if AMP was slower than the baseline, that instead."""
-    judged = {each.precision: each for each in others if each.bound}
-    compared = timing.precision if timing.precision in AMP_PRECISIONS else comparison.amp
-    baseline, amp = judged.get(comparison.baseline or ""), judged.get(compared or "")
+    by_precision = {other.precision: other for other in others if other.bound}
+    amp_name = timing.precision if timing.precision in AMP_PRECISIONS else comparison.amp
+    baseline, amp = by_precision.get(comparison.baseline or ""), by_precision.get(amp_name or "")
     if baseline is None or amp is None or timing not in (baseline, amp):
         return limit(timing, ranks=ranks)
     why = why_slower(baseline, amp)
     if why and timing is baseline:
-        times = _times(_whole(amp) / _whole(baseline))
-        why = f"no gain from {precision_label(amp.precision)}: its steps take {times} as long"
+        speed = times_speed(_whole(baseline) / _whole(amp), precision_label(baseline.precision))
+        why = f"no gain from {precision_label(amp.precision)}: {speed}"
     return why or limit(timing, ranks=ranks)
 
 

@@ -67,18 +67,18 @@ def comparison_over(over: ComparisonOver) -> str:
 
 
 def epoch_finished(record: EpochFinished) -> str:
-    """``epoch 3: loss 0.0312, validation 0.0351 99.1% in 2.30 s``."""
+    """``epoch 3: loss 0.0312, validation loss 0.0351, accuracy 99.1% in 2.30 s``."""
     text = f"epoch {units.count(record.epoch)}: loss {units.loss(record.mean_loss)}"
     if record.validation is not None:
-        text += f", validation {validation_numbers(record.validation)}"
-    return text if record.seconds is None else f"{text} in {_span(record.seconds)}"
+        text += f", validation {validation_words(record.validation)}"
+    return text if record.seconds is None else f"{text} in {units.span(record.seconds)}"
 
 
-def validation_numbers(validation: Validation) -> str:
-    """``0.0351 99.1%``, then the experiment's own metrics: ``, bits per character 1.23``."""
-    text = units.loss(validation.loss)
+def validation_words(validation: Validation) -> str:
+    """``loss 0.0351, accuracy 99.1%``, then the experiment's own metrics."""
+    text = f"loss {units.loss(validation.loss)}"
     if validation.accuracy is not None:
-        text += f" {units.percent(validation.accuracy, digits=1)}"
+        text += f", accuracy {units.percent(validation.accuracy, digits=1)}"
     return text + "".join(f", {name} {units.loss(value)}" for name, value in validation.metrics.items())
 
 
@@ -86,7 +86,7 @@ def model_compiled(record: ModelCompiled) -> str:
     """``compiled for FP32 in 9.6 s``; a recompilation gives torch's reason."""
     what = {"first": "compiled", "again": "recompiled", "graphs": "recorded CUDA graphs"}[record.what]
     where = precision_label(record.precision) + ("" if record.training else " validation")
-    text = f"{what} for {where} in {_span(record.seconds)}"
+    text = f"{what} for {where} in {units.span(record.seconds)}"
     return f"{text}: {record.reason}" if record.reason else text
 
 
@@ -113,7 +113,7 @@ def pause_changed(record: PauseChanged) -> str:
 def checkpoint_written(record: CheckpointWritten) -> str:
     """``checkpoint step-000001200.pt: 12.3 MiB in 0.41 s, training blocked for 12 ms``."""
     size, blocked = units.number_of_bytes(record.size_bytes), units.milliseconds(record.blocked_seconds)
-    return f"checkpoint {record.name}: {size} in {_span(record.seconds)}, training blocked for {blocked}"
+    return f"checkpoint {record.name}: {size} in {units.span(record.seconds)}, training blocked for {blocked}"
 
 
 def weights_saved(record: WeightsSaved) -> str:
@@ -121,21 +121,21 @@ def weights_saved(record: WeightsSaved) -> str:
     return f"{'averaged weights' if record.averaged else 'weights'} saved to {record.path}"
 
 
-def run_resumed(found: Resumption) -> str:
+def run_resumed(resumption: Resumption) -> str:
     """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are repeated``.
 
     After a restart by the launcher also how many there were, and why.
     """
-    record = found.record
+    record = resumption.record
     text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
     if not record.checkpoint and record.step:
-        text = f"the script goes on after step {units.count(record.step)} on {record.device_name}"
+        text = f"the script continues after step {units.count(record.step)} on {record.device_name}"
     elif not record.checkpoint:
         text = f"started from the beginning, before the first checkpoint, on {record.device_name}"
     if record.restarts:
         text = f"restart {units.count(record.restarts)}, {' '.join(record.cause.split())}: {text}"
-    if record.device_name != found.device_before:
-        text += f" (was {found.device_before}): the comparison starts over"
+    if record.device_name != resumption.device_before:
+        text += f" (was {resumption.device_before}): the comparison starts over"
     if record.lost_steps:
         again = "step is" if record.lost_steps == 1 else "steps are"
         text += f"; {units.count(record.lost_steps)} {again} repeated"
@@ -150,13 +150,13 @@ def keeping_changed(record: KeepingChanged) -> str:
 
 def steps_missing(ranges: Sequence[tuple[int, int]], last_step: int) -> str:
     """``the journal lacks 513 of the 1,200 steps so far: 1 to 512, 600``; of many ranges the first few."""
-    shown = ", ".join(
+    first_ranges = ", ".join(
         units.count(first) if first == last else f"{units.count(first)} to {units.count(last)}"
         for first, last in ranges[:_MAX_RANGES]
     )
     more = f" and {units.count(len(ranges) - _MAX_RANGES)} more ranges" if len(ranges) > _MAX_RANGES else ""
     steps = units.count(sum(last - first + 1 for first, last in ranges))
-    return f"the journal lacks {steps} of the {units.count(last_step)} steps so far: {shown}{more}"
+    return f"the journal lacks {steps} of the {units.count(last_step)} steps so far: {first_ranges}{more}"
 
 
 _VIEWER_CHANGES = {
@@ -184,8 +184,8 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
     return f"{outcome.reason} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
 
 
-def _xray_details(found: XRaySummary) -> list[str]:
-    xray = found.record
+def _xray_details(summary: XRaySummary) -> list[str]:
+    xray = summary.record
     worst = map(float16_verdicts.layer_line, least_agreeing(xray.layers))
     memory = memory_use.saved_for_backward(xray)
     took = f"took {units.milliseconds(xray.seconds)}"
@@ -200,11 +200,6 @@ def _other_lines(text: str) -> list[str]:
     return text.strip().split("\n")[1:]
 
 
-def _span(seconds: float) -> str:
-    """Seconds with three digits below a minute, otherwise as a clock shows them."""
-    return units.milliseconds(seconds) if seconds < 60 else units.duration(seconds)
-
-
 _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     RunStarted: run_started,
     PrecisionChanged: lambda it: f"{precision_label(it.previous)} → {precision_label(it.current)}",
@@ -216,7 +211,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     XRaySummary: lambda it: f"X-ray: {float16_verdicts.xray_text(it.record, it.verdict)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,
-    Validated: lambda it: f"validation {validation_numbers(it.validation)}",
+    Validated: lambda it: f"validation {validation_words(it.validation)}",
     ModelCompiled: model_compiled,
     PauseChanged: pause_changed,
     Note: lambda it: _first_line(it.text),

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS, named
+from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS, first_and_more
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
 from amptui.records.run import Severity
 from amptui.telemetry.health import (
     LARGEST_FLOAT16,
+    TraceState,
     WindowVerdict,
     XRayVerdict,
     judge_trace,
@@ -31,29 +32,28 @@ class Verdict:
 
 
 def window_facts(window: Float16Window) -> str:
-    """``0.02% of the norm underflows at 65,536``: what it measured; what that means is for the answer."""
-    judged = judge_window(window)
-    if judged.state == "not finite":
+    """``0.02% of the gradient norm underflows at 65,536``: what it means is for the answer."""
+    verdict = judge_window(window)
+    if verdict.state == "not finite":
         where = precision_label(window.precision)
         return f"{units.count(window.nonfinite)} NaN or Inf gradients in {where}: not a float16 problem"
-    if judged.state == "overflow":
+    if verdict.state == "overflow":
         bad = f"{units.count(window.nonfinite)} gradients are NaN or Inf"
         return f"overflow in fp16 at {units.count(window.loss_scale)}: {bad}; the scaler skips this step"
-    if judged.state == "empty":
+    if verdict.state == "empty":
         return "no gradients"
-    if judged.state == "all zero":
+    if verdict.state == "all zero":
         return "all gradients are zero" + ("" if window.hypothetical else ": true zeros or flushed")
-    return _norm_facts(window, judged)
+    return _norm_facts(window, verdict)
 
 
-def _norm_facts(window: Float16Window, judged: WindowVerdict) -> str:
+def _norm_facts(window: Float16Window, verdict: WindowVerdict) -> str:
     """The share of the norm, then where most of it is lost, and what float16 itself hides."""
-    scale = units.count(math.ldexp(window.loss_scale, -judged.halvings))
-    text = f"{units.share(judged.share, 1)} of the norm underflows at {scale}"
-    if judged.halvings:
+    text = underflow_words(verdict.share, math.ldexp(window.loss_scale, -verdict.halvings))
+    if verdict.halvings:
         text += f" ({units.count(window.loss_scale)} overflows)"
-    if judged.worst is not None:
-        text += f"; most in {judged.worst.name} ({units.share(underflowing_share(judged.worst), 1)})"
+    if verdict.worst is not None:
+        text += f"; most in {verdict.worst.name} ({units.share(underflowing_share(verdict.worst), 1)})"
     if window.hypothetical:
         return text
     if not window.zeros:
@@ -61,16 +61,18 @@ def _norm_facts(window: Float16Window, judged: WindowVerdict) -> str:
     return f"{text}; {units.share(window.zeros, window.elements)} zeros (true zeros or flushed)"
 
 
-def underflow_found(found: UnderflowFound) -> str:
-    """``31% of the gradient's norm underflows in AMP fp16 at 65,536: use bf16; most in head``."""
-    share, scale = units.share(found.share, 1), units.count(found.loss_scale)
-    how = (
-        "would underflow in fp16"
-        if found.hypothetical
-        else f"underflows in {precision_label(found.precision)}"
-    )
-    place = f"; most in {found.place}" if found.place else ""
-    return f"{share} of the gradient's norm {how} at {scale}: use bf16{place}"
+def underflow_words(share: float | None, loss_scale: float | None, verb: str = "underflows") -> str:
+    """``31% of the gradient norm underflows at 65,536``."""
+    return f"{units.share(share, 1)} of the gradient norm {verb} at {units.count(loss_scale)}"
+
+
+def underflow_found(underflow: UnderflowFound) -> str:
+    """``31% of the gradient norm underflows in AMP fp16 at 65,536: use bf16; most in head``."""
+    verb = f"underflows in {precision_label(underflow.precision)}"
+    if underflow.hypothetical:
+        verb = "would underflow in fp16"
+    place = f"; most in {underflow.place}" if underflow.place else ""
+    return f"{underflow_words(underflow.share, underflow.loss_scale, verb)}: use bf16{place}"
 
 
 def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
@@ -83,20 +85,23 @@ def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
 
 def trace_verdict(trace: ModulesTraced) -> Verdict:
     """The module that overflowed first and what to do, the one closest to it, or lost weights."""
-    found = judge_trace(trace)
-    if found.state == "weights lost":
-        lost = named(trace.lost, trace.lost_count)
-        text = f"weights not finite already: {lost}; no module is to blame"
-        return Verdict(found.severity, text)
+    verdict = judge_trace(trace)
+    return Verdict(verdict.severity, _trace_text(trace, verdict.state))
+
+
+def _trace_text(trace: ModulesTraced, state: TraceState) -> str:
+    if state == "weights lost":
+        parameters = first_and_more(trace.lost, trace.lost_count)
+        return f"weights not finite already: {parameters}; no module is to blame"
     if trace.first is not None:
-        text = f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
-        return Verdict(found.severity, text)
+        return f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
     text = f"nothing overflowed in {units.count(trace.modules)} modules"
-    if found.state != "unknown":
-        nearest = f"{place_of(trace.nearest[0])}, {distance(trace.nearest[0])}"
-        exceeds = found.state == "would overflow"
-        text = f"would overflow float16: {nearest}" if exceeds else f"{text}; nearest: {nearest}"
-    return Verdict(found.severity, text)
+    if state == "unknown":
+        return text
+    nearest = f"{place_of(trace.nearest[0])}, {distance(trace.nearest[0])}"
+    return (
+        f"would overflow float16: {nearest}" if state == "would overflow" else f"{text}; nearest: {nearest}"
+    )
 
 
 def trace_event(trace: ModulesTraced) -> str:
@@ -106,7 +111,7 @@ def trace_event(trace: ModulesTraced) -> str:
 
 def trace_details(trace: ModulesTraced) -> list[str]:
     """The modules closest to an overflow, a line each."""
-    return [f"{place_of(found)}: {distance(found)}" for found in trace.nearest]
+    return [f"{place_of(module)}: {distance(module)}" for module in trace.nearest]
 
 
 def _trace_hint(trace: ModulesTraced, first: ModuleRange) -> str:
@@ -125,66 +130,69 @@ def what_overflowed_first(trace: ModulesTraced) -> str:
     return f"{WORDS['nan' if math.isnan(trace.first.largest) else 'inf']} in {place_of(trace.first)}"
 
 
-def place_of(found: ModuleRange) -> str:
+def place_of(module: ModuleRange) -> str:
     """``the output of features.12.conv (Conv2d, float16)``, or its output gradient."""
-    side = "the output of" if found.way == "forward" else "the output gradient of"
-    return f"{side} {module_of(found)}"
+    side = "the output of" if module.way == "forward" else "the output gradient of"
+    return f"{side} {module_of(module)}"
 
 
-def module_of(found: ModuleRange) -> str:
+def module_of(module: ModuleRange) -> str:
     """``features.12.conv (Conv2d, float16)``."""
-    return f"{found.name or 'the model'} ({found.kind}, {found.dtype})"
+    return f"{module.name or 'the model'} ({module.kind}, {module.dtype})"
 
 
-def distance(found: ModuleRange) -> str:
+def distance(module: ModuleRange) -> str:
     """``41,200, 0.7 doublings below 65,504``; only the value where it is zero or not finite."""
-    if not 0 < found.largest < math.inf:
-        return units.loss(found.largest)
-    room = math.log2(LARGEST_FLOAT16) - math.log2(found.largest)
+    if not 0 < module.largest < math.inf:
+        return units.loss(module.largest)
+    room = math.log2(LARGEST_FLOAT16) - math.log2(module.largest)
     side = "above" if room < 0 else "below"
-    return f"{units.loss(found.largest)}, {units.doublings(abs(room))} doublings {side} 65,504"
+    return f"{units.loss(module.largest)}, {units.doublings(abs(room))} doublings {side} 65,504"
 
 
 # ------------------------------------------------------------------------------------------- X-ray
 
 
 def xray_verdict(xray: XRayTaken) -> Verdict:
-    """``gradients agree in all 43 layers; worst features.12 0.9991; losses 0.024% apart``."""
-    found = judge_xray(xray)
-    return Verdict(found.severity, xray_text(xray, found))
+    """``gradients agree in all 43 layers; worst 0.9991 features.12; losses 0.024% apart``."""
+    verdict = judge_xray(xray)
+    return Verdict(verdict.severity, xray_text(xray, verdict))
 
 
-def xray_text(xray: XRayTaken, found: XRayVerdict) -> str:
+def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
     """The same of an X-ray that was judged, and may have lost layers since."""
     amp = precision_label(xray.precision)
-    match found.state:
+    match verdict.state:
         case "FP32 loss not finite":
             return f"the loss is {units.loss(xray.loss_fp32)} even in FP32: not an AMP problem"
         case "AMP loss not finite":
-            lost = (
-                f"the loss is {units.loss(xray.loss_amp)} in {amp} but {units.loss(xray.loss_fp32)} in FP32"
-            )
-            return f"{lost}; {FORWARD_OVERFLOW}" if xray.precision == "fp16" else lost
+            losses = f"{units.loss(xray.loss_amp)} in {amp} but {units.loss(xray.loss_fp32)} in FP32"
+            return f"the loss is {losses}" + (f"; {FORWARD_OVERFLOW}" if xray.precision == "fp16" else "")
         case "nothing to compare":
             return "no layer has a gradient to compare"
-    assert found.worst is not None, "in all other states there is a layer"
-    if found.state in ("overflow", "not finite"):
-        first = found.worst.name or "the model"
-        where = f"NaN or Inf in {found.count} of {found.layers} layers' gradients, first {first}"
+    assert verdict.worst is not None, "in all other states there is a layer"
+    if verdict.state in ("overflow", "not finite"):
+        first = verdict.worst.name or "the model"
+        where = f"NaN or Inf in {verdict.count} of {verdict.layers} layers' gradients, first {first}"
         overflow = f"overflow at scale {units.count(xray.loss_scale)}"
         skips = f"{overflow}, the scaler would skip this step and halve it"
-        return f"{skips if found.state == 'overflow' else amp}: {where}"
-    alike = f"all {found.layers}" if found.count == found.layers > 1 else f"{found.count} of {found.layers}"
-    masks = "; dropout masks may differ" if xray.random and found.state != "agree" else ""
-    worst = f"worst {_layer_words(found.worst)}; {_losses_apart(xray)}"
-    return f"gradients {found.state} in {alike} layers; {worst}{masks}"
+        return f"{skips if verdict.state == 'overflow' else amp}: {where}"
+    every = verdict.count == verdict.layers > 1
+    layers = f"all {verdict.layers}" if every else f"{verdict.count} of {verdict.layers}"
+    masks = "; dropout masks may differ" if xray.random and verdict.state != "agree" else ""
+    worst = f"worst {_layer_words(verdict.worst)}; {_losses_apart(xray)}"
+    return f"gradients {verdict.state} in {layers} layers; {worst}{masks}"
 
 
 def _layer_words(layer: LayerAgreement) -> str:
-    """``features.12 0.9991``, cut rather than rounded: 0.99896 is below 0.999."""
-    cosine = layer.cosine if layer.cosine is not None else math.nan
-    cut = cosine if math.isnan(cosine) else math.floor(cosine * 1e4) / 1e4
-    return f"{layer.name or 'the model'} {cut:.4f}"
+    return f"{cosine_words(layer.cosine)} {layer.name or 'the model'}"
+
+
+def cosine_words(cosine: float | None) -> str:
+    """``0.9991``, cut rather than rounded: 0.99896 is below 0.999."""
+    if cosine is None or not math.isfinite(cosine):
+        return units.loss(cosine)
+    return f"{math.floor(cosine * 1e4) / 1e4:.4f}"
 
 
 def _losses_apart(xray: XRayTaken) -> str:
@@ -203,6 +211,6 @@ def xray_losses(xray: XRayTaken) -> str:
 
 
 def layer_line(layer: LayerAgreement) -> str:
-    """``features.12 0.9991 (Conv2d): relative error 0.0312, 0.024% lost``."""
-    lost = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
-    return f"{_layer_words(layer)} ({layer.kind}): relative error {units.loss(layer.relative_error)}{lost}"
+    """``0.9991 features.12 (Conv2d): relative error 0.0312, 0.024% lost``."""
+    share = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
+    return f"{_layer_words(layer)} ({layer.kind}): relative error {units.loss(layer.relative_error)}{share}"

@@ -1,9 +1,12 @@
-"""The labels, glyphs and letters of the precisions, and the label of the data."""
+"""The labels, glyphs and letters of the precisions, and what the data and the loss of a step are."""
 
 from collections.abc import Mapping
 
+from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
+from amptui.records.own_loop import LossForm
 from amptui.records.run import EAGER_SUFFIX, DataInfo, base_precision
+from amptui.records.steps import StepRecord
 
 _LABELS: Mapping[str, str] = {
     "fp32": "FP32",
@@ -48,10 +51,10 @@ def precision_label(name: str) -> str:
     return _LABELS.get(base, base) + name[len(base) :]
 
 
-def compared_label(name: str, found: PrecisionsCompared) -> str:
-    """The label of a row of ``found``: where others ran eagerly, ``AMP fp16 compiled``."""
+def compared_label(name: str, result: PrecisionsCompared) -> str:
+    """The label of a row of ``result``: where others ran eagerly, ``AMP fp16 compiled``."""
     label = precision_label(name)
-    if name != base_precision(name) or not any(row.precision.endswith(EAGER_SUFFIX) for row in found.rows):
+    if name != base_precision(name) or not any(row.precision.endswith(EAGER_SUFFIX) for row in result.rows):
         return label
     return f"{label} compiled"
 
@@ -75,3 +78,36 @@ def signed_label(name: str) -> str:
 def data_label(data: DataInfo) -> str:
     """``MNIST``, or ``digits (synthetic data)``."""
     return data.name if data.real else f"{data.name} (synthetic data)"
+
+
+# ------------------------------------------------------------------------------- the loss of a step
+
+_LOSS_FORMS: Mapping[LossForm, str] = {
+    "": "",
+    "first closure": "first of several closures",
+    "no backward": "no loss: gradients without backward()",
+    "unattributed": "no loss: not clear whose backward() it was",
+    "edited": "no loss: gradients changed between two passes",
+    "several values": "no loss: backward() of several values",
+    "scaled": "no loss: scaled by the script",
+}
+
+
+def loss_form_words(form: LossForm, passes: int, *, brief: bool = False) -> str:
+    """``sum of 4 backward passes``, or ``no loss: ...``; empty for the loss of one pass.
+
+    ``passes``: the micro-batches of the step. ``brief``: ``sum of 4 passes``.
+    """
+    if form == "sum":
+        return f"sum of {units.count(passes)} {'' if brief else 'backward '}passes"
+    return _LOSS_FORMS[form]
+
+
+def step_loss_words(step: StepRecord | None, *, brief: bool = False) -> str:
+    """The same for a step; empty without one."""
+    return "" if step is None else loss_form_words(step.loss_form, step.micro_batches, brief=brief)
+
+
+def has_no_loss(step: StepRecord | None) -> bool:
+    """Whether a measured step has no loss, for a reason."""
+    return step is not None and step.loss is None and bool(step.loss_form)

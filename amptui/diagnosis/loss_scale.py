@@ -9,7 +9,7 @@ from amptui.diagnosis.nonfinite import (
     FORWARD_OVERFLOW,
     FORWARD_OVERFLOW_EXPLAINED,
     by_module,
-    named,
+    first_and_more,
     on_ranks,
     span,
 )
@@ -39,11 +39,8 @@ def scaler_sentence(verdict: ScalerVerdict) -> str:
     if verdict.state == "forward overflow":
         return FORWARD_OVERFLOW + _began_in(verdict.began)
     if verdict.state == "collapsing":
-        suspect = _suspect_of(facts.newest_skip.names) if facts.newest_skip is not None else ""
-        falls = facts.skips_in_a_row >= COLLAPSE_SKIPS
-        lost = "every step is skipped, nothing is learned"
-        cause = lost if falls else "the scale has collapsed and shrinks gradients"
-        return f"{cause}: switch to bf16 or FP32{_look_at(verdict.began, suspect)}"
+        names = facts.newest_skip.names if facts.newest_skip is not None else ()
+        return _collapse(facts.skips_in_a_row < COLLAPSE_SKIPS, verdict.began, names)
     if verdict.severity == "warning":
         return "too many overflows, each skips a step: lower the learning rate, or use bf16"
     return _SCALER_IS_WELL.get(verdict.state, "")
@@ -81,20 +78,18 @@ def last_change(change: LossScaleChanged | None) -> str:
     return f"{change.reason} at step {units.count(change.step)}: {_move(change.previous, change.current)}"
 
 
-def outlook(found: GrowthOutlook | None) -> str:
+def outlook(growth: GrowthOutlook | None) -> str:
     """``the scale doubles in 760 steps, headroom then 1.4``, or that it will overflow; else empty."""
-    if found is None:
+    if growth is None:
         return ""
-    after = f"the scale doubles in {units.count(found.steps)} step{'s' if found.steps > 1 else ''}"
-    if found.overflow_step is not None:
-        overflowed = (
-            f"{units.count(found.overflow_scale)} overflowed at step {units.count(found.overflow_step)}"
-        )
-        return f"{after} and will probably overflow: {overflowed}"
-    assert found.headroom_then is not None, "an outlook has a headroom or an overflow"
-    if found.headroom_then < 0:
-        return f"{after} and will probably overflow: least headroom {units.doublings(found.headroom_now)}"
-    return f"{after}, headroom then {units.doublings(found.headroom_then)}"
+    after = f"the scale doubles in {units.counted(growth.steps, 'step')}"
+    if growth.overflow_step is not None:
+        scale, step = units.count(growth.overflow_scale), units.count(growth.overflow_step)
+        return f"{after} and will probably overflow: {scale} overflowed at step {step}"
+    assert growth.headroom_then is not None, "an outlook has a headroom or an overflow"
+    if growth.headroom_then < 0:
+        return f"{after} and will probably overflow: least headroom {units.doublings(growth.headroom_now)}"
+    return f"{after}, headroom then {units.doublings(growth.headroom_then)}"
 
 
 def scale_moved(move: ScaleMove) -> str:
@@ -117,17 +112,15 @@ def _move(previous: float, current: float | None) -> str:
 def skipped(row: SkipRow) -> str:
     """``overflow: step skipped, scale 131,072 → 65,536, ...``, with what it means."""
     first, last = row.first[0], row.newest
-    told = (
-        "step skipped"
-        if row.count == 1
-        else f"{units.count(row.count)} steps in a row skipped {span(first.step, last.step)}"
-    )
+    steps = "step skipped"
+    if row.count > 1:
+        steps = f"{units.count(row.count)} steps in a row skipped {span(first.step, last.step)}"
     scale_now = row.scale_after
     if scale_now is None and row.count > 1:
         scale_now = last.loss_scale  # the lowest known one
-    where = f", non-finite gradient in {named(last.names, last.count)}" if last.names else ""
+    where = f", non-finite gradient in {first_and_more(last.names, last.count)}" if last.names else ""
     where += f"{'' if where else ','}{on_ranks(last.ranks)}" if last.ranks else ""
-    return f"overflow: {told}, scale {_move(first.loss_scale, scale_now)}{where}; {skip_means(row)}"
+    return f"overflow: {steps}, scale {_move(first.loss_scale, scale_now)}{where}; {skip_means(row)}"
 
 
 def skip_means(row: SkipRow) -> str:
@@ -136,9 +129,7 @@ def skip_means(row: SkipRow) -> str:
     if row.meaning == "forward overflow":
         return FORWARD_OVERFLOW + _began_in(began)
     if row.meaning in ("collapsed", "falling"):
-        falls = "has collapsed" if row.meaning == "collapsed" else "keeps falling"
-        where = _look_at(began, _suspect_of(row.newest.names))
-        return f"the scale {falls}: switch to bf16 or FP32{where}"
+        return _collapse(row.meaning == "collapsed", began, row.newest.names)
     return "calibration, normal" if row.meaning == "calibration" else "normal"
 
 
@@ -150,8 +141,8 @@ def skip_details(row: SkipRow) -> list[str]:
         lines.append(f"{units.count(left_out)} more")
     lines += map(_skip_line, row.last)
     if row.trace is not None:
-        found = what_overflowed_first(row.trace) or "nothing overflowed"
-        lines.append(f"trace of step {units.count(row.trace.step)}: {found}")
+        module = what_overflowed_first(row.trace) or "nothing overflowed"
+        lines.append(f"trace of step {units.count(row.trace.step)}: {module}")
     return lines
 
 
@@ -174,16 +165,11 @@ def _skip_line(skip: StepSkipped) -> str:
     loss = "not measured" if skip.loss is None else units.loss(skip.loss)
     finite = "" if skip.loss is None or math.isfinite(skip.loss) else " (not finite)"
     step = f"step {units.count(skip.step)}, scale {units.count(skip.loss_scale)}, loss {loss}{finite}"
-    found = by_module(skip.names, skip.kinds, skip.count)
-    if not found and skip.count:
-        found = f"NaN or Inf in {units.count(skip.count)} gradients"
+    places = by_module(skip.names, skip.kinds, skip.count)
+    if not places and skip.count:
+        places = f"NaN or Inf in {units.count(skip.count)} gradients"
     step += f",{on_ranks(skip.ranks)}" if skip.ranks else ""
-    return f"{step}: {found}" if found else step
-
-
-def _suspect_of(names: Sequence[str]) -> str:
-    """The layer of the worst of these parameters; empty without names."""
-    return names[0].rpartition(".")[0] or names[0] if names else ""
+    return f"{step}: {places}" if places else step
 
 
 def _began_in(began: ModuleRange | None) -> str:
@@ -191,6 +177,13 @@ def _began_in(began: ModuleRange | None) -> str:
     return f"; it began in {module_of(began)}" if began is not None and began.way == "forward" else ""
 
 
-def _look_at(began: ModuleRange | None, suspect: str) -> str:
-    where = suspect if began is None else module_of(began)
-    return f"; check {where}" if where else ""
+def _collapse(has_collapsed: bool, began: ModuleRange | None, names: Sequence[str]) -> str:
+    """What to do about a scale below 1 or one that keeps falling, and the layer to look at.
+
+    That is the module that ``began`` it, else the one of the worst of the parameters ``names``.
+    """
+    suspect = (names[0].rpartition(".")[0] or names[0]) if names else ""
+    if began is not None:
+        suspect = module_of(began)
+    scale = "has collapsed" if has_collapsed else "keeps falling"
+    return f"the scale {scale}: switch to bf16 or FP32{f'; check {suspect}' if suspect else ''}"

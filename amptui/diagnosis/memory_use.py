@@ -1,17 +1,19 @@
-"""How AMP changes a step's memory, and why it saves much or little, in words."""
+"""How AMP changes a step's memory, and why it saves much or little: sizes, and sentences."""
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import RequestKind
 from amptui.records.findings import MemoryBreakdown, XRayTaken
-from amptui.telemetry.memory import MemorySides, other_bytes, sides, size_of
+from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.telemetry.comparison import BASELINES
 
 LITTLE_MEMORY = 0.05
 """Less than this fraction of FP32's memory is little saving."""
 
-_KEPT = {
+_UNCHANGED = {
     "weights": "weights",
     "gradients": "gradients",
     "optimizer": "optimizer state",
@@ -23,11 +25,39 @@ _MAIN_SHARE = 0.5
 """A larger fraction of the peak is most of it."""
 
 
+class MemorySides(NamedTuple):
+    """The newest breakdown without AMP and with it; None if there is none."""
+
+    full: MemoryBreakdown | None
+    amp: MemoryBreakdown | None
+
+
+def sides(memory: Sequence[MemoryBreakdown]) -> MemorySides:
+    """The newest without AMP and the newest with it."""
+    newest_first = sorted(memory, key=lambda breakdown: -breakdown.step)
+    full = (one for one in newest_first if base_precision(one.precision) in BASELINES)
+    amp = (one for one in newest_first if one.precision in AMP_PRECISIONS)
+    return MemorySides(next(full, None), next(amp, None))
+
+
+def size_of(breakdown: MemoryBreakdown, *kinds: str) -> int | None:
+    """The total size of these kinds in bytes; None if none of them was measured."""
+    sizes = [kind.size_bytes for kind in breakdown.kinds if kind.kind in kinds]
+    return sum(sizes) if sizes else None
+
+
+def other_bytes(breakdown: MemoryBreakdown) -> int | None:
+    """The part of the peak beyond all kinds: batches, data on the device, workspaces; None on a CPU."""
+    if breakdown.peak_allocated_bytes is None:
+        return None
+    return max(0, breakdown.peak_allocated_bytes - sum(kind.size_bytes for kind in breakdown.kinds))
+
+
 def why_little(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> str:
     """Where the memory goes that AMP did not save; empty until breakdowns or an X-ray exist."""
-    found = sides(memory)
-    if found.full is not None and found.amp is not None and _have_peaks(found.full, found.amp):
-        return f"{_owners(found.amp)}; {_differences(found.full, found.amp)}"
+    full, amp = sides(memory)
+    if full is not None and amp is not None and _have_peaks(full, amp):
+        return f"{_owners(amp)}; {_differences(full, amp)}"
     return saved_for_backward(xray) if xray is not None else ""
 
 
@@ -60,29 +90,28 @@ def memory_sentences(
     """
     if not memory:
         return ()
-    told = [_peak_sentence(sides(memory)), _kept_for_backward(memory, xray, accepts)]
-    return tuple(text for text in told if text)
+    sentences = (_peak_sentence(*sides(memory)), _saved_in_xray(memory, xray, accepts))
+    return tuple(filter(None, sentences))
 
 
 def _have_peaks(*breakdowns: MemoryBreakdown) -> bool:
-    return all(each.peak_allocated_bytes for each in breakdowns)
+    return all(breakdown.peak_allocated_bytes for breakdown in breakdowns)
 
 
 # ------------------------------------------------------------------------------------- the peak
 
 
-def _peak_sentence(found: MemorySides) -> str:
+def _peak_sentence(full: MemoryBreakdown | None, amp: MemoryBreakdown | None) -> str:
     """How the peak changed and why; with one side only, what AMP could change."""
-    full, amp = found.full, found.amp
     if full is None or amp is None:
         return _foretold(full) if full is not None else ""
     differences = _differences(full, amp)
     if not _have_peaks(full, amp):
-        return "; ".join(text for text in (_kept_words(amp), differences) if text)
+        return "; ".join(text for text in (_unchanged_words(amp), differences) if text)
     before, after = full.peak_allocated_bytes or 0, amp.peak_allocated_bytes or 0
     saving = 1 - after / before
     if saving >= LITTLE_MEMORY:
-        return f"peak fell by {units.number_of_bytes(before - after)}: {differences}; {_kept_words(amp)}"
+        return f"peak fell by {units.number_of_bytes(before - after)}: {differences}; {_unchanged_words(amp)}"
     rose = saving <= -LITTLE_MEMORY
     moved = f"rose by {units.number_of_bytes(after - before)}" if rose else "barely changed"
     return f"peak {moved}: {_owners(amp)}; {differences}"
@@ -94,18 +123,18 @@ def _foretold(full: MemoryBreakdown) -> str:
     if activations is None:
         return ""
     whole = units.bytes_of(activations, full.peak_allocated_bytes)
-    return f"AMP can shrink only activations, {whole} here; {_kept_words(full)}"
+    return f"AMP can shrink only activations, {whole} here; {_unchanged_words(full)}"
 
 
-def _kept_words(breakdown: MemoryBreakdown) -> str:
+def _unchanged_words(breakdown: MemoryBreakdown) -> str:
     """``weights, gradients, optimizer state, buffers (236 MiB) stay float32``."""
-    kept = units.number_of_bytes(size_of(breakdown, *_KEPT) or 0)
-    return f"{_kept_names(breakdown)} ({kept}) stay {_stored_as(breakdown)}"
+    size = units.number_of_bytes(size_of(breakdown, *_UNCHANGED) or 0)
+    return f"{_unchanged_names(breakdown)} ({size}) stay {_stored_as(breakdown)}"
 
 
-def _kept_names(breakdown: MemoryBreakdown) -> str:
+def _unchanged_names(breakdown: MemoryBreakdown) -> str:
     """``weights, gradients, buffers``: those that exist."""
-    return ", ".join(name for kind, name in _KEPT.items() if size_of(breakdown, kind))
+    return ", ".join(name for kind, name in _UNCHANGED.items() if size_of(breakdown, kind))
 
 
 def _stored_as(breakdown: MemoryBreakdown) -> str:
@@ -118,14 +147,14 @@ def _owners(amp: MemoryBreakdown) -> str:
     """What most of the peak is, if AMP does not shrink it."""
     peak = amp.peak_allocated_bytes or 0
     other = other_bytes(amp) or 0
-    kept = size_of(amp, *_KEPT) or 0
+    unchanged = size_of(amp, *_UNCHANGED) or 0
     if other > _MAIN_SHARE * peak:
         part = f"{units.number_of_bytes(other)} of {units.number_of_bytes(peak)}"
         return f"{part} is neither model nor activations: data on the device, batches, workspaces"
-    if kept > _MAIN_SHARE * peak:
-        part = f"{units.number_of_bytes(kept)} of {units.number_of_bytes(peak)}"
-        return f"{part} are {_kept_names(amp)}, which stay {_stored_as(amp)}"
-    return _kept_words(amp)
+    if unchanged > _MAIN_SHARE * peak:
+        part = f"{units.number_of_bytes(unchanged)} of {units.number_of_bytes(peak)}"
+        return f"{part} are {_unchanged_names(amp)}, which stay {_stored_as(amp)}"
+    return _unchanged_words(amp)
 
 
 def _differences(full: MemoryBreakdown, amp: MemoryBreakdown) -> str:
@@ -150,7 +179,7 @@ def signed_bytes(change: int) -> str:
 # ---------------------------------------------------------------------- what autograd keeps
 
 
-def _kept_for_backward(
+def _saved_in_xray(
     memory: Sequence[MemoryBreakdown], xray: XRayTaken | None, accepts: Collection[RequestKind]
 ) -> str:
     """The X-ray's sizes, exact for one batch; without one, how to measure them on a CPU.
@@ -159,13 +188,13 @@ def _kept_for_backward(
     forward pass.
     """
     if xray is None:
-        unknown = any(each.peak_allocated_bytes is None for each in memory)
+        unknown = any(breakdown.peak_allocated_bytes is None for breakdown in memory)
         hint = "; press x for what is saved for backward" if "x-ray" in accepts else ""
         return f"activations and peak are not measured on a CPU{hint}" if unknown else ""
     full, half = xray.saved_bytes_fp32, xray.saved_bytes_amp
     if full is None or half is None:
         return ""
-    amp = next((each for each in memory if each.precision == xray.precision), None)
+    amp = next((one for one in memory if one.precision == xray.precision), None)
     copies = size_of(amp, "cast copies") if amp is not None else None
     among = f", up to {units.number_of_bytes(copies)} of it cast copies of weights" if copies else ""
     change = f" ({_signed_percent(half / full - 1)})" if full else ""

@@ -12,7 +12,6 @@ FORWARD_OVERFLOW = "the forward pass overflowed: scaling cannot help; use bf16 o
 WORDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 """How each kind is written."""
 
-
 _NAMED_RANKS = 4
 
 FORWARD_OVERFLOW_EXPLAINED = (
@@ -85,8 +84,8 @@ def storm_text(storm: Storm) -> str:
 
 def storm_details(storm: Storm) -> list[str]:
     """An explanation, and what was found first and last."""
-    found = (line for line in map(found_line, (storm.first, storm.last)) if line)
-    return [_meaning(storm).explanation, *dict.fromkeys(found)]
+    places = dict.fromkeys(filter(None, map(place_line, (storm.first, storm.last))))
+    return [_meaning(storm).explanation, *places]
 
 
 def on_ranks(ranks: Sequence[int]) -> str:
@@ -102,16 +101,18 @@ def span(first_step: int, last_step: int) -> str:
     return f"({units.count(first_step)}–{units.count(last_step)})"
 
 
-def what_is_not_finite(found: NonFinite) -> str:
+def what_is_not_finite(record: NonFinite) -> str:
     """``NaN in the gradient of features.13.conv.weight (+2)``."""
-    kind = WORDS[found.kind]
-    if found.what == "loss":
+    kind = WORDS[record.kind]
+    if record.what == "loss":
         return f"the loss is {kind}"
-    place = {"gradient": "the gradient of", "buffer": "the buffer", "activation": "the output of"}[found.what]
-    return f"{kind} in {place} {named(found.names, found.count)}"
+    place = {"gradient": "the gradient of", "buffer": "the buffer", "activation": "the output of"}[
+        record.what
+    ]
+    return f"{kind} in {place} {first_and_more(record.names, record.count)}"
 
 
-def named(names: Sequence[str], count: int | None) -> str:
+def first_and_more(names: Sequence[str], count: int | None) -> str:
     """The worst of ``count`` names and how many more there are: ``features.13.conv.weight (+2)``."""
     if not names:
         return f"{units.count(count)} tensors"
@@ -124,14 +125,14 @@ def by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int |
     ``NaN in head (weight, bias); Inf in features.13.conv (weight); 3 more``. Names without a kind, as older
     journals have them, are ``NaN or Inf``. ``count`` is how many there are in all.
     """
-    held: dict[str, dict[str, list[str]]] = {}
+    modules_by_kind: dict[str, dict[str, list[str]]] = {}
     for index, name in enumerate(names):
         module, _, last = name.rpartition(".")
         kind = WORDS[kinds[index]] if index < len(kinds) else "NaN or Inf"
-        held.setdefault(kind, {}).setdefault(module or "the model", []).append(last)
+        modules_by_kind.setdefault(kind, {}).setdefault(module or "the model", []).append(last)
     parts = [
         f"{kind} in " + ", ".join(f"{module} ({', '.join(last)})" for module, last in modules.items())
-        for kind, modules in held.items()
+        for kind, modules in modules_by_kind.items()
     ]
     more = (count or 0) - len(names)
     if parts and more > 0:
@@ -139,10 +140,10 @@ def by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int |
     return "; ".join(parts)
 
 
-def found_line(found: NonFinite) -> str:
+def place_line(record: NonFinite) -> str:
     """``step 612: NaN in bn1 (running_mean, running_var)``; empty without names."""
-    if found.what == "activation":
-        names = ", ".join(found.names)
+    if record.what == "activation":
+        names = ", ".join(record.names)
     else:
-        names = by_module(found.names, found.kinds, found.count)
-    return f"step {units.count(found.step)}: {names}" if names else ""
+        names = by_module(record.names, record.kinds, record.count)
+    return f"step {units.count(record.step)}: {names}" if names else ""

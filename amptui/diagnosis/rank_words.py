@@ -41,8 +41,8 @@ def samples_each(samples_per_second: float, world_size: int, run: RunStarted | N
 
 def batch_words(run: RunStarted | None) -> str:
     """``global batch 2,048``; empty where it is not known."""
-    known = run is not None and run.global_batch_size is not None
-    return f"global batch {units.count(run.global_batch_size)}" if run is not None and known else ""
+    is_known = run is not None and run.global_batch_size is not None
+    return f"global batch {units.count(run.global_batch_size)}" if run is not None and is_known else ""
 
 
 def run_words(run: RunStarted) -> str:
@@ -112,7 +112,7 @@ def ranks_disagree(record: RanksDisagree) -> str:
     """``replicas disagree: rank 3 has loss scale 32,768, the others 65,536``; or that they agree again."""
     if record.count <= 0:
         return f"replicas agree again: {_NOUNS[record.what]}"
-    who = _ranks([each.rank for each in record.others], record.count)
+    who = _ranks([other.rank for other in record.others], record.count)
     return f"replicas disagree: {_DIFFERENCES[record.what](record, who)}"
 
 
@@ -152,14 +152,14 @@ def _ranks(ranks: list[int], count: int) -> str:
     """``rank 3``, ``ranks 1, 2`` or ``12 ranks (1, 2, 5, 6, ...)``."""
     if count == 1 and ranks:
         return f"rank {ranks[0]}"
-    named = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    first_ranks = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
     if count <= min(len(ranks), _SHOWN_RANKS):
-        return f"ranks {named}"
-    return f"{units.count(count)} ranks ({named}, ...)"
+        return f"ranks {first_ranks}"
+    return f"{units.count(count)} ranks ({first_ranks}, ...)"
 
 
 def _other_scales(record: RanksDisagree, who: str) -> str:
-    values = {each.value for each in record.others}
+    values = {other.value for other in record.others}
     has = "has" if record.count == 1 else "have"
     theirs = f"loss scale {units.count(values.pop())}" if len(values) == 1 else "other loss scales"
     return f"{who} {has} {theirs}, the others {units.count(record.most)}"

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_right
 from dataclasses import replace
 
-from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
+from amptui.diagnosis.amp_finding import Finding, Grade, Question, never
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Severity, base_precision
 from amptui.telemetry.comparison import losses_after
@@ -41,14 +41,6 @@ def safety_findings(question: Question) -> tuple[Finding, ...]:
     return overflow, _forward(question), small, agreement, _loss(question), _weights(question)
 
 
-def never(subject: Subject, about: str, **facts: object) -> Finding:
-    """That it was never measured, and what would measure it."""
-    finding = Finding(
-        subject=subject, state="not measured", grade="unknown", freshness="never measured", about=about
-    )
-    return replace(finding, **facts)  # type: ignore[arg-type]  # each caller's facts are its fields
-
-
 # -------------------------------------------------------------------------------------- overflow
 
 
@@ -58,12 +50,12 @@ def _float16_skips(question: Question) -> Finding:
     ``value`` of the ``whole`` newest float16 steps were skipped; of ``collapsing``, the skips in a row.
     """
     view = question.view
-    judged: ScalerVerdict = view.numerics.scaler
-    facts = judged.facts
+    verdict = view.numerics.scaler
+    facts = verdict.facts
     if not facts.steps:
         return never("overflow", "fp16", state="never ran", measured_by="precision")
     recent = min(facts.steps, RECENT_STEPS)
-    state, grade = _skip_state(judged, recent)
+    state, grade = _skip_state(verdict, recent)
     last = _last_step_in(view, "fp16")
     value, whole = facts.recent_skips, recent
     if state == "none":
@@ -75,9 +67,8 @@ def _float16_skips(question: Question) -> Finding:
         about="fp16",
         value=value,
         whole=whole,
-        place=_skipped_place(judged),
+        place=_skipped_place(verdict),
         step=last,
-        age_steps=question.age(last),
         freshness="fresh" if last is None else question.freshness(last),
         precision="fp16",
         loss_scale=facts.scale,
@@ -85,30 +76,29 @@ def _float16_skips(question: Question) -> Finding:
     )
 
 
-def _skip_state(judged: ScalerVerdict, recent: int) -> tuple[str, Grade]:
-    facts = judged.facts
+def _skip_state(verdict: ScalerVerdict, recent: int) -> tuple[str, Grade]:
+    facts = verdict.facts
     mostly = facts.recent_skips > MAJORITY * recent
-    quiet: Grade = "good"
     cases: tuple[tuple[bool, str, Grade], ...] = (
-        (judged.state == "forward overflow" and mostly, "forward overflow", "error"),
-        (judged.state == "forward overflow", "forward overflow once", "warning"),
-        (judged.state == "calibrating", "calibrating", "neutral"),
+        (verdict.state == "forward overflow" and mostly, "forward overflow", "error"),
+        (verdict.state == "forward overflow", "forward overflow once", "warning"),
+        (verdict.state == "calibrating", "calibrating", "neutral"),
         (mostly, "skipped mostly", "error"),
-        (judged.state == "collapsing", "collapsing", "error"),
-        (judged.severity == "warning", "frequent", "warning"),
-        (facts.recent_skips > 0, "occasional", quiet),
-        (facts.skips > 0, "none recently", quiet),
+        (verdict.state == "collapsing", "collapsing", "error"),
+        (verdict.severity == "warning", "frequent", "warning"),
+        (facts.recent_skips > 0, "occasional", "good"),
+        (facts.skips > 0, "none recently", "good"),
     )
-    return next(((state, grade) for holds, state, grade in cases if holds), ("none", quiet))
+    return next(((state, grade) for holds, state, grade in cases if holds), ("none", "good"))
 
 
-def _skipped_place(judged: ScalerVerdict) -> str:
+def _skipped_place(verdict: ScalerVerdict) -> str:
     """The module that a trace found first, else the parameter of the newest skip."""
-    if judged.began is not None:
-        return judged.began.name
-    if judged.state == "forward overflow":
+    if verdict.began is not None:
+        return verdict.began.name
+    if verdict.state == "forward overflow":
         return ""  # the parameters of the skip only follow from it
-    skip = judged.facts.newest_skip
+    skip = verdict.facts.newest_skip
     return skip.names[0].rpartition(".")[0] or skip.names[0] if skip is not None and skip.names else ""
 
 
@@ -143,18 +133,18 @@ def _forward(question: Question) -> Finding:
     trace = question.view.numerics.trace
     if trace is None or trace.lost_count:
         return never("forward", question.precision, measured_by="trace")
-    judged = judge_trace(trace)
+    verdict = judge_trace(trace)
     about = base_precision(trace.precision) if trace.first is not None else "fp16"
     if trace.first is not None and trace.precision not in ("fp16", "bf16"):
         about = ""  # not AMP's doing, and it breaks the run
     nearest = trace.first or (trace.nearest[0] if trace.nearest else None)
-    grade = _GRADES[judged.severity]
+    grade = _GRADES[verdict.severity]
     backward = trace.first is not None and trace.first.way == "backward" and trace.precision == "fp16"
-    if judged.state == "unknown" or backward:
+    if verdict.state == "unknown" or backward:
         grade = "neutral"  # of gradients the scaler takes care: that is the finding on overflow
-    found = Finding(
+    finding = Finding(
         subject="forward",
-        state=judged.state,
+        state=verdict.state,
         grade=grade,
         happened=trace.first is not None,
         about=about,
@@ -164,28 +154,28 @@ def _forward(question: Question) -> Finding:
         precision=trace.precision,
         measured_by="trace",
     )
-    return question.aged(found)
+    return question.aged(finding)
 
 
 # --------------------------------------------------------------------- float16's small numbers
 
 
 def _float16(question: Question) -> Finding:
-    """How much of the gradient's norm underflows: by the newest histogram, or by an X-ray in float16.
+    """How much of the gradient norm underflows: by the newest histogram, or by an X-ray in float16.
 
     Each sees a part of what is lost only: of those that are fresh the larger share counts. A histogram sees
     the weights' gradients, and an X-ray a single batch.
     """
     window, xray = question.view.numerics.window, question.view.numerics.xray
-    found = [_of_window(question, window)] if window is not None else []
+    findings = [_of_window(question, window)] if window is not None else []
     share = None if xray is None else xray_share(xray)
     if xray is not None and share is not None:
-        found.append(_of_xray(question, xray, share))
-    if not found:
+        findings.append(_of_xray(question, xray, share))
+    if not findings:
         return never("float16", "fp16", measured_by="histogram")
-    decisive = [finding for finding in found if finding.grade != "neutral"]  # what is old is neutral
+    decisive = [finding for finding in findings if finding.grade != "neutral"]  # what is old is neutral
     if not decisive:
-        return max(found, key=lambda finding: (finding.was_trouble, finding.step or 0))
+        return max(findings, key=lambda finding: (finding.was_trouble, finding.step or 0))
     severe = ("good", "warning")
     return max(
         decisive, key=lambda finding: (severe.index(finding.grade), finding.value or 0.0, finding.step or 0)
@@ -193,30 +183,30 @@ def _float16(question: Question) -> Finding:
 
 
 def _of_window(question: Question, window: Float16Window) -> Finding:
-    judged = judge_window(window)
-    grade = _GRADES[judged.severity]
-    if judged.state in ("overflow", "empty") or (judged.state == "all zero" and window.hypothetical):
+    verdict = judge_window(window)
+    grade = _GRADES[verdict.severity]
+    if verdict.state in ("overflow", "empty") or (verdict.state == "all zero" and window.hypothetical):
         grade = "neutral"  # the scaler's skips are a finding of their own
-    found = Finding(
+    finding = Finding(
         subject="float16",
-        state=judged.state,
+        state=verdict.state,
         grade=grade,
         happened=not window.hypothetical,
-        about="" if judged.state == "not finite" else "fp16",
-        value=judged.share,
-        place="" if judged.worst is None else judged.worst.name,
+        about="" if verdict.state == "not finite" else "fp16",
+        value=verdict.share,
+        place="" if verdict.worst is None else verdict.worst.name,
         step=window.step,
         precision=window.precision,
         loss_scale=window.loss_scale,
         measured_by="histogram",
     )
-    return replace(question.aged(found), loss_scale=math.ldexp(window.loss_scale, -judged.halvings))
+    return replace(question.aged(finding), loss_scale=math.ldexp(window.loss_scale, -verdict.halvings))
 
 
 def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
     worst = max(xray.layers, key=lambda layer: layer.underflowing or 0.0)
     underflows = share >= UNDERFLOW_SHARE
-    found = Finding(
+    finding = Finding(
         subject="float16",
         state="underflows" if underflows else "kept",
         grade="warning" if underflows else "good",
@@ -229,7 +219,7 @@ def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
         loss_scale=xray.loss_scale,
         measured_by="x-ray",
     )
-    return question.aged(found)
+    return question.aged(finding)
 
 
 # -------------------------------------------------------------------------------------- agreement
@@ -240,25 +230,25 @@ def _agreement(question: Question) -> Finding:
     xray: XRayTaken | None = question.view.numerics.xray
     if xray is None or base_precision(xray.precision) != question.precision:
         return never("agreement", question.precision, measured_by="x-ray")
-    judged = judge_xray(xray)
-    grade = _GRADES[judged.severity]
-    if judged.state in ("nothing to compare", "overflow"):
+    verdict = judge_xray(xray)
+    grade = _GRADES[verdict.severity]
+    if verdict.state in ("nothing to compare", "overflow"):
         grade = "neutral"  # whether overflows are many is the finding on overflow
-    found = Finding(
+    finding = Finding(
         subject="agreement",
-        state=judged.state,
+        state=verdict.state,
         grade=grade,
         happened=False,
-        about="" if judged.state == "FP32 loss not finite" else question.precision,
-        value=None if judged.worst is None else judged.worst.cosine,
-        place="" if judged.worst is None else judged.worst.name or "the model",
-        whole=judged.layers,
+        about="" if verdict.state == "FP32 loss not finite" else question.precision,
+        value=None if verdict.worst is None else verdict.worst.cosine,
+        place="" if verdict.worst is None else verdict.worst.name or "the model",
+        whole=verdict.layers,
         step=xray.step,
         precision=xray.precision,
         loss_scale=xray.loss_scale,
         measured_by="x-ray",
     )
-    return question.aged(found)
+    return question.aged(finding)
 
 
 # ------------------------------------------------------------------------------- loss and weights
@@ -279,7 +269,6 @@ def _loss(question: Question) -> Finding:
             grade="error",
             value=last.loss,
             step=last.step,
-            age_steps=question.age(last.step),
             precision=about,
             measured_by="trace",
         )
@@ -291,7 +280,6 @@ def _loss(question: Question) -> Finding:
             grade="error",
             value=validated.loss,
             step=view.validated.step,
-            age_steps=question.age(view.validated.step),
             precision=precision_at(view, view.validated.step),
         )
     losses = losses_after(view)
@@ -305,7 +293,6 @@ def _loss(question: Question) -> Finding:
             low=losses.baseline,
             whole=losses.steps,
             step=view.step,
-            age_steps=0,
         )
     if last is None or last.loss is None or not math.isfinite(last.loss):
         return never("loss", question.precision)
@@ -315,7 +302,6 @@ def _loss(question: Question) -> Finding:
         grade="neutral",
         value=last.loss,
         step=last.step,
-        age_steps=question.age(last.step),
         precision=base_precision(last.precision),
     )
 
@@ -323,8 +309,7 @@ def _loss(question: Question) -> Finding:
 def _weights(question: Question) -> Finding:
     """``lost`` if some hold NaN, ``ranks differ``; ``finite`` as far as the newest loss was."""
     view, trace = question.view, question.view.numerics.trace
-    lost = trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh"
-    if lost and trace is not None:
+    if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
         return Finding(
             subject="weights",
             state="lost",
@@ -332,11 +317,10 @@ def _weights(question: Question) -> Finding:
             value=trace.lost_count,
             place=trace.lost[0] if trace.lost else "",
             step=trace.step,
-            age_steps=question.age(trace.step),
             precision=trace.precision,
         )
     if view.pause_cause == "weights":
-        return Finding(subject="weights", state="lost", grade="error", step=view.step, age_steps=0)
+        return Finding(subject="weights", state="lost", grade="error", step=view.step)
     for disagreement in view.ranks.disagreements if view.ranks is not None else ():
         if disagreement.what == "weights":
             return Finding(
@@ -345,14 +329,11 @@ def _weights(question: Question) -> Finding:
                 grade="error",
                 value=disagreement.count,
                 step=disagreement.step,
-                age_steps=question.age(disagreement.step),
             )
     last = view.last
     if last is None or last.loss is None or not math.isfinite(last.loss):
         return never("weights", "")
-    return Finding(
-        subject="weights", state="finite", grade="good", step=last.step, age_steps=question.age(last.step)
-    )
+    return Finding(subject="weights", state="finite", grade="good", step=last.step)
 
 
 # ------------------------------------------------------------------------------------ where it ran

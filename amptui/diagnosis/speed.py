@@ -1,7 +1,7 @@
 """What AMP gained in words: a comparison's result, the running ratio, and why there is little gain."""
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.labels import compared_label, precision_label
@@ -21,42 +21,45 @@ NOT_MEASURED = "not measured"
 WIDE = 1.2
 """If the ends of an interval around 1 differ by more than this factor, which is faster remains open."""
 
-# --------------------------------------------------------------------- the result of a comparison
+# ------------------------------------------------------------------------------------ the phrases
 
 
-def result_cards(found: PrecisionsCompared, run: RunStarted | None) -> list[str]:
-    """A card for each precision beside the baseline; none before its first pair of blocks.
-
-    ``AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, 12 blocks of 20
-    steps, mnist-deep, batch 256, H200``.
-    """
-    baseline, *others = found.rows
-    cards = [
-        _card(found, baseline, row, run) for row in others if row.speedup is not None and row.speedup > 0
-    ]
-    # Those beside the baseline are among them.
-    pairs = [pair for pair in found.pairs if pair.speedup > 0 and pair.than != found.baseline]
-    return cards + [_pair_card(found, pair) for pair in pairs]
+def times_speed(ratio: float | None, than: str) -> str:
+    """``1.71× the speed of FP32``: the one phrase for it."""
+    return f"{units.ratio(ratio)} the speed of {than}"
 
 
-def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
-    """The A/B result for the two precisions of the running comparison; None until there is one.
+def interval_ends(low: float | None, high: float | None) -> str:
+    """``1.68 to 1.74``; empty without an interval."""
+    return f"{low:.2f} to {high:.2f}" if low and high else ""
 
-    It replaces the running ratio, which has no interval.
-    """
-    found, tally = view.compared, view.comparison
-    if found is None or found.baseline != tally.baseline:
-        return None
-    if not (found.over or view.state in ("finished", "failed")):
-        return None
-    return next((row for row in found.rows[1:] if row.precision == tally.amp and row.speedup), None)
+
+def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
+    """``1.61× (1.55 to 1.68)``; the ratio alone while there are too few blocks for an interval."""
+    interval = interval_ends(low, high)
+    return f"{units.ratio(value)} ({interval})" if interval else units.ratio(value)
+
+
+SpeedState = Literal["faster", "same", "slower", "open"]
+"""``open``: a wide interval contains 1."""
+
+
+def speed_state(speedup: float, low: float | None, high: float | None) -> SpeedState:
+    """Which of the two is faster; without an interval a small difference may be chance."""
+    if low and high:
+        if low <= 1 <= high:
+            return "open" if high / low > WIDE else "same"
+        return "faster" if low > 1 else "slower"
+    if max(speedup, 1 / speedup) < 1 + LITTLE_SPEED:
+        return "same"
+    return "faster" if speedup > 1 else "slower"
 
 
 class Speed(NamedTuple):
     """A precision's speed relative to another one's."""
 
     words: str
-    """``1.71× the speed of FP32``, or ``as fast as FP32 within noise``."""
+    """``1.71× the speed of FP32``, or that it remains open."""
     interval: str
     """``(1.68 to 1.74)``; empty without one."""
     gain: int
@@ -64,35 +67,27 @@ class Speed(NamedTuple):
 
 
 def speed_of(speedup: float, low: float | None, high: float | None, than: str) -> Speed:
-    """A speed-up above 0 with its interval, if there is one; below 1 it is slower.
-
-    If an interval that contains 1 is wide, which one is faster remains open.
-    """
-    ratio = units.ratio(speedup)
-    gain = 0 if ratio == "1.00×" else 1 if speedup > 1 else -1
-    factor = f"{ratio} the speed of {than}" if gain else f"as fast as {than}"
-    if not low or not high:
-        return Speed(factor, "", gain)
-    if low <= 1 <= high:
-        wide = high / low > WIDE
-        words = f"no significant difference from {than} yet" if wide else f"as fast as {than} within noise"
-        return Speed(words, _interval(low, high), 0)
-    return Speed(factor, _interval(low, high), gain)
+    """A speed-up above 0 with its interval, if there is one; below 1 it is slower."""
+    state, interval = speed_state(speedup, low, high), interval_ends(low, high)
+    words = f"no clear difference from {than} yet" if state == "open" else times_speed(speedup, than)
+    gain = {"faster": 1, "slower": -1}.get(state, 0) if units.ratio(speedup) != "1.00×" else 0
+    return Speed(words, f"({interval})" if interval else "", gain)
 
 
-def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
-    """``1.61× (1.55 to 1.68)``; the ratio alone while there are too few blocks for an interval."""
-    return units.ratio(value) + ("" if low is None or high is None else f" {_interval(low, high)}")
-
-
-def _interval(low: float, high: float) -> str:
-    return f"({low:.2f} to {high:.2f})"
+def disturbed_words(by_median: float | None, by_mean: float | None) -> str:
+    """What two ratios that contradict each other are."""
+    return f"{units.ratio(by_median)} by the median, {units.ratio(by_mean)} by the mean"
 
 
 def less_memory(saving: float) -> str:
     """``38% less peak memory``, or more, of a fraction saved."""
+    return f"{less_percent(saving)} peak memory"
+
+
+def less_percent(saving: float) -> str:
+    """``38% less``, ``12% more``, ``the same``."""
     amount = units.percent(abs(saving))
-    return "the same peak memory" if amount == "0%" else f"{amount} {less_or_more(saving)} peak memory"
+    return "the same" if amount == "0%" else f"{amount} {less_or_more(saving)}"
 
 
 def less_or_more(saving: float) -> str:
@@ -100,19 +95,46 @@ def less_or_more(saving: float) -> str:
     return "less" if saving >= 0 else "more"
 
 
-def _card(
-    found: PrecisionsCompared, baseline: PrecisionMeasured, row: PrecisionMeasured, run: RunStarted | None
-) -> str:
+# --------------------------------------------------------------------- the result of a comparison
+
+
+def result_cards(result: PrecisionsCompared, run: RunStarted | None) -> list[str]:
+    """A card for each precision beside the baseline; none before its first pair of blocks.
+
+    ``AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, 12 blocks of 20
+    steps, mnist-deep, batch 256, H200``.
+    """
+    rows = [row for row in result.rows[1:] if row.speedup is not None and row.speedup > 0]
+    # Those beside the baseline are among them.
+    pairs = [pair for pair in result.pairs if pair.speedup > 0 and pair.than != result.baseline]
+    return [_card(result, row, run) for row in rows] + [pair_words(pair, result) for pair in pairs]
+
+
+def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
+    """The A/B result for the two precisions of the running comparison; None until there is one.
+
+    It replaces the running ratio, which has no interval.
+    """
+    result, tally = view.compared, view.comparison
+    if result is None or result.baseline != tally.baseline:
+        return None
+    if not (result.over or view.state in ("finished", "failed")):
+        return None
+    return next((row for row in result.rows[1:] if row.precision == tally.amp and row.speedup), None)
+
+
+def _card(result: PrecisionsCompared, row: PrecisionMeasured, run: RunStarted | None) -> str:
     assert row.speedup is not None, "a card is of a precision that was measured"
-    than = compared_label(found.baseline, found)
-    gain = _gain_words(row.speedup, row.speedup_low, row.speedup_high, than)
-    parts = [f"{compared_label(row.precision, found)} {gain}"]
-    if row.peak_allocated_bytes is not None and baseline.peak_allocated_bytes:
-        parts.append(less_memory(1 - row.peak_allocated_bytes / baseline.peak_allocated_bytes))
+    gain = _gain_words(
+        row.speedup, row.speedup_low, row.speedup_high, compared_label(result.baseline, result)
+    )
+    parts = [f"{compared_label(row.precision, result)} {gain}"]
+    peak = result.rows[0].peak_allocated_bytes
+    if row.peak_allocated_bytes is not None and peak:
+        parts.append(less_memory(1 - row.peak_allocated_bytes / peak))
     if base_precision(row.precision) == "fp16":
-        parts.append(f"{units.count(row.skipped)} skip{'' if row.skipped == 1 else 's'}")
-    blocks = f"{units.count(row.blocks)} block{'' if row.blocks == 1 else 's'}"
-    parts.append(f"{blocks} of {found.block_steps} steps")
+        parts.append(units.counted(row.skipped, "skip"))
+    parts.append(f"{units.counted(row.blocks, 'block')} of {result.block_steps} steps")
     if run is not None:
         parts.append(run.model)
         if run.batch_size:
@@ -121,19 +143,18 @@ def _card(
     return ", ".join(parts)
 
 
-def _pair_card(found: PrecisionsCompared, pair: PairCompared) -> str:
+def pair_words(pair: PairCompared, result: PrecisionsCompared) -> str:
     """``AMP bf16 compiled 1.24× the speed of AMP bf16 eager (1.20 to 1.28)``."""
-    than = compared_label(pair.than, found)
+    than = compared_label(pair.than, result)
     gain = _gain_words(pair.speedup, pair.speedup_low, pair.speedup_high, than)
-    return f"{compared_label(pair.precision, found)} {gain}"
+    return f"{compared_label(pair.precision, result)} {gain}"
 
 
 def launch_bound_gain(pair: PairCompared, option: str) -> str:
     """``FP32 eager is launch-bound: with --compile default 1.80× the speed of FP32 eager (1.75 to 1.85)``."""
-    speed = speed_of(pair.speedup, pair.speedup_low, pair.speedup_high, precision_label(pair.than))
-    gain = f"with {option} {speed.words}"
-    interval = speed.interval or "(too few blocks for an interval)"
-    return f"{precision_label(pair.than)} is launch-bound: {gain} {interval}"
+    than = precision_label(pair.than)
+    gain = _gain_words(pair.speedup, pair.speedup_low, pair.speedup_high, than)
+    return f"{than} is launch-bound: with {option} {gain}"
 
 
 def _gain_words(speedup: float, low: float | None, high: float | None, than: str) -> str:
@@ -164,9 +185,9 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
         other = "AMP" if comparison.missing == "AMP" else "FP32"
         return f"press p to compare with {other}" if "precision" in accepts else f"no steps in {other}"
     if comparison.missing == "steady steps":
-        by_median, by_mean = units.ratio(comparison.by_median), units.ratio(comparison.by_mean)
+        ratios = disturbed_words(comparison.by_median, comparison.by_mean)
         hint = "; press c to compare in turns" if "comparison" in accepts else ""
-        return f"disturbed steps: AMP {by_median} by the median, {by_mean} by the mean{hint}"
+        return f"disturbed steps: AMP {ratios}{hint}"
     if comparison.missing == "steps" and comparison.rows and not (comparison.baseline or comparison.amp):
         return "neither FP32 nor AMP ran"
     return {"": "", "steps": "no steps yet"}[comparison.missing]
@@ -181,12 +202,12 @@ def of_steps(stats: PrecisionStats, figure: str) -> str:
 
 def provisional_lines(comparison: Comparison) -> list[str]:
     """What ``~`` means in the table: the steps behind it; empty if no figure is provisional."""
-    shown = [
+    counts = [
         f"{stats.provisional_steps:,} in {precision_label(stats.precision)}"
         for stats in comparison.rows
         if stats.provisional_steps
     ]
-    return [f"{PROVISIONAL} provisional: warm-up steps, {', '.join(shown)}"] if shown else []
+    return [f"{PROVISIONAL} provisional: warm-up steps, {', '.join(counts)}"] if counts else []
 
 
 def uncounted(view: SessionView) -> list[str]:
@@ -205,14 +226,14 @@ def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> li
     ``accepts``: what the run can be asked for; an X-ray would show where the memory goes.
     """
     comparison = view.comparison
-    told = [_held_back(comparison)] if comparison.held_back_by else []
+    sentences = [_held_back(comparison)] if comparison.held_back_by else []
     saving = comparison.memory_saving
     if saving is not None and saving < LITTLE_MEMORY and not comparison.missing:
         breakdown = why_little(view.memory, view.numerics.xray)
         guess = "probably mostly weights, gradients and optimizer state, which stay FP32"
         hint = "; press x for the breakdown" if "x-ray" in accepts and not breakdown else ""
-        told.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
-    return told
+        sentences.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
+    return sentences
 
 
 def _held_back(comparison: Comparison) -> str:

@@ -6,7 +6,7 @@ from amptui.base import units
 from amptui.base.prompt import complain
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import answer_lines
-from amptui.diagnosis.event_words import run_ended, weights_saved
+from amptui.diagnosis.event_words import run_ended, validation_words, weights_saved
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.rank_words import run_words, speed_sentence
 from amptui.diagnosis.speed import (
@@ -19,7 +19,7 @@ from amptui.diagnosis.speed import (
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.records.keeping import KeepingChanged, unsaved_status
-from amptui.records.run import Validated, Validation
+from amptui.records.run import Validated
 from amptui.telemetry.view import PrecisionStats, SessionView
 
 _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
@@ -37,21 +37,18 @@ def summary_lines(view: SessionView) -> list[str]:
         when = f"epoch {view.validated.epoch}"
         if isinstance(view.validated, Validated):
             when = f"step {view.validated.step:,}"
-        lines.append(f"validation after {when}: {_validation(view.validated.validation)}")
+        lines.append(f"validation after {when}: {validation_words(view.validated.validation)}")
     lines += _optimizers(view)
     if view.comparison.rows:
         lines += ["", *table(_COLUMNS, [_row(stats) for stats in view.comparison.rows])]
-        lines += _verdict(view)
+        lines += provisional_lines(view.comparison) + uncounted(view)
+        if view.compared is not None:
+            lines += result_cards(view.compared, view.run)
     lines += _numerics(view)
     lines.append("")
     if view.weights is not None:
         lines.append(weights_saved(view.weights))
     return [*lines, f"journal: {view.run_dir}/journal.jsonl"]
-
-
-def _validation(found: Validation) -> str:
-    own = "".join(f", {name} {units.loss(value)}" for name, value in found.metrics.items())
-    return f"loss {units.loss(found.loss)}, accuracy {units.percent(found.accuracy, 1)}{own}"
 
 
 def _optimizers(view: SessionView) -> list[str]:
@@ -60,20 +57,18 @@ def _optimizers(view: SessionView) -> list[str]:
         return []
     rows = [
         (
-            each.label,
-            units.count(each.step),
-            precision_label(each.precision or "").strip() or NOT_MEASURED,
-            units.loss(each.loss).replace(units.NOT_AVAILABLE, NOT_MEASURED),
-            units.loss(each.smoothed_loss).replace(units.NOT_AVAILABLE, NOT_MEASURED),
-            units.loss(each.lr).replace(units.NOT_AVAILABLE, NOT_MEASURED),
-            units.count(each.skipped),
+            optimizer.label,
+            units.count(optimizer.step),
+            precision_label(optimizer.precision or "").strip() or NOT_MEASURED,
+            *map(_measured_loss, (optimizer.loss, optimizer.smoothed_loss, optimizer.lr)),
+            units.count(optimizer.skipped),
         )
-        for each in view.optimizers
+        for optimizer in view.optimizers
     ]
     lines = ["", *table(("optimizer", "steps", "precision", "last loss", "smoothed", "lr", "skipped"), rows)]
     if view.optimizers_left_out:
         lines.append(f"the run has more than {len(rows)} optimizers: the others are left out")
-    (front,) = (each.label for each in view.optimizers if each.is_front)
+    (front,) = (optimizer.label for optimizer in view.optimizers if optimizer.is_front)
     return [*lines, f"all other numbers are of {front}"]
 
 
@@ -84,9 +79,13 @@ def _row(stats: PrecisionStats) -> tuple[str, ...]:
         of_steps(stats, units.milliseconds(stats.median_step_seconds)),
         of_steps(stats, units.rate(stats.samples_per_second)),
         units.number_of_bytes(stats.peak_allocated_bytes).replace(units.NOT_AVAILABLE, NOT_MEASURED),
-        units.loss(stats.last_loss).replace(units.NOT_AVAILABLE, NOT_MEASURED),
+        _measured_loss(stats.last_loss),
         units.count(stats.skipped),
     )
+
+
+def _measured_loss(value: float | None) -> str:
+    return NOT_MEASURED if value is None else units.loss(value)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -95,28 +94,20 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     Leaves out a column without any measurement, for example peak memory on a CPU.
     """
     columns = zip(head, *rows, strict=True)
-    kept = [column for column in columns if not set(column[1:]) <= {NOT_MEASURED, units.NOT_AVAILABLE}]
-    widths = [max(map(len, column)) for column in kept]
+    measured = [column for column in columns if not set(column[1:]) <= {NOT_MEASURED, units.NOT_AVAILABLE}]
+    widths = [max(map(len, column)) for column in measured]
     return [
         "  ".join(
             cell.rjust(width) if index else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in zip(*kept, strict=True)
+        for row in zip(*measured, strict=True)
     ]
-
-
-def _verdict(view: SessionView) -> list[str]:
-    comparison = view.comparison
-    lines = provisional_lines(comparison) + uncounted(view)
-    if view.compared is not None:
-        lines += result_cards(view.compared, view.run)
-    return lines
 
 
 def _numerics(view: SessionView) -> list[str]:
     """What the steps compute, then the answer on AMP with its findings, and why it gained little."""
-    lines = [line for found in view.flops if (line := flops_line(found))] + flops_hints(view.flops)
+    lines = [line for flops in view.flops if (line := flops_line(flops))] + flops_hints(view.flops)
     if view.run is not None:
         lines += ["", *answer_lines(amp_answer(view))]
     return lines + explanations(view)

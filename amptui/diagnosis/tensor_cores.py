@@ -15,69 +15,69 @@ MAX_NAMES = 3
 """Operators without a formula that a sentence names."""
 
 
-def rate_words(found: PrecisionFlops) -> str:
+def rate_words(flops: PrecisionFlops) -> str:
     """``412 TFLOP/s``, or ``≥412 TFLOP/s`` where something could not be counted; n/a without a speed.
 
     Of several ranks, that of one: ``412 TFLOP/s each``.
     """
-    value = found.flops_per_second
+    value = flops.flops_per_second
     if value is None:
         return units.NOT_AVAILABLE
     scale, unit = next(((s, u) for s, u in ((1e12, "T"), (1e9, "G")) if value >= s), (1e6, "M"))
-    least = "≥" if found.counted.uncounted else ""
-    each = " each" if found.ranks > 1 else ""
-    return f"{least}{_three_digits(value / scale)} {unit}FLOP/s{each}"
+    least = "≥" if flops.counted.uncounted else ""
+    suffix = " each" if flops.ranks > 1 else ""
+    return f"{least}{_three_digits(value / scale)} {unit}FLOP/s{suffix}"
 
 
-def mfu_words(found: PrecisionFlops) -> str:
+def mfu_words(flops: PrecisionFlops) -> str:
     """``42%``; n/a where the peak is not known."""
-    if found.mfu is None:
+    if flops.mfu is None:
         return units.NOT_AVAILABLE
-    return ("≥" if found.counted.uncounted else "") + units.percent(found.mfu)
+    return ("≥" if flops.counted.uncounted else "") + units.percent(flops.mfu)
 
 
-def flops_line(found: PrecisionFlops) -> str:
+def flops_line(flops: PrecisionFlops) -> str:
     """``AMP fp16: 412 TFLOP/s, 42% MFU (dense peak 989 TFLOP/s)``; empty without a speed."""
-    if found.flops_per_second is None:
+    if flops.flops_per_second is None:
         return ""
-    line = f"{precision_label(found.counted.precision)}: {rate_words(found)}"
-    if found.peak_flops_per_second is None:
+    line = f"{precision_label(flops.counted.precision)}: {rate_words(flops)}"
+    if flops.peak_flops_per_second is None:
         return line
-    peak = _three_digits(found.peak_flops_per_second / 1e12)
-    return f"{line}, {mfu_words(found)} MFU (dense peak {peak} TFLOP/s)"
+    peak = _three_digits(flops.peak_flops_per_second / 1e12)
+    return f"{line}, {mfu_words(flops)} MFU (dense peak {peak} TFLOP/s)"
 
 
-def flops_hints(all_: Sequence[PrecisionFlops]) -> list[str]:
+def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
     """What keeps AMP's operations from the Tensor Cores' full speed, and what to do; a sentence each.
 
     If no count stands for the steps, that instead.
     """
-    if any(found.counted.shapes_vary for found in all_):
+    if any(flops.counted.shapes_vary for flops in precisions):
         return ["no FLOP/s: inputs of as many samples have different shapes, so one count is not true of all"]
-    hints = _lower_bound(all_)
-    for found in all_:
-        if found.counted.precision in AMP_PRECISIONS:
-            hints += _hints(found)
+    hints = _lower_bound(precisions)
+    for flops in precisions:
+        if flops.counted.precision in AMP_PRECISIONS:
+            hints += _hints(flops)
     return list(dict.fromkeys(hints))
 
 
-def _lower_bound(all_: Sequence[PrecisionFlops]) -> list[str]:
+def _lower_bound(precisions: Sequence[PrecisionFlops]) -> list[str]:
     """What ``≥`` means; empty if all was counted."""
-    names = list(dict.fromkeys(name for found in all_ for name in found.counted.uncounted))
+    names = list(dict.fromkeys(name for flops in precisions for name in flops.counted.uncounted))
     if not names:
         return []
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return [f"FLOP/s are a lower bound: no formula for {', '.join(names[:MAX_NAMES])}{more}"]
 
 
-def _hints(found: PrecisionFlops) -> list[str]:
-    counted, hints = found.counted, []
+def _hints(flops: PrecisionFlops) -> list[str]:
+    counted, hints = flops.counted, []
     label = precision_label(counted.precision)
     full = counted.flops_by_type.get("float32", 0) + counted.flops_by_type.get("tf32", 0)
     if full >= MIN_SHARE * counted.flops:
         part = units.percent(full / counted.flops)
         hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
-    if not found.on_gpu:
+    if not flops.on_gpu:
         return hints
     worst = counted.unaligned[0] if counted.unaligned else None
     if worst is not None and worst.padded and counted.unaligned_flops >= MIN_SHARE * counted.flops:

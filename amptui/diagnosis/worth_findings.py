@@ -1,11 +1,13 @@
 """Is AMP worth it here: what was found on speed, memory, and what limits them."""
 
-from amptui.diagnosis.amp_finding import Finding, Question
+from collections.abc import Mapping
+
+from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, Subject, never
 from amptui.diagnosis.bottleneck import AMP_PHASES
-from amptui.diagnosis.speed import WIDE
+from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PrecisionMeasured
 from amptui.records.run import base_precision
-from amptui.telemetry.comparison import BASELINES, LITTLE_SPEED, compare
+from amptui.telemetry.comparison import BASELINES, compare
 from amptui.telemetry.timing import shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming
 
@@ -21,17 +23,17 @@ def _tally(question: Question) -> Comparison:
     comparison = question.view.comparison
     if comparison.amp is None or base_precision(comparison.amp) == question.precision:
         return comparison
-    kept = {question.precision, *BASELINES}
-    return compare([row for row in comparison.rows if row.precision in kept])
+    sides = {question.precision, *BASELINES}
+    return compare([row for row in comparison.rows if row.precision in sides])
 
 
 def _in_turns(question: Question) -> tuple[PrecisionMeasured, PrecisionMeasured] | None:
     """The rows of an A/B test for the baseline and the precision in question, once there is a ratio."""
-    found = question.view.compared
-    if found is None or not found.rows or found.baseline not in BASELINES:
+    result = question.view.compared
+    if result is None or not result.rows or result.baseline not in BASELINES:
         return None
-    rows = [row for row in found.rows[1:] if row.precision == question.precision and row.speedup]
-    return (found.rows[0], rows[0]) if rows else None
+    rows = [row for row in result.rows[1:] if row.precision == question.precision and row.speedup]
+    return (result.rows[0], rows[0]) if rows else None
 
 
 def _speed(question: Question, tally: Comparison) -> Finding:
@@ -41,120 +43,81 @@ def _speed(question: Question, tally: Comparison) -> Finding:
 
     The A/B test's if there is one, else the ratio of the medians, which has no interval.
     """
-    rows, compared = _in_turns(question), question.view.compared
-    if rows is not None and compared is not None:
+    step = question.view.step
+    rows, result = _in_turns(question), question.view.compared
+    if rows is not None and result is not None:
         speedup, low, high = rows[1].speedup or 1.0, rows[1].speedup_low, rows[1].speedup_high
-        state = speed_state(speedup, low, high)
-        return _speed_finding(question, state, speedup, low=low, high=high, step=compared.step)
+        state: str = speed_state(speedup, low, high)
+        return _compared(question, "speed", state, speedup, low=low, high=high, step=result.step)
     if tally.speedup:
-        return _speed_finding(question, _of_ratio(tally.speedup), tally.speedup, step=question.view.step)
+        state = speed_state(tally.speedup, None, None)
+        return _compared(question, "speed", state, tally.speedup, step=step)
     if tally.provisional_speedup:
-        return Finding(
-            subject="speed",
-            state="first impression",
-            grade="unknown",
-            about=question.precision,
-            value=tally.provisional_speedup,
-            step=question.view.step,
-            age_steps=0,
-            measured_by="comparison",
-        )
+        return _compared(question, "speed", "first impression", tally.provisional_speedup, step=step)
     if tally.by_median:
-        return Finding(
-            subject="speed",
-            state="disturbed",
-            grade="unknown",
-            about=question.precision,
-            value=tally.by_median,
-            low=tally.by_mean,
-            step=question.view.step,
-            age_steps=0,
-            measured_by="comparison",
-        )
+        return _compared(question, "speed", "disturbed", tally.by_median, low=tally.by_mean, step=step)
     run = question.view.run
-    unsupported = run is not None and question.precision in run.unsupported
-    missing = {"AMP": "AMP never ran", "baseline": "FP32 never ran", "more steps": "too few steps"}
-    return Finding(
-        subject="speed",
-        state="unsupported" if unsupported else missing.get(tally.missing, "no steps"),
-        grade="unknown",
-        freshness="never measured",
-        about=question.precision,
-        measured_by=""
-        if unsupported
-        else "precision"
-        if "ran" in missing.get(tally.missing, "")
-        else "comparison",
-    )
+    if run is not None and question.precision in run.unsupported:
+        return never("speed", question.precision, state="unsupported")
+    state, measured_by = _MISSING.get(tally.missing, ("no steps", "comparison"))
+    return never("speed", question.precision, state=state, measured_by=measured_by)
 
 
-def _speed_finding(
+_MISSING: Mapping[str, tuple[str, Measurement]] = {
+    "AMP": ("AMP never ran", "precision"),
+    "baseline": ("FP32 never ran", "precision"),
+    "more steps": ("too few steps", "comparison"),
+}
+"""The state of a speed that is not known, and what would measure it."""
+
+
+def _compared(
     question: Question,
+    subject: Subject,
     state: str,
-    speedup: float,
+    value: float,
     *,
     low: float | None = None,
     high: float | None = None,
     step: int,
 ) -> Finding:
+    """What AMP's steps came to beside the baseline's."""
     return Finding(
-        subject="speed",
+        subject=subject,
         state=state,
-        grade={"faster": "good", "slower": "warning"}.get(state, "neutral"),  # type: ignore[arg-type]
+        grade=_GRADES.get(state, "neutral"),
         about=question.precision,
-        value=speedup,
+        value=value,
         low=low,
         high=high,
         step=step,
-        age_steps=question.age(step),
         measured_by="comparison",
     )
 
 
-def speed_state(speedup: float, low: float | None, high: float | None) -> str:
-    """``faster``, ``same``, ``slower``, or ``open`` if a wide interval contains 1."""
-    if not low or not high:
-        return _of_ratio(speedup)
-    if low <= 1 <= high:
-        return "open" if high / low > WIDE else "same"
-    return "faster" if low > 1 else "slower"
-
-
-def _of_ratio(speedup: float) -> str:
-    """Without an interval a small difference may be chance."""
-    if max(speedup, 1 / speedup) < 1 + LITTLE_SPEED:
-        return "same"
-    return "faster" if speedup > 1 else "slower"
+_GRADES: Mapping[str, Grade] = {
+    "faster": "good",
+    "slower": "warning",
+    "less": "good",
+    "more": "warning",
+    "first impression": "unknown",
+    "disturbed": "unknown",
+}
 
 
 def _memory(question: Question, tally: Comparison) -> Finding:
     """``less``, ``same`` or ``more``: AMP's peak by the baseline's, below 1 if it saves."""
-    rows, compared = _in_turns(question), question.view.compared
+    rows, result = _in_turns(question), question.view.compared
     ratio, step = None, question.view.step
-    if rows is not None and compared is not None and rows[0].peak_allocated_bytes:
+    if rows is not None and result is not None and rows[0].peak_allocated_bytes:
         amp = rows[1].peak_allocated_bytes
-        ratio, step = None if amp is None else amp / rows[0].peak_allocated_bytes, compared.step
+        ratio, step = None if amp is None else amp / rows[0].peak_allocated_bytes, result.step
     if ratio is None and tally.memory_saving is not None:
         ratio, step = 1 - tally.memory_saving, question.view.step
     if ratio is None:
-        return Finding(
-            subject="memory",
-            state="not measured",
-            grade="unknown",
-            freshness="never measured",
-            about=question.precision,
-        )
+        return never("memory", question.precision)
     state = "same" if round(ratio, 2) == 1 else "less" if ratio < 1 else "more"
-    return Finding(
-        subject="memory",
-        state=state,
-        grade={"less": "good", "more": "warning"}.get(state, "neutral"),  # type: ignore[arg-type]
-        about=question.precision,
-        value=ratio,
-        step=step,
-        age_steps=question.age(step),
-        measured_by="comparison",
-    )
+    return _compared(question, "memory", state, ratio, step=step)
 
 
 def _limit(question: Question, tally: Comparison) -> Finding:
@@ -179,7 +142,6 @@ def _limit(question: Question, tally: Comparison) -> Finding:
         value=_share(timing),
         precision=timing.precision,
         step=question.view.step,
-        age_steps=0,
     )
 
 

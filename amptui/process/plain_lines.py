@@ -16,8 +16,7 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
 from amptui.diagnosis.answer_words import answer_line, safety_grade
 from amptui.diagnosis.event_words import event_text
-from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.loss_form import has_no_loss, loss_form_words, step_loss_words
+from amptui.diagnosis.labels import has_no_loss, loss_form_words, precision_label, step_loss_words
 from amptui.diagnosis.rank_words import samples_each, slow_in_short
 from amptui.diagnosis.summary import summary_lines
 from amptui.records import codec
@@ -37,7 +36,7 @@ class JsonLines:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._gone = False
+        self._reader_gone = False
 
     def __call__(self, records: Sequence[Record]) -> None:
         """Write a batch of records."""
@@ -48,13 +47,13 @@ class JsonLines:
         self._write(f"{answer_json(amp_answer(view))}\n")
 
     def _write(self, text: str) -> None:
-        if self._gone:
+        if self._reader_gone:
             return
         try:
             self._out.write(text)
             self._out.flush()
         except OSError as error:
-            self._gone = True  # the training and its journal continue without a reader
+            self._reader_gone = True  # the training and its journal continue without a reader
             fall_silent(self._out)
             if error.errno in NO_ROOM:
                 complain(f"cannot write to standard output: {error.strerror}; training continues")
@@ -75,7 +74,7 @@ class PlainFront:
         self._out = out
         self._alerts = alerts
         self._stop_asked = stop_asked
-        self._gone = False
+        self._reader_gone = False
         self._told = 0
         self._status_due = 0.0
         self._phase = ""
@@ -128,7 +127,7 @@ class PlainFront:
         return [event for event in fresh if not (isinstance(event.about, Printed) and event.about.live)]
 
     def _write(self, line: str) -> None:
-        self._gone = self._gone or not write_line(self._out, line)
+        self._reader_gone = self._reader_gone or not write_line(self._out, line)
 
 
 def event_line(event: Event) -> str:
@@ -204,8 +203,8 @@ def _memory_parts(view: SessionView) -> list[str]:
     if view.device is None:
         return parts
     if (gpu := view.training_gpu) is not None:
-        used = units.number_of_bytes(gpu.memory_used_bytes)
-        parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
+        used_bytes = units.number_of_bytes(gpu.memory_used_bytes)
+        parts.append(f"GPU {used_bytes} of {units.number_of_bytes(gpu.memory_total_bytes)}")
     if not view.device.gpus:
         whose = "process" if view.world_size == 1 else "rank 0"
         parts.append(f"{whose} {units.number_of_bytes(view.device.host.process_rss_bytes)}")

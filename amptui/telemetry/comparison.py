@@ -217,7 +217,7 @@ class _Account:
             return StepsOfSize(0, False, None)
         if samples is None or self._samples.count(samples) == count:
             return StepsOfSize(count, False, median(self._seconds))
-        seconds = deque(compress(self._seconds, [each == samples for each in self._samples]))
+        seconds = deque(compress(self._seconds, [size == samples for size in self._samples]))
         return StepsOfSize(len(seconds), True, median(seconds))
 
     def stats(self) -> PrecisionStats:
@@ -271,8 +271,8 @@ def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | 
     """
     waited, whole = sum(data_seconds), sum(seconds)
     if not math.isfinite(waited):
-        known = [(wait, s) for wait, s in zip(data_seconds, seconds, strict=True) if math.isfinite(wait)]
-        waited, whole = sum(wait for wait, _ in known), sum(s for _, s in known)
+        pairs = [(wait, s) for wait, s in zip(data_seconds, seconds, strict=True) if math.isfinite(wait)]
+        waited, whole = sum(wait for wait, _ in pairs), sum(s for _, s in pairs)
     return min(1.0, waited / whole) if whole else None
 
 
@@ -288,23 +288,23 @@ def compare(rows: Sequence[PrecisionStats]) -> Comparison:
     rows = sorted(rows, key=lambda row: _place(row.precision))
     baseline = _most_used([row for row in rows if row.precision in BASELINES])
     amp = _most_used([row for row in rows if row.precision in AMP_PRECISIONS])
-    found = Comparison(
+    comparison = Comparison(
         rows=tuple(rows),
         baseline=baseline.precision if baseline else None,
         amp=amp.precision if amp else None,
     )
     if baseline is None or amp is None:
-        return replace(found, missing="AMP" if baseline else "baseline" if amp else "steps")
+        return replace(comparison, missing="AMP" if baseline else "baseline" if amp else "steps")
     speedup = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
     memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
-    found = replace(found, memory_saving=None if memory_left is None else 1 - memory_left)
+    comparison = replace(comparison, memory_saving=None if memory_left is None else 1 - memory_left)
     if min(baseline.steps, amp.steps) >= MIN_STEPS:
         by_mean = _ratio(baseline.mean_step_seconds, amp.mean_step_seconds)
         if speedup is not None and by_mean is not None and _contradict(speedup, by_mean):
-            return replace(found, missing="steady steps", by_median=speedup, by_mean=by_mean)
-        return replace(found, speedup=speedup, held_back_by=held_back_by(baseline, amp, speedup))
+            return replace(comparison, missing="steady steps", by_median=speedup, by_mean=by_mean)
+        return replace(comparison, speedup=speedup, held_back_by=held_back_by(baseline, amp, speedup))
     enough = min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS
-    return replace(found, missing="more steps", provisional_speedup=speedup if enough else None)
+    return replace(comparison, missing="more steps", provisional_speedup=speedup if enough else None)
 
 
 def _contradict(one: float, other: float) -> bool:

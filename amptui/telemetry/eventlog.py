@@ -225,7 +225,7 @@ class _Line:
     @property
     def event(self) -> Event:
         if self._event is None:
-            self._event = replace(self._made(), number=self.sequence, optimizer=self.optimizer)
+            self._event = replace(self._make_event(), number=self.sequence, optimizer=self.optimizer)
         return self._event
 
     @property
@@ -233,7 +233,7 @@ class _Line:
         """The optimizer in whose steps it happened, empty for the first; None for other lines."""
         raise NotImplementedError
 
-    def _made(self) -> Event:
+    def _make_event(self) -> Event:
         raise NotImplementedError
 
 
@@ -259,7 +259,7 @@ class _PlainLine(_Line):
     def become(self, about: Happening) -> None:
         self.about, self._event = about, None
 
-    def _made(self) -> Event:
+    def _make_event(self) -> Event:
         return replace(event_of(self.about), times=self._times)
 
 
@@ -334,7 +334,7 @@ class _SkipLine(_Line):
             scale_has_grown=self._scale_has_grown,
         )
 
-    def _made(self) -> Event:
+    def _make_event(self) -> Event:
         row = SkipRow(
             count=self._count,
             first=tuple(self._first),
@@ -371,8 +371,8 @@ class _StormLine(_Line):
     def continues_at(self, step: int) -> bool:
         return 0 <= step - self._last.step <= STORM_GAP_STEPS
 
-    def add(self, found: NonFinite) -> None:
-        self._last = found
+    def add(self, record: NonFinite) -> None:
+        self._last = record
         self._times += 1
         self._event = None
 
@@ -387,7 +387,7 @@ class _StormLine(_Line):
         self._event = None
         return True
 
-    def _made(self) -> Event:
+    def _make_event(self) -> Event:
         storm = Storm(first=self._first, last=self._last, times=self._times, in_float16=self._in_float16)
         return Event(self._last.time, self._last.step, "nonfinite", self.severity, storm)
 

@@ -190,8 +190,8 @@ def cut_label(name: str) -> str:
 def summary_of_xray(record: XRayTaken) -> XRaySummary:
     """The verdict on an X-ray, and the layers that agree least."""
     worst = least_agreeing(record.layers)[:XRAY_WORST_LAYERS]
-    kept = replace(record, layers=tuple(worst), operators=(), output_dtypes={})
-    return XRaySummary(record=kept, verdict=judge_xray(record))
+    summary = replace(record, layers=tuple(worst), operators=(), output_dtypes={})
+    return XRaySummary(record=summary, verdict=judge_xray(record))
 
 
 def is_repeated(about: Happening, before: Happening) -> bool:

@@ -1,12 +1,14 @@
 """Achieved FLOP/s of each precision, and the most that the GPU reaches."""
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER, RunStarted, base_precision
 from amptui.telemetry.comparison import PrecisionLedger
-from amptui.telemetry.peak_flops import peak_flops
 from amptui.telemetry.view import PrecisionFlops
 
 _ONE_TYPE = {"ieee": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}
@@ -30,7 +32,7 @@ class FlopsWatch:
         self._shapes_vary |= record.shapes_vary
         if record.flops > 0:
             others = [
-                each for each in self._counts.get(record.precision, ()) if each.samples != record.samples
+                count for count in self._counts.get(record.precision, ()) if count.samples != record.samples
             ]
             self._counts[record.precision] = [*others[1 - MAX_SIZES :], record]
 
@@ -46,8 +48,8 @@ class FlopsWatch:
     def _of(self, precision: str, ledger: PrecisionLedger, run: RunStarted | None) -> PrecisionFlops:
         """The count that stands for the most steps, and their speed."""
         counts = self._counts.get(precision) or self._borrowed(precision)
-        told = [(counted, ledger.steps_of(precision, counted.samples)) for counted in counts]
-        counted, steps = max(told, key=lambda each: each[1].steps)
+        candidates = [(counted, ledger.steps_of(precision, counted.samples)) for counted in counts]
+        counted, steps = max(candidates, key=lambda candidate: candidate[1].steps)
         if self._shapes_vary:
             counted = replace(counted, shapes_vary=True)
         return replace(flops_now(counted, steps.median_seconds, run), other_sizes=steps.others)
@@ -59,29 +61,107 @@ class FlopsWatch:
         """
         eager = self._counts.get(precision + EAGER_SUFFIX)
         if eager is not None:
-            return [replace(each, precision=precision) for each in eager]
+            return [replace(count, precision=precision) for count in eager]
         number_type = _ONE_TYPE.get(base_precision(precision))
         return [
             replace(
-                each,
+                count,
                 precision=precision,
-                flops_by_type={number_type: each.flops} if number_type is not None else {},
+                flops_by_type={number_type: count.flops} if number_type is not None else {},
                 nchw_flops=0,
                 unaligned_flops=0,
                 unaligned=(),
             )
-            for each in next(iter(self._counts.values()))
+            for count in next(iter(self._counts.values()))
         ]
 
 
 def flops_now(counted: FlopsCounted, step_seconds: float | None, run: RunStarted | None) -> PrecisionFlops:
     """What ``counted`` operations in steps of ``step_seconds`` come to; a CPU has no known peak."""
     on_gpu = run is not None and run.device.startswith("cuda")
-    known = step_seconds is not None and 0 < step_seconds < math.inf and not counted.shapes_vary
+    has_speed = step_seconds is not None and 0 < step_seconds < math.inf and not counted.shapes_vary
     return PrecisionFlops(
         counted=counted,
         on_gpu=on_gpu,
-        flops_per_second=counted.flops / step_seconds if step_seconds and known else None,
+        flops_per_second=counted.flops / step_seconds if step_seconds and has_speed else None,
         peak_flops_per_second=peak_flops(run.device_name, counted.flops_by_type) if run and on_gpu else None,
         ranks=1 if run is None else run.world_size,
     )
+
+
+# ------------------------------------------------------------------------------------- the peaks
+
+
+class Peak(NamedTuple):
+    """TFLOP/s without sparsity at boost clock, accumulated in float32 as torch does; None: no such unit."""
+
+    float32: float
+    tf32: float | None
+    float16: float | None
+    bfloat16: float | None
+
+
+_PEAKS: tuple[tuple[str, Peak], ...] = (
+    # NVIDIA H100 Tensor Core GPU Architecture, v1.04, table 2.
+    ("NVIDIA H100 80GB HBM3", Peak(66.9, 494.7, 989.4, 989.4)),
+    ("NVIDIA H100 PCIe", Peak(51.2, 378.0, 756.0, 756.0)),
+    # NVIDIA H100 Tensor Core GPU datasheet, column H100 NVL; half of the values with sparsity.
+    ("NVIDIA H100 NVL", Peak(60.0, 417.5, 835.5, 835.5)),
+    # NVIDIA H200 Tensor Core GPU datasheet; half of the values with sparsity.
+    ("NVIDIA H200", Peak(67.0, 494.5, 989.5, 989.5)),
+    # NVIDIA GH200 Grace Hopper Superchip datasheet: 494 and 990 without sparsity, as half of 989 and 1,979.
+    # The gigabytes are those of the CPU's memory, or of the GPU's where HBM3e follows.
+    (r"NVIDIA GH200 (120GB|480GB|144G HBM3e)", Peak(67.0, 494.5, 989.5, 989.5)),
+    # NVIDIA HGX platform, HGX B200: an eighth of the system's, half of the values with sparsity.
+    ("NVIDIA B200", Peak(75.0, 1125.0, 2250.0, 2250.0)),
+    # NVIDIA GB200 NVL72, specifications of an individual Blackwell GPU; half of the values with sparsity.
+    ("NVIDIA GB200", Peak(80.0, 1250.0, 2500.0, 2500.0)),
+    # NVIDIA A100 Tensor Core GPU datasheet; the same for SXM and PCIe.
+    (r"NVIDIA A100(-SXM4|-PCIE)-(40|80)GB", Peak(19.5, 156.0, 312.0, 312.0)),
+    ("NVIDIA A100 80GB PCIe", Peak(19.5, 156.0, 312.0, 312.0)),
+    # NVIDIA A30 datasheet. GA100 with 56 SMs at 1.44 GHz: 128, 1024 and 2048 operations per SM and clock.
+    ("NVIDIA A30", Peak(10.3, 82.0, 165.0, 165.0)),
+    # Datasheets of A10 and A40.
+    ("NVIDIA A10", Peak(31.2, 62.5, 125.0, 125.0)),
+    # NVIDIA A10G datasheet (for AWS, February 2022): half the Tensor Core rate of an A10, as a GeForce.
+    ("NVIDIA A10G", Peak(35.0, 35.0, 70.0, 70.0)),
+    ("NVIDIA A40", Peak(37.4, 74.8, 149.7, 149.7)),
+    # Datasheets of L4, L40 and L40S; half of the values with sparsity.
+    ("NVIDIA L4", Peak(30.3, 60.0, 121.0, 121.0)),
+    ("NVIDIA L40", Peak(90.5, 90.5, 181.05, 181.05)),
+    ("NVIDIA L40S", Peak(91.6, 183.0, 362.05, 362.05)),
+    # NVIDIA T4 datasheet.
+    ("(NVIDIA |Tesla )T4", Peak(8.1, None, 65.0, None)),
+    # NVIDIA V100 and V100S datasheet.
+    (r"(NVIDIA |Tesla )V100-SXM[23]-(16|32)GB(-LS)?", Peak(15.7, None, 125.0, None)),
+    (r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB", Peak(14.0, None, 112.0, None)),
+    (r"(NVIDIA |Tesla )V100S-PCIE-32GB", Peak(16.4, None, 130.0, None)),
+    # NVIDIA Ampere GA102 GPU Architecture, appendices A and C: FP16 with FP32 accumulate. There a GeForce (82
+    # SMs at 1.695 GHz) has half the Tensor Core rate of an RTX A6000 (84 SMs at 1.8 GHz): 512 operations per
+    # SM and clock in FP16 and 256 in TF32, as many as in FP32.
+    ("NVIDIA GeForce RTX 3090", Peak(35.6, 35.6, 71.0, 71.0)),
+    ("NVIDIA RTX A6000", Peak(38.7, 77.4, 154.8, 154.8)),
+    # NVIDIA Ada GPU Architecture, appendix A: FP16 with FP32 accumulate.
+    ("NVIDIA GeForce RTX 4090", Peak(82.6, 82.6, 165.2, 165.2)),
+    # NVIDIA RTX Blackwell GPU Architecture, V1.1, tables 3, 4 and 6: FP16 with FP32 accumulate. In
+    # TF32 half as many, as in FP32 and as of the RTX 4090.
+    ("NVIDIA GeForce RTX 5090", Peak(104.8, 104.8, 209.5, 209.5)),
+    ("NVIDIA GeForce RTX 5080", Peak(56.3, 56.3, 112.6, 112.6)),
+    ("NVIDIA GeForce RTX 5070", Peak(30.9, 30.9, 61.7, 61.7)),
+)
+"""By whole names: a part of a GPU (MIG), a laptop's or a cut-down GPU of a similar name has another peak."""
+
+
+def peak_flops(device_name: str, flops_by_type: Mapping[str, int]) -> float | None:
+    """FLOP/s that ``device_name`` reaches at most with the fastest kind of number in use; None if unknown.
+
+    A step in AMP is measured by the peak of its half precision although a part of it may run in float32, and
+    one in FP32 by that of TF32 if torch's flags let convolutions use it.
+    """
+    peak = next((peak for pattern, peak in _PEAKS if re.fullmatch(pattern, device_name)), None)
+    if peak is None:
+        return None
+    by_type: Mapping[str, float | None] = peak._asdict()
+    peaks = [by_type.get(name) for name, flops in flops_by_type.items() if flops > 0]
+    measured_peaks = [peak_of_type for peak_of_type in peaks if peak_of_type is not None]
+    return max(measured_peaks) * 1e12 if measured_peaks and len(measured_peaks) == len(peaks) else None

@@ -34,11 +34,11 @@ class WindowVerdict:
     severity: Severity
     state: Literal["not finite", "all zero", "survives", "underflows", "overflow", "empty", "kept"]
     """``not finite`` in another precision already; ``overflow`` in float16. ``empty``: no gradients at all.
-    Little of the norm underflows: it would ``survive``, or was ``kept`` in float16."""
+    Little of the gradient norm underflows: it would ``survive``, or was ``kept`` in float16."""
     halvings: int = 0
     """How often the scale would have to be halved until nothing overflows, to the precision of a bin."""
     share: float | None = None
-    """The share of the gradient's norm that underflows, then; None if there is none."""
+    """The share of the gradient norm that underflows, then; None if there is none."""
     worst: ParameterWindow | None = None
     """The parameter that loses most, if that is worth a word."""
 
@@ -81,12 +81,15 @@ def _highest_exponent(window: Float16Window) -> int:
 # ----------------------------------------------------------------------------------- traced modules
 
 
+TraceState = Literal["overflowed", "weights lost", "would overflow", "fits", "unknown"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceVerdict:
     """Whether a module overflowed, or would overflow in float16."""
 
     severity: Severity
-    state: Literal["overflowed", "weights lost", "would overflow", "fits", "unknown"]
+    state: TraceState
     """``weights lost``: parameters or buffers were not finite before the step. ``unknown``: nothing
     overflowed, but no module has a distance to an overflow either."""
 

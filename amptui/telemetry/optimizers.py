@@ -127,9 +127,9 @@ class Optimizers:
 
     # ------------------------------------------------------------------------------- the front
 
-    def front(self, wanted: str | None) -> str:
-        """``wanted`` if there is such an optimizer; else the one that makes steps."""
-        return wanted if wanted is not None and wanted in self._by_name else self._front.name
+    def front(self, name: str | None) -> str:
+        """``name`` if there is such an optimizer; else the one that makes steps."""
+        return name if name is not None and name in self._by_name else self._front.name
 
     def steps_of(self, name: str) -> OptimizerSteps:
         """Raises ``KeyError`` if there is none of that name."""
@@ -140,8 +140,8 @@ class Optimizers:
         if name != FIRST:
             return cut_label(name)
         followed = self.first.followed
-        given = "" if run is None else run.optimizer
-        choices = [given] if followed is None else [given, followed.model, followed.kind]
+        script_name = "" if run is None else run.optimizer
+        choices = [script_name] if followed is None else [script_name, followed.model, followed.kind]
         return cut_label(
             next((choice for choice in choices if choice and choice not in self._by_name), "first")
         )

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal
 
 from amptui.base.strictjson import JsonError
 from amptui.records import answers, findings, ranks, samples
 from amptui.records import run as records
+from amptui.records.answers import Answer, RequestMade
 from amptui.records.codec import Codec
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
@@ -20,7 +21,6 @@ from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.optimizers import FIRST, Optimizers
 from amptui.telemetry.pace import RunningTime
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
-from amptui.telemetry.status import Keeping, Kept, RequestWatch, as_resumed, without_ends
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
 from amptui.telemetry.view import SessionView
 
@@ -43,6 +43,66 @@ _BETWEEN_STEPS = (
     *(records.RunStarted, records.RunResumed, records.PrecisionChanged),
     *(records.LossScaleChanged, samples.DeviceSample),
 )
+
+
+MAX_KEPT = 64
+
+Kept = CheckpointWritten | WeightsSaved | KeepingChanged | ViewersChanged
+
+
+@dataclass(slots=True, eq=False)
+class RequestWatch:
+    """Matches requests with their answers by number, in whatever order they arrive."""
+
+    pending: tuple[RequestMade, ...] = ()
+    """The oldest first; the newest ``MAX_KEPT``."""
+    answers: tuple[Answer, ...] = ()
+    """The same."""
+
+    def make(self, record: RequestMade) -> None:
+        """Add a request; a screen knows its own before the run reports it."""
+        numbers = {request.number for request in self.pending} | {
+            answer.request.number for answer in self.answers
+        }
+        if record.number not in numbers:
+            self.pending = (*self.pending, record)[-MAX_KEPT:]
+
+    def answer(self, record: Answer) -> None:
+        """Add an answer."""
+        self.pending = tuple(request for request in self.pending if request.number != record.request.number)
+        self.answers = (*self.answers, record)[-MAX_KEPT:]
+
+    def drop_pending(self) -> None:
+        """Forget the pending requests: nobody is left to answer them."""
+        self.pending = ()
+
+
+@dataclass(slots=True, eq=False)
+class Keeping:
+    """The newest checkpoint, the weights, what is currently not saved, and the number of screens."""
+
+    checkpoint: CheckpointWritten | None = None
+    weights: WeightsSaved | None = None
+    not_kept: tuple[KeepingChanged, ...] = ()
+    viewers: int = 0
+
+    def add(self, record: Kept) -> None:
+        """Something was saved, is no longer saved or is saved again; or a screen attached or detached."""
+        if isinstance(record, CheckpointWritten):
+            self.checkpoint = record
+        elif isinstance(record, WeightsSaved):
+            self.weights = record
+        elif isinstance(record, ViewersChanged):
+            self.viewers = record.viewers
+        else:
+            others = tuple(change for change in self.not_kept if change.what != record.what)
+            self.not_kept = (*others, record) if record.trouble else others
+
+    def resume_after(self, step: int) -> None:
+        """Another process continues after ``step``: no save has failed yet, and nobody watches."""
+        self.weights, self.not_kept, self.viewers = None, (), 0
+        if self.checkpoint is not None and self.checkpoint.step > step:
+            self.checkpoint = None
 
 
 @dataclass(slots=True, eq=False)
@@ -230,11 +290,11 @@ class Session:
         self._optimizers.first.numerics.add_window(record)
         self._tell_underflow(self._underflow.see_window(record))
 
-    def _tell_underflow(self, found: UnderflowFound | None) -> None:
+    def _tell_underflow(self, underflow: UnderflowFound | None) -> None:
         """Before float16 it is told only where ``p`` would switch to that."""
         foretells = self._run is not None and self._run.amp_precision == "fp16"
-        if found is not None and (foretells or not found.hypothetical):
-            self._log.add(found)
+        if underflow is not None and (foretells or not underflow.hypothetical):
+            self._log.add(underflow)
 
     def _trace(self, record: findings.ModulesTraced) -> None:
         self._optimizers.first.numerics.add_trace(record)
@@ -345,6 +405,38 @@ class Session:
         return self._optimizers.steps_of(front).in_front(view)
 
 
+def without_ends(run: records.RunStarted) -> records.RunStarted:
+    """``run`` beside steps that its length is not counted in."""
+    return replace(run, total_steps=None, steps_per_epoch=None, total_epochs=0)
+
+
+def as_resumed(run: records.RunStarted, resumed: records.RunResumed) -> records.RunStarted:
+    """``run`` as it goes on in a new process: perhaps longer, on another device, or with other ranks."""
+    changed: dict[str, Any] = {
+        name: value
+        for name in (
+            "total_epochs",
+            "total_steps",
+            "world_size",
+            "parallel",
+            "batch_size",
+            "global_batch_size",
+        )
+        if (value := getattr(resumed, name)) or value == ""
+    }
+    if resumed.world_size == 1:
+        changed["global_batch_size"] = None
+    if resumed.world_size is not None:
+        changed["data_parallel"] = resumed.data_parallel
+    return replace(
+        run,
+        device=resumed.device,
+        device_name=resumed.device_name,
+        gpu_uuid=resumed.gpu_uuid,
+        **changed,
+    )
+
+
 _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.RunStarted: Session._start,
     records.PhaseChanged: Session._change_phase,
@@ -385,7 +477,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.RunResumed: Session._resume,
     KeepingChanged: Session._keep,
     ViewersChanged: Session._keep,
-    answers.RequestMade: lambda session, record: session._requests.make(record),
+    RequestMade: lambda session, record: session._requests.make(record),
     answers.RequestTaken: lambda session, record: session._requests.answer(record),
     answers.RequestRefused: lambda session, record: session._requests.answer(record),
     records.RunFinished: Session._end,

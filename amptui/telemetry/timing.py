@@ -37,23 +37,23 @@ class TimingWatch:
     """Medians over the newest timed steps of each precision, without warm-up."""
 
     _accounts: dict[str, "_Account"] = field(default_factory=dict)
-    _told: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = field(default=None, init=False)
+    _timings: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = field(default=None, init=False)
 
     def add(self, record: StepTimed) -> None:
         """Add a timed step; warm-up steps and those with invalid durations are left out."""
         if record.settling or not record.phases or not all(map(_is_sound, record.phases)):
             return
-        self._told = None
+        self._timings = None
         self._accounts.setdefault(record.precision, _Account()).add(record)
 
     def timings(self, comparison: Comparison) -> tuple[PrecisionTiming, ...]:
         """In the order of ``PRECISION_ORDER``; ``comparison`` knows how busy the GPU was."""
-        if self._told is None or self._told[0] is not comparison:
+        if self._timings is None or self._timings[0] is not comparison:
             busy = {row.precision: row.utilization_percent for row in comparison.rows}
             order = {name: place for place, name in enumerate(PRECISION_ORDER)}
             names = sorted(self._accounts, key=lambda name: order.get(name, len(order)))
-            self._told = comparison, tuple(self._timing(name, busy.get(name)) for name in names)
-        return self._told[1]
+            self._timings = comparison, tuple(self._timing(name, busy.get(name)) for name in names)
+        return self._timings[1]
 
     def _timing(self, precision: str, utilization_percent: float | None) -> PrecisionTiming:
         account = self._accounts[precision]

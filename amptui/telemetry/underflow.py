@@ -1,4 +1,4 @@
-"""Underflow: the share of the gradient's norm below float16's normal range, and when that is an alarm.
+"""Underflow: the share of the gradient norm below float16's normal range, and when that is an alarm.
 
 Counts of elements say nothing: ReLU makes zeros, and thousands of tiny elements together are no part of the
 update. What the update loses is measured by the L2 norm.
@@ -26,18 +26,18 @@ RECOVERED_SHARE = 0.1
 """Below this share an alarm is over, so that the next one is told again."""
 
 
-def underflowing_share(measured: Float16Window | ParameterWindow) -> float | None:
+def underflowing_share(window: Float16Window | ParameterWindow) -> float | None:
     """sqrt((flushed + subnormal) / all), each a sum of squares of g s: the share of the L2 norm.
 
     0 is none of it, 1 all. In a step that ran in float16 it is a lower bound: what was flushed on the way is
     zero already. None without nonzero elements, and beside NaN or Inf.
     """
-    if measured.squares is None or not math.isfinite(measured.squares):
-        return share_by_exponent(measured) if isinstance(measured, Float16Window) else None
-    if measured.squares <= 0.0:  # float32 cannot hold squares that small
-        return 1.0 if measured.elements > measured.zeros else None
-    small = (measured.flushed_squares or 0.0) + (measured.subnormal_squares or 0.0)
-    return min(1.0, math.sqrt(max(0.0, small) / measured.squares))
+    if window.squares is None or not math.isfinite(window.squares):
+        return share_by_exponent(window) if isinstance(window, Float16Window) else None
+    if window.squares <= 0.0:  # float32 cannot hold squares that small
+        return 1.0 if window.elements > window.zeros else None
+    small = (window.flushed_squares or 0.0) + (window.subnormal_squares or 0.0)
+    return min(1.0, math.sqrt(max(0.0, small) / window.squares))
 
 
 def share_by_exponent(window: Float16Window, halvings: int = 0) -> float | None:
@@ -68,16 +68,16 @@ def xray_share(xray: XRayTaken) -> float | None:
     Nothing is hidden: FP32 says what float16's zeros would have been. None outside float16, beside NaN or
     Inf, and in older journals.
     """
-    measured = [
+    layers = [
         (layer.norm, layer.underflowing)
         for layer in xray.layers
         if layer.norm is not None and layer.underflowing is not None
     ]
-    whole = sum(norm * norm for norm, _ in measured)
+    whole = sum(norm * norm for norm, _ in layers)
     any_nan = any(layer.cosine is not None and math.isnan(layer.cosine) for layer in xray.layers)
     if any_nan or not 0 < whole < math.inf:
         return None
-    small = sum(norm * share * norm * share for norm, share in measured)
+    small = sum(norm * share * norm * share for norm, share in layers)
     return min(1.0, math.sqrt(small / whole))
 
 
@@ -142,11 +142,11 @@ class UnderflowWatch:
             )
         )
 
-    def _see(self, found: UnderflowFound) -> UnderflowFound | None:
-        before = self._would_happen if found.hypothetical else self._happens
-        now = found.share >= (RECOVERED_SHARE if before else UNDERFLOW_SHARE)
-        if found.hypothetical:
+    def _see(self, alarm: UnderflowFound) -> UnderflowFound | None:
+        before = self._would_happen if alarm.hypothetical else self._happens
+        now = alarm.share >= (RECOVERED_SHARE if before else UNDERFLOW_SHARE)
+        if alarm.hypothetical:
             self._would_happen = now
         else:
             self._happens = now
-        return found if now and not before else None
+        return alarm if now and not before else None

@@ -228,7 +228,7 @@ class RunScreen(CanvasApp):
         if self._alerts is None:
             return
         stop_asked = self._control.stop_reason is not None
-        if text := self._alerts.news(self._view, lost=self._state.lost, stop_asked=stop_asked):
+        if text := self._alerts.news(self._view, fate=self._state.lost, stop_asked=stop_asked):
             self._write(notification(text))
 
     # ------------------------------------------------------------------------------ leaving

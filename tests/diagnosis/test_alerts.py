@@ -20,7 +20,7 @@ class Listening:
 
     def hears(self, *records: Record, stop_asked: bool = False, lost: str = "") -> str:
         self.session.fold(records)
-        return self.alerts.news(self.session.view(), stop_asked=stop_asked, lost=lost)
+        return self.alerts.news(self.session.view(), stop_asked=stop_asked, fate=lost)
 
 
 def finished(reason: str = "done") -> RunFinished:

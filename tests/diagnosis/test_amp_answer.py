@@ -6,13 +6,13 @@ import math
 import re
 from dataclasses import replace
 from html import unescape
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
+from amptui.diagnosis.amp_finding import Subject
 from amptui.diagnosis.answer_words import (
-    LABELS,
     NO_AMP,
     SIGNS,
     answer_line,
@@ -123,15 +123,14 @@ def test_the_panel_shows_what_the_answer_says(name: str) -> None:
     answer = amp_answer(view)
     if answer.precision is None:
         return
-    rows = {
-        line[2 : 2 + len(label)]: line for label in LABELS.values() for line in panel(view) if label in line
-    }
+    labels: tuple[Subject, ...] = get_args(Subject)
+    rows = {label: line for label in labels for line in panel(view) if line[2:].startswith(label)}
     shown = measured_rows(answer, 9)
     for finding in shown:
-        row = rows[LABELS[finding.subject]]
+        row = rows[finding.subject]
         assert f"{SIGNS[finding.grade]} {finding_words(finding)[:30]}" in row
         assert (" old " in row) == (finding.freshness == "old")
-        assert evidence_words(finding).split(",")[0] in row
+        assert evidence_words(finding).split(";")[0] in row
     line = screen(view, 200, 60)[1]
     assert advised_key(view) in line
     trouble = answer.cause or answer.doubt

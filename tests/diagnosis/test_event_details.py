@@ -111,9 +111,9 @@ def test_a_trace_lists_the_modules_nearest_to_an_overflow() -> None:
 def test_an_xray_has_a_line_with_its_verdict_and_its_layers_in_the_details() -> None:
     event = events_of(xray())["note"]
     assert (event.step, event.severity) == (700, "info")
-    assert event_text(event).startswith("X-ray: gradients agree in all 2 layers; worst features.12 0.9991")
+    assert event_text(event).startswith("X-ray: gradients agree in all 2 layers; worst 0.9991 features.12")
     assert any(line.startswith("saved for backward: 200 MiB in AMP") for line in event_details(event))
-    assert "features.12 0.9991 (Conv2d): relative error 0.0312, 0% lost" in event_details(event)
+    assert "0.9991 features.12 (Conv2d): relative error 0.0312, 0% lost" in event_details(event)
 
 
 def test_poisoned_buffers_are_explained_and_named_whenever_new_ones_are_found() -> None:

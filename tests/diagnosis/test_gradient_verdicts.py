@@ -32,19 +32,19 @@ def found(seen: Float16Window) -> Verdict:
 
 
 def test_gradients_within_the_range_survive() -> None:
-    assert found(window()) == Verdict("info", "0% of the norm underflows at 65,536")
+    assert found(window()) == Verdict("info", "0% of the gradient norm underflows at 65,536")
     few = window(**squares_of(flushed=1e-8, subnormal=3e-8))
-    assert found(few) == Verdict("info", "0.020% of the norm underflows at 65,536")
+    assert found(few) == Verdict("info", "0.020% of the gradient norm underflows at 65,536")
 
 
 def test_a_norm_that_underflows_is_a_warning() -> None:
     seen = found(window(**squares_of(flushed=0.05, subnormal=0.0461)))
-    assert seen == Verdict("warning", "31.0% of the norm underflows at 65,536")
+    assert seen == Verdict("warning", "31.0% of the gradient norm underflows at 65,536")
 
 
 def test_where_gradients_overflow_the_scale_that_fits_is_judged() -> None:
     fits = found(spread({-10: 9990, 19: 10}))
-    assert fits == Verdict("info", "0% of the norm underflows at 4,096 (65,536 overflows)")
+    assert fits == Verdict("info", "0% of the gradient norm underflows at 4,096 (65,536 overflows)")
 
 
 def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
@@ -57,7 +57,7 @@ def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
 
 def test_of_a_step_in_float16_only_what_can_be_seen_is_said() -> None:
     seen = window(precision="fp16", hypothetical=False, zeros=310, **squares_of(subnormal=16e-6))
-    text = "0.40% of the norm underflows at 65,536; 3.1% zeros (true zeros or flushed)"
+    text = "0.40% of the gradient norm underflows at 65,536; 3.1% zeros (true zeros or flushed)"
     assert found(seen) == Verdict("info", text)
     assert found(replace(seen, zeros=0)).text.endswith("65,536; no zeros, so nothing was flushed")
     overflow = found(window(precision="fp16", hypothetical=False, nonfinite=12))
@@ -69,10 +69,10 @@ def test_an_alarm_says_how_much_underflows_where_and_what_helps() -> None:
     underflow = UnderflowFound(
         time=1.0, step=40, precision="fp16", loss_scale=65536.0, hypothetical=False, share=0.31, place="head"
     )
-    text = "31.0% of the gradient's norm underflows in AMP fp16 at 65,536: use bf16; most in head"
+    text = "31.0% of the gradient norm underflows in AMP fp16 at 65,536: use bf16; most in head"
     assert event_text(event_of(underflow)) == text
     foretold = replace(underflow, precision="fp32", hypothetical=True, place="")
-    text = "31.0% of the gradient's norm would underflow in fp16 at 65,536: use bf16"
+    text = "31.0% of the gradient norm would underflow in fp16 at 65,536: use bf16"
     assert event_text(event_of(foretold)) == text
 
 
@@ -165,20 +165,20 @@ def test_a_module_without_a_distance_has_none(largest: float) -> None:
 
 def test_layers_that_agree_are_safe() -> None:
     assert xray_verdict(xray()) == Verdict(
-        "info", "gradients agree in all 2 layers; worst features.12 0.9991; losses 0.20% apart"
+        "info", "gradients agree in all 2 layers; worst 0.9991 features.12; losses 0.20% apart"
     )
 
 
 @pytest.mark.parametrize(
     ("cosines", "severity", "text"),
     [
-        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst a 0.9000"),
-        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst a 0.8999"),
-        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst a 0.5000"),
-        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst a 0.4999"),
-        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst a -0.5000"),
-        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst b 0.9999"),
-        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst a 0.0000"),
+        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst 0.9000 a"),
+        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst 0.8999 a"),
+        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst 0.5000 a"),
+        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst 0.4999 a"),
+        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst -0.5000 a"),
+        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst 0.9999 b"),
+        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst 0.0000 a"),
     ],
 )
 def test_the_layer_that_agrees_least_decides(
@@ -259,7 +259,7 @@ def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compare
     lines = event_details(event_of(summary_of_xray(xray(layers=(*layers, *odd)))))
     assert lines[0] == "loss 0.500 in FP32, 0.501 in AMP fp16"
     assert lines[1].startswith("saved for backward: 200 MiB in AMP")
-    assert lines[2] == "bad nan (Conv2d): relative error 0.0312"
+    assert lines[2] == "nan bad (Conv2d): relative error 0.0312"
     assert lines[3] == "l9 0.9910 (Conv2d): relative error 0.0312, 0% lost"
     assert [line.split()[0] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
     assert lines[10:] == ["took 120 ms"]

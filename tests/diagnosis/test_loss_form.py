@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from amptui.diagnosis.loss_form import has_no_loss, loss_form_words, step_loss_words
+from amptui.diagnosis.labels import has_no_loss, loss_form_words, step_loss_words
 from amptui.records.own_loop import LossForm
 from tests.telemetry.record_samples import step
 

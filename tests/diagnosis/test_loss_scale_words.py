@@ -52,12 +52,12 @@ BEYOND_SCALING = "the forward pass overflowed: scaling cannot help; use bf16 or 
         ),
         (
             ScalerFacts(steps=9, skips=6, recent_skips=6, skips_in_a_row=6, newest_skip=skip(9)),
-            "every step is skipped, nothing is learned: switch to bf16 or FP32; check features.13.conv",
+            "the scale keeps falling: switch to bf16 or FP32; check features.13.conv",
             "5 skips in a row: 6 so far",
         ),
         (
             ScalerFacts(steps=200, scale=0.5),
-            "the scale has collapsed and shrinks gradients: switch to bf16 or FP32",
+            "the scale has collapsed: switch to bf16 or FP32",
             "scale below 1: 0.500",
         ),
         (

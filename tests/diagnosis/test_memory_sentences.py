@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.memory_use import memory_sentences
+from amptui.diagnosis.memory_use import memory_sentences, other_bytes, sides, size_of
 from amptui.diagnosis.speed import explanations
 from amptui.records.findings import MemoryBreakdown
 from amptui.records.run import PRECISIONS, Record
-from amptui.telemetry.memory import other_bytes, sides, size_of
 from amptui.telemetry.session import Session
 from tests.telemetry.memory_samples import KEPT_BYTES, memory
 from tests.telemetry.record_samples import device, run, steps, xray

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.nonfinite import by_module, found_line, named, storm_details, what_is_not_finite
+from amptui.diagnosis.nonfinite import (
+    by_module,
+    first_and_more,
+    place_line,
+    storm_details,
+    what_is_not_finite,
+)
 from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import Storm
 from tests.telemetry.record_samples import nonfinite
@@ -46,7 +52,7 @@ def test_what_is_not_finite_is_named(changes: dict[str, object], text: str) -> N
 
 
 def test_without_names_there_is_still_a_count() -> None:
-    assert named((), 1200) == "1,200 tensors"
+    assert first_and_more((), 1200) == "1,200 tensors"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,6 @@ def test_every_name_is_told_once(found: list[tuple[str, NonFiniteKind]]) -> None
 
 def test_a_step_is_told_with_what_was_found_in_it() -> None:
     buffers = nonfinite(612, what="buffer", names=("bn.running_mean",), kinds=("nan",))
-    assert found_line(buffers) == "step 612: NaN in bn (running_mean)"
-    assert found_line(nonfinite(612, what="activation", names=("a.conv", "b"))) == "step 612: a.conv, b"
-    assert found_line(nonfinite(612)) == ""
+    assert place_line(buffers) == "step 612: NaN in bn (running_mean)"
+    assert place_line(nonfinite(612, what="activation", names=("a.conv", "b"))) == "step 612: a.conv, b"
+    assert place_line(nonfinite(612)) == ""

@@ -28,19 +28,19 @@ def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
         ),
         (
             {"speedup": 1.01, "speedup_low": 0.98, "speedup_high": 1.04},
-            "as fast as FP32 within noise (0.98 to 1.04)",
+            "1.01× the speed of FP32 (0.98 to 1.04)",
         ),
         (
             {"speedup": 0.99, "speedup_low": 0.96, "speedup_high": 1.02},
-            "as fast as FP32 within noise (0.96 to 1.02)",
+            "0.99× the speed of FP32 (0.96 to 1.02)",
         ),
         (
             {"speedup": 1.004, "speedup_low": 1.002, "speedup_high": 1.006},
-            "as fast as FP32 (1.00 to 1.01)",
+            "1.00× the speed of FP32 (1.00 to 1.01)",
         ),
         (
             {"speedup": 1.71, "speedup_low": 0.27, "speedup_high": 11.01},
-            "no significant difference from FP32 yet (0.27 to 11.01)",
+            "no clear difference from FP32 yet (0.27 to 11.01)",
         ),
         ({"speedup_low": None}, "1.71× the speed of FP32 (too few blocks for an interval)"),
     ],

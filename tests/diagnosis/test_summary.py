@@ -152,11 +152,11 @@ def test_a_stand_in_for_the_data_is_named_as_one() -> None:
     assert "digits (synthetic data)" in text(views.synthetic())
 
 
-def test_a_validation_without_accuracy_says_so() -> None:
+def test_a_validation_without_accuracy_claims_none() -> None:
     view = views.compared()
     assert view.validated is not None
     epoch = replace(view.validated, validation=Validation(loss=None, accuracy=None, samples=3))
-    assert "loss n/a, accuracy n/a" in text(replace(view, validated=epoch))
+    assert "validation after epoch 5: loss n/a\n" in text(replace(view, validated=epoch))
 
 
 def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
@@ -173,8 +173,8 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
     for told in (
         "AMP fp16: 1.94× the speed of FP32; ✔ safe: gradients agree, no overflow",
         "  ✔ overflow   none in 300 steps  (step 1,204 in AMP fp16)",
-        "  ✔ float16    0% of the norm underflows at 65,536  (step 1,200 in FP32, scale 65,536)",
-        "  ✔ agreement  worst 0.999 features.12  (step 700 in AMP fp16, scale 65,536)",
+        "  ✔ float16    0% of the gradient norm underflows at 65,536  (step 1,200 in FP32 at 65,536)",
+        "  ✔ agreement  worst 0.999 features.12  (step 700 in AMP fp16 at 65,536)",
         "input-bound: FP32 waits for data 60.0% of each step, AMP fp16 60.0%; speed up data loading first",
     ):
         assert told in lines

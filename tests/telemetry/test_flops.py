@@ -10,8 +10,7 @@ from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, ra
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from amptui.telemetry.flops import flops_now
-from amptui.telemetry.peak_flops import peak_flops
+from amptui.telemetry.flops import flops_now, peak_flops
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import PrecisionFlops
 from tests.telemetry import record_samples as samples

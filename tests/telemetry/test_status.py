@@ -4,8 +4,7 @@ import pytest
 
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import Record, RunFailed, RunFinished
-from amptui.telemetry.session import Session
-from amptui.telemetry.status import MAX_KEPT
+from amptui.telemetry.session import MAX_KEPT, Session
 from tests.telemetry.record_samples import resumed, run, steps
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding
 from amptui.diagnosis.memory_use import LITTLE_MEMORY
-from amptui.diagnosis.worth_findings import speed_state
+from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PairCompared
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise.evidence import Candidate
@@ -69,16 +69,21 @@ def recommend(
     """
     if other_weights:
         return Advice(precision="fp32", reason="weights")
-    broken = next((found for each in candidates for found in troubles(each.answer) if not found.about), None)
+    broken = next(
+        (finding for candidate in candidates for finding in troubles(candidate.answer) if not finding.about),
+        None,
+    )
     if broken is not None and _is_of_fp32(broken):
         return Advice(precision=None, reason="fails", troubles=(broken,))
-    usable = [each for each in candidates if is_safe(each)]
-    faster = [each for each in usable if _speed(each) == "faster"]
+    usable = [candidate for candidate in candidates if is_safe(candidate)]
+    faster = [candidate for candidate in usable if _speed(candidate) == "faster"]
     if faster:
         return _use(_best(faster), "faster")
-    saving = [each for each in usable if _speed(each) in ("same", "open") and _saves(each)]
+    saving = [
+        candidate for candidate in usable if _speed(candidate) in ("same", "open") and _saves(candidate)
+    ]
     if saving:
-        return _use(min(saving, key=lambda each: each.memory or 1.0), "memory")
+        return _use(min(saving, key=lambda candidate: candidate.memory or 1.0), "memory")
     return replace(_stay(candidates, usable), compiles=_gains(compiling))
 
 
@@ -98,18 +103,24 @@ def _gains(pair: PairCompared | None) -> bool:
 
 
 def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advice:
-    unsafe = [each for each in candidates if each not in usable and _speed(each) == "faster"]
+    unsafe = [
+        candidate for candidate in candidates if candidate not in usable and _speed(candidate) == "faster"
+    ]
     if unsafe:
         worst = _best(unsafe)
         return Advice(precision="fp32", reason="unsafe", about=worst, troubles=troubles(worst.answer))
     reasons: tuple[Reason, ...] = ("same", "open", "slower")
     # What people ask about is AMP: TF32 is told of only where nothing is known of that.
     for is_amp, reason in product((True, False), reasons):
-        of_kind = [each for each in usable if (each.precision in AMP_PRECISIONS) == is_amp]
-        about = next((each for each in of_kind if _speed(each) == reason), None)
+        of_kind = [candidate for candidate in usable if (candidate.precision in AMP_PRECISIONS) == is_amp]
+        about = next((candidate for candidate in of_kind if _speed(candidate) == reason), None)
         if about is not None:
             return Advice(precision="fp32", reason=reason, about=about)
-    unknown = [each for each in usable if each.precision in AMP_PRECISIONS and _speed(each) == "unknown"]
+    unknown = [
+        candidate
+        for candidate in usable
+        if candidate.precision in AMP_PRECISIONS and _speed(candidate) == "unknown"
+    ]
     if unknown:
         return Advice(precision=None, reason="not compared", about=unknown[0])
     return _speak_against(candidates) or Advice(
@@ -119,15 +130,22 @@ def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advic
 
 def _speak_against(candidates: Sequence[Candidate]) -> Advice | None:
     """FP32, for what was found on the others; None if nothing was."""
-    troubled = next((each for each in candidates if troubles(each.answer)), None)
+    troubled = next((candidate for candidate in candidates if troubles(candidate.answer)), None)
     if troubled is not None:
         return Advice(precision="fp32", reason="unsafe", about=troubled, troubles=troubles(troubled.answer))
     excluded: tuple[tuple[str, Reason], ...] = (("weights lost", "unsafe"), ("slow", "slower"))
     for kind, reason in excluded:
-        about = next((each for each in candidates if each.exclusion and each.exclusion.kind == kind), None)
+        about = next(
+            (
+                candidate
+                for candidate in candidates
+                if candidate.exclusion and candidate.exclusion.kind == kind
+            ),
+            None,
+        )
         if about is not None:
             return Advice(precision="fp32", reason=reason, about=about)
-    if all(each.exclusion is not None for each in candidates):
+    if all(candidate.exclusion is not None for candidate in candidates):
         return Advice(precision="fp32", reason="nothing to compare")
     return None
 
@@ -142,9 +160,11 @@ def is_safe(candidate: Candidate) -> bool:
     if candidate.losses is not None and candidate.losses.outcome in ("higher", "not finite"):
         return False
     answer = candidate.answer
-    found = troubles(answer)
+    findings = troubles(answer)
     trains_alike = answer is not None and answer.of("loss").state == "same"
-    return all(trains_alike and each.subject == "agreement" and each.grade == "warning" for each in found)
+    return all(
+        trains_alike and finding.subject == "agreement" and finding.grade == "warning" for finding in findings
+    )
 
 
 def troubles(answer: AmpAnswer | None) -> tuple[Finding, ...]:
@@ -176,7 +196,11 @@ def _best(faster: Sequence[Candidate]) -> Candidate:
     """The fastest; one that needs no loss scaling unless another is faster by more than both intervals."""
     ranked = sorted(faster, key=_speedup, reverse=True)
     first = ranked[0]
-    simpler = [each for each in ranked if each.precision == "bf16" and _ends(each)[1] >= _ends(first)[0]]
+    simpler = [
+        candidate
+        for candidate in ranked
+        if candidate.precision == "bf16" and _ends(candidate)[1] >= _ends(first)[0]
+    ]
     return simpler[0] if simpler else first
 
 

@@ -10,26 +10,27 @@ from amptui.reports.advise.paste import NAMES
 from amptui.reports.export.markup import Markup, card, document, element, paragraph, table
 
 
-def advice_page(found: Recommendation) -> str:
+def advice_page(result: Recommendation) -> str:
     """The page as HTML."""
-    title = f"{found.subject}: which precision · amptui"
-    return document(title, _main(found), element("footer", f"measured by amptui {__version__}"))
+    title = f"{result.subject}: which precision · amptui"
+    return document(title, _main(result), element("footer", f"measured by amptui {__version__}"))
 
 
-def _main(found: Recommendation) -> Markup:
-    where = element("p", heading(found), class_="where")
-    rows = advise_words.table_rows(found.view, found.candidates)
-    partial = "Interrupted: this follows from what was measured until then." if found.interrupted else ""
-    notes = [element("p", element("b", label), " ", text, class_="verdict") for label, text in found.notes]
+def _main(result: Recommendation) -> Markup:
+    where = element("p", heading(result), class_="where")
+    rows = advise_words.table_rows(result.view, result.candidates)
+    partial = "Interrupted: this follows from what was measured until then." if result.interrupted else ""
+    notes = [element("p", element("b", label), " ", text, class_="verdict") for label, text in result.notes]
     return element(
         "main",
-        element("header", element("h1", f"{advise_words.headline(found.advice)}."), where),
+        element("header", element("h1", f"{advise_words.headline(result.advice)}."), where),
         card("why", paragraph(partial, "note"), *notes),
         card("evidence", table(rows[0], rows[1:]) if rows else None),
-        card("lines to paste", *_lines(found)),
-        card("not measured", *_paragraphs(found.missing)),
+        card("lines to paste", *_lines(result)),
+        card("not measured", *_paragraphs(result.missing)),
         card(
-            "how it is measured", *_paragraphs(advise_words.how_measured(found.compared, found.race), "note")
+            "how it is measured",
+            *_paragraphs(advise_words.how_measured(result.compared, result.race), "note"),
         ),
     )
 
@@ -38,9 +39,9 @@ def _paragraphs(texts: Iterable[str], class_: str | None = None) -> list[Markup 
     return [paragraph(text, class_) for text in texts]
 
 
-def _lines(found: Recommendation) -> list[Markup]:
-    shown = []
+def _lines(result: Recommendation) -> list[Markup]:
+    elements = []
     for name in FRAMEWORKS:
-        if name in found.lines:
-            shown += [element("h3", NAMES[name]), element("pre", "\n".join(found.lines[name]))]
-    return shown
+        if name in result.lines:
+            elements += [element("h3", NAMES[name]), element("pre", "\n".join(result.lines[name]))]
+    return elements

@@ -57,45 +57,51 @@ class Recommendation:
         return list(advise_words.not_measured(self.candidates, self.evidence.missing, self.race))
 
     @property
+    def how_measured(self) -> list[str]:
+        """What the numbers are of."""
+        return list(advise_words.how_measured(self.compared, self.race))
+
+    @property
     def notes(self) -> list[tuple[str, str]]:
         """What stands below the headline: a label and a sentence each."""
-        pairs = self.evidence.view.compared.pairs if self.evidence.view.compared is not None else ()
         labelled = [
             ("why", advise_words.reasons(self.advice, self.view)),
-            ("torch.compile", advise_words.compiling(pairs)),
+            ("torch.compile", advise_words.compiling(self.evidence.view.compared)),
             ("look out", advise_words.cautions(self.advice, self.candidates, self.view)),
         ]
         return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
 
 
-def heading(found: Recommendation) -> str:
+def heading(result: Recommendation) -> str:
     """``simple-cnn on H200, CIFAR-10, batch 128``."""
-    run = found.evidence.view.run
+    run = result.evidence.view.run
     if run is None:
-        return found.subject
+        return result.subject
     parts = [f"{run.model} on {run.device_name}"]
-    parts += [] if found.is_script else [data_label(run.data)]
+    parts += [] if result.is_script else [data_label(run.data)]
     if run.batch_size:
         parts.append(f"batch {units.count(run.batch_size)}")
     return ", ".join(parts)
 
 
-def report_lines(found: Recommendation, framework: Framework | None = None) -> list[str]:
+def report_lines(result: Recommendation, framework: Framework | None = None) -> list[str]:
     """The recommendation, why, the table, what was not measured, and the lines to paste, in 80 columns.
 
     ``framework``: only its lines, in full; None is plain PyTorch in full and the others in brief.
     """
-    lines = [heading(found), "", *_wrapped(advise_words.headline(found.advice) + ".")]
-    if found.interrupted:
+    lines = [heading(result), "", *_wrapped(advise_words.headline(result.advice) + ".")]
+    if result.interrupted:
         lines += _wrapped("Interrupted: this follows from what was measured until then.")
-    lines += [line for label, text in found.notes for line in _labelled(label, text)]
-    rows = advise_words.table_rows(found.view, found.candidates)
+    lines += [line for label, text in result.notes for line in _labelled(label, text)]
+    rows = advise_words.table_rows(result.view, result.candidates)
     lines += ["", *table_lines(rows)] if rows else []
-    missing = [line for text in found.missing for line in _wrapped(text, "  ", "    ")]
+    missing = [line for text in result.missing for line in _wrapped(text, "  ", "    ")]
     lines += ["", "not measured:", *missing] if missing else []
-    how = [line for text in advise_words.how_measured(found.compared, found.race) for line in _wrapped(text)]
+    how = [
+        line for text in advise_words.how_measured(result.compared, result.race) for line in _wrapped(text)
+    ]
     lines += ["", *how] if how else []
-    return lines + list(_paste_lines(found, framework))
+    return lines + list(_paste_lines(result, framework))
 
 
 def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
@@ -118,10 +124,10 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     labels, *columns = (list(column) for column in zip(*rows, strict=True))
     lines: list[str] = []
     while columns:
-        shown = [labels]
-        while columns and (len(shown) == 1 or _width([*shown, columns[0]]) <= WIDTH):
-            shown.append(columns.pop(0))
-        lines += [""] * bool(lines) + _table(shown)
+        side_by_side = [labels]
+        while columns and (len(side_by_side) == 1 or _width([*side_by_side, columns[0]]) <= WIDTH):
+            side_by_side.append(columns.pop(0))
+        lines += [""] * bool(lines) + _table(side_by_side)
     return lines
 
 
@@ -146,12 +152,12 @@ def _fitted(cell: str, width: int) -> str:
     return cell if len(cell) <= width else f"{cell[: width - 1]}…"
 
 
-def _paste_lines(found: Recommendation, framework: Framework | None) -> Iterator[str]:
-    lines = found.lines
-    if found.advice.reason == "weights":
+def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterator[str]:
+    lines = result.lines
+    if result.advice.reason == "weights":
         yield from ("", "Nothing to paste: train it as it is, or with float32 weights and autocast.")
-    elif found.advice.precision == "fp32":
-        what = "" if not found.lines else " but for torch.compile"
+    elif result.advice.precision == "fp32":
+        what = "" if not result.lines else " but for torch.compile"
         yield from ("", f"Nothing to paste{what}: FP32 is what PyTorch trains in by default.")
     if not lines:
         return
@@ -170,33 +176,33 @@ def _paste_lines(found: Recommendation, framework: Framework | None) -> Iterator
 # ------------------------------------------------------------------------------------------ JSON
 
 
-def report_json(found: Recommendation) -> dict[str, Any]:
+def report_json(result: Recommendation) -> dict[str, Any]:
     """The same as JSON values; non-finite numbers are strings, those not measured null."""
-    view, advice = found.evidence.view, found.advice
+    view, advice = result.evidence.view, result.advice
     run = view.run
     content = {
         "type": "Advice",
         "version": __version__,
-        "subject": found.subject,
+        "subject": result.subject,
         "model": None if run is None else run.model,
         "machine": None if run is None else {"device": run.device, "name": run.device_name, **run.hardware},
         "versions": None if run is None else run.versions,
-        "data": None if run is None or found.is_script else run.data,
+        "data": None if run is None or result.is_script else run.data,
         "batch_size": None if run is None else run.batch_size,
-        "interrupted": found.interrupted,
-        "seconds": found.seconds,
+        "interrupted": result.interrupted,
+        "seconds": result.seconds,
         "recommended": advice.precision,
         "reason": advice.reason,
         "about": None if advice.about is None else advice.about.precision,
         "compile": advice.compiles,
         "text": advise_words.headline(advice),
-        "notes": [{"label": label, "text": text} for label, text in found.notes],
-        "baseline": None if found.compared is None else next(iter(found.compared.rows), None),
-        "candidates": [_candidate(each, advice) for each in found.candidates],
-        "loss_steps": None if found.race is None else found.race.steps,
-        "not_measured": found.missing,
-        "how": list(advise_words.how_measured(found.compared, found.race)),
-        "lines": found.lines,
+        "notes": [{"label": label, "text": text} for label, text in result.notes],
+        "baseline": None if result.compared is None else next(iter(result.compared.rows), None),
+        "candidates": [_candidate(candidate, advice) for candidate in result.candidates],
+        "loss_steps": None if result.race is None else result.race.steps,
+        "not_measured": result.missing,
+        "how": result.how_measured,
+        "lines": result.lines,
     }
     converted: dict[str, Any] = plain(content)
     return converted

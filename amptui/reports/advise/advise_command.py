@@ -80,16 +80,16 @@ def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: boo
     stop = Control()
     with StopSignals(stop.ask, closes=True) as signals:
         try:
-            found, error, hangs = measure(request, stop)
+            result, error, hangs = measure(request, stop)
         except KeyboardInterrupt:
             complain(_INTERRUPTED)
             return 128 + (signals.received or SIGINT)
-        found = replace(found, interrupted=signals.received is not None)
-        status = 128 + signals.received if signals.received else _status(found, error)
+        result = replace(result, interrupted=signals.received is not None)
+        status = 128 + signals.received if signals.received else _status(result, error)
         if error is not None and not signals.received:
             complain(str(error))
-        if found.evidence.view.step and (error is None or found.evidence.view.compared is not None):
-            _print(found, request, out, json=json)
+        if result.evidence.view.step and (error is None or result.evidence.view.compared is not None):
+            _print(result, request, out, json=json)
         elif signals.received:
             complain(_INTERRUPTED)
     if hangs or isinstance(error, DeviceLostError):
@@ -105,13 +105,13 @@ def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation,
     device = device_of(training)
     precisions, left_out = _plan(request, device)
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
-        shown = StagesShown(sys.stderr)
+        progress = StagesShown(sys.stderr)
         measurer = Measurer(
             training,
             spec,
             Path(scratch),
             request.minutes * 60,
-            show=shown.look,
+            show=progress.look,
             is_stopped=lambda: stop.stop_reason is not None,
         )
         evidence, stages = measurer.measure(precisions)
@@ -123,9 +123,9 @@ def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation,
         elif error is None and not measurer.hangs:
             race = _race(request, measurer, evidence, stages, precisions)
             error = measurer.error
-        shown.clear()
-    found = recommendation(request, evidence, candidate_names(request), race, seconds=stages.seconds_spent)
-    return found, error, measurer.hangs
+        progress.clear()
+    result = recommendation(request, evidence, candidate_names(request), race, seconds=stages.seconds_spent)
+    return result, error, measurer.hangs
 
 
 def _race(
@@ -137,10 +137,10 @@ def _race(
 ) -> LossRace:
     if not request.loss_steps:
         return LossRace(steps=0, why_not="--loss-steps 0 leaves it out")
-    left = [name for name in precisions if name not in evidence.exclusions]
-    if not left:
+    precisions_left = [name for name in precisions if name not in evidence.exclusions]
+    if not precisions_left:
         return LossRace(steps=0)
-    return measurer.compare_losses(evidence, stages, left, request.loss_steps)
+    return measurer.compare_losses(evidence, stages, precisions_left, request.loss_steps)
 
 
 def _plan(request: AdviseRequest, device: "torch.device") -> tuple[tuple[str, ...], dict[str, Exclusion]]:
@@ -154,19 +154,19 @@ def _plan(request: AdviseRequest, device: "torch.device") -> tuple[tuple[str, ..
     return tuple(name for name in names if name in plan.precisions), excluded
 
 
-def _status(found: Recommendation, error: AmptuiError | None) -> int:
+def _status(result: Recommendation, error: AmptuiError | None) -> int:
     if error is not None:
         return error.exit_status
-    return 0 if found.advice.precision is not None else 1
+    return 0 if result.advice.precision is not None else 1
 
 
-def _print(found: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:
+def _print(result: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:
     if json:
-        put(json_text.dumps(report_json(found), allow_nan=False) + "\n", out)
+        put(json_text.dumps(report_json(result), allow_nan=False) + "\n", out)
         out.flush()
     else:
-        put("".join(inert_line(out, line) for line in report_lines(found, request.framework)), out)
+        put("".join(inert_line(out, line) for line in report_lines(result, request.framework)), out)
     if request.html is not None:
         from amptui.reports.advise.advice_page import advice_page
 
-        write_file(request.html, advice_page(found))
+        write_file(request.html, advice_page(result))

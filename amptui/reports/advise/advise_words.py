@@ -10,15 +10,14 @@ from amptui.diagnosis.answer_words import (
     NO_AMP,
     SIGNS,
     finding_words,
-    interval_words,
     short_words,
-    worth_words,
+    worth_and_interval,
 )
 from amptui.diagnosis.bottleneck import bound_words, evidence, why_slower
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import ratio_words
-from amptui.records.findings import PairCompared, PrecisionsCompared
+from amptui.diagnosis.speed import less_memory, less_percent, pair_words, ratio_words, speed_of, times_speed
+from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import EAGER_SUFFIX
 from amptui.reports.advise.advice import Advice, Reason
 from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_seconds
@@ -45,7 +44,7 @@ LEFT_OUT = "left out"
 
 
 def headline(advice: Advice) -> str:
-    """``Use AMP bf16: 1.65× the speed of FP32 (1.61 to 1.69), 0.71× its peak memory, ...``."""
+    """``Use AMP bf16: 1.65× the speed of FP32 (1.61 to 1.69), 29% less peak memory, ...``."""
     about = advice.about
     gains = [] if about is None else _gains(about)
     return _HEADLINES[advice.reason].format(
@@ -76,7 +75,7 @@ def _gains(candidate: Candidate) -> list[str]:
     """Its speed, memory, and what makes it safe."""
     gains = [_speed_words(candidate)]
     if candidate.memory is not None:
-        gains.append(f"{units.ratio(candidate.memory)} its peak memory")
+        gains.append(less_memory(1 - candidate.memory))
     answer = candidate.answer
     if answer is not None and answer.of("agreement").state == "agree":
         gains.append(f"gradients agree ({finding_words(answer.of('agreement'))})")
@@ -91,13 +90,12 @@ def _speed_words(candidate: Candidate) -> str:
     exclusion, answer, row = candidate.exclusion, candidate.answer, candidate.row
     if exclusion is not None and exclusion.kind == "slow":
         return exclusion_words(exclusion)
-    if answer is None:
-        speedup = row.speedup if row is not None else None
-        return f"{units.ratio(speedup)} the speed of FP32" + (
-            f" ({row.speedup_low:.2f} to {row.speedup_high:.2f})" if row and row.speedup_low else ""
-        )
-    interval = interval_words(answer.of("speed"))
-    return worth_words(answer) + (f" ({interval})" if interval else "")
+    if answer is not None:
+        return worth_and_interval(answer)
+    if row is None or not row.speedup:
+        return times_speed(None, "FP32")
+    speed = speed_of(row.speedup, row.speedup_low, row.speedup_high, "FP32")
+    return f"{speed.words} {speed.interval}".rstrip()
 
 
 def _is_faster(candidate: Candidate) -> bool:
@@ -118,16 +116,12 @@ def _trouble(advice: Advice) -> str:
 
 def exclusion_words(why: Exclusion) -> str:
     """Why a precision is left out, without its name."""
-    match why.kind:
-        case "slow":
-            if why.value is not None:
-                return f"its steps took {why.value:.0f} times as long as in FP32"
-            return why.detail
-        case "trouble":
-            return why.detail or "its steps were skipped"
-        case "weights lost":
-            return "weights became NaN or Inf"
-    return why.detail
+    if why.kind == "slow" and why.value is not None:
+        return times_speed(1 / why.value, "FP32")
+    return why.detail or _EXCLUDED.get(why.kind, "")
+
+
+_EXCLUDED = {"trouble": "its steps were skipped", "weights lost": "weights became NaN or Inf"}
 
 
 # ---------------------------------------------------------------------------------- below the headline
@@ -146,7 +140,7 @@ def reasons(advice: Advice, view: SessionView) -> Iterator[str]:
             if timing.bound in ("input", "launch"):
                 yield f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
     if advice.reason in ("faster", "memory") and advice.limit is not None:
-        yield f"steps are limited by {finding_words(advice.limit)}"
+        yield f"steps are {finding_words(advice.limit)}"
 
 
 def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView) -> Iterator[str]:
@@ -165,7 +159,11 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
             yield "two seeds show only large differences of the loss; more --minutes train more"
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
-            grave = [each for each in other.answer.counted if each.grade == "error"]
+            grave = [
+                finding_of_other
+                for finding_of_other in other.answer.counted
+                if finding_of_other.grade == "error"
+            ]
             if grave:
                 yield f"not {precision_label(other.precision)}: {finding_words(grave[0])}"
     yield from warnings(view)
@@ -178,12 +176,13 @@ def warnings(view: SessionView) -> Iterator[str]:
             yield event_text(event)
 
 
-def compiling(pairs: Sequence[PairCompared]) -> Iterator[str]:
+def compiling(comparison: PrecisionsCompared | None) -> Iterator[str]:
     """What ``torch.compile`` gained in each precision."""
-    for pair in pairs:
+    if comparison is None:
+        return
+    for pair in comparison.pairs:
         if pair.than == pair.precision + EAGER_SUFFIX:
-            ratio = ratio_words(pair.speedup, pair.speedup_low, pair.speedup_high)
-            yield f"{precision_label(pair.precision)} compiled has {ratio} the speed of eager"
+            yield pair_words(pair, comparison)
 
 
 def not_measured(
@@ -218,21 +217,21 @@ def _why_excluded(candidate: Candidate) -> str:
 def how_measured(compared: PrecisionsCompared | None, race: LossRace | None) -> Iterator[str]:
     """What the numbers are of."""
     if compared is not None and compared.rounds:
-        rounds = f"{units.count(compared.rounds)} round{'' if compared.rounds == 1 else 's'}"
+        rounds = f"{units.counted(compared.rounds, 'round')}"
         yield f"speed: {rounds} of {compared.block_steps} steps in alternation, without warm-up"
     if race is not None and race.seeds >= MIN_SEEDS:
         steps = f"mean of the last {min(MEAN_STEPS, race.steps)} of {units.count(race.steps)} steps"
-        seeds = f"{race.seeds} seed{'' if race.seeds == 1 else 's'}"
+        seeds = f"{units.counted(race.seeds, 'seed')}"
         yield f"loss: {steps}, {seeds}, each from the same start in every precision{_could_show(race)}"
 
 
 def _could_show(race: LossRace) -> str:
     """Which difference the seeds would have shown, of the precision that they say least of."""
     compared = [race.compared(name) for name in race.finals if name != "fp32"]
-    found = [each for each in compared if each.detectable is not None]
-    if not found:
+    detectable = [losses for losses in compared if losses.detectable is not None]
+    if not detectable:
         return ""
-    worst = max(found, key=lambda each: each.detectable or 0.0)
+    worst = max(detectable, key=lambda losses: losses.detectable or 0.0)
     mean = abs(fmean(worst.baseline_losses))
     share = f", {units.share(worst.detectable, mean)} of it" if mean else ""
     return f"; a difference of {units.loss(worst.detectable)}{share}, would show"
@@ -243,19 +242,21 @@ def _could_show(race: LossRace) -> str:
 
 def table_rows(view: SessionView, candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
     """The head and the rows of the table: FP32 and each candidate of which something was measured."""
-    shown = [each for each in candidates if each.row is not None or _steps(each)]
-    if not shown:
+    columns = [candidate for candidate in candidates if candidate.row is not None or _steps(candidate)]
+    if not columns:
         return []
-    rows = [("", "FP32", *(precision_label(each.precision) for each in shown))]
-    steps = (step_seconds(view, "fp32"), *(each.step_seconds for each in shown))
+    rows = [("", "FP32", *(precision_label(candidate.precision) for candidate in columns))]
+    steps = (step_seconds(view, "fp32"), *(candidate.step_seconds for candidate in columns))
     rows.append(("step", *map(units.milliseconds, steps)))
-    rows.append(("speed", "baseline", *(_speed_cell(each) for each in shown)))
+    rows.append(("speed", "baseline", *map(_speed_cell, columns)))
     baseline = row_of(view, "fp32")
     peak = None if baseline is None else baseline.peak_allocated_bytes
     if peak is not None:
-        rows.append(("memory", units.number_of_bytes(peak), *(_memory_cell(each) for each in shown)))
+        rows.append(
+            ("memory", units.number_of_bytes(peak), *(_memory_cell(candidate) for candidate in columns))
+        )
     for subject in SUBJECTS:
-        cells = [_cell(each.answer, subject) for each in shown]
+        cells = [_cell(candidate.answer, subject) for candidate in columns]
         if any(cells):
             rows.append((ROW_LABELS[subject], _baseline_cell(subject, candidates), *cells))
     return rows
@@ -278,7 +279,7 @@ def _memory_cell(candidate: Candidate) -> str:
     peak = None if candidate.row is None else candidate.row.peak_allocated_bytes
     if candidate.memory is None:
         return units.number_of_bytes(peak)
-    return f"{units.number_of_bytes(peak)}, {units.ratio(candidate.memory)}"
+    return f"{units.number_of_bytes(peak)}, {less_percent(1 - candidate.memory)}"
 
 
 def _cell(answer: AmpAnswer | None, subject: Subject) -> str:
@@ -298,6 +299,6 @@ def _speaks(finding: Finding, answer: AmpAnswer) -> bool:
 def _baseline_cell(subject: Subject, candidates: Sequence[Candidate]) -> str:
     if subject != "loss":
         return ""
-    every = (each.losses.baseline_losses for each in candidates if each.losses is not None)
+    every = (candidate.losses.baseline_losses for candidate in candidates if candidate.losses is not None)
     losses = next(filter(None, every), ())
     return units.loss(fmean(losses)) if losses else ""

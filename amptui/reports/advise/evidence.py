@@ -79,7 +79,7 @@ def candidates(evidence: Evidence, precisions: tuple[str, ...], race: LossRace |
 
 def has_other_weights(view: SessionView) -> bool:
     """Whether the weights, as far as they were measured, are of another dtype than float32."""
-    dtypes = {kind.dtype for each in view.memory for kind in each.kinds if kind.kind == "weights"}
+    dtypes = {kind.dtype for breakdown in view.memory for kind in breakdown.kinds if kind.kind == "weights"}
     others = base_precision(view.precision or "") in OTHER_PRECISIONS
     return others or bool(dtypes and "float32" not in dtypes)
 
@@ -93,7 +93,7 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
         answer = amp_answer(
             view, precision, measured=[finding for finding in findings if finding is not None]
         )
-    peaks = [None if each is None else each.peak_allocated_bytes for each in (row, baseline)]
+    peaks = [None if side is None else side.peak_allocated_bytes for side in (row, baseline)]
     return Candidate(
         precision=precision,
         answer=answer,

@@ -137,8 +137,8 @@ def plan_race(steps: int, round_seconds: float, seconds_left: float) -> RacePlan
         fitting = steps if round_seconds <= 0 else int(seconds_left / seeds / round_seconds)
         if min(steps, fitting) >= min(steps, MIN_LOSS_STEPS):
             return RacePlan(steps=min(steps, fitting), seeds=seeds)
-    needed = MIN_SEEDS * MIN_LOSS_STEPS * round_seconds - seconds_left
-    return RacePlan(steps=0, why_not=f"there was no time left; it takes {math.ceil(needed)} s more")
+    seconds_short = MIN_SEEDS * MIN_LOSS_STEPS * round_seconds - seconds_left
+    return RacePlan(steps=0, why_not=f"there was no time left; it takes {math.ceil(seconds_short)} s more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

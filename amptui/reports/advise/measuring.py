@@ -51,17 +51,17 @@ class Measurer:
 
     def measure(self, precisions: Sequence[str]) -> tuple[Evidence, Stages]:
         """Measure FP32 beside ``precisions``; once more without one that ends the training."""
-        left, excluded = list(precisions), dict[str, Exclusion]()
+        remaining, excluded = list(precisions), dict[str, Exclusion]()
         while True:
-            stages, end = self._train_in_stages(left)
+            stages, end = self._train_in_stages(remaining)
             evidence = stages.evidence
             evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})
-            culprit = self._culprit(end, stages, left)
+            culprit = self._culprit(end, stages, remaining)
             if culprit is None or self.is_stopped():
                 self.error = self.error or failure(evidence)
                 return evidence, stages
             excluded = {**evidence.exclusions, culprit: _why(end, evidence, culprit)}
-            left = [name for name in left if name not in excluded]
+            remaining = [name for name in remaining if name not in excluded]
             self.error = None
 
     def _train_in_stages(self, precisions: Sequence[str]) -> tuple[Stages, TrainingEnd]:
@@ -74,8 +74,8 @@ class Measurer:
             if stages.over or self.is_stopped():
                 training.control.ask(StopRequest("measured"))
 
-        asked = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
-        return stages, self._train(asked, look)
+        request = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
+        return stages, self._train(request, look)
 
     def _train(
         self,
@@ -119,7 +119,7 @@ class Measurer:
     def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> RaceTraining:
         losses = _Losses()
         stages.begin_losses(precision, seed + 1)
-        asked = replace(
+        request = replace(
             self.request,
             precision=precision,
             seed=self.request.seed + seed,
@@ -133,7 +133,7 @@ class Measurer:
             if self.is_stopped():
                 training.control.ask(StopRequest("interrupted"))
 
-        end = self._train(asked, look, [losses])
+        end = self._train(request, look, [losses])
         if self.is_stopped() or end.hangs or isinstance(end.error, DeviceLostError):
             return RaceTraining(loss=None)
         self.error, final = None, losses.final

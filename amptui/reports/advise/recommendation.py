@@ -39,9 +39,9 @@ def recommendation(
     seconds: float,
 ) -> Recommendation:
     """What follows from the evidence."""
-    found = tuple(candidates(evidence, precisions, race))
+    options = tuple(candidates(evidence, precisions, race))
     advice = recommend(
-        found,
+        options,
         other_weights=has_other_weights(evidence.view),
         compiling=compiling(evidence.view.compared, BASELINE),
     )
@@ -62,7 +62,7 @@ def recommendation(
         subject=request.script[0] if request.script else request.training.model,
         is_script=bool(request.script),
         evidence=evidence,
-        candidates=found,
+        candidates=options,
         advice=advice,
         race=race,
         lines=lines,

@@ -84,8 +84,8 @@ def advise_script(request: AdviseRequest, stop: Control) -> tuple[Recommendation
         with _running(script, stop) as connected:
             evidence, stages, error, names = _measure(request, connected, stop, slow)
     race = LossRace(steps=0, why_not=_NO_RACE)
-    found = recommendation(request, evidence, names, race, seconds=stages.seconds_spent)
-    return found, error, False
+    result = recommendation(request, evidence, names, race, seconds=stages.seconds_spent)
+    return result, error, False
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _connected(script: Script, offspring: Offspring, stop: Control) -> _Connecte
                 connect(script.folder.path),
                 restore=session.restore,
                 fold=session.fold,
-                asked=lambda made: session.fold([made]),
+                asked=lambda request: session.fold([request]),
                 ended=ended,
             )
             client.start()
@@ -141,13 +141,13 @@ def _measure(
     _refuse_what_cannot_be_switched(request, view)
     names, left_out = _plan(request, view, slow)
     stages = Stages([name for name in names if name not in left_out], seconds=request.minutes * 60)
-    shown = StagesShown(sys.stderr)
+    progress = StagesShown(sys.stderr)
     while not (stages.over or connected.ended.is_set() or stop.stop_reason):
         view = connected.session.view()
         stages.look(view, connected.client)
-        shown.look(stages, view)
+        progress.look(stages, view)
         time.sleep(_LOOK_SECONDS)
-    shown.clear()
+    progress.clear()
     view, evidence = connected.session.view(), stages.evidence
     evidence = replace(evidence, view=view, exclusions={**left_out, **evidence.exclusions})
     error = failure(evidence)

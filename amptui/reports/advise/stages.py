@@ -228,16 +228,16 @@ class Stages:
 
     def _xray(self) -> Generator[None, None, XRayTaken | None]:
         """The agreement of one batch; if its gradients differ, the middle one of several."""
-        taken: list[XRayTaken] = []
-        while len(taken) < XRAYS:
+        xrays: list[XRayTaken] = []
+        while len(xrays) < XRAYS:
             answer = yield from self._ask(XRayRequest())
             newest = self._view.numerics.xray
             if not isinstance(answer, RequestTaken) or newest is None:
                 break
-            taken.append(newest)
-            if judge_xray(taken[0]).state not in ("differ", "disagree"):
+            xrays.append(newest)
+            if judge_xray(xrays[0]).state not in ("differ", "disagree"):
                 break
-        ranked = sorted(taken, key=_worst_cosine)
+        ranked = sorted(xrays, key=_worst_cosine)
         return ranked[len(ranked) // 2] if ranked else None
 
     # ------------------------------------------------------------------------ asking and waiting
@@ -266,11 +266,11 @@ class Stages:
 
         Some steps are waited for however long they take.
         """
-        begun, began = self._view.step, self._clock()
+        first_step, began = self._view.step, self._clock()
         while not holds():
-            made = self._view.step - begun
+            steps_since = self._view.step - first_step
             is_late = self._clock() - began > within * self._seconds
-            if (steps is not None and made >= steps) or (is_late and made >= MIN_TRIAL_STEPS):
+            if (steps is not None and steps_since >= steps) or (is_late and steps_since >= MIN_TRIAL_STEPS):
                 return
             yield
 
@@ -285,12 +285,12 @@ class Stages:
             return False
         if view.step != self._paused_at and view.pause_cause:
             self._paused_at = view.step
-            lost = view.pause_cause == "weights"
-            precision = self._first_to_fail() if lost else "fp16"
+            weights_lost = view.pause_cause == "weights"
+            precision = self._first_to_fail() if weights_lost else "fp16"
             self._keep(precision)
             if precision in self._candidates:
-                self._exclude(precision, Exclusion("weights lost" if lost else "trouble"))
-            if lost:
+                self._exclude(precision, Exclusion("weights lost" if weights_lost else "trouble"))
+            if weights_lost:
                 self._evidence = replace(self._evidence, lost_in=precision)
                 self.stage = "over"
                 return True
@@ -301,7 +301,7 @@ class Stages:
     def _first_to_fail(self) -> str:
         """What the first of the newest steps with NaN or Inf ran in: it is noticed some steps later."""
         view = self._view
-        steps = [each.step for each in view.events if each.kind == "nonfinite" and each.step is not None]
+        steps = [event.step for event in view.events if event.kind == "nonfinite" and event.step is not None]
         recent = [step for step in steps if step > view.step - NOTICED_STEPS]
         return precision_at(view, min(recent)) if recent else base_precision(view.precision or "")
 
@@ -324,8 +324,8 @@ class Stages:
     def _baseline_fails(self) -> bool:
         """Whether FP32 alone has led to a loss or to weights that are not finite."""
         last, trace = self._view.last, self._view.numerics.trace
-        lost = last is not None and last.loss is not None and not math.isfinite(last.loss)
-        return lost or (trace is not None and trace.lost_count > 0)
+        loss_lost = last is not None and last.loss is not None and not math.isfinite(last.loss)
+        return loss_lost or (trace is not None and trace.lost_count > 0)
 
     def _row(self, precision: str) -> PrecisionStats | None:
         rows = self._view.comparison.rows

@@ -33,8 +33,8 @@ def progress_words(stages: Stages, view: SessionView) -> str:
     """``alternating, round 3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
     if stages.stage == "starting":
         return view.phase.detail if view.phase is not None else ""
-    left = f"at most {units.duration(max(0.0, stages.seconds_left()))} left"
-    return ", ".join(part for part in (_doing(stages, view), left) if part)
+    time_left = f"at most {units.duration(max(0.0, stages.seconds_left()))} left"
+    return ", ".join(part for part in (_doing(stages, view), time_left) if part)
 
 
 def _doing(stages: Stages, view: SessionView) -> str:

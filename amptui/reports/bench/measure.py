@@ -73,34 +73,34 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     with StopSignals(stop.ask) as signals:
         plan = _make_plan(request)
         ended = _measure_all(request, spec, plan, _Watch(progress, stop))
-        found = Bench(
+        result = Bench(
             model=spec.text,
-            asked=request,
+            request=request,
             left_out=plan.left_out,
             sizes=tuple(end.measured for end in ended),
             interrupted=signals.received is not None,
         )
-        _print(found, out, json=json)
+        _print(result, out, json=json)
     status = 128 + signals.received if signals.received else _status(ended)
     if any(end.hangs or isinstance(end.error, DeviceLostError) for end in ended):
         leave_at_once(status or 1)
     return status
 
 
-def plan_precisions(asked: Sequence[str] | None, device: "torch.device", *, compiles: bool = False) -> Plan:
-    """The precisions of ``asked``, or all worth measuring, that ``device`` supports; and why not the others.
+def plan_precisions(names: Sequence[str] | None, device: "torch.device", *, compiles: bool = False) -> Plan:
+    """The precisions of ``names``, or all worth measuring, that ``device`` supports; and why not the others.
 
     Raises ``UsageError`` if fewer than two are left; one is enough if it runs eagerly and compiled.
     """
     from amptui.engine.precision import unsupported_precisions
 
     left_out = unsupported_precisions(device)
-    if asked is not None:
-        left_out = {name: left_out[name] for name in asked if name in left_out}
+    if names is not None:
+        left_out = {name: left_out[name] for name in names if name in left_out}
     elif device.type == "cpu":
         left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
-    wanted = tuple(dict.fromkeys(PRECISIONS if asked is None else asked))
-    precisions = tuple(name for name in wanted if name not in left_out)
+    precisions = tuple(dict.fromkeys(PRECISIONS if names is None else names))
+    precisions = tuple(name for name in precisions if name not in left_out)
     if len(precisions) < (1 if compiles else 2):
         why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
         hint = f"name {'one' if compiles else 'two'} or more with --precisions"
@@ -114,12 +114,12 @@ def float16_slowdown(size: int = 512) -> float:
 
     def seconds(dtype: torch.dtype) -> float:
         matrix = torch.ones(size, size, dtype=dtype)
-        taken = []
+        durations = []
         for _ in range(4):
             began = time.perf_counter()
             matrix @ matrix
-            taken.append(time.perf_counter() - began)
-        return median(taken[1:])  # the first one wakes threads and packs weights
+            durations.append(time.perf_counter() - began)
+        return median(durations[1:])  # the first one wakes threads and packs weights
 
     return seconds(torch.float16) / seconds(torch.float32)
 
@@ -216,8 +216,8 @@ class _Compiling:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, told: Sequence[Record]) -> None:
-        for record in told:
+    def __call__(self, records: Sequence[Record]) -> None:
+        for record in records:
             if isinstance(record, ModelCompiled):
                 self.seconds[record.precision] = self.seconds.get(record.precision, 0.0) + record.seconds
 
@@ -240,11 +240,11 @@ class _Watch:
             training.control.ask(StopRequest("compared"))
 
 
-def _print(found: Bench, out: TextIO, *, json: bool) -> None:
+def _print(result: Bench, out: TextIO, *, json: bool) -> None:
     if not json:
-        put("".join(inert_line(out, line) for line in report_lines(found)), out)
+        put("".join(inert_line(out, line) for line in report_lines(result)), out)
         return
-    put(json_text.dumps(report_json(found), allow_nan=False) + "\n", out)
+    put(json_text.dumps(report_json(result), allow_nan=False) + "\n", out)
     with suppress(OSError):  # the stream is not shared
         out.close()
 

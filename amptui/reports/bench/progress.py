@@ -22,10 +22,10 @@ class Progress:
     """One line that is rewritten on a terminal, and an occasional new line elsewhere."""
 
     out: TextIO
-    _told: str = ""
+    _last_text: str = ""
     _due: float = 0.0
     _warned: int = 0
-    _gone: bool = False
+    _reader_gone: bool = False
     _on_terminal: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class Progress:
 
     def begin(self) -> None:
         """Start with a new training, whose events count from 0."""
-        self._warned, self._told, self._due = 0, "", 0.0
+        self._warned, self._last_text, self._due = 0, "", 0.0
 
     def update(self, view: SessionView) -> None:
         """Show the progress; to be called a few times a second."""
@@ -51,36 +51,36 @@ class Progress:
 
     def show(self, text: str, *, each: bool = False) -> None:
         """Show ``text`` instead of what was shown; elsewhere than on a terminal now and then, or ``each``."""
-        if not text or text == self._told:
+        if not text or text == self._last_text:
             return
         if self._on_terminal:
             columns = shutil.get_terminal_size().columns
             self._rewrite(f"\r{_cut(printable(text), columns - 1)}\x1b[K")
         elif time.monotonic() >= self._due:
             self._due = 0.0 if each else time.monotonic() + _LINE_INTERVAL_SECONDS
-            self._gone = self._gone or not write_line(self.out, text)
-        self._told = text
+            self._reader_gone = self._reader_gone or not write_line(self.out, text)
+        self._last_text = text
 
     def line(self, text: str) -> None:
         """Write a line that stays."""
         self.clear()
-        self._gone = self._gone or not write_line(self.out, text)
+        self._reader_gone = self._reader_gone or not write_line(self.out, text)
 
     def clear(self) -> None:
         """Clear the rewritten line."""
-        if self._on_terminal and self._told:
+        if self._on_terminal and self._last_text:
             self._rewrite("\r\x1b[K")
-        self._told = ""
+        self._last_text = ""
 
     def _rewrite(self, text: str) -> None:
-        if self._gone:
+        if self._reader_gone:
             return
         encoding = self.out.encoding or "ascii"
         try:
             self.out.write(text.encode(encoding, "replace").decode(encoding))
             self.out.flush()
         except OSError:
-            self._gone = True  # nobody reads it; the benchmark continues
+            self._reader_gone = True  # nobody reads it; the benchmark continues
 
 
 def _cut(text: str, cells: int) -> str:

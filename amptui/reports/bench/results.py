@@ -73,10 +73,17 @@ class Measured:
 
         If sizes are mixed, at the speed of the steps of the counted size: the comparison's time is of all.
         """
-        found = next((each for each in self.view.flops if each.counted.precision == row.precision), None)
-        if found is None or found.other_sizes:
-            return found
-        return flops_now(found.counted, row.step_seconds, self.view.run)
+        flops = next(
+            (
+                precision_flops
+                for precision_flops in self.view.flops
+                if precision_flops.counted.precision == row.precision
+            ),
+            None,
+        )
+        if flops is None or flops.other_sizes:
+            return flops
+        return flops_now(flops.counted, row.step_seconds, self.view.run)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -92,16 +99,18 @@ class Measured:
     def reasons(self) -> list[str]:
         """Why AMP gained little, a sentence each; empty if it gained enough."""
         both = any(row.precision.endswith(EAGER_SUFFIX) for row in self.rows)
-        told = [] if both else explanations(self.view)  # those would be of the compiled steps
+        sentences = [] if both else explanations(self.view)  # those would be of the compiled steps
         rows = [row for row in self.rows if not both or row.precision.endswith(EAGER_SUFFIX)]
         little = [row for row in rows if base_precision(row.precision) in AMP_PRECISIONS and _is_little(row)]
         if not little or self.view.compared is None:
-            return told
+            return sentences
         names = {row.precision for row in rows}
         timings = {
-            each.precision: each for each in self.view.timings if each.bound and each.precision in names
+            timing.precision: timing
+            for timing in self.view.timings
+            if timing.bound and timing.precision in names
         }
-        told += [
+        sentences += [
             f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
             for timing in timings.values()
             if timing.bound in ("input", "launch")
@@ -111,12 +120,15 @@ class Measured:
             others = [timings[row.precision] for row in little if row.precision in timings]
             slower = [why for other in others if (why := why_slower(baseline, other))]
             # Nobody asks what a slower precision could gain at most.
-            told += slower or [self.limit_of(baseline), *(_phase_words(baseline, other) for other in others)]
+            sentences += slower or [
+                self.limit_of(baseline),
+                *(_phase_words(baseline, other) for other in others),
+            ]
         labels = " and ".join(precision_label(row.precision) for row in little)
         slow = all(row.speedup is not None and row.speedup < 1 for row in little)
         verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
         unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
-        return [text for text in dict.fromkeys(told) if text] or [unknown]
+        return [text for text in dict.fromkeys(sentences) if text] or [unknown]
 
     def gain_by_compiling(self, precision: str) -> PairCompared | None:
         """Its steps compiled beside the same run eagerly; None if that was not measured."""
@@ -135,7 +147,7 @@ class Bench:
 
     model: str
     """The request."""
-    asked: BenchRequest
+    request: BenchRequest
     left_out: Mapping[str, str]
     """The precisions that did not run, each with the reason."""
     sizes: tuple[Measured, ...]
@@ -147,38 +159,38 @@ class Bench:
         return next((size.view.run for size in self.sizes if size.view.run is not None), None)
 
 
-def report_lines(found: Bench) -> list[str]:
+def report_lines(bench: Bench) -> list[str]:
     """A table and sentences for each batch size, then published results."""
-    lines = _heading(found)
-    for size in found.sizes:
-        lines += ["", *_size_lines(size, found.asked)]
-    if found.left_out and found.sizes:
-        lines += ["", *_not_measured(found.left_out)]
-    references = REFERENCES.get(found.model, ())
-    if references and any(size.rows for size in found.sizes):
+    lines = _heading(bench)
+    for size in bench.sizes:
+        lines += ["", *_size_lines(size, bench.request)]
+    if bench.left_out and bench.sizes:
+        lines += ["", *_not_measured(bench.left_out)]
+    references = REFERENCES.get(bench.model, ())
+    if references and any(size.rows for size in bench.sizes):
         lines += ["", "for comparison, not measured here:", *(f"  {line}" for line in references)]
     return lines
 
 
-def report_json(found: Bench) -> dict[str, Any]:
+def report_json(bench: Bench) -> dict[str, Any]:
     """The same as JSON values; non-finite numbers are strings, those not measured null."""
-    run, asked = found.run, found.asked
+    run, request = bench.run, bench.request
     machine = {"device": run.device, "name": run.device_name, **run.hardware} if run is not None else None
     content = {
-        "model": found.model,
+        "model": bench.model,
         "machine": machine,
         "versions": run.versions if run is not None else None,
         "data": run.data if run is not None else None,
         "parameters": run.parameters if run is not None else None,
-        "channels_last": asked.training.channels_last,
-        "cudnn_benchmark": asked.training.cudnn_benchmark,
-        "compiled": asked.training.compile_mode is not None,
-        "compile_mode": asked.training.compile_mode,
-        "seed": asked.training.seed,
-        "interrupted": found.interrupted,
-        "left_out": found.left_out,
-        "measured": [_size_json(size) | _compile_json(size, asked) for size in found.sizes],
-        "not_measured_here": REFERENCES.get(found.model, ()),
+        "channels_last": request.training.channels_last,
+        "cudnn_benchmark": request.training.cudnn_benchmark,
+        "compiled": request.training.compile_mode is not None,
+        "compile_mode": request.training.compile_mode,
+        "seed": request.training.seed,
+        "interrupted": bench.interrupted,
+        "left_out": bench.left_out,
+        "measured": [_size_json(size) | _compile_json(size, request) for size in bench.sizes],
+        "not_measured_here": REFERENCES.get(bench.model, ()),
     }
     converted: dict[str, Any] = plain(content)
     return converted
@@ -204,8 +216,8 @@ def _is_little(row: PrecisionMeasured) -> bool:
     return row.speedup is not None and row.speedup < 1 + LITTLE_SPEED
 
 
-def _heading(found: Bench) -> list[str]:
-    run, training = found.run, found.asked.training
+def _heading(bench: Bench) -> list[str]:
+    run, training = bench.run, bench.request.training
     if run is None:
         return []
     ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
@@ -216,7 +228,7 @@ def _heading(found: Bench) -> list[str]:
     return [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
 
 
-def _size_lines(size: Measured, asked: BenchRequest) -> list[str]:
+def _size_lines(size: Measured, request: BenchRequest) -> list[str]:
     name = f"batch {units.count(size.batch_size)}" if size.batch_size is not None else "batch n/a"
     compared = size.view.compared
     if compared is None or not size.rows:
@@ -231,15 +243,15 @@ def _size_lines(size: Measured, asked: BenchRequest) -> list[str]:
     lines += _not_measured(_skipping(compared), "too few applied steps: ")
     lines += ["", *size.cards] if size.cards else []
     if size.compile_seconds:
-        took = [f"{precision_label(name)} {_span(each)}" for name, each in size.compile_seconds.items()]
+        took = [f"{precision_label(name)} {_span(seconds)}" for name, seconds in size.compile_seconds.items()]
         lines.append(f"compiling took, in no step's time: {', '.join(took)}")
-    lines += [f"hint: {hint}" for hint in (*launch_hints(size, asked), *flops_hints(size.view.flops))]
+    lines += [f"hint: {hint}" for hint in (*launch_hints(size, request), *flops_hints(size.view.flops))]
     return lines + [f"why: {reason}" for reason in size.reasons]
 
 
-def launch_hints(size: Measured, asked: BenchRequest) -> list[str]:
+def launch_hints(size: Measured, request: BenchRequest) -> list[str]:
     """What CUDA graphs gain where steps are launch-bound, or the command that measures it."""
-    mode = asked.training.compile_mode
+    mode = request.training.compile_mode
     bound = [timing.precision for timing in size.view.timings if timing.bound == "launch"]
     overall = size.view.comparison
     if mode is None and not bound and overall.held_back_by == "launch":
@@ -254,19 +266,19 @@ def launch_hints(size: Measured, asked: BenchRequest) -> list[str]:
         labels = " and ".join(
             compared_label(name, compared) if compared else precision_label(name) for name in bound
         )
-        command = bench_command(asked, "reduce-overhead")
+        command = bench_command(request, "reduce-overhead")
         hints.append(f"{labels} {verb} launch-bound: `{command}` measures what CUDA graphs gain")
     return hints
 
 
-def bench_command(asked: BenchRequest, compile_mode: str) -> str:
+def bench_command(request: BenchRequest, compile_mode: str) -> str:
     """The command line of the same benchmark with ``--compile``; it keeps no run."""
-    training = asked.training
-    sizes = [size for size in asked.batch_sizes if size is not None]
+    training = request.training
+    sizes = [size for size in request.batch_sizes if size is not None]
     options: dict[str, object] = {
-        "--precisions": ",".join(asked.precisions or ()),
+        "--precisions": ",".join(request.precisions or ()),
         "--batch-size": ",".join(map(str, sizes)),
-        "--rounds": asked.rounds,
+        "--rounds": request.rounds,
         "--lr": training.learning_rate,
         "--clip-norm": training.clip_norm,
         "--seed": training.seed or None,
@@ -318,27 +330,27 @@ def _skipping(compared: PrecisionsCompared) -> Mapping[str, str]:
     return {row.precision: f"the scaler skipped {units.count(row.skipped)}" for row in rows}
 
 
-def _flops_json(found: PrecisionFlops) -> dict[str, Any]:
+def _flops_json(flops: PrecisionFlops) -> dict[str, Any]:
     return {
-        "precision": found.counted.precision,
-        "flops_per_step": None if found.counted.shapes_vary else found.counted.flops,
-        "lower_bound": bool(found.counted.uncounted),
-        "flops_per_second": found.flops_per_second,
-        "peak_flops_per_second": found.peak_flops_per_second,
-        "mfu": found.mfu,
-        "flops_by_type": found.counted.flops_by_type,
-        "nchw_flops": found.counted.nchw_flops,
-        "unaligned_flops": found.counted.unaligned_flops,
-        "uncounted": found.counted.uncounted,
+        "precision": flops.counted.precision,
+        "flops_per_step": None if flops.counted.shapes_vary else flops.counted.flops,
+        "lower_bound": bool(flops.counted.uncounted),
+        "flops_per_second": flops.flops_per_second,
+        "peak_flops_per_second": flops.peak_flops_per_second,
+        "mfu": flops.mfu,
+        "flops_by_type": flops.counted.flops_by_type,
+        "nchw_flops": flops.counted.nchw_flops,
+        "unaligned_flops": flops.counted.unaligned_flops,
+        "uncounted": flops.counted.uncounted,
     }
 
 
-def _compile_json(size: Measured, asked: BenchRequest) -> dict[str, Any]:
+def _compile_json(size: Measured, request: BenchRequest) -> dict[str, Any]:
     """What compiling took and gained, if it was asked for."""
-    if asked.training.compile_mode is None:
+    if request.training.compile_mode is None:
         return {}
     pairs = size.view.compared.pairs if size.view.compared is not None else ()
-    return {"pairs": pairs, "compile_seconds": size.compile_seconds, "hints": launch_hints(size, asked)}
+    return {"pairs": pairs, "compile_seconds": size.compile_seconds, "hints": launch_hints(size, request)}
 
 
 def _size_json(size: Measured) -> dict[str, Any]:
@@ -352,7 +364,7 @@ def _size_json(size: Measured) -> dict[str, Any]:
         "rows": compared.rows if compared is not None else (),
         "cards": size.cards,
         "reasons": size.reasons,
-        "flops": [_flops_json(found) for row in size.rows if (found := size.flops_of(row))],
+        "flops": [_flops_json(flops) for row in size.rows if (flops := size.flops_of(row))],
         "timings": [_timing_json(timing, size) for timing in size.view.timings],
         "memory": size.view.memory,
         "joules_per_1000_samples": {

@@ -39,7 +39,7 @@ def compare(
     than two runs, for one that does not exist and for one named twice, and for a page in place of a file of a
     run, and ``RunFolderError`` for a run that cannot be read.
     """
-    journals = _found(runs)
+    journals = _journals(runs)
     if html is not None:
         from amptui.reports.export.exporting import refuse_own_files
 
@@ -48,22 +48,22 @@ def compare(
         return _show(journals, target_loss)
     from amptui.reports.compare.following import read_all
 
-    found = read_all(journals, target=target_loss, reading=_Announcer())
+    comparison = read_all(journals, target=target_loss, reading=_Announcer())
     if html is not None:
         from amptui.reports.compare.compare_page import write_page
 
-        write_page(found, html)
+        write_page(comparison, html)
     if json:
         from amptui.reports.compare.output import as_json
 
-        put(f"{json_text.dumps(as_json(found), allow_nan=False)}\n")
+        put(f"{json_text.dumps(as_json(comparison), allow_nan=False)}\n")
     elif html is not None and not plain:
         say(f"compared {len(journals)} runs: {html}")
     else:
         from amptui.reports.compare.output import plain_lines
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        say(*plain_lines(found, width))
+        say(*plain_lines(comparison, width))
     return 0
 
 
@@ -83,19 +83,19 @@ class _Announcer:
             complain(f"reading {journal}, {units.number_of_bytes(journal.stat().st_size)}")
 
 
-def _found(runs: Sequence[str]) -> list[Path]:
+def _journals(runs: Sequence[str]) -> list[Path]:
     if len(runs) < 2:
         raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
     if len(runs) > MAX_RUNS:
         raise UsageError(f"{len(runs)} runs are more than {MAX_RUNS}", hint="name fewer")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     journals = []
     for text in runs:
         journal = find_run(text)
         place = os.path.realpath(journal)
-        if place in found:
-            raise UsageError(f"{found[place]!r} and {text!r} are the same run: {place}", hint="name it once")
-        found[place] = text
+        if place in texts:
+            raise UsageError(f"{texts[place]!r} and {text!r} are the same run: {place}", hint="name it once")
+        texts[place] = text
         journals.append(journal)
     return journals
 

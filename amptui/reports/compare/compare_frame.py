@@ -81,42 +81,44 @@ class CompareFrame:
     def __init__(self) -> None:
         self._plots = {validation: OverlayPlot() for validation in (False, True)}
 
-    def draw(self, canvas: Canvas, found: Compared | None, choice: Choice) -> None:
-        """Draw the whole of ``canvas``; ``found`` is None while nothing has been read."""
+    def draw(self, canvas: Canvas, comparison: Compared | None, choice: Choice) -> None:
+        """Draw the whole of ``canvas``; ``comparison`` is None while nothing has been read."""
         if canvas.width < _MIN_WIDTH or canvas.height < _MIN_HEIGHT:
             size = f"{canvas.width}x{canvas.height}"
             quiet(canvas, f"amptui: the terminal is too small ({size})")
             return
-        if found is None:
+        if comparison is None:
             quiet(canvas, "reading the journals")
         else:
-            self._draw(canvas, found, choice)
+            self._draw(canvas, comparison, choice)
         state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
         footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
         if choice.shows_help:
             _draw_help(canvas)
 
-    def _draw(self, canvas: Canvas, found: Compared, choice: Choice) -> None:
-        _draw_header(canvas.rows(0, 1), found)
+    def _draw(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
+        _draw_header(canvas.rows(0, 1), comparison)
         height = canvas.height - 2
         is_low = height < _BOTH_FROM
-        tables = _tables(found, choice, height)
+        tables = _tables(comparison, choice, height)
         rows = sum(1 + len(table.rows) for table in tables)
         # A low screen has no lines for a frame between the table and the verdict.
         frames = 2 if is_low else 4
         room = height - max(_MIN_PLOT, int(_MIN_PLOT_SHARE * height)) - frames
         rows = min(rows, max(2, room - 3))
-        verdicts = _lines(_paragraphs(found), canvas.width - 4)
-        how = _lines(((" ", line, Style.DIM) for line in sentences.how_measured(found)), canvas.width - 4)
+        verdicts = _lines(_paragraphs(comparison), canvas.width - 4)
+        how = _lines(
+            ((" ", line, Style.DIM) for line in sentences.how_measured(comparison)), canvas.width - 4
+        )
         # How figures are measured is worth no line of a low screen's curves; it can be scrolled to.
         room = min(room - rows, len(verdicts) + 1) if is_low else room - rows
         text = _cut([*verdicts, *how], choice.top, room)
         plot = height - frames - rows - len(text)
-        self._draw_plot(canvas.rows(1, plot), found, choice)
+        self._draw_plot(canvas.rows(1, plot), comparison, choice)
         below = canvas.rows(1 + plot, height - plot)
         draw_box(below if is_low else below.rows(0, rows + 2))
         below.text(1, 0, f" {' and '.join(f'{table.head[0]}s' for table in tables)} ")
-        _draw_tables(_within(below.rows(0, rows + 2)), tables, found)
+        _draw_tables(_within(below.rows(0, rows + 2)), tables, comparison)
         if not is_low:
             draw_box(below.rows(rows + 2))
             below.text(1, rows + 2, " verdict ")
@@ -124,49 +126,49 @@ class CompareFrame:
         for y, line in enumerate(text):
             inner.text(0, y, line.text, line.style)
 
-    def _draw_plot(self, canvas: Canvas, found: Compared, choice: Choice) -> None:
+    def _draw_plot(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
         draw_box(canvas)
         title = f" {sentences.curve_title(choice.axis, validation=choice.validation)} "
         canvas.text(1, 0, title)
         legend = [
             Phrase((Word(sentences.group_name(group), STYLES[group.colour] | BOLD),), place)
-            for place, group in enumerate(found.groups[:MAX_GROUPS])
+            for place, group in enumerate(comparison.groups[:MAX_GROUPS])
         ]
         legend = fitting(legend, canvas.width - len(title) - 6)
-        used = line_width(legend)
-        canvas.text(canvas.width - 4 - used, 0, " " * (used + 2))
+        legend_width = line_width(legend)
+        canvas.text(canvas.width - 4 - legend_width, 0, " " * (legend_width + 2))
         write_right(canvas, 0, legend, margin=3)
         inner = canvas.part(Rect(2, 1, canvas.width - 4, canvas.height - 2))
         columns = dot_columns(inner.width, ascii_only=canvas.ascii_only)
-        curves = grid(found, choice.axis, columns, validation=choice.validation)
-        styles = [STYLES[group.colour] for group in found.groups[:MAX_GROUPS]]
+        curves = grid(comparison, choice.axis, columns, validation=choice.validation)
+        styles = [STYLES[group.colour] for group in comparison.groups[:MAX_GROUPS]]
         if not self._plots[choice.validation].draw(inner, curves, styles, log_y=choice.log_y):
-            quiet(inner, _why_empty(found, choice))
+            quiet(inner, _why_empty(comparison, choice))
 
 
-def _why_empty(found: Compared, choice: Choice) -> str:
-    if choice.axis == "seconds" and all(run.seconds is None for run in found.runs):
+def _why_empty(comparison: Compared, choice: Choice) -> str:
+    if choice.axis == "seconds" and all(run.seconds is None for run in comparison.runs):
         return "no training time: the steps have no times"
     return "no loss yet"
 
 
-def _draw_header(canvas: Canvas, found: Compared) -> None:
-    live = sum(run.is_live for run in found.runs)
+def _draw_header(canvas: Canvas, comparison: Compared) -> None:
+    live = sum(run.is_live for run in comparison.runs)
     end = canvas.text(1, 0, "amptui compare", Style.DIM) + 2
     right = [Phrase((Word(f"{live} running", Style.STRONG),))] if live else []
     room = canvas.width - end - 1 - (len(f"{live} running") + 2 if live else 0)
-    canvas.text(end, 0, sentences.heading(found), width=max(0, room))
+    canvas.text(end, 0, sentences.heading(comparison), width=max(0, room))
     if right:
         write_right(canvas, 0, right, margin=1)
 
 
-def _tables(found: Compared, choice: Choice, height: int) -> list[Table]:
-    several = len(found.runs) > len(found.groups)
+def _tables(comparison: Compared, choice: Choice, height: int) -> list[Table]:
+    several = len(comparison.runs) > len(comparison.groups)
     if choice.by_run:
-        return [run_table(found)]
-    if height >= _BOTH_FROM and several and len(found.groups) + len(found.runs) + 2 <= height // 3:
-        return [group_table(found, brief=True), run_table(found)]
-    return [group_table(found, brief=True)]
+        return [run_table(comparison)]
+    if height >= _BOTH_FROM and several and len(comparison.groups) + len(comparison.runs) + 2 <= height // 3:
+        return [group_table(comparison, brief=True), run_table(comparison)]
+    return [group_table(comparison, brief=True)]
 
 
 def _within(canvas: Canvas) -> Canvas:
@@ -174,29 +176,29 @@ def _within(canvas: Canvas) -> Canvas:
     return canvas.part(Rect(2, 1, max(0, canvas.width - 4), max(0, canvas.height - 2)))
 
 
-def _draw_tables(canvas: Canvas, tables: Sequence[Table], found: Compared) -> None:
+def _draw_tables(canvas: Canvas, tables: Sequence[Table], comparison: Compared) -> None:
     y = 0
-    styles = [STYLES[group.colour] | BOLD if group.colour else int(Style.TEXT) for group in found.groups]
+    styles = [STYLES[group.colour] | BOLD if group.colour else int(Style.TEXT) for group in comparison.groups]
     for table in tables:
         y = _draw_table(canvas, table, styles, y)
 
 
 def _draw_table(canvas: Canvas, table: Table, styles: Sequence[int], y: int) -> int:
     """Draw from line ``y`` on, as many rows as fit; return the line after them."""
-    shown = table.within(canvas.width)
+    fitted = table.within(canvas.width)
     room = canvas.height - y - 1
-    rows = shown.rows if len(shown.rows) <= room else shown.rows[: max(0, room - 1)]
+    rows = fitted.rows if len(fitted.rows) <= room else fitted.rows[: max(0, room - 1)]
     for line, (cells, style) in enumerate(
-        [(shown.head, int(Style.DIM)), *((row, styles[shown.groups[i]]) for i, row in enumerate(rows))], y
+        [(fitted.head, int(Style.DIM)), *((row, styles[fitted.groups[i]]) for i, row in enumerate(rows))], y
     ):
         x = 0
-        for place, (cell, width) in enumerate(zip(cells, shown.widths, strict=True)):
+        for place, (cell, width) in enumerate(zip(cells, fitted.widths, strict=True)):
             of_name = style if place == 0 or line == y else int(Style.TEXT)
             canvas.text(x, line, cell, of_name, width=width, align="right" if place else "left")
             x += width + 2
     y += 1 + len(rows)
-    if len(rows) < len(shown.rows):
-        canvas.text(0, y, sentences.more_rows(len(shown.rows) - len(rows)), Style.WARNING)
+    if len(rows) < len(fitted.rows):
+        canvas.text(0, y, sentences.more_rows(len(fitted.rows) - len(rows)), Style.WARNING)
         y += 1
     return y
 
@@ -210,21 +212,21 @@ def _lines(paragraphs: Iterable[tuple[str, str, int]], width: int) -> list[_Line
     return lines
 
 
-def _paragraphs(found: Compared) -> Iterator[tuple[str, str, int]]:
+def _paragraphs(comparison: Compared) -> Iterator[tuple[str, str, int]]:
     """The verdicts, what limits them and what differs, each with its sign and style."""
     plain, (alert, alerted) = NO_VERDICT[0], VERDICT_SIGNS["warning"]
-    if len(found.groups) > MAX_GROUPS:
-        yield alert, sentences.without_curves(found.groups[MAX_GROUPS:]), alerted
-    for contrast in found.contrasts:
+    if len(comparison.groups) > MAX_GROUPS:
+        yield alert, sentences.without_curves(comparison.groups[MAX_GROUPS:]), alerted
+    for contrast in comparison.contrasts:
         severity = sentences.severity(contrast)
         sign, style = VERDICT_SIGNS[severity] if severity is not None else NO_VERDICT
-        yield sign, sentences.verdict(contrast, found), style
-    if not found.contrasts:
+        yield sign, sentences.verdict(contrast, comparison), style
+    if not comparison.contrasts:
         yield plain, sentences.ONE_GROUP, Style.TEXT
-    for sentence in filter(None, map(sentences.speed, found.contrasts)):
+    for sentence in filter(None, map(sentences.speed, comparison.contrasts)):
         yield plain, sentence, Style.TEXT
-    yield from ((alert, sentences.check(check), alerted) for check in found.checks)
-    yield from ((plain, f"differs in {line}", Style.DIM) for line in sentences.difference_lines(found))
+    yield from ((alert, sentences.check(check), alerted) for check in comparison.checks)
+    yield from ((plain, f"differs in {line}", Style.DIM) for line in sentences.difference_lines(comparison))
 
 
 def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
@@ -232,11 +234,11 @@ def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
     text = text[min(top, max(0, len(text) - height)) :]
     if len(text) <= height:
         return text
-    shown = max(0, height - 1)
-    while shown > 0 and not text[shown].starts:
-        shown -= 1
-    shown = shown or max(0, height - 1)  # a part of the first is better than none of it
-    return [*text[:shown], _Line(sentences.more_lines(len(text) - shown), Style.DIM, starts=True)][:height]
+    count = max(0, height - 1)
+    while count > 0 and not text[count].starts:
+        count -= 1
+    count = count or max(0, height - 1)  # a part of the first is better than none of it
+    return [*text[:count], _Line(sentences.more_lines(len(text) - count), Style.DIM, starts=True)][:height]
 
 
 def _draw_help(canvas: Canvas) -> None:

@@ -16,8 +16,7 @@ from amptui.reports.compare.tables import Table, group_table, run_table
 from amptui.reports.export.chart import WIDTH, band_path, beyond, line_path, pixels, plot_area, value_labels
 from amptui.reports.export.exporting import write_file
 from amptui.reports.export.markup import Markup, card, document, element, paragraph, table, verdict
-from amptui.telemetry.axis import Axis, axis, kind_for
-from amptui.telemetry.robust_range import extent
+from amptui.telemetry.axis import Axis, axis, extent, kind_for
 from amptui.telemetry.view import Floats
 
 _COLUMNS = 600
@@ -33,48 +32,48 @@ _MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
 """Classes of the style sheet for colours of groups; precisions have classes of their own names."""
 
 
-def page(found: Compared) -> str:
+def page(comparison: Compared) -> str:
     """The page as HTML."""
-    title = f"{len(found.runs)} runs compared · amptui"
-    return document(title, _main(found), element("footer", f"compared by amptui {__version__}"))
+    title = f"{len(comparison.runs)} runs compared · amptui"
+    return document(title, _main(comparison), element("footer", f"compared by amptui {__version__}"))
 
 
-def _main(found: Compared) -> Markup:
+def _main(comparison: Compared) -> Markup:
     charts = [
-        _chart(found, name, validation=validation)
+        _chart(comparison, name, validation=validation)
         for validation in (False, True)
-        if not validation or any(run.validations for run in found.runs)
+        if not validation or any(run.validations for run in comparison.runs)
         for name in sentences.AXES
     ]
-    runs = run_table(found)
+    runs = run_table(comparison)
     return element(
         "main",
-        _header(found),
-        card("verdict", *_verdicts(found)),
-        card("training", charts[0], _legend(found.groups)),
-        card("groups", _table(group_table(found), found.groups)),
+        _header(comparison),
+        card("verdict", *_verdicts(comparison)),
+        card("training", charts[0], _legend(comparison.groups)),
+        card("groups", _table(group_table(comparison), comparison.groups)),
         card("curves", element("div", *charts[1:], class_="charts") if any(charts[1:]) else None),
-        card("runs", _table(runs, [found.groups[place] for place in runs.groups])),
-        card("what differs", _differences(found)),
-        card("how it is measured", *(paragraph(t, "note") for t in sentences.how_measured(found))),
+        card("runs", _table(runs, [comparison.groups[place] for place in runs.groups])),
+        card("what differs", _differences(comparison)),
+        card("how it is measured", *(paragraph(t, "note") for t in sentences.how_measured(comparison))),
     )
 
 
-def _header(found: Compared) -> Markup:
-    about, _, where = sentences.heading(found).partition(": ")
+def _header(comparison: Compared) -> Markup:
+    about, _, where = sentences.heading(comparison).partition(": ")
     return element("header", element("h1", about), element("p", where, class_="where"))
 
 
-def _verdicts(found: Compared) -> Iterator[Markup | None]:
-    for contrast in found.contrasts:
+def _verdicts(comparison: Compared) -> Iterator[Markup | None]:
+    for contrast in comparison.contrasts:
         severity = sentences.severity(contrast)
-        words = sentences.verdict(contrast, found)
+        words = sentences.verdict(contrast, comparison)
         yield verdict(severity, "", words) if severity is not None else paragraph(words, "verdict")
-    if not found.contrasts:
+    if not comparison.contrasts:
         yield paragraph(sentences.ONE_GROUP, "verdict")
-    for text in map(sentences.speed, found.contrasts):
+    for text in map(sentences.speed, comparison.contrasts):
         yield paragraph(text, "verdict")
-    for check in found.checks:
+    for check in comparison.checks:
         sign = element("span", SEVERITY_SIGNS["warning"], class_="sign warning")
         yield element("p", sign, " ", sentences.check(check), class_="note")
 
@@ -93,9 +92,9 @@ def _class(group: Group) -> str:
     return _MORE.get(group.colour, group.colour)
 
 
-def _table(shown: Table, groups: Sequence[Group]) -> Markup:
-    """A column for each row of ``shown``, headed in the colour of its group."""
-    turned = shown.turned()
+def _table(content: Table, groups: Sequence[Group]) -> Markup:
+    """A column for each row of ``content``, headed in the colour of its group."""
+    turned = content.turned()
     names = [_chip(name, group) for name, group in zip(turned.head[1:], groups, strict=True)]
     return table(("", *names), turned.rows)
 
@@ -104,34 +103,34 @@ def _chip(name: str, group: Group) -> Markup:
     return element("span", name, class_=f"chip {_class(group)}")
 
 
-def _differences(found: Compared) -> Markup | None:
-    if not found.differences:
+def _differences(comparison: Compared) -> Markup | None:
+    if not comparison.differences:
         return None
-    names = [_chip(sentences.group_name(group), group) for group in found.groups]
-    return table(("", *names), [(each.name, *each.values) for each in found.differences])
+    names = [_chip(sentences.group_name(group), group) for group in comparison.groups]
+    return table(("", *names), [(option.name, *option.values) for option in comparison.differences])
 
 
 # ------------------------------------------------------------------------------------- charts
 
 
-def _chart(found: Compared, name: str, *, validation: bool) -> Markup | None:
+def _chart(comparison: Compared, name: str, *, validation: bool) -> Markup | None:
     """One figure; None if there is nothing to draw."""
-    drawn = grid(found, name, _COLUMNS, validation=validation)
-    known = [curve for curve in drawn.curves if curve is not None]
-    low, high = (np.concatenate([np.empty(0), *(getattr(curve, end) for curve in known)]) for end in _ENDS)
+    curves = grid(comparison, name, _COLUMNS, validation=validation)
+    measured = [curve for curve in curves.curves if curve is not None]
+    low, high = (np.concatenate([np.empty(0), *(getattr(curve, end) for curve in measured)]) for end in _ENDS)
     if not np.isfinite(low).any():
         return None
     kind = kind_for(np.append(low, high))
     vertical = axis(*extent(low, high, kind, with_outliers=False), kind)
-    arrows, words = beyond([(curve.low, curve.high, _X / WIDTH) for curve in known], vertical)
+    arrows, words = beyond([(curve.low, curve.high, _X / WIDTH) for curve in measured], vertical)
     how = " (logarithmic)" if vertical.is_logarithmic else ""
     title = sentences.curve_title(name, validation=validation)
     plot = element(
         "div",
         value_labels(vertical, _HEIGHT, units.loss),
-        _area(found, drawn, vertical, title, arrows),
-        _gaps(drawn),
-        _axis(drawn),
+        _area(comparison, curves, vertical, title, arrows),
+        _gaps(curves),
+        _axis(curves),
         class_="plot",
     )
     caption = element("figcaption", element("h3", title, element("small", how) if how else None))
@@ -139,8 +138,8 @@ def _chart(found: Compared, name: str, *, validation: bool) -> Markup | None:
     return element("figure", caption, plot, note, class_="chart")
 
 
-def _area(found: Compared, drawn: Grid, vertical: Axis, title: str, arrows: Sequence[Markup]) -> Markup:
-    pairs = zip(found.groups, drawn.curves, strict=True)
+def _area(comparison: Compared, lines: Grid, vertical: Axis, title: str, arrows: Sequence[Markup]) -> Markup:
+    pairs = zip(comparison.groups, lines.curves, strict=True)
     curves = [(group, curve) for group, curve in pairs if curve is not None]
     bands = [_band(curve, vertical, _class(group)) for group, curve in curves]
     means = [_line(curve, vertical, _class(group), sentences.group_name(group)) for group, curve in curves]
@@ -156,7 +155,7 @@ def _line(curve: GroupCurve, vertical: Axis, colour: str, name: str) -> Markup:
 def _tails(curve: GroupCurve, vertical: Axis, colour: str) -> list[Markup]:
     """The lowest and the highest of the runs that go on where others have ended, dashed."""
     ends = np.isfinite(curve.mean)
-    paths = {_path(vertical, np.where(ends, np.nan, each)) for each in (curve.low, curve.high)}
+    paths = {_path(vertical, np.where(ends, np.nan, edge)) for edge in (curve.low, curve.high)}
     return [
         element("path", d=path, class_=f"line {colour}", stroke_dasharray="4 4")
         for path in sorted(paths)
@@ -167,23 +166,23 @@ def _tails(curve: GroupCurve, vertical: Axis, colour: str) -> list[Markup]:
 def _path(vertical: Axis, values: Floats) -> str:
     """The line through all columns, with gaps."""
     y = pixels(vertical, values, _HEIGHT)
-    known = np.flatnonzero(np.isfinite(y))
-    pieces = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+    places = np.flatnonzero(np.isfinite(y))
+    pieces = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     return "".join(line_path(_X[piece], y[piece]) for piece in pieces)
 
 
 def _band(curve: GroupCurve, vertical: Axis, colour: str) -> Markup | None:
-    high, low = (pixels(vertical, each, _HEIGHT) for each in (curve.high, curve.low))
-    known = np.isfinite(low) & np.isfinite(high)
-    if not (curve.high[known] > curve.low[known]).any():
+    high, low = (pixels(vertical, edge, _HEIGHT) for edge in (curve.high, curve.low))
+    finite = np.isfinite(low) & np.isfinite(high)
+    if not (curve.high[finite] > curve.low[finite]).any():
         return None
     return element("path", d=band_path(_X, high, low), class_=f"band {colour}")
 
 
-def _gaps(drawn: Grid) -> Markup | None:
+def _gaps(curves: Grid) -> Markup | None:
     places = {
         round(float(place) / _COLUMNS, 3)
-        for curve in drawn.curves
+        for curve in curves.curves
         if curve is not None
         for place in np.flatnonzero(curve.nonfinite)
     }
@@ -193,17 +192,17 @@ def _gaps(drawn: Grid) -> Markup | None:
     return element("svg", *crosses, class_="marks", height=12, aria_hidden="true") if crosses else None
 
 
-def _axis(drawn: Grid) -> Markup:
-    words = sentences.axis_words(drawn.axis)
-    labels = [element("text", words(drawn.low), x="0%", y=13, class_="first")]
+def _axis(curves: Grid) -> Markup:
+    words = sentences.axis_words(curves.axis)
+    labels = [element("text", words(curves.low), x="0%", y=13, class_="first")]
     labels += [
-        element("text", words(drawn.low + share * (drawn.high - drawn.low)), x=f"{100 * share:g}%", y=13)
+        element("text", words(curves.low + share * (curves.high - curves.low)), x=f"{100 * share:g}%", y=13)
         for share in (0.25, 0.5, 0.75)
     ]
-    labels.append(element("text", words(drawn.high), x="100%", y=13, class_="last"))
+    labels.append(element("text", words(curves.high), x="100%", y=13, class_="last"))
     return element("svg", *labels, class_="steps", height=18, aria_hidden="true")
 
 
-def write_page(found: Compared, place: Path) -> None:
+def write_page(comparison: Compared, place: Path) -> None:
     """Write the page to ``place``, atomically. Raises ``AmptuiError`` if it cannot be written."""
-    write_file(place, page(found))
+    write_file(place, page(comparison))

@@ -32,7 +32,7 @@ class CompareApp(CanvasApp):
         self._following = following
         self._frame = CompareFrame()
         self._choice = Choice()
-        self._drawn: Compared | None = None
+        self._newest: Compared | None = None
 
     @property
     def choice(self) -> Choice:
@@ -51,8 +51,8 @@ class CompareApp(CanvasApp):
             self._leave("")
             return
         newest = self._following.newest
-        if newest is not self._drawn and not self._link_is_behind():
-            self._drawn = newest
+        if newest is not self._newest and not self._link_is_behind():
+            self._newest = newest
             self._dashboard.repaint()
         self.set_timer(FRAME_SECONDS, self._tick)
 

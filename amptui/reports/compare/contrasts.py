@@ -129,8 +129,8 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
 
     sides = (baseline, other)
     spreads = [side.spread(final) for side in sides]
-    found = [spread.mean for spread in spreads if spread is not None]
-    difference = found[1] - found[0] if len(found) == 2 else None
+    means = [spread.mean for spread in spreads if spread is not None]
+    difference = means[1] - means[0] if len(means) == 2 else None
     outcome = _obstacle(sides, final)
     interval = detectable = None
     if outcome is None:
@@ -213,27 +213,27 @@ def skipped_of(run: RunFigures) -> int:
 def _checks(groups: Sequence[Group]) -> list[Check]:
     runs = [run for group in groups for run in group.runs]
     letters = tuple(group.letter for group in groups)
-    found: list[Check] = []
+    checks: list[Check] = []
     if not _equally_long(runs) and not any(run.is_live or run.read_share < 1 for run in runs):
         samples = tuple(f"{_range([run.samples for run in group.runs])}" for group in groups)
-        found.append(Check(kind="samples", groups=letters, values=samples))
+        checks.append(Check(kind="samples", groups=letters, values=samples))
     for kind, value_of in _IN_COMMON:
         if not _same(runs, value_of):
             values = tuple(" and ".join(dict.fromkeys(map(value_of, group.runs))) for group in groups)
-            found.append(Check(kind=kind, groups=letters, values=values))
+            checks.append(Check(kind=kind, groups=letters, values=values))
     for kind, holds in _OF_RUNS:
-        named = tuple(run.name for run in runs if holds(run))
-        if named:
-            found.append(Check(kind=kind, groups=named))
+        run_names = tuple(run.name for run in runs if holds(run))
+        if run_names:
+            checks.append(Check(kind=kind, groups=run_names))
     unread = [run for run in runs if run.passed_over]
     if unread:
         names, words = zip(*((run.name, run.passed_over) for run in unread), strict=True)
-        found.append(Check(kind="unread", groups=names, values=words))
+        checks.append(Check(kind="unread", groups=names, values=words))
     pairs = [pair for pair in combinations(runs, 2) if _overlap(*pair)]
     if pairs:
-        named = tuple(dict.fromkeys(run.name for pair in pairs for run in pair))
-        found.append(Check(kind="overlap", groups=named))
-    return found + [check for group in groups for check in _seed_checks(group)]
+        run_names = tuple(dict.fromkeys(run.name for pair in pairs for run in pair))
+        checks.append(Check(kind="overlap", groups=run_names))
+    return checks + [check for group in groups for check in _seed_checks(group)]
 
 
 def _seed_checks(group: Group) -> list[Check]:
@@ -263,8 +263,8 @@ def _equally_long(runs: Sequence[RunFigures]) -> bool:
     ends = [float(run.samples) for run in runs]
     validated = [run.validations[-1].samples for run in runs if run.validations]
     return all(
-        max(each) - min(each) <= SAME_SAMPLES * max(each)
-        for each in (ends, validated if len(validated) == len(runs) else ends)
+        max(samples) - min(samples) <= SAME_SAMPLES * max(samples)
+        for samples in (ends, validated if len(validated) == len(runs) else ends)
     )
 
 
@@ -294,7 +294,7 @@ def _overlap(first: RunFigures, second: RunFigures) -> bool:
     one, other = first.view.run, second.view.run
     if one is None or other is None or not _same_device(one, other):
         return False
-    ends = [each.last_time for each in (first, second)]
+    ends = [run.last_time for run in (first, second)]
     return max(one.time, other.time) < min(end if end is not None else -math.inf for end in ends)
 
 

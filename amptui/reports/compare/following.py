@@ -30,18 +30,18 @@ class FollowedRun:
         self._tail = JournalReader(journal)
         self._trace = Trace(str(journal.parent))
         self._figures: RunFigures | None = None
-        self._asked = _asked(journal)
+        self._request = _recorded_request(journal)
 
     def advance(self) -> bool:
         """Read the next piece; false if there was nothing new. Raises ``RunFolderError``."""
         before = self._tail.read_bytes
-        found = self._tail.read()
+        records = self._tail.read()
         if self._tail.restarted:
             self._trace = Trace(str(self._tail.path.parent))
-            self._asked = _asked(self._tail.path)
+            self._request = _recorded_request(self._tail.path)
         has_read = self._tail.restarted or self._tail.read_bytes > before
         if has_read:
-            self._trace.add(found)
+            self._trace.add(records)
             self._figures = None
         return has_read or not self._tail.at_end
 
@@ -54,13 +54,17 @@ class FollowedRun:
         """What is known so far. Raises ``RunFolderError`` for a journal without any record."""
         live = _is_live(self._tail.path)
         if self._figures is None or self._figures.is_live != live:
-            lost = self._tail.passed_over if self.at_end and not live else ""
+            passed_over = self._tail.passed_over if self.at_end and not live else ""
             share = self._tail.read_bytes / self._tail.size_bytes if self._tail.size_bytes else 1.0
             self._figures = self._trace.figures(
-                self.name, is_live=live, asked=self._asked, passed_over=lost, read_share=min(1.0, share)
+                self.name,
+                is_live=live,
+                request=self._request,
+                passed_over=passed_over,
+                read_share=min(1.0, share),
             )
             if self.at_end and self._figures.last_time is None and not live:
-                raise RunFolderError(f"{self._tail.path} holds no records", hint=lost)
+                raise RunFolderError(f"{self._tail.path} holds no records", hint=passed_over)
         return self._figures
 
     def close(self) -> None:
@@ -165,13 +169,13 @@ def _is_live(journal: Path) -> bool:
     return journal.name == RunDir(journal.parent).journal_path.name and holder(journal.parent) is not None
 
 
-def _asked(journal: Path) -> Mapping[str, Any]:
+def _recorded_request(journal: Path) -> Mapping[str, Any]:
     """The options in the ``run.json`` of ``journal``; empty if it has none."""
     if journal.name != RunDir(journal.parent).journal_path.name:
         return {}
     if not os.path.lexists(RunDir(journal.parent).run_json_path):
         return {}
     with suppress(RunFolderError):
-        asked = read_run_json(journal.parent).get("asked")
-        return asked if isinstance(asked, dict) else {}
+        request = read_run_json(journal.parent).get("asked")
+        return request if isinstance(request, dict) else {}
     return {}

@@ -45,9 +45,9 @@ class Grid:
     """One a group; None for a group that has nothing on this axis."""
 
 
-def grid(found: Compared, axis: str, columns: int, *, validation: bool) -> Grid:
-    """The curves of ``found`` over ``axis`` in so many columns."""
-    lines = [[_line(run, axis, validation=validation) for run in group.runs] for group in found.groups]
+def grid(comparison: Compared, axis: str, columns: int, *, validation: bool) -> Grid:
+    """The curves of ``comparison`` over ``axis`` in so many columns."""
+    lines = [[_line(run, axis, validation=validation) for run in group.runs] for group in comparison.groups]
     ends = [(x[0], x[-1]) for group in lines for x, _, _ in group if len(x)]
     if not ends or columns < 1:
         return Grid(axis, 0.0, 1.0, tuple(None for _ in lines))
@@ -55,7 +55,7 @@ def grid(found: Compared, axis: str, columns: int, *, validation: bool) -> Grid:
     high = max(float(last) for _, last in ends)
     if axis == "steps":
         # From the first step of the first bucket to the last step of the last one.
-        reached = [run.view.loss for run in found.runs if run.view.loss.count]
+        reached = [run.view.loss for run in comparison.runs if run.view.loss.count]
         low = min([low, *(float(series.first_step) for series in reached)])
         high = max([high, *(float(series.last_step) for series in reached)])
     high = high if high > low else low + 1.0
@@ -67,16 +67,16 @@ def grid(found: Compared, axis: str, columns: int, *, validation: bool) -> Grid:
 def _line(run: RunFigures, axis: str, *, validation: bool) -> tuple[Floats, Floats, Floats]:
     """Where the run's values are, the values, and how many were not finite; in order, all finite places."""
     if validation:
-        x = np.array([getattr(each, _OF_MOMENT[axis]) for each in run.validations], np.float64)
-        loss = np.array([each.loss for each in run.validations], np.float64)
+        x = np.array([getattr(moment, _OF_MOMENT[axis]) for moment in run.validations], np.float64)
+        loss = np.array([moment.loss for moment in run.validations], np.float64)
         nonfinite = (~np.isfinite(loss)).astype(np.float64)
     else:
         curve: Curve = run.curve
         x, loss, nonfinite = getattr(curve, axis), curve.loss, curve.nonfinite
     if axis == "seconds" and run.seconds is None:
         x = np.full(len(loss), np.nan)
-    known = np.isfinite(x) & (np.abs(x) < LARGEST)
-    return x[known], np.clip(loss[known], -LARGEST, LARGEST), nonfinite[known]
+    on_axis = np.isfinite(x) & (np.abs(x) < LARGEST)
+    return x[on_axis], np.clip(loss[on_axis], -LARGEST, LARGEST), nonfinite[on_axis]
 
 
 _OF_MOMENT = {"steps": "step", "samples": "samples", "seconds": "seconds"}
@@ -96,13 +96,13 @@ def _group_curve(
     if not rows:
         return None
     stacked = np.array(rows)
-    known = np.isfinite(stacked)
-    some, all_of_them = known.any(axis=0), known.all(axis=0)
+    finite = np.isfinite(stacked)
+    some, all_of_them = finite.any(axis=0), finite.all(axis=0)
     return GroupCurve(
         # Where one run ends before the others, a mean over those left would jump, and mean something else.
         mean=np.where(all_of_them, (stacked / len(stacked)).sum(axis=0), np.nan),
-        low=np.where(some, np.where(known, stacked, np.inf).min(axis=0), np.nan),
-        high=np.where(some, np.where(known, stacked, -np.inf).max(axis=0), np.nan),
+        low=np.where(some, np.where(finite, stacked, np.inf).min(axis=0), np.nan),
+        high=np.where(some, np.where(finite, stacked, -np.inf).max(axis=0), np.nan),
         nonfinite=gaps,
     )
 
@@ -116,12 +116,12 @@ def _spread_out(places: npt.NDArray[np.int64], loss: Floats, columns: int) -> Fl
     counts = np.bincount(places[finite], minlength=columns)
     shares = loss[finite] / counts[places[finite]]
     means = np.bincount(places[finite], weights=shares, minlength=columns)
-    held = np.flatnonzero(counts)
+    filled = np.flatnonzero(counts)
     line = np.full(columns, np.nan)
-    if not len(held):
+    if not len(filled):
         return line
-    within = slice(int(held[0]), int(held[-1]) + 1)
-    line[within] = np.interp(np.arange(columns)[within], held, means[held])
-    empty = np.setdiff1d(places[~finite], held)
+    within = slice(int(filled[0]), int(filled[-1]) + 1)
+    line[within] = np.interp(np.arange(columns)[within], filled, means[filled])
+    empty = np.setdiff1d(places[~finite], filled)
     line[empty] = np.nan
     return line

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -87,12 +88,12 @@ class Group:
 
     def by_seed(self, value_of: Callable[[RunFigures], float | None]) -> list[float]:
         """One value a seed: a seed that ran twice says nothing about the spread between seeds."""
-        found: defaultdict[object, list[float]] = defaultdict(list)
+        values_by_seed: defaultdict[object, list[float]] = defaultdict(list)
         for run in self.runs:
             value = value_of(run)
             if value is not None:
-                found[seed_of(run)].append(value)
-        return [_mean(values) for values in found.values()]
+                values_by_seed[seed_of(run)].append(value)
+        return [_mean(values) for values in values_by_seed.values()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,32 +110,37 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
     members: dict[tuple[tuple[str, str], ...], list[RunFigures]] = {}
     for run in runs:
         members.setdefault(tuple(options(run).items()), []).append(run)
-    found = list(members.values())
-    apart = [each for each in differences([group[0] for group in found]) if each.name != "precision"]
-    precisions = [precision_words(group[0]) for group in found]
-    labels = []
-    for i, precision in enumerate(precisions):
-        # Versions and machines name a group only if no option does.
-        names = [each for each in apart if each.name not in _SURROUNDINGS] or apart
-        others = [f"{each.name}={each.values[i]}" for each in names if each.values[i]]
-        unique = precisions.count(precision) == 1
-        labels.append(precision if unique else " ".join([precision, *others[:2]]))
-    used = [_one_precision(group[0]) for group in found]
-    named = zip(LETTERS, labels, used, colours(used), map(tuple, found), strict=False)
+    firsts = [runs[0] for runs in members.values()]
+    apart = [option for option in differences(firsts) if option.name != "precision"]
+    # Versions and machines name a group only if no option does.
+    apart = [option for option in apart if option.name not in _SURROUNDINGS] or apart
+    names = list(map(precision_words, firsts))
+    labels = list(names)
+    for place, name in enumerate(names):
+        if names.count(name) > 1:
+            others = [f"{option.name}={option.values[place]}" for option in apart if option.values[place]]
+            labels[place] = " ".join([name, *others[:2]])
+    precisions = list(map(_one_precision, firsts))
+    columns = zip(
+        LETTERS, labels, precisions, colours(precisions), map(tuple, members.values()), strict=False
+    )
     return tuple(
         Group(letter=letter, label=label, precision=precision, colour=colour, runs=runs)
-        for letter, label, precision, colour, runs in named
+        for letter, label, precision, colour, runs in columns
     )
 
 
 def colours(precisions: Sequence[str | None]) -> list[str]:
     """A colour for each group by its precision, see :attr:`Group.colour`."""
     first = precisions[: len(COLOURS)]
-    own = [each if each in COLOURS and each not in first[:i] else None for i, each in enumerate(first)]
+    own = [
+        precision if precision in COLOURS and precision not in first[:i] else None
+        for i, precision in enumerate(first)
+    ]
     free = iter([*COLOURS[-3:], *COLOURS[:-3]])
     others = (colour for colour in free if colour not in own)
-    found = [next(others) if each is None else each for each in own]
-    return found + [""] * (len(precisions) - len(found))
+    chosen_colours = [next(others) if name is None else name for name in own]
+    return chosen_colours + [""] * (len(precisions) - len(chosen_colours))
 
 
 _SURROUNDINGS = frozenset(
@@ -146,12 +152,13 @@ _SURROUNDINGS = frozenset(
 
 def differences(runs: Sequence[RunFigures]) -> list[Difference]:
     """The options that are not the same in all of ``runs``; the precision first."""
-    used, recorded = [options(run) for run in runs], [_recorded(run) for run in runs]
-    names = dict.fromkeys(name for each in used for name in each)
-    differing = [name for name in names if len({each.get(name) for each in used}) > 1]
+    effective = [options(run) for run in runs]
+    names = dict.fromkeys(chain.from_iterable(effective))
+    recorded = [_recorded(run) for run in runs]
     return [
-        Difference(name=name, values=tuple(_as_text(each.get(name)) for each in recorded))
-        for name in differing
+        Difference(name=name, values=tuple(_as_text(values.get(name)) for values in recorded))
+        for name in names
+        if len({values.get(name) for values in effective}) > 1
     ]
 
 
@@ -162,11 +169,11 @@ def options(run: RunFigures) -> dict[str, str]:
 
 def _recorded(run: RunFigures) -> dict[str, Any]:
     started = run.view.run
-    found: dict[str, Any] = {"precision": _precisions(run)}
+    values: dict[str, Any] = {"precision": _precisions(run)}
     if started is not None:
-        found |= _of_record(started)
-    left = run.asked.keys() - _IN_THE_RECORD - _WITHOUT_EFFECT
-    return found | {name: run.asked[name] for name in sorted(left)}
+        values |= _of_record(started)
+    other_names = run.request.keys() - _IN_THE_RECORD - _WITHOUT_EFFECT
+    return values | {name: run.request[name] for name in sorted(other_names)}
 
 
 def _as_text(value: object) -> str:
@@ -202,8 +209,8 @@ def seed_of(run: RunFigures) -> int | str | None:
 
 def precision_words(run: RunFigures) -> str:
     """``FP32``, or for a run that was switched ``FP32, AMP bf16``."""
-    used = _used(run)
-    return ", ".join(map(precision_label, used)) or "no steps"
+    precisions = _used(run)
+    return ", ".join(map(precision_label, precisions)) or "no steps"
 
 
 def stats_of(run: RunFigures) -> PrecisionStats | None:
@@ -214,13 +221,13 @@ def stats_of(run: RunFigures) -> PrecisionStats | None:
 
 def _used(run: RunFigures) -> list[str]:
     started = run.view.run
-    found = list(dict.fromkeys(switch.precision for switch in run.view.switches))
-    return found or ([started.precision] if started is not None else [])
+    precisions = list(dict.fromkeys(switch.precision for switch in run.view.switches))
+    return precisions or ([started.precision] if started is not None else [])
 
 
 def _one_precision(run: RunFigures) -> str | None:
-    used = _used(run)
-    return used[0] if len(used) == 1 else None
+    precisions = _used(run)
+    return precisions[0] if len(precisions) == 1 else None
 
 
 def _precisions(run: RunFigures) -> str:
@@ -229,7 +236,7 @@ def _precisions(run: RunFigures) -> str:
         return precision_words(run)
     first, *others = run.view.switches
     words = [precision_label(first.precision)]
-    words += [f"{precision_label(each.precision)} from step {each.step:,}" for each in others]
+    words += [f"{precision_label(switch.precision)} from step {switch.step:,}" for switch in others]
     return ", ".join(words)
 
 

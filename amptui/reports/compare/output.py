@@ -15,45 +15,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def plain_lines(found: Compared, width: int | None = None) -> list[str]:
+def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     """The whole comparison; with a ``width`` the table of runs has the columns that fit in so many cells."""
-    every_run = run_table(found)
+    every_run = run_table(comparison)
     runs = every_run if width is None else every_run.within(width)
-    lines = [sentences.heading(found), ""]
-    for group in found.groups:
+    lines = [sentences.heading(comparison), ""]
+    for group in comparison.groups:
         names = ", ".join(run.name for run in group.runs)
         lines.append(f"{sentences.group_name(group)}: {sentences.seeds(group)}: {names}")
     lines += [
         "",
-        *_table(group_table(found).turned()),
+        *_table(group_table(comparison).turned()),
         "",
         *_table(runs),
         "",
     ]
-    lines += [] if found.contrasts else [sentences.ONE_GROUP]
-    lines += [sentences.verdict(contrast, found) for contrast in found.contrasts]
-    lines += [text for contrast in found.contrasts if (text := sentences.speed(contrast))]
-    lines += [f"note: {sentences.check(check)}" for check in found.checks]
-    if found.differences:
-        lines += ["", "what differs:", *(f"  {line}" for line in sentences.difference_lines(found))]
-    return [*lines, "", *sentences.how_measured(found)]
+    lines += [] if comparison.contrasts else [sentences.ONE_GROUP]
+    lines += [sentences.verdict(contrast, comparison) for contrast in comparison.contrasts]
+    lines += [text for contrast in comparison.contrasts if (text := sentences.speed(contrast))]
+    lines += [f"note: {sentences.check(check)}" for check in comparison.checks]
+    if comparison.differences:
+        lines += ["", "what differs:", *(f"  {line}" for line in sentences.difference_lines(comparison))]
+    return [*lines, "", *sentences.how_measured(comparison)]
 
 
-def _table(shown: Table) -> list[str]:
-    return table(shown.head, shown.rows)
+def _table(content: Table) -> list[str]:
+    return table(content.head, content.rows)
 
 
-def as_json(found: Compared) -> dict[str, Any]:
+def as_json(comparison: Compared) -> dict[str, Any]:
     """The same as JSON values; non-finite numbers are strings, those not measured null."""
+    letters = [group.letter for group in comparison.groups]
     content = {
         "type": "Comparison",
-        "final_loss_is": "validation" if found.validation else "training",
-        "target_loss": found.target,
-        "groups": [_group(group, found) for group in found.groups],
-        "contrasts": [_contrast(contrast, found) for contrast in found.contrasts],
+        "final_loss_is": "validation" if comparison.validation else "training",
+        "target_loss": comparison.target,
+        "groups": [_group(group, comparison) for group in comparison.groups],
+        "contrasts": [_contrast(contrast, comparison) for contrast in comparison.contrasts],
         "differences": {
-            each.name: dict(zip((group.letter for group in found.groups), each.values, strict=True))
-            for each in found.differences
+            option.name: dict(zip(letters, option.values, strict=True)) for option in comparison.differences
         },
         "checks": [
             {
@@ -62,14 +62,14 @@ def as_json(found: Compared) -> dict[str, Any]:
                 "values": check.values,
                 "text": sentences.check(check),
             }
-            for check in found.checks
+            for check in comparison.checks
         ],
     }
     plain: dict[str, Any] = strictjson.plain(content)
     return plain
 
 
-def _group(group: Group, found: Compared) -> dict[str, Any]:
+def _group(group: Group, comparison: Compared) -> dict[str, Any]:
     figures: dict[str, Callable[[RunFigures], float | None]] = {
         "median_step_seconds": median_of,
         "samples_per_second": rate_of,
@@ -80,7 +80,7 @@ def _group(group: Group, found: Compared) -> dict[str, Any]:
         "best_training_loss": lambda run: run.best_training,
         "final_validation_loss": lambda run: run.final_validation,
         "best_validation_loss": lambda run: run.best_validation,
-        "seconds_to_target_loss": found.seconds_to_target,
+        "seconds_to_target_loss": comparison.seconds_to_target,
         "training_seconds": lambda run: run.seconds,
     }
     return {
@@ -112,7 +112,7 @@ def _run(run: RunFigures) -> dict[str, Any]:
     }
 
 
-def _contrast(contrast: Contrast, found: Compared) -> dict[str, Any]:
+def _contrast(contrast: Contrast, comparison: Compared) -> dict[str, Any]:
     return {
         "baseline": contrast.baseline.letter,
         "other": contrast.other.letter,
@@ -121,5 +121,5 @@ def _contrast(contrast: Contrast, found: Compared) -> dict[str, Any]:
         "interval": None if contrast.interval is None else asdict(contrast.interval),
         "detectable": contrast.detectable,
         "speedup": _spread(contrast.speedup),
-        "text": sentences.verdict(contrast, found),
+        "text": sentences.verdict(contrast, comparison),
     }

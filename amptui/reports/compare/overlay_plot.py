@@ -9,8 +9,7 @@ from amptui.base import units
 from amptui.reports.compare import sentences
 from amptui.reports.compare.grid import Grid, GroupCurve
 from amptui.reports.compare.groups import COLOURS, LETTERS
-from amptui.telemetry.axis import Axis, Kind
-from amptui.telemetry.robust_range import extent
+from amptui.telemetry.axis import Axis, Kind, extent
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.plot import (
@@ -57,24 +56,22 @@ class OverlayPlot:
     def __init__(self) -> None:
         self._limits = YLimits()
 
-    def draw(self, canvas: Canvas, found: Grid, styles: Sequence[int], *, log_y: bool) -> bool:
+    def draw(self, canvas: Canvas, grid: Grid, styles: Sequence[int], *, log_y: bool) -> bool:
         """Draw on a cleared canvas, labels in the left ``GUTTER`` cells; false if there is nothing to draw.
 
         Columns with NaN or Inf of any run are marked ``×`` in the top line. On a logarithmic axis losses of
         0 and below are left out.
         """
         area = canvas.part(Rect(GUTTER, 0, canvas.width - GUTTER, canvas.height - AXIS_LINES))
-        curves = [
-            (place, curve) for place, curve in enumerate(found.curves[:MAX_GROUPS]) if curve is not None
-        ]
-        known = [curve for _, curve in curves if np.isfinite(curve.low).any()]
-        if not known or area.width < 1 or area.height < 1:
+        curves = [(place, curve) for place, curve in enumerate(grid.curves[:MAX_GROUPS]) if curve is not None]
+        measured = [curve for _, curve in curves if np.isfinite(curve.low).any()]
+        if not measured or area.width < 1 or area.height < 1:
             return False
-        low, high = (np.concatenate([getattr(curve, end) for curve in known]) for end in ("low", "high"))
+        low, high = (np.concatenate([getattr(curve, end) for curve in measured]) for end in ("low", "high"))
         kind: Kind = "log10" if log_y and (high > 0).any() else "linear"
         axis = self._limits.axis(*extent(low, high, kind, with_outliers=False), kind)
         draw_labels(canvas.rows(0, area.height), axis, units.loss)
-        _label_x(canvas, found)
+        _label_x(canvas, grid)
         for place, curve in curves:
             _draw_band(area, curve, axis, styles[place])
         shared = np.zeros(area.chars.shape, np.int64)
@@ -90,14 +87,14 @@ def dot_columns(width: int, *, ascii_only: bool) -> int:
     return max(0, width - GUTTER) * (1 if ascii_only else DOTS_ACROSS)
 
 
-def _label_x(canvas: Canvas, found: Grid) -> None:
+def _label_x(canvas: Canvas, grid: Grid) -> None:
     """The two ends of the axis and the middle of it."""
-    words = sentences.axis_words(found.axis)
-    y, middle = canvas.height - 1, (found.low + found.high) / 2
-    canvas.text(GUTTER, y, words(found.low), Style.DIM)
+    words = sentences.axis_words(grid.axis)
+    y, middle = canvas.height - 1, (grid.low + grid.high) / 2
+    canvas.text(GUTTER, y, words(grid.low), Style.DIM)
     text = words(middle)
     canvas.text(GUTTER + (canvas.width - GUTTER - len(text)) // 2, y, text, Style.DIM)
-    text = words(found.high)
+    text = words(grid.high)
     canvas.text(canvas.width - len(text), y, text, Style.DIM)
 
 
@@ -108,26 +105,26 @@ def _rows(curve: Floats, axis: Axis, height: int) -> npt.NDArray[np.int64]:
     return rows
 
 
-def _drawn(curve: Floats, axis: Axis) -> npt.NDArray[np.bool_]:
+def _in_sight(curve: Floats, axis: Axis) -> npt.NDArray[np.bool_]:
     return np.isfinite(axis.heights(curve))
 
 
 def _draw_band(area: Canvas, curve: GroupCurve, axis: Axis, style: int) -> None:
     # One run that goes on alone has no spread: its dots stand for it.
-    drawn = _drawn(curve.low, axis) & ((curve.high > curve.low) | ~np.isfinite(curve.mean))
-    if not drawn.any():
+    in_sight = _in_sight(curve.low, axis) & ((curve.high > curve.low) | ~np.isfinite(curve.mean))
+    if not in_sight.any():
         return
     down, one_in = (1, 1) if area.ascii_only else (DOTS_DOWN, _BAND_ONE_IN)
     height = area.height * down
     dots = area_dots(
-        _rows(curve.high, axis, height), _rows(curve.low, axis, height), drawn, height, one_in=one_in
+        _rows(curve.high, axis, height), _rows(curve.low, axis, height), in_sight, height, one_in=one_in
     )
     _put(area, dots, ".", style)
 
 
 def _draw_line(area: Canvas, curve: GroupCurve, axis: Axis, style: int, *, shared: Cells) -> None:
     height = area.height * (1 if area.ascii_only else DOTS_DOWN)
-    dots = line_dots(_rows(curve.mean, axis, height), _drawn(curve.mean, axis), height)
+    dots = line_dots(_rows(curve.mean, axis, height), _in_sight(curve.mean, axis), height)
     _put(area, dots, "*", style | BOLD, shared=shared)
 
 
@@ -160,12 +157,12 @@ def _draw_letters(area: Canvas, place: int, count: int, curve: GroupCurve, axis:
     across = 1 if area.ascii_only else DOTS_ACROSS
     mark(area, 0, "×", by_cell(curve.nonfinite, across), Style.ERROR)
     line = np.where(np.isfinite(curve.mean), curve.mean, curve.low)[::across]
-    drawn = np.flatnonzero(_drawn(line, axis))
-    if not len(drawn):
+    in_sight = np.flatnonzero(_in_sight(line, axis))
+    if not len(in_sight):
         return
     down = 1 if area.ascii_only else DOTS_DOWN
     rows = _rows(line, axis, area.height * down) // down
     shift = _LETTER_EVERY // max(1, count) * place + 3
-    places = [x for x in range(shift, area.width, _LETTER_EVERY) if x in set(drawn.tolist())]
-    for x in places or [int(drawn[-1])]:
+    places = [x for x in range(shift, area.width, _LETTER_EVERY) if x in set(in_sight.tolist())]
+    for x in places or [int(in_sight[-1])]:
         area.text(x, int(rows[x]), LETTERS[place], style | BOLD)

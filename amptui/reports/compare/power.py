@@ -58,9 +58,9 @@ def _limits(squared: Sequence[float], counts: tuple[int, int], confidence: float
     limits = (quantiles[freedoms] * np.sqrt((first + second) / sum(squared))).ravel()
     order = np.argsort(limits)
     passed = np.cumsum(np.outer(first_weights, second_weights).ravel()[order])
-    wanted = (np.arange(_CLASSES) + 0.5) / _CLASSES
-    chosen: list[float] = limits[order][np.searchsorted(passed, wanted * passed[-1])].tolist()
-    return chosen
+    levels = (np.arange(_CLASSES) + 0.5) / _CLASSES
+    quantile_limits: list[float] = limits[order][np.searchsorted(passed, levels * passed[-1])].tolist()
+    return quantile_limits
 
 
 def _estimates(squared: float, freedom: int) -> tuple[Floats, Floats]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from amptui.base import units
+from amptui.diagnosis.speed import times_speed
 from amptui.records.run import RunFailed, RunFinished, Severity
 from amptui.reports.compare.contrasts import Check, Compared, Contrast, Kind, Outcome
 from amptui.reports.compare.groups import Group, Spread
@@ -55,16 +56,16 @@ READING = (
 """How to read the curves."""
 
 
-def heading(found: Compared) -> str:
+def heading(comparison: Compared) -> str:
     """``6 runs in 2 groups: mnist-deep, MNIST, AMD EPYC``."""
-    runs, groups = len(found.runs), len(found.groups)
+    runs, groups = len(comparison.runs), len(comparison.groups)
     about = f"{runs} runs in {groups} group{'' if groups == 1 else 's'}"
-    started = [run.view.run for run in found.runs]
-    known = [run for run in started if run is not None]
+    started = [run.view.run for run in comparison.runs]
+    records = [run for run in started if run is not None]
     facts = [
-        [run.model for run in known],
-        [run.data.name if run.data.real else f"{run.data.name} (synthetic data)" for run in known],
-        [run.device_name for run in known],
+        [run.model for run in records],
+        [run.data.name if run.data.real else f"{run.data.name} (synthetic data)" for run in records],
+        [run.device_name for run in records],
     ]
     shared = [values[0] for values in facts if values and len(set(values)) == 1]
     return f"{about}: {', '.join(shared)}" if shared else about
@@ -77,10 +78,10 @@ def group_name(group: Group) -> str:
 
 def seeds(group: Group) -> str:
     """``seeds 0, 1, 2``; what is not known is said."""
-    found = [str(seed) for seed in group.seeds if seed is not None]
-    if not found:
+    numbers = [str(seed) for seed in group.seeds if seed is not None]
+    if not numbers:
         return "seed unknown"
-    return f"seed{'' if len(found) == 1 else 's'} {', '.join(found)}"
+    return f"seed{'' if len(numbers) == 1 else 's'} {', '.join(numbers)}"
 
 
 def severity(contrast: Contrast) -> Severity | None:
@@ -92,15 +93,15 @@ def severity(contrast: Contrast) -> Severity | None:
     return "warning" if contrast.difference > 0 else "info"
 
 
-def verdict(contrast: Contrast, found: Compared) -> str:
+def verdict(contrast: Contrast, comparison: Compared) -> str:
     """A few words on the final losses of two groups."""
-    loss = "final validation loss" if found.validation else "final training loss"
+    loss = "final validation loss" if comparison.validation else "final training loss"
     sides = f"{group_name(contrast.other)} against {group_name(contrast.baseline)}"
     if contrast.outcome == "diverged":
         runs = [*contrast.baseline.runs, *contrast.other.runs]
-        finals = [(run.name, found.final(run)) for run in runs]
-        named = [name for name, final in finals if final is not None and not math.isfinite(final)]
-        return f"{sides}: the {loss} is NaN or Inf in {', '.join(named)}"
+        finals = [(run.name, comparison.final(run)) for run in runs]
+        run_names = [name for name, final in finals if final is not None and not math.isfinite(final)]
+        return f"{sides}: the {loss} is NaN or Inf in {', '.join(run_names)}"
     apart = "" if contrast.difference is None else f" {_signed(contrast.difference)}"
     if contrast.interval is None:
         why = _few(contrast) if contrast.outcome == "few seeds" else _NO_VERDICT[contrast.outcome]
@@ -108,12 +109,14 @@ def verdict(contrast: Contrast, found: Compared) -> str:
             return f"{sides}: no verdict on the {loss}: {why}"
         return f"{sides}: {loss}{apart}. No verdict: {why}"
     low, high = _signed(contrast.interval.low), _signed(contrast.interval.high)
-    percent = units.percent(contrast.interval.confidence, 0 if len(found.contrasts) == 1 else 1)
-    told = "They differ by more than the seeds do" if contrast.outcome == "differ" else NOT_SHOWN
+    percent = units.percent(contrast.interval.confidence, 0 if len(comparison.contrasts) == 1 else 1)
+    conclusion = "They differ by more than the seeds do" if contrast.outcome == "differ" else NOT_SHOWN
     if contrast.outcome == "not shown" and contrast.detectable is not None:
-        seen = units.loss(contrast.detectable)
-        told += f". With such seeds a difference of {seen} would show {round(10 * POWER)} times in 10"
-    return f"{sides}: {loss}{apart} ({percent} interval {low} to {high}). {told}"
+        difference = units.loss(contrast.detectable)
+        conclusion += (
+            f". With such seeds a difference of {difference} would show {round(10 * POWER)} times in 10"
+        )
+    return f"{sides}: {loss}{apart} ({percent} interval {low} to {high}). {conclusion}"
 
 
 def _few(contrast: Contrast) -> str:
@@ -124,37 +127,37 @@ def _few(contrast: Contrast) -> str:
 
 def speed(contrast: Contrast) -> str:
     """How the speeds compare; empty if they cannot be compared."""
-    found = contrast.speedup
-    if found is None:
+    ratio = contrast.speedup
+    if ratio is None:
         return ""
-    ratio, baseline = units.ratio(found.mean), group_name(contrast.baseline)
-    sides = f"{group_name(contrast.other)}: {ratio} the speed of {baseline}"
-    low, high = units.ratio(found.low), units.ratio(found.high)
+    speed = times_speed(ratio.mean, group_name(contrast.baseline))
+    sides = f"{group_name(contrast.other)}: {speed}"
+    low, high = units.ratio(ratio.low), units.ratio(ratio.high)
     return sides if low == high else f"{sides}, {low} to {high} from run to run"
 
 
 def check(one: Check) -> str:
     """One limit of the comparison."""
     if one.kind == "unread":
-        told = [f"{run} ({words})" for run, words in zip(one.groups, one.values, strict=True)]
-        return _CHECKS[one.kind].format(", ".join(told))
+        parts = [f"{run} ({words})" for run, words in zip(one.groups, one.values, strict=True)]
+        return _CHECKS[one.kind].format(", ".join(parts))
     if one.kind in ("samples", "data", "model", "devices"):
         pairs = zip(one.groups, one.values, strict=True)
         return _CHECKS[one.kind].format("; ".join(f"{group}: {value}" for group, value in pairs))
     return _CHECKS[one.kind].format(", ".join(one.groups))
 
 
-def difference_lines(found: Compared) -> list[str]:
+def difference_lines(comparison: Compared) -> list[str]:
     """``precision: A FP32; B AMP bf16``, a line for each option."""
     lines = []
-    for each in found.differences:
-        pairs = zip(found.groups, each.values, strict=True)
-        told = "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs)
-        lines.append(f"{each.name}: {told}")
+    for difference in comparison.differences:
+        pairs = zip(comparison.groups, difference.values, strict=True)
+        values = "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs)
+        lines.append(f"{difference.name}: {values}")
     return lines
 
 
-def how_measured(found: Compared) -> list[str]:
+def how_measured(comparison: Compared) -> list[str]:
     """What the figures of the table are."""
     share = units.percent(FINAL_SHARE)
     final = f"final training loss: mean of the last {share} of the steps, {MEAN_STEPS} at least"
@@ -162,31 +165,29 @@ def how_measured(found: Compared) -> list[str]:
         f"{final}; best: lowest mean of {MEAN_STEPS} steps in a row",
         "training time: sum of all step times, without validation and pauses",
     ]
-    several = {run.name: run.view.optimizers[0].label for run in found.runs if run.view.optimizers}
+    several = {run.name: run.view.optimizers[0].label for run in comparison.runs if run.view.optimizers}
     if several:
         firsts = ", ".join(f"{label} of {name}" for name, label in several.items())
         lines.append(f"of several optimizers only the first is compared: {firsts}")
-    if any(len(group.runs) > 1 for group in found.groups):
+    if any(len(group.runs) > 1 for group in comparison.groups):
         lines.append("a group's figures are means over its runs, lowest and highest in brackets")
-    if any(contrast.outcome == "not shown" for contrast in found.contrasts):
+    if any(contrast.outcome == "not shown" for contrast in comparison.contrasts):
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
         lines.append("what would show: with as many seeds, if their losses spread as they do here")
-    if any(map(_is_uneven, found.contrasts)):
+    if any(map(_is_uneven, comparison.contrasts)):
         lines.append(
             f"the interval of unequal groups, if one has fewer than {ENOUGH_SEEDS} seeds, is wider: else it "
             "would miss the true difference more often than it says; as many seeds of each show more"
         )
-    if any(contrast.speedup is not None for contrast in found.contrasts):
+    if any(contrast.speedup is not None for contrast in comparison.contrasts):
         lines.append(
             "separate runs also differ by the load of the machine: `amptui bench` alternates precisions"
         )
-    if found.target is None:
+    if comparison.target is None:
         lines.append("no time to a loss: not every run has enough steps for one")
-    elif not found.target_asked:
-        lines.append(
-            f"time to {units.loss(found.target)}: the highest of the final losses, which every run reached; "
-            "--target-loss chooses another"
-        )
+    elif not comparison.target_asked:
+        target = f"time to {units.loss(comparison.target)}: the highest of the final losses, which every run"
+        lines.append(f"{target} reached; --target-loss chooses another")
     return lines
 
 
@@ -222,12 +223,12 @@ def state(run: RunFigures) -> str:
     return "unfinished"
 
 
-def spread(found: Spread | None, words: Callable[[float], str], *, brief: bool = False) -> str:
+def spread(figure: Spread | None, words: Callable[[float], str], *, brief: bool = False) -> str:
     """``0.512 [0.49–0.53]``; without brackets if ``brief``, or if they would repeat the mean."""
-    if found is None:
+    if figure is None:
         return units.NOT_AVAILABLE
-    mean, low, high = (words(value) for value in (found.mean, found.low, found.high))
-    if brief or found.runs == 1 or low == high == mean:
+    mean, low, high = (words(value) for value in (figure.mean, figure.low, figure.high))
+    if brief or figure.runs == 1 or low == high == mean:
         return mean
     if _unit(low) == _unit(high):
         low = low.removesuffix(_unit(low))  # it stands behind the other end

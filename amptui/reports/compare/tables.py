@@ -47,13 +47,13 @@ class Table:
     def within(self, width: int, *, gap: int = 2) -> "Table":
         """The columns that fit in ``width`` cells, the most valuable ones; the name always stays."""
         widths = self.widths
-        kept: set[int] = set()
-        used = -gap
+        places: set[int] = set()
+        used_width = -gap
         for place in sorted(range(len(self.head)), key=lambda i: -self.worths[i]):
-            if not kept or used + gap + widths[place] <= width:
-                kept.add(place)
-                used += gap + widths[place]
-        return self.only(sorted(kept))
+            if not places or used_width + gap + widths[place] <= width:
+                places.add(place)
+                used_width += gap + widths[place]
+        return self.only(sorted(places))
 
     def turned(self) -> "Table":
         """Its rows as columns, and its columns as rows."""
@@ -70,21 +70,25 @@ class Table:
         )
 
 
-def group_table(found: Compared, *, brief: bool = False) -> Table:
+def group_table(comparison: Compared, *, brief: bool = False) -> Table:
     """A row for each group; ``brief`` shows the range over its runs for final losses only."""
-    columns = _columns(found, brief=brief)
+    columns = _columns(comparison, brief=brief)
     rows = [
-        (sentences.group_name(group), *(each.of_group(group) for each in columns)) for group in found.groups
+        (sentences.group_name(group), *(column.of_group(group) for column in columns))
+        for group in comparison.groups
     ]
-    return _table("group", columns, rows, range(len(found.groups)))
+    return _table("group", columns, rows, range(len(comparison.groups)))
 
 
-def run_table(found: Compared) -> Table:
+def run_table(comparison: Compared) -> Table:
     """A row for each run, those of a group together."""
-    columns = _columns(found)
-    members = [(place, run) for place, group in enumerate(found.groups) for run in group.runs]
+    columns = _columns(comparison)
+    members = [(place, run) for place, group in enumerate(comparison.groups) for run in group.runs]
     rows = [
-        (f"{found.groups[place].letter} {shortened(run.name)}", *(each.of_run(run) for each in columns))
+        (
+            f"{comparison.groups[place].letter} {shortened(run.name)}",
+            *(column.of_run(run) for column in columns),
+        )
         for place, run in members
     ]
     columns[0] = replace(columns[0], heading="seed")
@@ -114,10 +118,10 @@ def _table(
 _NOTHING = ("", units.NOT_AVAILABLE)
 
 
-def _columns(found: Compared, *, brief: bool = False) -> list[Column]:
-    target = "time to a loss" if found.target is None else f"time to {units.loss(found.target)}"
+def _columns(comparison: Compared, *, brief: bool = False) -> list[Column]:
+    target = "time to a loss" if comparison.target is None else f"time to {units.loss(comparison.target)}"
     # The losses that are compared matter most.
-    training, validation = (70, 75) if found.validation else (80, 60)
+    training, validation = (70, 75) if comparison.validation else (80, 60)
     figure = partial(_figure, brief=brief)
     return [
         Column(
@@ -143,7 +147,7 @@ def _columns(found: Compared, *, brief: bool = False) -> list[Column]:
         figure("best training loss", lambda run: run.best_training, units.loss, training - 35),
         _figure("final validation loss", lambda run: run.final_validation, units.loss, validation),
         figure("best validation loss", lambda run: run.best_validation, units.loss, validation - 35),
-        figure(target, found.seconds_to_target, _time, 56),
+        figure(target, comparison.seconds_to_target, _time, 56),
         figure("training time", lambda run: run.seconds, _time, 54),
     ]
 

@@ -69,7 +69,7 @@ class RunFigures:
     view: SessionView
     is_live: bool
     """Whether a process trains it now."""
-    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
     """The options in ``run.json``; empty without one."""
     samples: int
     seconds: float | None
@@ -102,7 +102,7 @@ class RunFigures:
     @property
     def best_validation(self) -> float | None:
         """The lowest finite loss of a validation."""
-        return min((each.loss for each in self.validations if math.isfinite(each.loss)), default=None)
+        return min((moment.loss for moment in self.validations if math.isfinite(moment.loss)), default=None)
 
     def final(self, *, validation: bool) -> float | None:
         """The final loss of either kind."""
@@ -115,7 +115,7 @@ class RunFigures:
     def reached(self, loss: float, *, validation: bool) -> Moment | None:
         """When the loss was first as low as that; None if it never was."""
         moments = self.validations if validation else self.lows
-        return next((each for each in moments if each.loss <= loss), None)
+        return next((moment for moment in moments if moment.loss <= loss), None)
 
 
 class Trace:
@@ -162,7 +162,7 @@ class Trace:
         self._add_steps(steps)
 
     def figures(
-        self, name: str, *, is_live: bool, asked: Mapping[str, Any], passed_over: str, read_share: float
+        self, name: str, *, is_live: bool, request: Mapping[str, Any], passed_over: str, read_share: float
     ) -> RunFigures:
         """What is known so far; the arguments are fields of the result."""
         loss = self._loss.snapshot() if self._started else EMPTY_SERIES
@@ -172,7 +172,7 @@ class Trace:
             folder=view.run_dir,
             view=view,
             is_live=is_live,
-            asked=asked,
+            request=request,
             samples=self._samples,
             seconds=self._seconds if self._is_timed() else None,
             final_training=final_mean(loss),
@@ -248,12 +248,12 @@ class Trace:
     def _add_lows(self, stretch: Stretch, samples: Floats, seconds: Floats) -> None:
         losses = np.array(stretch.losses, np.float64)  # None becomes NaN
         places = np.flatnonzero(np.isfinite(losses))
-        known = np.append(np.array(self._window), losses[places])
+        recent = np.append(np.array(self._window), losses[places])
         self._window.extend(losses[places].tolist())
-        if not len(places) or len(known) < MEAN_STEPS:
+        if not len(places) or len(recent) < MEAN_STEPS:
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            means = np.lib.stride_tricks.sliding_window_view(known, MEAN_STEPS).mean(axis=1)
+            means = np.lib.stride_tricks.sliding_window_view(recent, MEAN_STEPS).mean(axis=1)
         means = means[-len(places) :]  # the others end at losses of before
         places = places[-len(means) :]
         best = self._lows[-1].loss if self._lows else math.inf
@@ -287,7 +287,7 @@ class Trace:
             track.rewind(next_step)
         self._window.clear()
         self._lows = [low for low in self._lows if low.step < next_step]
-        self._validations = [each for each in self._validations if each.step < next_step]
+        self._validations = [moment for moment in self._validations if moment.step < next_step]
 
     def _moment(self, step: int, loss: float) -> Moment:
         """What had been trained after ``step``."""
@@ -311,11 +311,11 @@ def final_mean(losses: Series) -> float | None:
     Exact for a run of up to 40,960 steps, otherwise of the buckets that these steps fill. Losses that are NaN
     or Inf are left out, but if they are as many as the others, or the last ones, the result is NaN.
     """
-    wanted = max(MEAN_STEPS, math.ceil(FINAL_SHARE * losses.count))
-    if wanted <= len(losses.recent):
-        values, bad = losses.recent[-wanted:], losses.recent_nonfinite[-wanted:].astype(np.float64)
+    count = max(MEAN_STEPS, math.ceil(FINAL_SHARE * losses.count))
+    if count <= len(losses.recent):
+        values, bad = losses.recent[-count:], losses.recent_nonfinite[-count:].astype(np.float64)
     else:
-        buckets = -(-wanted // losses.bucket_steps)
+        buckets = -(-count // losses.bucket_steps)
         values, bad = losses.mean[-buckets:], losses.nonfinite[-buckets:].astype(np.float64)
     finite = np.isfinite(values)
     measured = np.flatnonzero(finite | (bad > 0))

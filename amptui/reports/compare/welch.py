@@ -94,7 +94,7 @@ def _error_of_mean(values: Sequence[float]) -> tuple[float, int]:
     mean = fmean(values)
     # A spread that is only rounding is none.
     apart = [0.0 if math.isclose(value, mean, rel_tol=1e-12) else value - mean for value in values]
-    return sum(each**2 for each in apart) / (len(values) - 1) / len(values), len(values)
+    return sum(deviation**2 for deviation in apart) / (len(values) - 1) / len(values), len(values)
 
 
 @cache

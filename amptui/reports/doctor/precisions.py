@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amptui.diagnosis.speed import ratio_words
+from amptui.diagnosis.speed import interval_ends, times_speed
 from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
 from amptui.reports.doctor.check import Check, fine, one_line, poor
 from amptui.reports.doctor.gpus import Gpu, read_gpus
@@ -91,14 +91,15 @@ def check_precision(name: str, measured: Measured, reason: str, size: int, best:
     hint = f"train with --precision {best}"
     if ratio is None:
         return poor(name, f"{name} could not be measured ({measured.trouble}); {reason}", hint, **facts)
-    times = ratio_words(ratio.value, ratio.low, ratio.high)
-    speed = f"{times} the speed of FP32 in {size} × {size} matrix products; {reason}"
+    ends = interval_ends(ratio.low, ratio.high)
+    times = times_speed(ratio.value, "FP32") + (f" ({ends})" if ends else "")
+    speed = f"{times} in {size} × {size} matrix products; {reason}"
     if ratio.low is not None and ratio.low > 1:
         return fine(name, f"{name} is faster: {speed}", pays=True, **facts)
     if ratio.high is not None and ratio.high < 1:
         return poor(name, f"{name} is slower: {speed}", hint, pays=False, **facts)
     hint = "the machine may be busy; `amptui bench` measures a whole model"
-    return poor(name, f"{name}: no significant difference, {speed}", hint, pays=None, **facts)
+    return poor(name, f"{name}: no clear difference, {speed}", hint, pays=None, **facts)
 
 
 def best_of(measured: Mapping[str, Measured]) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 from amptui.base import units
 from amptui.reports.export.markup import Markup, css_class, element, percent
 from amptui.reports.export.step_axis import Columns, StepRange, columns, marks, ribbon, step_axis
-from amptui.telemetry.axis import Axis, Kind, axis, kind_for
-from amptui.telemetry.robust_range import extent, rate_limits
+from amptui.telemetry.axis import Axis, Kind, axis, extent, kind_for, rate_limits
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 
 WIDTH = 1000

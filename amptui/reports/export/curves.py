@@ -7,8 +7,8 @@ import numpy as np
 
 from amptui.base import units
 from amptui.base.text import printable
-from amptui.diagnosis.event_words import validation_numbers
-from amptui.diagnosis.loss_form import step_loss_words
+from amptui.diagnosis.event_words import validation_words
+from amptui.diagnosis.labels import step_loss_words
 from amptui.records.run import EpochFinished, Validated
 from amptui.reports.export.chart import Chart, Curve, Point
 from amptui.reports.export.recorded_run import RecordedRun
@@ -71,9 +71,7 @@ def _validation(record: EpochFinished | Validated) -> Iterator[Point]:
     validation = record.validation
     if validation is not None and validation.loss is not None and math.isfinite(validation.loss):
         when = f"epoch {record.epoch}" if isinstance(record, EpochFinished) else f"step {record.step:,}"
-        yield Point(
-            record.step, validation.loss, f"validation after {when}: {validation_numbers(validation)}"
-        )
+        yield Point(record.step, validation.loss, f"validation after {when}: {validation_words(validation)}")
 
 
 def _device(recording: RecordedRun) -> Iterator[Chart]:

@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.diagnosis import loss_scale
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Grade
-from amptui.diagnosis.answer_words import LABELS, SIGNS, answer_line, evidence_rows
+from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows
 from amptui.diagnosis.float16_verdicts import at_scale, distance, place_of, what_overflowed_first
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.records.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
@@ -33,7 +33,7 @@ def conclusions(view: SessionView) -> Markup | None:
         return None
     answer, numerics = amp_answer(view), view.numerics
     said = [
-        _finding(SIGNS[finding.grade], finding.grade, LABELS[finding.subject], words, evidence)
+        _finding(SIGNS[finding.grade], finding.grade, finding.subject, words, evidence)
         for finding, words, evidence in evidence_rows(answer)
     ]
     numbers = facts([*_gradients(numerics), *_scale(view)])

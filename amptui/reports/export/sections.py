@@ -9,6 +9,7 @@ from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import (
     NOT_MEASURED,
     explanations,
+    interval_ends,
     less_or_more,
     of_steps,
     provisional_lines,
@@ -95,7 +96,7 @@ def _speed(view: SessionView) -> list[tuple[str, str, str]]:
         return []
     than = f"the speed of {precision_label(tally.baseline or '')}"
     if measured is not None and measured.speedup_low is not None and measured.speedup_high is not None:
-        than += f" ({measured.speedup_low:.2f} to {measured.speedup_high:.2f})"
+        than += f" ({interval_ends(measured.speedup_low, measured.speedup_high)})"
     return [(precision_label(tally.amp or ""), units.ratio(speedup), than)]
 
 

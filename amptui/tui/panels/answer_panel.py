@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from amptui.base import units
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
 from amptui.diagnosis.amp_finding import Finding, Measurement
 from amptui.diagnosis.answer_words import (
-    LABELS,
     NO_AMP,
     SIGNS,
     evidence_words,
@@ -77,7 +75,7 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     interval = interval_words(answer.of("speed"))
     safe = f"{SIGNS[grade]} {safe_words(answer)}"
     if text_width(safe) > room - text_width(name.text) - 2 and answer.cause is not None:
-        safe = f"{SIGNS[grade]} {LABELS[answer.cause.subject]} {short_words(answer.cause)}"
+        safe = f"{SIGNS[grade]} {answer.cause.subject} {short_words(answer.cause)}"
     safe = _cut(safe, room)
     style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT if answer.worth != "unknown" else Style.DIM))
     phrases = [Phrase((name,), 1), phrase(f"{worth:<{_WORTH_WIDTH}}", style, 2)]
@@ -93,7 +91,7 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
         phrases.append(phrase(evidence[0], Style.DIM, 7))
     memory = answer.of("memory")
     if memory.value is not None:
-        phrases.append(phrase(f"memory {units.ratio(memory.value)}", Style.DIM, 6))
+        phrases.append(phrase(f"memory {short_words(memory)}", Style.DIM, 6))
     return phrases
 
 
@@ -125,7 +123,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, widest: int) -> None:
-    canvas.text(0, y, LABELS[finding.subject], Style.DIM)
+    canvas.text(0, y, finding.subject, Style.DIM)
     roomy = canvas.width >= _EVIDENCE_FROM
     key, end = key_of(finding.measured_by, screen), canvas.width
     if key:

@@ -3,7 +3,7 @@
 import math
 
 from amptui.base import units
-from amptui.diagnosis.loss_form import has_no_loss, step_loss_words
+from amptui.diagnosis.labels import has_no_loss, step_loss_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.activity import waiting_words

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.memory_use import memory_sentences, signed_bytes
+from amptui.diagnosis.memory_use import memory_sentences, other_bytes, sides, signed_bytes
 from amptui.records.findings import MemoryBreakdown
-from amptui.telemetry.memory import other_bytes, sides
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels.phrases import Word, fitting, phrase, precision_word, wrapped, write

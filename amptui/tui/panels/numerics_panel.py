@@ -2,6 +2,7 @@
 
 from amptui.base import units
 from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.answer_words import age_words, measured_at
 from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_facts, xray_verdict
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_scale import outlook
@@ -170,10 +171,9 @@ def _age(view: SessionView, window: Float16Window) -> Word | None:
     """``measuring …``, or that it is old; nothing of one that is fresh."""
     if activity.newest(view, "histogram") is not None:
         return Word("measuring …", Style.STRONG)
-    since = view.step - window.step
     if not is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
         return None
-    return Word(f"old: {units.count(since)} steps ago", Style.WARNING)
+    return Word(age_words(view.step - window.step), Style.WARNING)
 
 
 def _cost(window: Float16Window) -> str:
@@ -223,24 +223,18 @@ def _finding_blocks(view: SessionView, width: int) -> list[Block]:
     blocks: list[Block] = []
     if window is not None:
         grade, text = answer.grade("float16", window.step), window_facts(window)
-        about = _about(window.step, window.precision)
+        about = measured_at(window.step, window.precision)
         blocks.append(verdicts.finding("float16", grade, text, width, rank=3, about=about))
         blocks += verdicts.worst(window, width)
     if trace is not None:
         grade, text = answer.grade("forward", trace.step), trace_verdict(trace).text
-        about = _about(trace.step, trace.precision)
+        about = measured_at(trace.step, trace.precision)
         blocks.append(verdicts.finding("trace", grade, text, width, rank=4, about=about))
     if xray is not None:
         grade, text = answer.grade("agreement", xray.step), xray_verdict(xray).text
-        about = _about(xray.step, xray.precision, xray.loss_scale)
+        about = measured_at(xray.step, xray.precision, xray.loss_scale)
         blocks.append(verdicts.finding("X-ray", grade, text, width, rank=5, about=about))
     return blocks
-
-
-def _about(step: int, precision: str, scale: float | None = None) -> str:
-    """``step 1,204 in AMP fp16 at 65,536``."""
-    at = "" if scale is None else f" at {units.count(scale)}"
-    return f"step {units.count(step)} in {precision_label(precision)}{at}"
 
 
 def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from amptui.base import units
-from amptui.diagnosis.labels import precision_letter
-from amptui.diagnosis.loss_form import loss_form_words
+from amptui.diagnosis.labels import loss_form_words, precision_letter
 from amptui.telemetry.optimizers import MAX_OPTIMIZERS
 from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.tui.canvas import Canvas

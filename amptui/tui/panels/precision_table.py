@@ -11,11 +11,12 @@ from amptui.diagnosis.speed import (
     less_memory,
     result_of_the_pair,
     speed_of,
+    times_speed,
     uncounted,
     why_no_ratio,
 )
 from amptui.records.run import AMP_PRECISIONS
-from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
+from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison
@@ -155,10 +156,9 @@ def speed_words(comparison: Comparison) -> Word | None:
     speedup, provisional = comparison.speedup, comparison.provisional_speedup
     if speedup is not None and speedup > 0:
         speed = speed_of(speedup, None, None, than)
-        is_clear = max(speedup, 1 / speedup) >= 1 + LITTLE_SPEED
-        return Word(f"{amp} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain if is_clear else 0])
+        return Word(f"{amp} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain])
     if provisional is not None and provisional > 0:
-        return Word(f"{amp} {PROVISIONAL}{units.ratio(provisional)} the speed of {than}", Style.DIM)
+        return Word(f"{amp} {PROVISIONAL}{times_speed(provisional, than)}", Style.DIM)
     return None
 
 

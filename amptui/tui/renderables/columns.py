@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.axis import LARGEST, Kind
-from amptui.telemetry.robust_range import extent, rate_limits
+from amptui.telemetry.axis import LARGEST, Kind, extent, rate_limits
 from amptui.telemetry.view import Counts, Floats, Series
 from amptui.tui.renderables.step_window import Window
 

@@ -91,7 +91,7 @@ def measured(
 
 def bench(*sizes: Measured, model: str = "mnist-deep", **training: Any) -> Bench:
     asked = BenchRequest(training=TrainRequest(model=model, **training))
-    return Bench(model=model, asked=asked, left_out={}, sizes=sizes, interrupted=False)
+    return Bench(model=model, request=asked, left_out={}, sizes=sizes, interrupted=False)
 
 
 def timing(precision: str, forward: float, **changes: Any) -> PrecisionTiming:

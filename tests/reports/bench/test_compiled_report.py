@@ -171,7 +171,7 @@ def test_where_it_was_measured_the_launch_bound_verdict_names_the_option_and_its
     ]
     none, _ = hints(both_ways(gain=1.0, timings=EAGER_BOUND))
     assert none == (
-        "FP32 eager is launch-bound: with --compile reduce-overhead as fast as FP32 eager within noise "
+        "FP32 eager is launch-bound: with --compile reduce-overhead 1.00× the speed of FP32 eager "
         "(0.95 to 1.05)"
     )
 

@@ -74,7 +74,7 @@ def figures(
 ) -> RunFigures:
     trace = Trace("runs/x")
     trace.add(in_blocks(records))
-    return trace.figures(name, is_live=is_live, asked=asked or {}, passed_over=passed_over, read_share=1.0)
+    return trace.figures(name, is_live=is_live, request=asked or {}, passed_over=passed_over, read_share=1.0)
 
 
 def seeds(

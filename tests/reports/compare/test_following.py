@@ -135,10 +135,10 @@ def test_options_are_read_from_run_json(journals: list[Path]) -> None:
     for journal, asked in zip(journals, ({"compiled": True}, "nonsense"), strict=True):
         (journal.parent / "run.json").write_text(json.dumps({"asked": asked}))
     found = read_all(journals, target=None)
-    assert found.runs[0].asked == {"compiled": True}
-    assert found.runs[1].asked == {}
+    assert found.runs[0].request == {"compiled": True}
+    assert found.runs[1].request == {}
     (journals[0].parent / "run.json").write_text("{")
-    assert read_all(journals, target=None).runs[0].asked == {}
+    assert read_all(journals, target=None).runs[0].request == {}
 
 
 def test_a_copied_journal_has_nothing_of_the_folder_it_is_in(journals: list[Path]) -> None:
@@ -147,7 +147,7 @@ def test_a_copied_journal_has_nothing_of_the_folder_it_is_in(journals: list[Path
     with RunLock.take(copied.parent):
         found = read_all([copied, journals[1]], target=None)
     assert not found.runs[0].is_live
-    assert found.runs[0].asked == {}
+    assert found.runs[0].request == {}
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:

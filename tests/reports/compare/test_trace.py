@@ -43,7 +43,7 @@ def test_batches_do_not_matter() -> None:
     trace = Trace("runs/x")
     for start in range(0, len(records), 7):
         trace.add(in_blocks(records[start : start + 7]))
-    parts = trace.figures("run", is_live=False, asked={}, passed_over="", read_share=1.0)
+    parts = trace.figures("run", is_live=False, request={}, passed_over="", read_share=1.0)
     assert parts.lows == whole.lows
     assert parts.validations == whole.validations
     assert np.array_equal(parts.curve.samples, whole.curve.samples)
@@ -147,7 +147,7 @@ def test_record_lows_are_those_of_a_plain_loop(losses: list[float | None], at_on
                 mean = float(np.mean(known[-MEAN_STEPS:]))
                 if not expected or mean < expected[-1][1]:
                     expected.append((step, mean))
-    found = trace.figures("run", is_live=False, asked={}, passed_over="", read_share=1.0).lows
+    found = trace.figures("run", is_live=False, request={}, passed_over="", read_share=1.0).lows
     # A mean of the same numbers, summed in another order, may be lower by a rounding.
     assert [low.loss for low in found if low.step in {step for step, _ in expected}] == pytest.approx(
         [mean for step, mean in expected if step in {low.step for low in found}]

@@ -79,7 +79,7 @@ def test_a_slower_one_does_not_pay_and_the_hint_names_what_does() -> None:
 def test_an_interval_around_1_decides_nothing() -> None:
     check = check_precision("bf16", measured(0.9, 1.4, 2.0), "the reason", 512, "fp32")
     assert check.facts["pays"] is None
-    assert check.text.startswith("bf16: no significant difference, 1.40×")
+    assert check.text.startswith("bf16: no clear difference, 1.40×")
 
 
 def test_the_best_is_what_is_surely_fastest_and_float32_where_nothing_surely_is() -> None:

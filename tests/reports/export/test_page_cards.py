@@ -90,10 +90,11 @@ def test_the_answer_has_the_screen_s_signs_and_what_each_is_from() -> None:
     assert "|AMP fp16: 1.94× the speed of FP32; ✔ safe: gradients agree, no overflow|" in said
     assert "|loss scaler|no overflow: no skip in the last 100 steps: 1,204 without one|" in said
     assert (
-        "|✔| |float16| 0.003% of the norm underflows at 65,536| step 1,184 in AMP fp16, scale 65,536|" in said
+        "|✔| |float16| 0.003% of the gradient norm underflows at 65,536| step 1,184 in AMP fp16 at 65,536|"
+        in said
     )
     assert "|✔| |forward| largest 41.2 k of 65,504| step 1,100 in AMP fp16|" in said
-    assert "|✔| |agreement| worst 0.999 features.12| step 1,000 in AMP fp16, scale 65,536|" in said
+    assert "|✔| |agreement| worst 0.999 features.12| step 1,000 in AMP fp16 at 65,536|" in said
     assert "|headroom|3.6 doublings at scale 65,536; recent minimum 2.4|" in said
     assert safety.conclusions(SessionView()) is None
 

@@ -36,8 +36,8 @@ def stats(precision: str) -> PrecisionStats:
         (0.5, Word("AMP 0.50× the speed of FP32", Style.WARNING | BOLD)),
         (1.03, Word("AMP 1.03× the speed of FP32")),
         (0.97, Word("AMP 0.97× the speed of FP32")),
-        (1.004, Word("AMP as fast as FP32")),
-        (0.998, Word("AMP as fast as FP32")),
+        (1.004, Word("AMP 1.00× the speed of FP32")),
+        (0.998, Word("AMP 1.00× the speed of FP32")),
         (None, None),
     ],
 )
