@@ -1,4 +1,4 @@
-"""A Lightning script with one more callback; p switches its precision: amptui run demo/lightning_toggle.py."""
+"""A Lightning script with one callback; p switches its precision: amptui run demo/lightning_toggle.py."""
 
 import sys
 
