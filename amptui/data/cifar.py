@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from amptui.base.errors import DataError
 from amptui.data.download import DOWNLOAD_AGAIN, download
 from amptui.data.sources import Arrays, DataRequest, Progress
-from amptui.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from amptui.base.errors import DataError
 from amptui.data.cifar import CIFAR10, PickledSet, read_cifar10
 from amptui.data.sources import Progress
-from amptui.errors import DataError
 
 Watch = Callable[..., Any]
 

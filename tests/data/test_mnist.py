@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from amptui.base.errors import DataError
 from amptui.data.mnist import MNIST, IdxFile, IdxSet, read_mnist
-from amptui.errors import DataError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 Watch = Callable[..., Any]
