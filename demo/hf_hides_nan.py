@@ -22,8 +22,8 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(64, 256),  # of the large inputs infinite in float16
-            nn.LayerNorm(256),  # of infinite ones NaN; of large ones, as FP32 has them, nothing special
+            nn.Linear(64, 256),  # overflows to Inf in float16 for the large inputs
+            nn.LayerNorm(256),  # turns Inf into NaN; in FP32 it normalizes the same large values
             nn.ReLU(),
             nn.Linear(256, 64),
         )
@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 
 class Samples(torch.utils.data.Dataset):
-    """Random numbers; those of every 20th step are too large for float16."""
+    """Random inputs; those of every 20th step are too large for float16."""
 
     def __len__(self) -> int:
         return steps * BATCH
@@ -46,7 +46,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 class InOrder(Trainer):
-    """Takes the samples as they come."""
+    """Does not shuffle, so that every 20th step gets the large inputs."""
 
     def _get_train_sampler(self, *_: object) -> torch.utils.data.Sampler:
         return torch.utils.data.SequentialSampler(self.train_dataset)
@@ -66,7 +66,7 @@ with tempfile.TemporaryDirectory() as folder:
     torch.manual_seed(0)
     trainer = InOrder(Net(), arguments, train_dataset=Samples())
 
-    monitor = amptui.huggingface.watch(trainer, precision="fp16")  # the line
+    monitor = amptui.huggingface.watch(trainer, precision="fp16")  # the line to add
 
     trainer.train()
 

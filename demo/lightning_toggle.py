@@ -1,4 +1,4 @@
-"""Lightning with one callback; p switches its precision: amptui run demo/lightning_toggle.py."""
+"""A Lightning script with one callback; p switches its precision: amptui run demo/lightning_toggle.py."""
 
 import sys
 
@@ -13,7 +13,7 @@ Batch = list[Tensor]
 
 
 class Classifier(pl.LightningModule):
-    """Learns the labels that a random matrix gives."""
+    """Learns labels that come from a random matrix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,14 +27,14 @@ class Classifier(pl.LightningModule):
         return nn.functional.cross_entropy(outputs, labels)
 
     def validation_step(self, batch: Batch, _: int) -> None:
-        """Loss and accuracy on data that was not trained on."""
+        """Loss and accuracy on held-out data."""
         inputs, labels = batch
         outputs = self.net(inputs)
         self.log("val_loss", nn.functional.cross_entropy(outputs, labels))
         self.log("val_acc", (outputs.argmax(dim=1) == labels).float().mean())
 
     def configure_optimizers(self) -> dict[str, object]:
-        """AdamW, with a learning rate that falls to 0."""
+        """AdamW, with a learning rate that decays to 0."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3, fused=torch.cuda.is_available())
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -42,13 +42,13 @@ class Classifier(pl.LightningModule):
 
 
 def build_loader(samples: int, teacher: Tensor) -> DataLoader[tuple[Tensor, ...]]:
-    """Random inputs, and the class that ``teacher`` gives to each."""
+    """Random inputs and their classes according to ``teacher``."""
     inputs = torch.randn(samples, 64)
     return DataLoader(TensorDataset(inputs, (inputs @ teacher).argmax(dim=1)), batch_size=128)
 
 
 def main() -> None:
-    """Train as many epochs as the first argument says."""
+    """Train; the first argument is the number of epochs."""
     pl.seed_everything(0)
     teacher = torch.randn(64, 10)
     trainer = pl.Trainer(
@@ -57,7 +57,7 @@ def main() -> None:
         precision="32-true",
         gradient_clip_val=1.0,
         accumulate_grad_batches=2,
-        callbacks=[PrecisionMonitor()],  # the line
+        callbacks=[PrecisionMonitor()],  # the line to add
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -1,4 +1,4 @@
-"""A training loop as in PyTorch's documentation, on amptui's screen: amptui run demo/own_loop.py."""
+"""A typical PyTorch training loop on amptui's screen: amptui run demo/own_loop.py."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Your own DDP script, all ranks on one screen: amptui run torchrun --nproc-per-node 2 demo/own_ranks.py."""
+"""A DDP script with all ranks on one screen: amptui run torchrun --nproc-per-node 2 demo/own_ranks.py."""
 
 import sys
 
