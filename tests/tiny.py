@@ -71,14 +71,19 @@ class Exploding(Tiny):
 
 
 class Spoiled(Tiny):
-    """Its training losses are NaN or Inf for some steps, and with ``weights_too`` the gradients are NaN."""
+    """From step ``at`` on ``steps`` losses are ``value``; with ``weights_too`` so are their gradients."""
 
-    epochs: int = 8
-    at: int = 12
-    """The first of these steps."""
-    steps: int = 1
-    weights_too: bool = True
-    value: float = math.nan
+    def __init__(  # no fields: a checkpoint of one may be resumed by another
+        self,
+        at: int = 12,
+        steps: int = 1,
+        *,
+        weights_too: bool = True,
+        value: float = math.nan,
+        epochs: int = 8,
+    ) -> None:
+        super().__init__(epochs=epochs)
+        self.at, self.steps, self.weights_too, self.value = at, steps, weights_too, value
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         self.calls = getattr(self, "calls", 0) + model.training

@@ -25,7 +25,7 @@ STEP, STEPS = 10, 14
 MAY_FAIL = {
     "data/batches.py epoch",
     "data/batches.py _scaled",
-    "experiment.py loss",
+    "recipe/experiment.py loss",
     "engine/precision.py backward",
     "engine/precision.py unscale",
     "engine/precision.py step",
