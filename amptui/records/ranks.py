@@ -240,11 +240,11 @@ class StandingOut:
         """Add a sample; return where in its columns the ranks are that stand out, ascending."""
         if sample.ranks != self._ranks:
             self._ranks, self._means = sample.ranks, {}
-        kept = {0}
+        places = {0}
         for name, (low, high) in _KEPT.items():
             order = self._ordered(name, getattr(sample, name))
-            kept.update(order[:low], order[len(order) - high :] if high else ())
-        return sorted(kept)
+            places.update(order[:low], order[len(order) - high :] if high else ())
+        return sorted(places)
 
     def _ordered(self, name: str, column: Sequence[float | None]) -> list[int]:
         """The measured places of ``column``, ordered by their ranks' mean places in it so far."""
@@ -267,24 +267,24 @@ def condensed(sample: RanksSampled, standing_out: StandingOut | None = None) -> 
     local compute, the longest waits for data, the lowest clocks; by ``standing_out`` over the newest samples,
     else by this one alone. Percentiles stand for the others.
     """
-    kept: Sequence[int] = range(len(sample.ranks))
+    places: Sequence[int] = range(len(sample.ranks))
     percentiles: dict[str, Any] = {}
     if len(sample.ranks) > MAX_RANKS_SAMPLED:
-        kept = (standing_out or StandingOut()).add(sample)
+        places = (standing_out or StandingOut()).add(sample)
         percentiles = {
             f"{name}_percentiles": percentiles_of(getattr(sample, f"{name}_seconds"))
             for name in ("step", "data", "compute")
         }
     columns: dict[str, Any] = {
-        name: tuple([_rounded(column[i]) for i in kept]) if (column := getattr(sample, name)) else ()
+        name: tuple([_rounded(column[i]) for i in places]) if (column := getattr(sample, name)) else ()
         for name in COLUMNS
     }
-    ranks = tuple([sample.ranks[i] for i in kept])
-    throttled = {reason: _among(held, ranks) for reason, held in sample.throttled.items()}
+    ranks = tuple([sample.ranks[i] for i in places])
+    throttled = {reason: _among(all_ranks, ranks) for reason, all_ranks in sample.throttled.items()}
     return replace(
         sample,
         ranks=ranks,
-        throttled={reason: held for reason, held in throttled.items() if held},
+        throttled={reason: slow for reason, slow in throttled.items() if slow},
         **columns,
         **percentiles,
     )
@@ -304,8 +304,8 @@ def percentiles_of(column: Sequence[float | None]) -> tuple[float, ...]:
     return tuple([_rounded(values[round(last * part / 100)]) for part in PERCENTILES]) if values else ()
 
 
-def _among(held: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(held).intersection(ranks)))
+def _among(subset: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(subset).intersection(ranks)))
 
 
 def _rounded(value: Any) -> Any:
