@@ -61,8 +61,8 @@ def test_numbers_that_were_not_measured_do_not_count() -> None:
 @pytest.mark.parametrize("world_size", [64, 65, 1024, 4096])
 def test_a_journal_grows_by_the_second_and_not_by_the_rank(world_size: int) -> None:
     standing_out = StandingOut()
-    for each in SimulatedRanks(world_size, 1, slow="clocks", slow_rank=7).samples(3):
-        assert len(codec.dumps(condensed(each, standing_out))) < 6000
+    for sample in SimulatedRanks(world_size, 1, slow="clocks", slow_rank=7).samples(3):
+        assert len(codec.dumps(condensed(sample, standing_out))) < 6000
 
 
 def test_a_slow_rank_stands_out_among_many_with_hiccups() -> None:

@@ -22,11 +22,11 @@ from amptui.engine.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks
 from amptui.ranks.ends.hang_watch import Hang, HangWatch
-from amptui.ranks.ends.peer_ends import End, PeerEndedError, PeerEnds
+from amptui.ranks.ends.peer_ends import PeerEndedError, PeerEnds
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
+from amptui.ranks.store.failover_store import LostKeyError, is_the_launchers, pauses
 from amptui.ranks.store.launcher_store import LauncherStore
 from amptui.ranks.store.place import Place
-from amptui.ranks.store.steady_store import LostKeyError, is_the_launchers, pauses
 from amptui.ranks.world import World
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import HANG_SECONDS
@@ -166,10 +166,10 @@ class RankGroup(OtherRanks, Ranks):
         self._wait_until(lambda: self._store.check([key]))
         return self._store.get(key).decode()
 
-    def _wait_until(self, done: Callable[[], bool], *, stoppable: bool = True) -> None:
+    def _wait_until(self, is_true: Callable[[], bool], *, stoppable: bool = True) -> None:
         longer = pauses(self.world.size)
         with self.waiting():
-            while not done():
+            while not is_true():
                 # First: a launcher that lost a rank stops the others.
                 stopping = stoppable and self._stopping()
                 if (ended := self._ends.first()) is not None:
@@ -213,11 +213,11 @@ class RankGroup(OtherRanks, Ranks):
 
     def check_equal(self, facts: dict[str, float]) -> None:
         """Raise DataError if one of ``facts`` differs from rank 0's: the ranks would wait for each other."""
-        everybody: list[dict[str, float]] = self.gather(facts)
-        for rank, theirs in enumerate(everybody):
-            for name, value in everybody[0].items():
-                if theirs.get(name) != value:
-                    what = f"rank {rank} has {theirs.get(name):,} {name}, rank 0 has {value:,}"
+        by_rank: list[dict[str, float]] = self.gather(facts)
+        for rank, rank_facts in enumerate(by_rank):
+            for name, value in by_rank[0].items():
+                if rank_facts.get(name) != value:
+                    what = f"rank {rank} has {rank_facts.get(name):,} {name}, rank 0 has {value:,}"
                     raise DataError(what, hint="let build_model() and load_data() give all ranks the same")
 
     # ------------------------------------------------------------------ while training
@@ -248,18 +248,18 @@ class RankGroup(OtherRanks, Ranks):
 
     def agree(self, trouble: str) -> str:
         """The ``trouble`` of the first rank that has one, which it names; "" if none has. Waits for all."""
-        for rank, theirs in enumerate(self.gather(trouble)):
-            if theirs:
-                return f"rank {rank}: {theirs}"
+        for rank, rank_trouble in enumerate(self.gather(trouble)):
+            if rank_trouble:
+                return f"rank {rank}: {rank_trouble}"
         return ""
 
     def gather(self, value: Any) -> list[Any]:
         """The ``value`` of each rank; waits for all."""
         self.progress.place += 1
-        everybody = [None] * self.world.size
+        values = [None] * self.world.size
         with self.waiting():
-            dist.all_gather_object(everybody, value, group=self._gloo)
-        return everybody
+            dist.all_gather_object(values, value, group=self._gloo)
+        return values
 
     def leave(self) -> None:
         """Part from the others after the last step.
@@ -309,10 +309,6 @@ class RankGroup(OtherRanks, Ranks):
 
     # ------------------------------------------------------------------ ends
 
-    def tell_end(self, how: End, text: str) -> None:
-        """Tell the others that this rank ends early, and why."""
-        self.launcher.tell_end(how, text)
-
     def tell_bad_loss(self, step: int) -> None:
         """Tell the others of the first step whose loss was not finite on this rank."""
         with suppress(RuntimeError):
@@ -336,15 +332,6 @@ class RankGroup(OtherRanks, Ranks):
     def one_has_ended(self) -> bool:
         """Whether another rank has ended; for any thread."""
         return self._ends.first() is not None
-
-    def leave_launcher(self) -> None:
-        """The launcher is gone, and its store: from any thread."""
-        self.launcher.leave()
-
-    @property
-    def cause_before(self) -> str:
-        """Why the ranks before these ended; empty if they did not say."""
-        return self.launcher.cause_before
 
 
 def needed_files(ranks: int, *, keeps_store: bool) -> int:

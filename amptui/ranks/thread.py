@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from amptui.ranks.ends.hang_watch import Hang, HangWatch
     from amptui.ranks.ends.peer_ends import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup
-    from amptui.ranks.numbers.own_overflows import OwnOverflows
+    from amptui.ranks.numbers.local_overflows import LocalOverflows
     from amptui.ranks.numbers.weights_check import WeightsCheck
     from amptui.ranks.parallel.data_parallel import DataParallel
 
@@ -113,7 +113,7 @@ class RankThread(TrainingThread):
         """From any thread."""
         self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
         if self._group is not None:
-            self._group.leave_launcher()
+            self._group.launcher.leave()
         if self._watch is not None:
             self._watch.launcher.leave()
         if self._control.stop_reason is None:
@@ -157,9 +157,9 @@ class RankThread(TrainingThread):
         self._meter.add(record)
         self._tell(record)
         if self._prepared is not None and (strategy := self._strategy) is not None:
-            self._look_for_overflow(record, self._prepared, strategy.own_overflows)
+            self._look_for_overflow(record, self._prepared, strategy.local_overflows)
 
-    def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "OwnOverflows") -> None:
+    def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "LocalOverflows") -> None:
         """After trouble find out whether it came from this rank; plan which gradients to check."""
         if isinstance(record, Steps):
             if (tracker := record.growth_tracker[-1]) is not None:
@@ -181,7 +181,7 @@ class RankThread(TrainingThread):
             gpu=self._gpu,
         )
         if strategy is not None:
-            own = strategy.own_overflows
+            own = strategy.local_overflows
             step, states = own.report()
             overflowed = math.nan if own.overflowed is None else own.overflowed
             numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
@@ -326,7 +326,7 @@ class RankThread(TrainingThread):
     def _restart(self) -> dict[str, Any]:
         if not self._world.restart or self._group is None:
             return {}
-        cause = self._group.cause_before or "the ranks ended before they had met"
+        cause = self._group.launcher.cause_before or "the ranks ended before they had met"
         return {"restarts": self._world.restart, "cause": cause}
 
     def _way_on(self) -> str:
@@ -365,7 +365,7 @@ class RankThread(TrainingThread):
 
     def _finish_before_training(self) -> None:
         if self._group is not None:
-            self._group.tell_end("stopped", "was asked to stop before the first step")
+            self._group.launcher.tell_end("stopped", "was asked to stop before the first step")
         super()._finish_before_training()
 
     def _fail(self, error: BaseException) -> None:
@@ -376,7 +376,7 @@ class RankThread(TrainingThread):
         if isinstance(error, UsageError):
             # Even if asked to stop: the launcher asks when another rank has refused the same.
             if self._group is not None:
-                self._group.tell_end("failed", str(error))
+                self._group.launcher.tell_end("failed", str(error))
             self._tell_failure(error)
             return
         if self._group is None and isinstance(error, AmptuiError):
@@ -399,7 +399,7 @@ class RankThread(TrainingThread):
             return
         if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
             how, own = end_of(error), self._explained(error)
-            self._group.tell_end(how, own.what if how == "cut off" else str(own))
+            self._group.launcher.tell_end(how, own.what if how == "cut off" else str(own))
         super()._fail(error)
 
     def _blamed_on_launcher(self, error: BaseException) -> BaseException:

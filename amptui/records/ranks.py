@@ -280,11 +280,11 @@ def condensed(sample: RanksSampled, standing_out: StandingOut | None = None) -> 
         for name in COLUMNS
     }
     ranks = tuple([sample.ranks[i] for i in places])
-    throttled = {reason: _among(held_back, ranks) for reason, held_back in sample.throttled.items()}
+    throttled = {reason: _among(all_ranks, ranks) for reason, all_ranks in sample.throttled.items()}
     return replace(
         sample,
         ranks=ranks,
-        throttled={reason: held_back for reason, held_back in throttled.items() if held_back},
+        throttled={reason: slow for reason, slow in throttled.items() if slow},
         **columns,
         **percentiles,
     )
@@ -304,8 +304,8 @@ def percentiles_of(column: Sequence[float | None]) -> tuple[float, ...]:
     return tuple([_rounded(values[round(last * part / 100)]) for part in PERCENTILES]) if values else ()
 
 
-def _among(throttled: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(throttled).intersection(ranks)))
+def _among(subset: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(subset).intersection(ranks)))
 
 
 def _rounded(value: Any) -> Any:

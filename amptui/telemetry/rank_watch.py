@@ -111,7 +111,7 @@ class RankWatch:
         if isinstance(record, RanksSampled):
             return self._sample(record)
         if isinstance(record, RanksDisagree):
-            others = tuple(each for each in self._disagreements if each.what != record.what)
+            others = tuple(other for other in self._disagreements if other.what != record.what)
             self._disagreements = (*others, record) if record.count > 0 else others
             return record
         if isinstance(record, RanksAwaited):
@@ -140,7 +140,8 @@ class RankWatch:
         slow = self._straggler = find_straggler(self._window, self._straggler)
         if not self._news.judge(slow):
             return None
-        place = next((each for each in self._places if slow is not None and each.rank == slow.rank), None)
+        rank = None if slow is None else slow.rank
+        place = next((place for place in self._places if place.rank == rank), None)
         return SlowRankNews(time=record.time, step=record.step, verdict=slow, place=place)
 
     def view(self, world_size: int) -> RanksView | None:
@@ -181,35 +182,33 @@ def _rows(
     columns = {name: dict(zip(newest.ranks, getattr(newest, name), strict=False)) for name in _NEWEST}
     for rank in sorted(newest.ranks):
         numbers: dict[str, Any] = {name: column.get(rank) for name, column in (seconds | columns).items()}
-        reasons = tuple(reason for reason, held in newest.throttled.items() if rank in held)
+        reasons = tuple(reason for reason, ranks in newest.throttled.items() if rank in ranks)
         yield RankSummary(rank=rank, place=by_rank.get(rank), throttled=reasons, **numbers)
 
 
-_NEWEST = (
-    *("peak_allocated_bytes", "memory_used_bytes", "grad_norm", "skipped", "overflowed", "sm_clock_mhz"),
-)
+_NEWEST = "peak_allocated_bytes", "memory_used_bytes", "grad_norm", "skipped", "overflowed", "sm_clock_mhz"
 
 
 def _medians(window: Iterable[RanksSampled], name: str) -> dict[int, float]:
     """Of each rank, over the samples that have a sound number of it."""
-    found: dict[int, list[float]] = {}
+    values_by_rank: dict[int, list[float]] = {}
     for sample in window:
         for rank, value in zip(sample.ranks, getattr(sample, name), strict=False):
             if _is_sound(value):
-                found.setdefault(rank, []).append(value)
-    return {rank: statistics.median(values) for rank, values in found.items()}
+                values_by_rank.setdefault(rank, []).append(value)
+    return {rank: statistics.median(values) for rank, values in values_by_rank.items()}
 
 
 def _percentiles(newest: RanksSampled, rows: Sequence[RankSummary]) -> dict[str, tuple[float, ...]]:
     """As told; where the rows are all ranks, of the rows."""
-    found = {}
+    percentiles = {}
     for name in ("step", "data", "compute"):
-        told = getattr(newest, f"{name}_percentiles")
-        if not told and len(rows) == newest.world_size:
-            told = percentiles_of([getattr(row, f"{name}_seconds") for row in rows])
-        if len(told) == len(PERCENTILES) and all(map(_is_sound, told)):
-            found[name] = told
-    return found
+        values = getattr(newest, f"{name}_percentiles")
+        if not values and len(rows) == newest.world_size:
+            values = percentiles_of([getattr(row, f"{name}_seconds") for row in rows])
+        if len(values) == len(PERCENTILES) and all(map(_is_sound, values)):
+            percentiles[name] = values
+    return percentiles
 
 
 def _is_sound(value: float | None) -> bool:

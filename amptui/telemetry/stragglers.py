@@ -86,7 +86,7 @@ class SlowRankNews:
 class StragglerNews:
     """Tells of each slow rank and each reason once, until none has been slow for a whole window."""
 
-    _told: tuple[tuple[int, str], ...] = ()
+    _causes: tuple[tuple[int, str], ...] = ()
     """The ranks and causes told since none was slow."""
     _quiet_samples: int = 0
 
@@ -94,14 +94,14 @@ class StragglerNews:
         """Whether ``verdict``, that of the newest sample, is news."""
         if verdict is None:
             self._quiet_samples += 1
-            over = bool(self._told) and self._quiet_samples >= WINDOW_SAMPLES
-            self._told = () if over else self._told
-            return over
+            is_over = bool(self._causes) and self._quiet_samples >= WINDOW_SAMPLES
+            self._causes = () if is_over else self._causes
+            return is_over
         self._quiet_samples = 0
         cause = verdict.rank, verdict.cause
-        known = cause in self._told
-        self._told = self._told if known else (*self._told, cause)
-        return not known
+        is_new = cause not in self._causes
+        self._causes = (*self._causes, cause) if is_new else self._causes
+        return is_new
 
 
 def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = None) -> RankVerdict | None:
@@ -117,14 +117,14 @@ def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = 
     step = _step_seconds(window)
     if step is None:
         return _slow_clock(window, before)
-    found = [
+    outliers = [
         (cause, outlier)
         for cause, column in _PARTS
         if (outlier := _outlier(window, column, MIN_SHARE * step, _stays(before, cause))) is not None
     ]
-    if not found:
+    if not outliers:
         return _slow_clock(window, before)
-    cause, outlier = max(found, key=lambda each: each[1].excess)
+    cause, outlier = max(outliers, key=lambda pair: pair[1].excess)
     verdict = RankVerdict(
         rank=outlier.rank, cause=cause, seconds=outlier.value, others_seconds=outlier.others
     )
@@ -156,7 +156,7 @@ def _slow_clock(window: Sequence[RanksSampled], before: RankVerdict | None) -> R
     """The verdict where nothing but clocks can tell: local compute was not measured, as under FSDP2."""
     if any(value is not None for sample in window for value in sample.compute_seconds):
         return None
-    clocks = [each for sample in window for each in sample.sm_clock_mhz if each]
+    clocks = [clock for sample in window for clock in sample.sm_clock_mhz if clock]
     if not clocks:
         return None
     least = MIN_SHARE * float(np.median(clocks))
@@ -171,7 +171,7 @@ def _slow_clock(window: Sequence[RanksSampled], before: RankVerdict | None) -> R
 def _with_clock(verdict: RankVerdict, window: Sequence[RanksSampled]) -> RankVerdict:
     """``verdict`` with the clocks as its cause, if NVML says that they are held down in most samples."""
     reasons = _reasons(verdict.rank, window)
-    clocks = [each for sample in window if (each := _of_rank(sample, verdict.rank)) is not None]
+    clocks = [clock for sample in window if (clock := _clock_of(sample, verdict.rank)) is not None]
     others = [
         value
         for sample in window
@@ -204,13 +204,15 @@ def _reasons(rank: int, window: Sequence[RanksSampled]) -> tuple[str, ...]:
     )
 
 
-def _of_rank(sample: RanksSampled, rank: int) -> float | None:
+def _clock_of(sample: RanksSampled, rank: int) -> float | None:
     return dict(zip(sample.ranks, sample.sm_clock_mhz, strict=False)).get(rank)
 
 
 def _step_seconds(window: Sequence[RanksSampled]) -> float | None:
     """The median step over all ranks and samples."""
-    values = [each for sample in window for each in sample.step_seconds if each and 0 < each < np.inf]
+    values = [
+        seconds for sample in window for seconds in sample.step_seconds if seconds and 0 < seconds < np.inf
+    ]
     return float(np.median(values)) if values else None
 
 
@@ -225,11 +227,11 @@ def _outlier(
     centres = _centres(window, column, table)
     typical = _medians((sign * (table - centres[:, None])).T)
     worst = int(np.argmax(typical))
-    told = _told_spread(window, column)
-    beside = _medians(np.delete(table, worst, axis=1)) if told is None else centres
+    whole_spread = _whole_spread(window, column)
+    beside = _medians(np.delete(table, worst, axis=1)) if whole_spread is None else centres
     beyond = sign * (table[:, worst] - beside)
     beyond = beyond[np.isfinite(beyond)]
-    spread = _spread(np.delete(typical, worst)) if told is None else told
+    spread = _spread(np.delete(typical, worst)) if whole_spread is None else whole_spread
     noise = max(_sigma(beyond), _median(_sigmas(table - centres[:, None])))
     error = _MEDIAN_ERROR * noise / np.sqrt(len(beyond))
     excess = float(np.median(beyond))
@@ -248,8 +250,8 @@ def _table(window: Sequence[RanksSampled], column: Column) -> tuple[list[int], F
     ranks = sorted({rank for row in rows for rank in row})
     table = np.array([[_number(row.get(rank)) for rank in ranks] for row in rows], np.float64)
     table = table.reshape(len(rows), len(ranks))
-    kept = np.isnan(table).mean(axis=0) <= _MAX_MISSING
-    return [rank for rank, keep in zip(ranks, kept, strict=True) if keep], table[:, kept]
+    enough = np.isnan(table).mean(axis=0) <= _MAX_MISSING
+    return [rank for rank, keep in zip(ranks, enough, strict=True) if keep], table[:, enough]
 
 
 def _number(value: float | None) -> float:
@@ -258,22 +260,25 @@ def _number(value: float | None) -> float:
 
 def _centres(window: Sequence[RanksSampled], column: Column, table: Floats) -> Floats:
     """The median over all ranks in each sample, also over those whose numbers are not told one by one."""
-    told = [_percentiles(sample, column) for sample in window]
-    return np.array([each[2] if each else own for each, own in zip(told, _medians(table), strict=True)])
+    percentiles = [_percentiles(sample, column) for sample in window]
+    return np.array(
+        [of_all[2] if of_all else own for of_all, own in zip(percentiles, _medians(table), strict=True)]
+    )
 
 
-def _told_spread(window: Sequence[RanksSampled], column: Column) -> float | None:
+def _whole_spread(window: Sequence[RanksSampled], column: Column) -> float | None:
     """The spread over all ranks in one sample, where only some have their numbers told; else None."""
-    told = [each for sample in window if (each := _percentiles(sample, column))]
-    return _SIGMA_PER_DECILES * float(np.median([each[3] - each[1] for each in told])) if told else None
+    percentiles = [of_all for sample in window if (of_all := _percentiles(sample, column))]
+    ranges = [of_all[3] - of_all[1] for of_all in percentiles]
+    return _SIGMA_PER_DECILES * float(np.median(ranges)) if ranges else None
 
 
 def _percentiles(sample: RanksSampled, column: Column) -> tuple[float, ...]:
     """``PERCENTILES`` of a column; empty where they are not told."""
     if column == "sm_clock_mhz":
         return ()
-    told = sample.data_percentiles if column == "data_seconds" else sample.compute_percentiles
-    return told if len(told) == len(PERCENTILES) and np.isfinite(told).all() else ()
+    values = sample.data_percentiles if column == "data_seconds" else sample.compute_percentiles
+    return values if len(values) == len(PERCENTILES) and np.isfinite(values).all() else ()
 
 
 def _spread(values: Floats) -> float:

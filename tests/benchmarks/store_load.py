@@ -30,9 +30,9 @@ import torch
 from amptui.ranks.ends.peer_ends import PeerEndedError
 from amptui.ranks.group import RankGroup
 from amptui.ranks.store import launcher_store
+from amptui.ranks.store.failover_store import FailoverStore, connected
 from amptui.ranks.store.launcher_store import agree_on_start
 from amptui.ranks.store.place import Place
-from amptui.ranks.store.steady_store import SteadyStore, connected
 from amptui.ranks.world import World
 from tests.benchmarks.figures import columns
 
@@ -81,20 +81,20 @@ class Requests:
 
     def __init__(self) -> None:
         self._counter = count()
-        self._do: Any = SteadyStore._do
+        self._do: Any = FailoverStore._do
 
     def __enter__(self) -> "Requests":
         do, counter = self._do, self._counter
 
-        def counting(store: SteadyStore, work: Callable[[Any], Any]) -> Any:
+        def counting(store: FailoverStore, work: Callable[[Any], Any]) -> Any:
             next(counter)
             return do(store, work)
 
-        SteadyStore._do = counting  # type: ignore[method-assign, assignment]
+        FailoverStore._do = counting  # type: ignore[method-assign, assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
-        SteadyStore._do = self._do  # type: ignore[method-assign]
+        FailoverStore._do = self._do  # type: ignore[method-assign]
 
     def take(self) -> int:
         """How many since the last call."""
@@ -162,7 +162,7 @@ def measure(ranks: int, late_seconds: float = LATE_SECONDS) -> StoreLoad:
         time.sleep(late_seconds)
         requests.take()
         began = time.monotonic()
-        groups[0].tell_end("failed", "a wrong number")
+        groups[0].launcher.tell_end("failed", "a wrong number")
         joined(waiting)
         end_seconds, end_requests = time.monotonic() - began, requests.take() / ranks
 

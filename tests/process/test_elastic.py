@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from amptui.process.stopping import RANKS_PATIENCE_SECONDS
 from amptui.ranks.ends.progress import AWAITED_SECONDS
 from amptui.recipe.request import TrainRequest
 from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
-from amptui.records.run import PhaseChanged, RunFailed, RunFinished, RunStarted
+from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
 from tests.checkout import ROOT, child_environment
@@ -36,6 +37,28 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 ALONE = (sys.executable, "-m", "amptui")
 
 
+T = TypeVar("T", bound=Record)
+
+
+def of(kind: type[T], run: Path) -> list[T]:
+    """The records of one type in the journal."""
+    return [record for record in records_of(run) if isinstance(record, kind)]
+
+
+def last(kind: type[T], run: Path) -> T:
+    """The journal's last record, which is of that type."""
+    record = records_of(run)[-1]
+    assert isinstance(record, kind)
+    return record
+
+
+def assert_lost(run: Path, rank: int, cause: str) -> None:
+    """The run failed because of that rank."""
+    (lost,) = of(RankLost, run)
+    assert (lost.rank, lost.cause) == (rank, cause)
+    last(RunFailed, run)
+
+
 def has_begun(run: Path) -> bool:
     """Whether it has made a step."""
     return last_step(run) > 0
@@ -43,12 +66,12 @@ def has_begun(run: Path) -> bool:
 
 def is_building(run: Path) -> bool:
     """Whether rank 0 builds the model."""
-    return any(isinstance(each, PhaseChanged) and each.phase == "model" for each in records_of(run))
+    return any(isinstance(record, PhaseChanged) and record.phase == "model" for record in records_of(run))
 
 
 def is_compiling(run: Path) -> bool:
     """Whether rank 0 has compiled its first step; rank 1 may take longer."""
-    return any(isinstance(each, PhaseChanged) and "compil" in each.detail for each in records_of(run))
+    return any(isinstance(record, PhaseChanged) and "compil" in record.detail for record in records_of(run))
 
 
 @contextmanager
@@ -73,8 +96,8 @@ def ranks(
             wait_until(lambda: until(run) or process.poll() is not None, "it did not begin", seconds=90)
             yield process
         finally:
-            for each in _family(process.pid):
-                each.kill()
+            for member in _family(process.pid):
+                member.kill()
 
 
 def _family(pid: int) -> list[psutil.Process]:
@@ -88,9 +111,9 @@ def _family(pid: int) -> list[psutil.Process]:
 def pid_of(rank: int, process: "subprocess.Popen[str]") -> int:
     """The process of one rank."""
     return next(
-        each.pid
-        for each in _family(process.pid)
-        if each.environ().get("RANK") == str(rank) and "amptui" in " ".join(each.cmdline())
+        member.pid
+        for member in _family(process.pid)
+        if member.environ().get("RANK") == str(rank) and "amptui" in " ".join(member.cmdline())
     )
 
 
@@ -164,83 +187,72 @@ def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
-def test_ranks_train_to_the_end_and_leave_one_whole_journal(tmp_path: Path, start: Sequence[str]) -> None:
-    run = tmp_path / "run"
+def test_ranks_train_to_the_end_and_leave_one_whole_journal(run: Path, start: Sequence[str]) -> None:
     with ranks(run, "--epochs", "2", "--accumulate", "3", start=start) as process:
         _, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
-    (started,) = [each for each in records_of(run) if isinstance(each, RunStarted)]
+    (started,) = of(RunStarted, run)
     assert (started.world_size, started.parallel) == (2, "ddp")
     assert (started.batch_size, started.global_batch_size) == (8, 48)
-    steps = [each for each in records_of(run) if isinstance(each, StepRecord)]
-    assert [each.step for each in steps] == list(range(1, 5))
-    assert {each.samples for each in steps} == {48}
-    (told,) = [each for each in records_of(run) if isinstance(each, RanksStarted)]
-    assert [each.rank for each in told.ranks] == [0, 1]
-    samples = [each for each in records_of(run) if isinstance(each, RanksSampled)]
+    steps = of(StepRecord, run)
+    assert [step.step for step in steps] == list(range(1, 5))
+    assert {step.samples for step in steps} == {48}
+    (told,) = of(RanksStarted, run)
+    assert [rank.rank for rank in told.ranks] == [0, 1]
+    samples = of(RanksSampled, run)
     assert samples
     assert samples[0].ranks == (0, 1)
-    assert isinstance(records_of(run)[-1], RunFinished)
+    last(RunFinished, run)
     assert RunDir(run).holds_checkpoints
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "status"), [(None, 143), (0, 143), (1, 0)])
-def test_sigterm_stops_all_ranks_cleanly(tmp_path: Path, rank: int | None, status: int) -> None:
+def test_sigterm_stops_all_ranks_cleanly(run: Path, rank: int | None, status: int) -> None:
     """To the launcher, to rank 0 or to another rank."""
-    run = tmp_path / "run"
     with ranks(run) as process:
         os.kill(process.pid if rank is None else pid_of(rank, process), signal.SIGTERM)
         _, said = process.communicate(timeout=90)
     assert process.returncode == status, said
-    last = records_of(run)[-1]
-    assert isinstance(last, RunFinished)
-    assert last.reason == "stopped"
+    assert last(RunFinished, run).reason == "stopped"
     assert RunDir(run).holds_checkpoints
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_run_with_its_name(tmp_path: Path, rank: int) -> None:
+def test_a_killed_rank_ends_the_run_with_its_name(run: Path, rank: int) -> None:
     """Rank 1 writes the end of a journal whose rank 0 was killed."""
-    run = tmp_path / "run"
     with ranks(run) as process:
         os.kill(pid_of(rank, process), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert said.splitlines()[-1].startswith(f"amptui: rank {rank} was killed: pid ")
-    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
-    assert (lost.rank, lost.cause) == (rank, "killed")
-    assert isinstance(records_of(run)[-1], RunFailed)
+    assert_lost(run, rank, "killed")
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(run: Path) -> None:
     with ranks(run, "--set", "loading_seconds=600", until=is_building) as process:
         os.kill(pid_of(1, process), signal.SIGKILL)
         process.communicate(timeout=100)
     assert process.returncode == 1
-    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
+    (lost,) = of(RankLost, run)
     assert (lost.rank, lost.cause, lost.step) == (1, "killed", 0)
 
 
 @pytest.mark.slow
-def test_a_run_that_waits_for_a_rank_can_be_stopped(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_a_run_that_waits_for_a_rank_can_be_stopped(run: Path) -> None:
     with ranks(run, "--set", "loading_seconds=600", until=is_building) as process:
         process.terminate()
         process.communicate(timeout=100)
     assert process.returncode == 143
-    last = records_of(run)[-1]
-    assert isinstance(last, RunFinished)
-    assert (last.reason, last.steps) == ("stopped", 0)
+    end = last(RunFinished, run)
+    assert (end.reason, end.steps) == ("stopped", 0)
 
 
 @pytest.mark.slow
-def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(tmp_path: Path) -> None:
+def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(run: Path) -> None:
     """It compiles for longer than a rank is waited for that cannot end well any more."""
-    run = tmp_path / "run"
     seconds = str(RANKS_PATIENCE_SECONDS + 8)
     with ranks(run, "--compile", "--set", f"compile_seconds={seconds}", until=is_compiling) as process:
         os.kill(pid_of(1, process), signal.SIGUSR1)
@@ -254,10 +266,9 @@ def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(tmp
 @pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
-    tmp_path: Path, rank: int, start: Sequence[str]
+    run: Path, rank: int, start: Sequence[str]
 ) -> None:
     """Rank 0 keeps the journal: another rank writes its end, and the stacks."""
-    run = tmp_path / "run"
     with ranks(run, "--hang-timeout", "5", start=start) as process:
         family = _family(process.pid)
         os.kill(pid_of(rank, process), signal.SIGSTOP)
@@ -265,18 +276,15 @@ def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
         _, alive = psutil.wait_procs(family, timeout=10)
     assert (process.returncode, alive) == (1, []), said
     assert f"amptui: rank {rank} hung: its process has not answered for " in said
-    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
-    assert (lost.rank, lost.cause) == (rank, "hung")
-    (taken,) = [each for each in records_of(run) if isinstance(each, StacksTaken)]
-    assert ([each.rank for each in taken.stacks], taken.silent) == ([1 - rank], (rank,))
+    assert_lost(run, rank, "hung")
+    (taken,) = of(StacksTaken, run)
+    assert ([stack.rank for stack in taken.stacks], taken.silent) == ([1 - rank], (rank,))
     assert "trainer.py" in taken.stacks[0].stack
-    assert isinstance(records_of(run)[-1], RunFailed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(tmp_path: Path, rank: int) -> None:
-    run = tmp_path / "run"
+def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(run: Path, rank: int) -> None:
     lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", "lag_seconds=600")
     with ranks(run, "--hang-timeout", "5", *lags) as process:
         family = _family(process.pid)
@@ -285,26 +293,23 @@ def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(tmp_path: Pa
     assert (process.returncode, alive) == (1, []), said
     assert f"amptui: rank {rank} hung: it made the others wait for " in said
     assert "in after_step(), step 3" in said
-    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
-    assert (lost.rank, lost.cause) == (rank, "hung")
-    (taken,) = [each for each in records_of(run) if isinstance(each, StacksTaken)]
-    assert [each.rank for each in taken.stacks] == [0, 1]
-    assert [each.rank for each in taken.stacks if "time.sleep(self.lag_seconds)" in each.stack] == [rank]
-    assert isinstance(records_of(run)[-1], RunFailed)
+    assert_lost(run, rank, "hung")
+    (taken,) = of(StacksTaken, run)
+    assert [stack.rank for stack in taken.stacks] == [0, 1]
+    assert [stack.rank for stack in taken.stacks if "time.sleep(self.lag_seconds)" in stack.stack] == [rank]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(tmp_path: Path, rank: int) -> None:
-    run = tmp_path / "run"
+def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(run: Path, rank: int) -> None:
     seconds = AWAITED_SECONDS + 4
     lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", f"lag_seconds={seconds}")
     with ranks(run, "--hang-timeout", "0", "--steps", "6", *lags) as process:
         _, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
-    waits = [each for each in records_of(run) if isinstance(each, RanksAwaited)]
-    assert {(each.ranks, each.phase, each.step) for each in waits} == {((rank,), "after_step", 3)}
-    assert [each.over for each in (waits[0], waits[-1])] == [False, True]
+    waits = of(RanksAwaited, run)
+    assert {(wait.ranks, wait.phase, wait.step) for wait in waits} == {((rank,), "after_step", 3)}
+    assert [wait.over for wait in (waits[0], waits[-1])] == [False, True]
     assert last_step(run) == 6
 
 
@@ -317,9 +322,8 @@ def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(tmp_path: Path, rank: 
     ],
 )
 def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
-    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], said: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
     arguments = ["train", "mnist-deep", "--headless", "--nproc", "2", "--run-dir", str(run), *options]
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"amptui: {said}")

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from amptui.records.ranks import RankLost
-from amptui.records.run import RunFailed, RunFinished, RunStarted
+from amptui.records.run import RunFinished, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
-from tests.living import records_of
-from tests.process.test_elastic import ALONE, TORCHRUN, pid_of, ranks
+from tests.process.test_elastic import ALONE, TORCHRUN, assert_lost, last, of, pid_of, ranks
 
 
 @pytest.mark.slow
@@ -23,10 +21,10 @@ def test_a_sharded_model_is_trained_and_saved_whole(tmp_path: Path, start: Seque
     with ranks(run, "--fsdp", "--epochs", "2", "--save-weights", str(weights), start=start) as process:
         _, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
-    (started,) = [each for each in records_of(run) if isinstance(each, RunStarted)]
+    (started,) = of(RunStarted, run)
     assert (started.world_size, started.parallel) == (2, "fsdp2")
     assert set(started.refuses) == {"x-ray"}
-    steps = [each.step for each in records_of(run) if isinstance(each, StepRecord)]
+    steps = [record.step for record in of(StepRecord, run)]
     assert steps == list(range(1, 13))
     assert RunDir(run).holds_checkpoints
     state = torch.load(weights, weights_only=True)
@@ -40,20 +38,15 @@ def test_sigterm_stops_a_sharded_run_cleanly(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGTERM)
         _, said = process.communicate(timeout=90)
     assert process.returncode == 143, said
-    last = records_of(run)[-1]
-    assert isinstance(last, RunFinished)
-    assert last.reason == "stopped"
+    assert last(RunFinished, run).reason == "stopped"
     assert weights.exists()
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_a_sharded_run_with_its_name(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_a_killed_rank_ends_a_sharded_run_with_its_name(run: Path) -> None:
     with ranks(run, "--fsdp") as process:
         os.kill(pid_of(1, process), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert said.splitlines()[-1].startswith("amptui: rank 1 was killed")
-    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
-    assert (lost.rank, lost.cause) == (1, "killed")
-    assert isinstance(records_of(run)[-1], RunFailed)
+    assert_lost(run, 1, "killed")

@@ -16,9 +16,20 @@ import pytest
 from amptui.records.ranks import RanksStarted
 from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.trust import resume_command
-from tests.living import ended_afterwards, outcome, records_of, steps_of, wait_until
-from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, _family, has_begun, is_building, pid_of, ranks
-from tests.process.test_rank_restarts import has_a_checkpoint, held, of
+from tests.living import ended_afterwards, outcome, steps_of, wait_until
+from tests.process.test_elastic import (
+    ALONE,
+    MODEL,
+    TORCHRUN,
+    _family,
+    has_begun,
+    is_building,
+    last,
+    of,
+    pid_of,
+    ranks,
+)
+from tests.process.test_rank_restarts import has_a_checkpoint, held
 
 pytestmark = pytest.mark.slow
 
@@ -46,38 +57,34 @@ def adopting() -> Iterator[None]:
     ids=["nproc", "fsdp", "torchrun"],
 )
 def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
-    tmp_path: Path, start: Sequence[str], own: Sequence[str]
+    run: Path, start: Sequence[str], own: Sequence[str]
 ) -> None:
-    run = tmp_path / "run"
     with adopting(), ranks(run, *SLOWLY, *own, start=start) as process:
         pids = [pid_of(rank, process) for rank in (0, 1)]
         process.kill()
         _, said = process.communicate(timeout=60)
         statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    last = records_of(run)[-1]
-    assert isinstance(last, RunFailed)
-    assert last.step == steps_of(run)[-1].step
-    name = f"step-{last.step:09}.pt"
+    end = last(RunFailed, run)
+    assert end.step == steps_of(run)[-1].step
+    name = f"step-{end.step:09}.pt"
     why = (
-        f"the launcher (pid {process.pid}) is gone: stopped after step {last.step:,}; to resume from {name}: "
+        f"the launcher (pid {process.pid}) is gone: stopped after step {end.step:,}; to resume from {name}: "
     )
-    assert last.error == why + resume_command(run)
+    assert end.error == why + resume_command(run)
     assert (run / "checkpoints" / name).is_file()
-    assert f"amptui: {last.error}" in said.splitlines()
+    assert f"amptui: {end.error}" in said.splitlines()
     assert "[c10d]" not in said
     assert statuses == [1, 1]
 
 
-def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(run: Path) -> None:
     options = ("--set", "loading_seconds=600", "--max-restarts", "2")
     with ranks(run, *options, until=is_building) as process:
         process.kill()
         _, said = process.communicate(timeout=100)
-    last = records_of(run)[-1]
-    assert isinstance(last, RunFailed)
-    assert last.error == f"the launcher (pid {process.pid}) is gone: stopped after step 0"
-    assert f"amptui: {last.error}" in said.splitlines()
+    end = last(RunFailed, run)
+    assert end.error == f"the launcher (pid {process.pid}) is gone: stopped after step 0"
+    assert f"amptui: {end.error}" in said.splitlines()
 
 
 def free_port() -> int:
@@ -104,15 +111,15 @@ def started(
     words = [*command, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
     with ended_afterwards(run), ExitStack() as stack:
         processes = []
-        for each in variables:
+        for place in variables:
             environment = {
                 **bare,
                 "OMP_NUM_THREADS": "1",
-                **{name: str(value) for name, value in each.items()},
+                **{name: str(value) for name, value in place.items()},
             }
             process = stack.enter_context(
                 subprocess.Popen(
-                    [*around.get(int(str(each.get("RANK", -1))), ()), *words],
+                    [*around.get(int(str(place.get("RANK", -1))), ()), *words],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
@@ -125,8 +132,8 @@ def started(
 
 
 def _kill(pid: int) -> None:
-    for each in _family(pid):
-        each.kill()
+    for process in _family(pid):
+        process.kill()
 
 
 def place(rank: int, *names: str) -> dict[str, object]:
@@ -143,10 +150,7 @@ SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
 @pytest.mark.parametrize("names", [PLAIN, OPEN_MPI, SLURM], ids=["plain", "mpirun", "srun"])
 @pytest.mark.parametrize("own", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
-def test_ranks_of_any_launcher_are_one_run(
-    tmp_path: Path, names: tuple[str, ...], own: tuple[str, ...]
-) -> None:
-    run = tmp_path / "run"
+def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], own: tuple[str, ...]) -> None:
     common: dict[str, object] = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     if names is SLURM:  # which names neither
         common = {"SLURM_STEP_ID": 0, "SLURM_JOB_ID": os.getpid(), "SLURM_STEP_NUM_NODES": 1}
@@ -154,15 +158,14 @@ def test_ranks_of_any_launcher_are_one_run(
     with started(run, *both, options=("--epochs", "1", *own)) as processes:
         said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
-    (first,) = [each for each in records_of(run) if isinstance(each, RunStarted)]
+    (first,) = of(RunStarted, run)
     assert first.world_size == 2
-    (together,) = [each for each in records_of(run) if isinstance(each, RanksStarted)]
-    assert [each.rank for each in together.ranks] == [0, 1]
-    assert isinstance(records_of(run)[-1], RunFinished)
+    (together,) = of(RanksStarted, run)
+    assert [rank.rank for rank in together.ranks] == [0, 1]
+    last(RunFinished, run)
 
 
-def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(run: Path) -> None:
     run.mkdir()
     (run / "journal.jsonl").touch()
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
@@ -198,11 +201,10 @@ def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
         gone, _ = psutil.wait_procs([orphan], timeout=60)
     assert gone == [orphan]
     assert machines[1 - killed].returncode == 1
-    last = records_of(run)[-1]
-    assert isinstance(last, RunFailed)
+    end = last(RunFailed, run)
     whose = f"of rank 1 on {socket.gethostname()}" if killed else f"(pid {machines[0].pid})"
-    assert last.error.startswith(f"the launcher {whose} is gone: stopped after step {last.step:,}; ")
-    assert (run / "checkpoints" / f"step-{last.step:09}.pt").is_file()
+    assert end.error.startswith(f"the launcher {whose} is gone: stopped after step {end.step:,}; ")
+    assert (run / "checkpoints" / f"step-{end.step:09}.pt").is_file()
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])
@@ -237,7 +239,6 @@ def test_a_machine_that_takes_the_place_of_another_joins_the_run(tmp_path: Path,
     assert (leader.returncode, newcomer.returncode) == (0, 0), said
     assert [record.step for record in steps_of(run)] == list(range(1, 31))
     (again,) = of(RunResumed, run)
-    assert isinstance(again, RunResumed)
     assert again.restarts == 1
     assert again.step > 0
     assert outcome(run) is RunFinished
@@ -277,13 +278,8 @@ def test_a_run_folder_that_a_rank_does_not_see_is_told_before_the_first_step(
     if own:
         assert [process.returncode for process in processes] == [1, 1], said
         assert steps_of(runs / "run") == []
-        last = records_of(runs / "run")[-1]
-        assert isinstance(last, RunFailed)
-        assert last.error.startswith(blind)
+        end = last(RunFailed, runs / "run")
+        assert end.error.startswith(blind)
     else:
         assert [process.returncode for process in processes] == [0, 0], said
-        assert [each.text for each in of_notes(runs / "run") if each.text.startswith(blind)]
-
-
-def of_notes(run: Path) -> list[Note]:
-    return [each for each in records_of(run) if isinstance(each, Note)]
+        assert [record.text for record in of(Note, runs / "run") if record.text.startswith(blind)]

@@ -25,7 +25,7 @@ class Collectives(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(each, DTensor) for each in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its own operations come here
         self.count += "c10d" in func.namespace
         return func(*args, **(kwargs or {}))

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -56,6 +56,8 @@ from tests.ranks.hindered_writing import (
 from tests.ranks.recorded import COMPILED, STEPS, Recorded
 from tests.single_steps import one_by_one
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -67,20 +69,27 @@ class Ended:
 
 
 def train_ranks(
-    task: str, ranks: int, folder: Path, *, arguments: Mapping[str, Any] | None = None, timeout: float = 120
+    task: str, ranks: int, folder: Path, *, status: Any = 0, timeout: Any = 120, **arguments: Any
 ) -> list[Ended]:
-    """Start so many ranks, which do ``task`` with its ``arguments``; return how each ended."""
-    module = "tests.ranks.rank_at_work"
-    told = [str(ranks), task, str(folder), json.dumps(dict(arguments or {}))]
+    """Start so many ranks, which do ``task`` with its ``arguments``; return how each ended.
+
+    Fails if one ends with another ``status``, unless that is None, or not within ``timeout`` seconds.
+    """
+    words = [str(ranks), task, str(folder), json.dumps(arguments)]
     with subprocess.Popen(
-        [sys.executable, "-m", module, *told], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "tests.ranks.rank_at_work", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             statuses = json.loads(process.communicate(timeout=timeout)[0].splitlines()[-1])
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return [_read(folder / f"{rank}.json", status) for rank, status in enumerate(statuses)]
+    ended = [_read(folder / f"{rank}.json", status) for rank, status in enumerate(statuses)]
+    assert status is None or statuses == [status] * ranks, ended[0].found.get("error")
+    return ended
 
 
 def _read(path: Path, status: int) -> Ended:
@@ -91,26 +100,26 @@ def _read(path: Path, status: int) -> Ended:
 class MeasuredControl(RankControl):
     """Measures what the agreement costs the training."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.boundary_seconds: list[float] = []
         self.own_numbers: list[RankNumbers] = []
         self.thread_seconds = 0.0
         """The CPU time of the thread that talks, once that has ended."""
 
-    def join(self, *given: Any) -> None:
+    def join(self, *arguments: Any) -> None:
         measure = self.measure
 
-        def kept() -> RankNumbers:
+        def measure_and_keep() -> RankNumbers:
             self.own_numbers.append(measure())
             return self.own_numbers[-1]
 
-        self.measure = kept
-        super().join(*given)
+        self.measure = measure_and_keep
+        super().join(*arguments)
 
-    def _talk(self, *given: Any) -> None:
+    def _talk(self, *arguments: Any) -> None:
         try:
-            super()._talk(*given)
+            super()._talk(*arguments)
         finally:
             self.thread_seconds = time.thread_time()
 
@@ -159,10 +168,14 @@ class Run:
             self.records += one_by_one([record])
             self._came.notify_all()
 
+    def of(self, kind: type[T]) -> list[T]:
+        """Its records of that type."""
+        return [record for record in self.records if isinstance(record, kind)]
+
     def wait_for(self, kind: type[Any], count: int = 1) -> None:
         """Wait for so many records of that type."""
         with self._came:
-            self._came.wait_for(lambda: sum(isinstance(each, kind) for each in self.records) >= count)
+            self._came.wait_for(lambda: len(self.of(kind)) >= count)
 
     def until_end(self) -> int:
         """Wait for the end; return the exit status."""
@@ -193,30 +206,27 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
 
 def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     run = TASKS[task](folder, **arguments)
-    status, told = run.until_end(), run.control.own_numbers
+    status, numbers = run.until_end(), run.control.own_numbers
     run.thread.close()
+    steps, refusals = run.of(StepRecord), run.of(RequestRefused)
+    validations = [record.validation for record in run.of(EpochFinished) if record.validation is not None]
     found = {
         "records": [type(record).__name__ for record in run.records],
-        "losses": [record.loss for record in run.records if isinstance(record, StepRecord)],
-        "samples": [record.samples for record in run.records if isinstance(record, StepRecord)],
-        "micro_batches": [record.micro_batches for record in run.records if isinstance(record, StepRecord)],
-        "skips": [record.step for record in run.records if isinstance(record, StepRecord) and record.skipped],
+        "losses": [step.loss for step in steps],
+        "samples": [step.samples for step in steps],
+        "micro_batches": [step.micro_batches for step in steps],
+        "skips": [step.step for step in steps if step.skipped],
         "norms": {
-            record.step: (record.grad_norm, record.nonfinite_gradients)
-            for record in run.records
-            if isinstance(record, StepRecord) and record.grad_norm is not None
+            step.step: (step.grad_norm, step.nonfinite_gradients)
+            for step in steps
+            if step.grad_norm is not None
         },
         "windows": [
-            (record.elements, record.nonfinite, sum(record.counts) + record.zeros)
-            for record in run.records
-            if isinstance(record, Float16Window)
+            (window.elements, window.nonfinite, sum(window.counts) + window.zeros)
+            for window in run.of(Float16Window)
         ],
-        "step_seconds": [record.step_seconds for record in run.records if isinstance(record, StepRecord)],
-        "validations": [
-            (record.validation.loss, record.validation.accuracy, record.validation.samples)
-            for record in run.records
-            if isinstance(record, EpochFinished) and record.validation is not None
-        ],
+        "step_seconds": [step.step_seconds for step in steps],
+        "validations": [(mean.loss, mean.accuracy, mean.samples) for mean in validations],
         "answers": [
             (type(record).__name__, record.request.kind)
             for record in run.records
@@ -224,22 +234,21 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
         ],
         "compiled": COMPILED,
         "collectives": COUNTED,
-        "troubles": [each.trouble for each in run.records if isinstance(each, KeepingChanged)],
-        "refusals": [record.detail for record in run.records if isinstance(record, RequestRefused)],
-        "checkpoints": [record.step for record in run.records if isinstance(record, CheckpointWritten)],
+        "troubles": [record.trouble for record in run.of(KeepingChanged)],
+        "refusals": [refusal.detail for refusal in refusals],
+        "checkpoints": [record.step for record in run.of(CheckpointWritten)],
         "error": str(run.thread.error or ""),
         "boundary_seconds": run.control.boundary_seconds,
         "thread_seconds": run.control.thread_seconds,
-        "hashed_steps": sorted({each.hashed_step for each in told}),
-        "notes": [each.text for each in run.records if isinstance(each, Note)],
-        "overflowed": [(each.step, each.ranks) for each in run.records if isinstance(each, RanksOverflowed)],
-        "skipped": [each.step for each in run.records if isinstance(each, StepSkipped)],
-        "compute": [each.compute_seconds for each in told],
-        "own_overflows": next((each.overflowed for each in reversed(told)), None),
+        "hashed_steps": sorted({row.hashed_step for row in numbers}),
+        "notes": [note.text for note in run.of(Note)],
+        "overflowed": [(record.step, record.ranks) for record in run.of(RanksOverflowed)],
+        "skipped": [record.step for record in run.of(StepSkipped)],
+        "compute": [row.compute_seconds for row in numbers],
+        "local_overflows": numbers[-1].overflowed if numbers else None,
         "disagreements": [
-            (record.what, record.step, record.count, [each.rank for each in record.others])
-            for record in run.records
-            if isinstance(record, RanksDisagree)
+            (record.what, record.step, record.count, [other.rank for other in record.others])
+            for record in run.of(RanksDisagree)
         ],
     }
     empty_disk()
@@ -278,7 +287,9 @@ def _without_gpu(folder: Path, *, rank: int) -> Run:
     return run
 
 
-def _asked(folder: Path, ask: Callable[[Run], object], *, options: Mapping[str, Any], **settings: str) -> Run:
+def _with_requests(
+    folder: Path, ask: Callable[[Run], object], *, options: Mapping[str, Any], **settings: str
+) -> Run:
     """Rank 0 is asked for things from its first step on, and then to stop."""
     run = Run(folder, settings, **options)
     run.thread.start()
@@ -320,7 +331,7 @@ def _validate_in_each(run: Run) -> None:
     """bf16 and fp32, each before a validation."""
     run.wait_for(EpochFinished)
     for precision in ("bf16", "fp32"):
-        before = sum(isinstance(each, EpochFinished) for each in run.records)
+        before = len(run.of(EpochFinished))
         run.control.ask(PrecisionRequest(precision))
         run.wait_for(EpochFinished, before + 2)
 
@@ -352,10 +363,10 @@ TASKS: dict[str, Callable[..., Run]] = {
     "requests": _requests,
     "plain": _plain,
     "without GPU": _without_gpu,
-    "probed": partial(_asked, ask=_probe, options={}, slow_seconds="0.001"),
-    "refused": partial(_asked, ask=_xray_in_vain, options={}, slow_seconds="0.001"),
-    "switched": partial(_asked, ask=_switch_in_vain, options={}, slow_seconds="0.001"),
-    "compiled": partial(_asked, ask=_validate_in_each, options={"compile_mode": "default"}),
+    "probed": partial(_with_requests, ask=_probe, options={}, slow_seconds="0.001"),
+    "refused": partial(_with_requests, ask=_xray_in_vain, options={}, slow_seconds="0.001"),
+    "switched": partial(_with_requests, ask=_switch_in_vain, options={}, slow_seconds="0.001"),
+    "compiled": partial(_with_requests, ask=_validate_in_each, options={"compile_mode": "default"}),
     "asked": _with_options,
     "full disk": _with_full_disk,
     "killed while writing": _killed_while_writing,
@@ -373,15 +384,10 @@ def _fork_rank(rank: int, ranks: int, port: int, work: Callable[[], int]) -> int
     pid = os.fork()
     if pid:
         return pid
-    told = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": ranks,
-        "MASTER_PORT": int(os.read(port, _PORT_BYTES)),
-    }
-    os.environ.update({name: str(value) for name, value in told.items()})
-    os.environ.update({"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1"})
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": int(os.read(port, _PORT_BYTES))}
+    torchrun = {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    os.environ.update({name: str(value) for name, value in (place | master | torchrun).items()})
     torch.set_num_threads(1)
     try:
         status = work()

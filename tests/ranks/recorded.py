@@ -86,7 +86,7 @@ class Recorded(Tiny):
             return OddModel(unused=self.unused, outside=self.outside)
         layers = super().build_model().children()
         keep = self.batch_norm
-        model = nn.Sequential(*[each for each in layers if keep or type(each) is not nn.BatchNorm1d])
+        model = nn.Sequential(*[layer for layer in layers if keep or type(layer) is not nn.BatchNorm1d])
         if self.dropout:
             model.insert(2, nn.Dropout(self.dropout))
         if self.compile_seconds:

@@ -49,7 +49,7 @@ class Rank:
                 self.control.talk(self.board.look("call") or 0)
             time.sleep(0.001)
 
-    def made(self) -> int:
+    def steps_so_far(self) -> int:
         return self.step
 
     def make_step(self) -> None:
@@ -88,9 +88,9 @@ class Ranks:
         for rank in range(count):
             board.post(f"at/{rank}", [0, 0, {}])
             board.post(f"near/{rank}", [0, {}, 0])
-        for each in self.all:
+        for member in self.all:
             if connected:
-                each.control.connect(each.board, each.made)
+                member.control.connect(member.board, member.steps_so_far)
         self.until: Callable[[], object] = lambda: False
         self.have_done = self.is_over = False
 
@@ -135,7 +135,7 @@ class Ranks:
         self.all[0].control.ask(request)
 
     def refusals(self) -> list[tuple[str, str]]:
-        return [(each.request.kind, each.reason) for each in self.log.of(RequestRefused)]
+        return [(record.request.kind, record.reason) for record in self.log.of(RequestRefused)]
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +145,7 @@ def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_ranks_obey_at_the_same_step() -> None:
     ranks = Ranks(3)
-    switches = [PrecisionRequest(each) for each in ("bf16", "fp16", "fp32")]
+    switches = [PrecisionRequest(name) for name in ("bf16", "fp16", "fp32")]
     asked: list[Request] = [*switches, CheckpointRequest()]
     for count, request in enumerate(asked, start=1):
         ranks.ask(request)
@@ -288,11 +288,11 @@ def _has_agreed(ranks: Ranks) -> None:
     for _ in range(2):
         first.control.talk()
         other.control.talk(first.board.look("call"))
-    for each in ranks.all:
-        agreement: Any = each.control._agreement
+    for rank in ranks.all:
+        agreement: Any = rank.control._agreement
         order = agreement.pending
         assert order is not None
-        each.step = order.point
+        rank.step = order.point
 
 
 def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

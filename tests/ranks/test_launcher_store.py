@@ -15,8 +15,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.base.errors import RunFolderError
 from amptui.ranks.ends.peer_ends import PeerEnds
+from amptui.ranks.store.failover_store import LOOK_SECONDS, FailoverStore, LostKeyError, connected, pauses
 from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
-from amptui.ranks.store.steady_store import LOOK_SECONDS, LostKeyError, SteadyStore, connected, pauses
 from amptui.ranks.world import World
 from tests.living import wait_until
 
@@ -38,7 +38,7 @@ def _name(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started(restarts: Sequence[int], max_restarts: int = 3) -> list[World]:
     """What ranks agree on whose launchers have counted so many ``restarts``."""
-    worlds = [World(rank, 0, len(restarts), each, max_restarts) for rank, each in enumerate(restarts)]
+    worlds = [World(rank, 0, len(restarts), restart, max_restarts) for rank, restart in enumerate(restarts)]
     with ThreadPoolExecutor(len(worlds)) as threads:
         return list(threads.map(agree_on_start, worlds, timeout=60))
 
@@ -60,7 +60,7 @@ def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
 def test_a_rank_waits_for_the_call_of_its_own_start(launcher: TCPStore) -> None:
     """It comes before rank 0 of its start, when only the answer to those before it stands there."""
     started([0, 0])
-    told = SteadyStore(launcher, "amptui/start")
+    told = FailoverStore(launcher, "amptui/start")
     first_call = told.get("call").decode()
     with ThreadPoolExecutor(1) as thread:
         newcomer = thread.submit(agree_on_start, World(1, 0, 2))
@@ -117,7 +117,7 @@ sys.stdin.read()
 
 
 @contextmanager
-def killed_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SteadyStore, SteadyStore]]:
+def killed_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FailoverStore, FailoverStore]]:
     """The connections of rank 0 and another rank to a launcher that is killed when the block ends."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -125,7 +125,7 @@ def killed_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SteadySto
         assert process.stdout is not None
         _name(int(process.stdout.readline()), monkeypatch)
         monkeypatch.setenv("RANK", "0")
-        leader, other = (SteadyStore(connected(leads=rank == 0), "of the run") for rank in (0, 1))
+        leader, other = (FailoverStore(connected(leads=rank == 0), "of the run") for rank in (0, 1))
         leader.open_spare()
         other.know_spare()
         yield leader, other
@@ -146,7 +146,7 @@ def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
     other.set("key", "what would be lost in a broken connection")
     assert leader.get("key") == b"what would be lost in a broken connection"
     assert [leader.add("count", 1), other.add("count", 1)] == [1, 2]
-    lonely = SteadyStore(leader.torch_store, "without a spare")
+    lonely = FailoverStore(leader.torch_store, "without a spare")
     with pytest.raises(RuntimeError):
         lonely.add("count", 1)
 

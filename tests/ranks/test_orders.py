@@ -48,7 +48,7 @@ class Turns:
             (turn,) = self._draw.choices([*waiting], [*waiting.values()])
             turn.release()
             self._done.acquire()
-            waiting = {each: weight for each, weight in waiting.items() if each not in self._ended}
+            waiting = {turn: weight for turn, weight in waiting.items() if turn not in self._ended}
         self._over = True
         for turn in waiting:
             turn.release()
@@ -276,8 +276,8 @@ def test_a_rank_that_does_not_answer_keeps_nobody_waiting_for_long() -> None:
 def test_ranks_that_count_differently_are_found() -> None:
     ranks = Ranks(2, random.Random(1), wants=3)
     first, other = ranks.all
-    for each in ranks.all:
-        each.agreement._changed = threading.Condition()
+    for rank in ranks.all:
+        rank.agreement._changed = threading.Condition()
 
     def talk() -> None:
         first.agreement.tick()

@@ -30,10 +30,7 @@ def ranks(
 ) -> list[Ended]:
     """So many ranks that train in ``folder`` with these options, and end well."""
     folder.mkdir(exist_ok=True)
-    arguments = {"model": model, "settings": settings or {}, **options}
-    ended = train_ranks("asked", count, folder, arguments=arguments)
-    assert [each.status for each in ended] == [0] * count, ended[0].found.get("error")
-    return ended
+    return train_ranks("asked", count, folder, model=model, settings=settings or {}, **options)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +46,14 @@ def test_resumed_ranks_repeat_the_rest_bit_for_bit(tmp_path: Path, precision: st
     # One at the end of the epoch too, if the ranks agree on it before their last step.
     assert ranks(stopped, precision=precision, steps=7, fsdp=fsdp)[0].found["checkpoints"] in ([7], [6, 7])
     rest = ranks(stopped, precision=precision, resume=True, fsdp=fsdp)
-    assert [each.steps for each in rest] == [expected[0].steps[7:]] * 2
+    assert [rank.steps for rank in rest] == [expected[0].steps[7:]] * 2
     assert rest[0].found["losses"] == expected[0].found["losses"][7:]
     assert rest[0].found["validations"] == expected[0].found["validations"][1:]
 
     for path in checkpoints(whole / "checkpoints")[:-1]:
         path.unlink()
     rest = ranks(whole, precision=precision, resume=True, fsdp=fsdp)
-    assert [each.steps for each in rest] == [expected[0].steps[5:]] * 2
+    assert [rank.steps for rank in rest] == [expected[0].steps[5:]] * 2
 
 
 def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(tmp_path: Path) -> None:
@@ -66,7 +63,7 @@ def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(tmp_pat
     ranks(tmp_path / "stopped", "Recorded", steps=4, **options)
     rest = ranks(tmp_path / "stopped", "Recorded", resume=True, **options)
     assert len(expected[0].steps) == 6
-    assert [each.steps for each in rest] == [expected[0].steps[4:]] * 2
+    assert [rank.steps for rank in rest] == [expected[0].steps[4:]] * 2
     assert rest[0].found["losses"] == expected[0].found["losses"][4:]
 
 
@@ -74,9 +71,9 @@ def test_each_rank_has_random_states_of_its_own_in_the_file(tmp_path: Path) -> N
     ranks(tmp_path, count=3, steps=2)
     checkpoint = read(checkpoints(tmp_path / "checkpoints")[0])
     assert checkpoint.world_size == 3
-    assert [each["batches"] for each in checkpoint.ranks] == [2, 2]
-    states = [checkpoint.draws, *[each["draws"] for each in checkpoint.ranks]]
-    assert len({bytes(each["process"]["cpu"].tolist()) for each in states}) == 3
+    assert [rank["batches"] for rank in checkpoint.ranks] == [2, 2]
+    states = [checkpoint.draws, *[rank["draws"] for rank in checkpoint.ranks]]
+    assert len({bytes(state["process"]["cpu"].tolist()) for state in states}) == 3
 
 
 @pytest.mark.parametrize("fsdp", [False, True])
@@ -118,7 +115,7 @@ def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(tmp_path: Path, f
 
 def test_a_number_that_does_not_divide_the_global_batch_is_refused(tmp_path: Path) -> None:
     ranks(tmp_path, "Recorded", steps=2)
-    ended = train_ranks("asked", 3, tmp_path, arguments={"model": "Recorded", "settings": {}, "resume": True})
+    ended = train_ranks("asked", 3, tmp_path, model="Recorded", settings={}, resume=True, status=None)
     assert ended[0].status == 2
     assert "16 samples, which 3 ranks cannot share equally; use --nproc 2" in ended[0].found["error"]
     assert RunFailed.__name__ in ended[0].found["records"]

@@ -268,9 +268,9 @@ def test_the_rows_of_all_ranks_are_received_in_their_order(count: int) -> None:
     assert len(report.rows) > before  # the last ones
     assert report.is_closed
     norms = [[row.numbers.grad_norm for row in rows] for rows in report.rows]
-    measured = [each for each in norms if not any(map(math.isnan, each))]
+    measured = [row for row in norms if not any(map(math.isnan, row))]
     assert len(measured) > 2
-    assert all(each == [float(rank) for rank in range(count)] for each in measured)
+    assert all(row == [float(rank) for rank in range(count)] for row in measured)
 
 
 def test_an_order_that_is_composed_as_the_training_ends_takes_no_request_with_it(of: Of) -> None:

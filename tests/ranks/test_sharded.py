@@ -136,8 +136,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
     path = tmp_path / "weights.pt"
     options = {"fsdp": True, "save_weights": str(path), "clip_norm": 0.5}
     arguments = {"odd": "yes", "unused": "yes", "options": options}
-    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
-    assert [each.status for each in ranks] == [0, 0]
+    ranks = train_ranks("plain", 2, tmp_path, **arguments)
     assert ranks[0].steps == ranks[1].steps
 
     log, alone = Log(), prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
@@ -149,7 +148,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
 
     options = {"fsdp": True, "init_weights": str(path)}
-    ranks = train_ranks("plain", 2, tmp_path, arguments={**arguments, "options": options})
+    ranks = train_ranks("plain", 2, tmp_path, **arguments, options=options)
     log = Log()
     experiment = Recorded(epochs=2, batch_size=16, odd=True, unused=True)
     train(prepare(experiment, init_weights=str(path)), log)
@@ -170,24 +169,22 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
 def test_what_does_not_work_on_sharded_weights_is_explained(
     tmp_path: Path, settings: dict[str, str], error: str
 ) -> None:
-    arguments = {**settings, "options": {"fsdp": True}}
-    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
-    assert [each.status for each in ranks] == [1, 1]
+    ranks = train_ranks("plain", 2, tmp_path, **settings, options={"fsdp": True}, status=1)
     assert ranks[0].found["error"].startswith(error)
 
 
 @pytest.mark.slow
 def test_norms_and_windows_are_those_of_the_global_gradient(tmp_path: Path) -> None:
     # Of four biases in the last layer the third rank has none.
-    settings = {"batch_norm": "no", "samples": "320", "width": "3"}
-    ranks = train_ranks("plain", 3, tmp_path, arguments={**settings, "options": {"fsdp": True}})
-    assert [each.status for each in ranks] == [0] * 3
+    ranks = train_ranks(
+        "plain", 3, tmp_path, batch_norm="no", samples="320", width="3", options={"fsdp": True}
+    )
 
     log = Log()
     experiment = Recorded(epochs=2, batch_size=24, samples=320, width=3, batch_norm=False)
     alone = prepare(experiment, clip_norm=1e9)  # its norm is measured in each step
     train(alone, log)
-    expected = {str(each.step): each.grad_norm for each in log.of(StepRecord)}
+    expected = {str(record.step): record.grad_norm for record in log.of(StepRecord)}
     norms = {step: norm for step, (norm, _) in ranks[0].found["norms"].items()}
     assert norms
     assert norms == pytest.approx({step: expected[step] for step in norms}, rel=1e-4)
@@ -199,8 +196,7 @@ def test_norms_and_windows_are_those_of_the_global_gradient(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
     options = {"fsdp": True, "precision": "fp16"}
-    ranks = train_ranks("plain", 2, tmp_path, arguments=POISONED | {"options": options})
-    assert [each.status for each in ranks] == [0, 0]
+    ranks = train_ranks("plain", 2, tmp_path, **POISONED, options=options)
     assert ranks[0].found["skips"] == [3]
     assert ranks[0].steps == ranks[1].steps
     assert ranks[0].steps[1][1] == ranks[0].steps[2][1] != ranks[0].steps[3][1]
@@ -212,6 +208,5 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_lost_weights_end_the_run(tmp_path: Path) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
-    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
-    assert [each.status for each in ranks] == [1, 1]
+    ranks = train_ranks("plain", 2, tmp_path, **arguments, status=1)
     assert "6 of 6 parameters contain NaN" in ranks[0].found["error"]

@@ -38,7 +38,7 @@ def test_one_bit_anywhere_changes_the_hash(dtype: torch.dtype) -> None:
     for tensor in made:
         bits = tensor.view(BITS[tensor.itemsize])
         for place in [index for index in (0, 1, 5000) if index < tensor.numel()]:
-            at = tuple(int(each) for each in torch.unravel_index(torch.tensor(place), bits.shape))
+            at = tuple(int(index) for index in torch.unravel_index(torch.tensor(place), bits.shape))
             for bit in (0, 1, 8 * tensor.itemsize - 2):
                 bits[at] ^= 1 << bit
                 assert hash_of(made) != same
@@ -113,12 +113,12 @@ class Ranks:
 def test_ranks_hash_after_the_same_step_when_rank_0_asks() -> None:
     ranks = Ranks()
     first = ranks.told()
-    assert [each.asks for each in first] == [True, False]
-    assert all(each.step == -1 and math.isnan(each.value) for each in first)
+    assert [row.asks for row in first] == [True, False]
+    assert all(row.step == -1 and math.isnan(row.value) for row in first)
     assert not ranks.told()[0].asks  # it has
     ranks.hash(9)
     second = ranks.told()
-    assert [each.step for each in second] == [9, 9]
+    assert [row.step for row in second] == [9, 9]
     assert second[0].value == second[1].value == int(second[0].value)
     assert not second[0].asks  # a second has to pass
     ranks.now = MIN_HASH_SECONDS
@@ -126,7 +126,7 @@ def test_ranks_hash_after_the_same_step_when_rank_0_asks() -> None:
     assert ranks.told()[0].asks
     ranks.hash(21)
     third = ranks.told()
-    assert [each.step for each in third] == [21, 21]
+    assert [row.step for row in third] == [21, 21]
     assert third[0].value == second[0].value != third[1].value
 
 
@@ -134,7 +134,7 @@ def test_ranks_hash_after_the_same_step_when_rank_0_asks() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_on_a_gpu_the_hash_arrives_later_and_is_that_of_the_cpu() -> None:
     device = torch.device("cuda", 0)
-    made = [each.to(device) for each in weights()]
+    made = [tensor.to(device) for tensor in weights()]
     assert int(WeightsHash(made).compute()) == hash_of(weights())
     check = WeightsCheck(made, device, leads=True)
     torch.cuda.set_sync_debug_mode("error")

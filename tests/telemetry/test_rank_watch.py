@@ -28,7 +28,7 @@ def ranks_of(*records: Record) -> RanksView:
 
 
 def column(samples: Iterable[RanksSampled], rank: int) -> list[float]:
-    return [value for each in samples if (value := each.compute_seconds[rank]) is not None]
+    return [value for sample in samples if (value := sample.compute_seconds[rank]) is not None]
 
 
 def test_a_single_process_has_no_ranks() -> None:
@@ -112,8 +112,9 @@ def test_a_run_resumed_on_more_ranks_has_as_many() -> None:
 
 def told_of_slow_ranks(session: Session) -> list[tuple[int, str] | None]:
     """The rank and the cause of each such event, the oldest first; None: none is slow any more."""
-    news = [each.about for each in reversed(session.view().events) if isinstance(each.about, SlowRankNews)]
-    return [None if each.verdict is None else (each.verdict.rank, each.verdict.cause) for each in news]
+    news = [event.about for event in reversed(session.view().events) if isinstance(event.about, SlowRankNews)]
+    verdicts = [change.verdict for change in news]
+    return [None if verdict is None else (verdict.rank, verdict.cause) for verdict in verdicts]
 
 
 @pytest.mark.parametrize("cause", ["input", "compute", "clocks"])
@@ -122,7 +123,7 @@ def test_a_slow_rank_is_one_event_and_another_when_none_is_slow_any_more(cause: 
     session.fold(STARTED)
     session.fold(SimulatedRanks(4, 2, slow=cause, slow_rank=3).samples(60))
     assert told_of_slow_ranks(session) == [(3, cause)]
-    (event,) = [each for each in session.view().events if isinstance(each.about, SlowRankNews)]
+    (event,) = [event for event in session.view().events if isinstance(event.about, SlowRankNews)]
     assert isinstance(event.about, SlowRankNews)
     assert event.about.place == SIMULATED.started().ranks[3]
     assert (event.severity, session.view().warnings) == ("warning", 1)
@@ -138,8 +139,20 @@ def test_a_rank_that_is_slow_now_and_then_is_told_once() -> None:
     slow = RankVerdict(rank=2, cause="compute", seconds=2.0, others_seconds=1.0)
     held = replace(slow, cause="clocks")
     other = replace(slow, rank=1)
-    told = [news.judge(each) for each in (None, slow, slow, None, slow, held, slow, other, None, held, other)]
-    assert told == [False, True, False, False, False, True, False, True, False, False, False]
+    verdicts = (None, slow, slow, None, slow, held, slow, other, None, held, other)
+    assert [news.judge(verdict) for verdict in verdicts] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert [news.judge(None) for _ in range(WINDOW_SAMPLES + 5)].count(True) == 1
     assert news.judge(slow)
 

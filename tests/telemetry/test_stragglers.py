@@ -29,7 +29,7 @@ def verdicts(samples: list[RanksSampled]) -> list[RankVerdict | None]:
 
 
 @pytest.mark.parametrize("world_size", [2, 8, *MANY])
-@pytest.mark.parametrize("slow", [each for each in get_args(Slow) if each])
+@pytest.mark.parametrize("slow", [name for name in get_args(Slow) if name])
 def test_a_slow_rank_is_found_20_times_of_20(slow: Slow, world_size: int) -> None:
     for seed in SEEDS:
         rank = seed * 7 % world_size
@@ -114,6 +114,7 @@ def test_hiccups_of_changing_ranks_are_no_straggler() -> None:
 
 def test_ranks_without_numbers_are_not_judged() -> None:
     samples = window(4, 1, slow="compute", slow_rank=3)
-    silent = [replace(each, compute_seconds=(*each.compute_seconds[:3], None)) for each in samples]
+    silent = [replace(sample, compute_seconds=(*sample.compute_seconds[:3], None)) for sample in samples]
     assert find_straggler(silent) is None
-    assert find_straggler([replace(each, compute_seconds=(), data_seconds=()) for each in samples]) is None
+    empty = [replace(sample, compute_seconds=(), data_seconds=()) for sample in samples]
+    assert find_straggler(empty) is None

@@ -76,23 +76,23 @@ def collectives_made() -> int:
 
 def collectives_by_group() -> dict[str, int]:
     """How many collectives this rank has begun on each process group that it is in; see above."""
-    made: dict[str, int] = {}
+    counts: dict[str, int] = {}
     groups: Mapping[Any, str] = dist.distributed_c10d._world.pg_names
     for group, name in list(groups.items()):
         with suppress(RuntimeError, ValueError):  # not every backend counts
-            made[name] = int(group._get_sequence_number_for_group())
-    return made
+            counts[name] = int(group._get_sequence_number_for_group())
+    return counts
 
 
 def is_same_place(places: Sequence[tuple[int, Mapping[str, int]]]) -> bool:
     """Whether ranks are at the same place of the training: each with its steps and its collectives."""
     counts: dict[str, set[int]] = {}
-    for _, made in places:
-        for group, count in made.items():
+    for _, collectives in places:
+        for group, count in collectives.items():
             counts.setdefault(group, set()).add(count)
-    return len({step for step, _ in places}) == 1 and all(len(found) == 1 for found in counts.values())
+    return len({step for step, _ in places}) == 1 and all(len(values) == 1 for values in counts.values())
 
 
-def is_ahead(theirs: Mapping[str, int], own: Mapping[str, int]) -> bool:
-    """Whether another rank has begun a collective that this one has not come to."""
-    return any(theirs.get(group, 0) > count for group, count in own.items())
+def is_ahead(other: Mapping[str, int], this: Mapping[str, int]) -> bool:
+    """Whether the other rank has begun a collective that this one has not come to."""
+    return any(other.get(group, 0) > count for group, count in this.items())

@@ -372,8 +372,8 @@ class RankControl(AgreedControl):
                 overruled.append(other)
             self._sent_requests = {}
             self._finished = True  # an order that is composed from now on takes no request with it
-        for asked in overruled:
-            self.refuse(asked, "overruled")
+        for loser in overruled:
+            self.refuse(loser, "overruled")
 
     def parted(self) -> None:
         """After all ranks have waited for each other: their last numbers are there."""

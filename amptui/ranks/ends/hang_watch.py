@@ -21,15 +21,15 @@ from amptui.ranks.ends.peer_ends import PeerEndedError, PeerEnds
 from amptui.ranks.ends.progress import (
     MAX_NAMED,
     AwaitedNews,
-    Beat,
+    Heartbeat,
     ProgressTable,
     RankProgress,
     beat_seconds,
     stack_of,
 )
+from amptui.ranks.store.failover_store import LostKeyError
 from amptui.ranks.store.launcher_store import LauncherStore
 from amptui.ranks.store.place import Place, here
-from amptui.ranks.store.steady_store import LostKeyError
 from amptui.ranks.world import World
 from amptui.records.ranks import PHASE_WORDS, RankPhase, RankStack, StacksTaken
 from amptui.records.run import Record
@@ -202,7 +202,7 @@ class HangWatch:
     def _look(self) -> None:
         beats = self._store.multi_get([f"beat/{rank}" for rank in range(self._world.size)])
         now = time.monotonic()
-        newest_beats = [Beat(*json.loads(beat)) for beat in beats]
+        newest_beats = [Heartbeat(*json.loads(beat)) for beat in beats]
         self._table.take(now, newest_beats, interval_seconds=self._look_interval)
         if self._world.leads:
             still_seconds = self._table.still_seconds(now)

@@ -7,7 +7,7 @@ from amptui.ranks.agreement.board import Board, collectives_by_group
 from amptui.ranks.ends.progress import (
     MAX_NAMED,
     AwaitedNews,
-    Beat,
+    Heartbeat,
     ProgressTable,
     beat_seconds,
     stack_of,
@@ -65,11 +65,11 @@ class PeerProgress:
         """Tell the others how far this rank is."""
         self._beats += 1
         place = collectives_by_group() or {"": step}
-        board.post(f"beat/{self._world.rank}", Beat(self._beats, place, 0, step, "script"))
+        board.post(f"beat/{self._world.rank}", Heartbeat(self._beats, place, 0, step, "script"))
 
     def _look(self, board: Board, now: float, step: int) -> None:
         beats = board.read([f"beat/{rank}" for rank in range(self._world.size)])
-        self._table.take(now, [Beat(*beat) for beat in beats])
+        self._table.take(now, [Heartbeat(*beat) for beat in beats])
         still_seconds, awaited = self._table.still_seconds(now), self._table.awaited(now)
         if (record := self._news.judge(awaited, still_seconds)) is not None:
             self._told_step = step

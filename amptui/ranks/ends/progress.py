@@ -42,7 +42,7 @@ def beat_seconds(ranks: int) -> float:
     return max(1.0, ranks / 1000)
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """What a rank tells of itself."""
 
     number: int = 0
@@ -75,12 +75,12 @@ class RankProgress:
         self.activity: Callable[[], tuple[RankPhase, int]] = lambda: ("preparing", 0)
         """What the trainer is doing, and its step."""
 
-    def beat(self, number: int) -> Beat:
+    def beat(self, number: int) -> Heartbeat:
         """It as of now."""
         phase, step = self.activity()
         phase = "alone" if self.alone else phase
         place = {"": self.place, **collectives_by_group()}
-        return Beat(number, place, self.batches, step, phase, self.waits, self.left, self.idle)
+        return Heartbeat(number, place, self.batches, step, phase, self.waits, self.left, self.idle)
 
 
 class Awaited(NamedTuple):
@@ -101,12 +101,12 @@ class ProgressTable:
     def __init__(self, ranks: int, hang_seconds: float) -> None:
         self._hang_seconds = hang_seconds or math.inf
         self._interval_seconds = beat_seconds(ranks)
-        self.beats: list[Beat] = [Beat()] * ranks
+        self.beats: list[Heartbeat] = [Heartbeat()] * ranks
         self._answered = [0.0] * ranks
         self._moved = [0.0] * ranks
         self._looked: float | None = None
 
-    def take(self, now: float, beats: Sequence[Beat], *, interval_seconds: float | None = None) -> None:
+    def take(self, now: float, beats: Sequence[Heartbeat], *, interval_seconds: float | None = None) -> None:
         """Take all ranks' ``beats``, looked at every ``interval_seconds``: by default as they are told."""
         interval = self._interval_seconds if interval_seconds is None else interval_seconds
         if self._looked is None:

@@ -34,7 +34,7 @@ class ComputeTimer:
         if new_event is None and device.type == "cuda":
             new_event = partial(torch.cuda.Event, enable_timing=True)
         self._marks = None if new_event is None else _Marks(device, new_event)
-        first = next((each for each in parameters if each.requires_grad), None)
+        first = next((parameter for parameter in parameters if parameter.requires_grad), None)
         if first is not None:
             first.register_post_accumulate_grad_hook(self._end)
 

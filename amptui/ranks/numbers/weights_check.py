@@ -135,7 +135,7 @@ class WeightsCheck:
         self._clock = clock
         self._leads = leads
         self._cadence = Cadence(WEIGHTS_BUDGET, clock=clock)
-        self._asked = False
+        self._is_asking = False
         self._asked_at = -MIN_HASH_SECONDS
         self._room: Tensor | None = None
         """Pinned memory, for one hash at a time."""
@@ -144,7 +144,7 @@ class WeightsCheck:
 
     def hash(self, step: int) -> None:
         """Hash the weights after ``step``, as all ranks do now."""
-        self._asked = False
+        self._is_asking = False
         try:
             self._begin(step)
         except torch.OutOfMemoryError:  # no reason to end a run
@@ -155,9 +155,9 @@ class WeightsCheck:
         """What to tell in the next row."""
         self._read()
         now = self._clock()
-        idle = self._leads and not self._asked and self._pending is None
+        idle = self._leads and not self._is_asking and self._pending is None
         if idle and now - self._asked_at >= MIN_HASH_SECONDS and self._cadence.due():
-            self._asked, self._asked_at = True, now
+            self._is_asking, self._asked_at = True, now
             return self._newest._replace(asks=True)
         return self._newest
 
@@ -165,8 +165,8 @@ class WeightsCheck:
         self._cadence.begin()
         began = self._clock()
         if not self._on_cuda:
-            known = int(self._hash.compute().item())
-            self._take(step, known, self._clock() - began)
+            value = int(self._hash.compute().item())
+            self._take(step, value, self._clock() - began)
             return
         stream = torch.cuda.current_stream(self._device)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -24,7 +24,7 @@ from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
 from amptui.ranks.numbers.compute_timer import ComputeTimer
-from amptui.ranks.numbers.own_overflows import OwnOverflows
+from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.weights_check import WeightsCheck
 from amptui.recipe.experiment import Experiment
 from amptui.records.control import Control
@@ -44,11 +44,11 @@ class ParallelStep(OptimizerStep):
 
     def make(self, precision: Precision, *arguments: Any, **options: Any) -> StepTensors:
         self._strategy.compiles_first = False  # a resumed run's first step
-        self._strategy.own_overflows.begin(None, scaled=precision.scales)
+        self._strategy.local_overflows.begin(None, scaled=precision.scales)
         return self._with_mean_loss(super().make(precision, *arguments, **options))
 
     def make_observed(self, precision: Precision, *arguments: Any, step: int, **options: Any) -> StepTensors:
-        self._strategy.own_overflows.begin(step, scaled=precision.scales)
+        self._strategy.local_overflows.begin(step, scaled=precision.scales)
         return self._with_mean_loss(super().make_observed(precision, *arguments, step=step, **options))
 
     def _forward_backward(self, *arguments: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -58,7 +58,7 @@ class ParallelStep(OptimizerStep):
         return strategy.try_alone(run, undone=undone) if undone or first else run()
 
     def _with_mean_loss(self, tensors: StepTensors) -> StepTensors:
-        self._strategy.own_overflows.keep(tensors.loss)
+        self._strategy.local_overflows.keep(tensors.loss)
         mean = self._strategy.take_mean_loss()
         return tensors if mean is None else tensors._replace(loss=mean)
 
@@ -83,7 +83,7 @@ class DataParallel(Strategy):
         """Compares the weights with those of the other ranks; None where each has a part of its own."""
         self.compute_timer = ComputeTimer((), self._device)
         """Times nothing where forward and backward contain communication."""
-        self.own_overflows = OwnOverflows((), self._device)
+        self.local_overflows = LocalOverflows((), self._device)
         self._alone = False
         """Whether the gradients of this step are averaged only once all ranks have theirs."""
         self._validation_batches: list[int] = []
@@ -121,7 +121,7 @@ class DataParallel(Strategy):
         self._ddp = DistributedDataParallel(self._module)
         self.weights_check = WeightsCheck(parameters, self._device, leads=self.leads)
         self.compute_timer = self._module.timer = ComputeTimer(parameters, self._device)
-        self.own_overflows = OwnOverflows(parameters, self._device)
+        self.local_overflows = LocalOverflows(parameters, self._device)
 
     def look_is_due(self, control: Control, is_due: Callable[[], bool]) -> Callable[[], bool]:
         """See :class:`Strategy`; all ranks come there equally often."""

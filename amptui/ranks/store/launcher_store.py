@@ -11,7 +11,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from amptui.base.errors import AmptuiError, DeviceError, RunFolderError
 from amptui.base.prompt import complain
-from amptui.ranks.store.steady_store import SteadyStore, connected, is_the_launchers, pauses
+from amptui.ranks.store.failover_store import FailoverStore, connected, is_the_launchers, pauses
 from amptui.ranks.world import World
 
 _PLAN, _OVER, _CAUSE = "plan", "over", "cause"
@@ -40,7 +40,7 @@ class LauncherStore:
         store = connected(leads=world.leads)
         self.lasting: Store = PrefixStore("amptui", store)
         # The launcher keeps the store when it starts the ranks again.
-        self.store = SteadyStore(store, f"amptui/{world.generation}/{world.size}")
+        self.store = FailoverStore(store, f"amptui/{world.generation}/{world.size}")
 
     def leave(self) -> None:
         """Turn away from a launcher that is gone, before torch writes how it fails to reach it."""
@@ -136,7 +136,7 @@ def agree_on_start(world: World) -> World:
     a name of its own, the others draw tickets for it, and its answer says how many it has seen: a ticket that
     was drawn for an earlier call is not among them. Raises DeviceError if rank 0 ends meanwhile.
     """
-    store = SteadyStore(connected(leads=world.leads), "amptui/start")
+    store = FailoverStore(connected(leads=world.leads), "amptui/start")
     try:
         return _call(store, world) if world.leads else _answer(store, world)
     except RuntimeError as error:
@@ -144,7 +144,7 @@ def agree_on_start(world: World) -> World:
         raise DeviceError(what.splitlines()[0], hint="see what rank 0 or its launcher says") from error
 
 
-def _call(store: SteadyStore, world: World) -> World:
+def _call(store: FailoverStore, world: World) -> World:
     call, others = os.urandom(8).hex(), world.size - 1
     store.set(_CALL, call)
     late = _Late(world)
@@ -165,7 +165,7 @@ def _call(store: SteadyStore, world: World) -> World:
     return _with_start(world, *start)
 
 
-def _answer(store: SteadyStore, world: World) -> World:
+def _answer(store: FailoverStore, world: World) -> World:
     answered, ticket = "", 0
     late = _Late(world)
     for seconds in pauses(world.size):

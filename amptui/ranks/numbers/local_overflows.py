@@ -40,7 +40,7 @@ class _Step(NamedTuple):
     """Whether all gradients were among those checked."""
 
 
-class OwnOverflows:
+class LocalOverflows:
     """Keeps what a rank's last steps have left on the device, and looks at it after trouble.
 
     Of the trainer's thread: :meth:`begin` before each step and :meth:`keep` after it; :meth:`judge` when the

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
 from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
+from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.meter import (
     FINITE,
     GRADIENTS,
@@ -19,7 +20,6 @@ from amptui.ranks.numbers.meter import (
     ranks_at_fault,
     unpacked,
 )
-from amptui.ranks.numbers.own_overflows import OwnOverflows
 from amptui.records.ranks import RanksOverflowed, RanksSampled
 from tests.tiny import Log
 
@@ -31,7 +31,7 @@ class Steps:
 
     def __init__(self, device: torch.device = CPU) -> None:
         self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(device)
-        self.own = OwnOverflows(list(self.model.parameters()), device)
+        self.own = LocalOverflows(list(self.model.parameters()), device)
         self.device, self.number = device, 0
 
     def step(self, *, scaled: bool = True, loss: float = 1.0, gradient: float = 1.0) -> int:
@@ -102,7 +102,7 @@ def test_a_row_of_losses_that_are_not_finite_begins_anew_after_a_while() -> None
 
 
 def test_a_model_without_own_gradients_tells_of_losses_alone() -> None:
-    own = OwnOverflows([], CPU)
+    own = LocalOverflows([], CPU)
     own.begin(1, scaled=True)
     own.keep(torch.tensor(math.nan))
     own.judge(1)
@@ -151,8 +151,8 @@ def test_rank_0_names_ranks_once_all_have_told() -> None:
 
     def take(*ranks: RankNumbers) -> list[tuple[int, tuple[int, ...]]]:
         del log[:]
-        report.take(RankRows([RankRow(1, each.last_step, numbers=each).values() for each in ranks]))
-        return [(each.step, each.ranks) for each in log.of(RanksOverflowed)]
+        report.take(RankRows([RankRow(1, row.last_step, numbers=row).values() for row in ranks]))
+        return [(record.step, record.ranks) for record in log.of(RanksOverflowed)]
 
     assert take(numbers(), numbers((40, GRADIENTS), overflowed=1)) == []
     (sample,) = log.of(RanksSampled)

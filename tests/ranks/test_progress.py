@@ -12,7 +12,7 @@ from amptui.ranks.ends.progress import (
     BUSY_SECONDS,
     Awaited,
     AwaitedNews,
-    Beat,
+    Heartbeat,
     ProgressTable,
     beat_seconds,
 )
@@ -25,15 +25,15 @@ def at(place: int, **groups: int) -> dict[str, int]:
     return {"": place, **groups}
 
 
-WORKS = Beat(place=at(7), step=3, phase="training")
+WORKS = Heartbeat(place=at(7), step=3, phase="training")
 
 
 def table(
-    *ranks: Beat, hang_seconds: float = 60.0, silent: Iterable[int] = (), seconds: int = 30
+    *ranks: Heartbeat, hang_seconds: float = 60.0, silent: Iterable[int] = (), seconds: int = 30
 ) -> ProgressTable:
     """Ranks that have stood still for so long, looked at once a second; ``silent`` ones do not answer."""
     made = ProgressTable(len(ranks), hang_seconds)
-    made.take(0.0, [Beat()] * len(ranks))
+    made.take(0.0, [Heartbeat()] * len(ranks))
     for now in range(1, seconds + 2):
         made.take(
             now,
@@ -42,7 +42,7 @@ def table(
     return made
 
 
-def after(seconds: int, *ranks: Beat, **options: Any) -> tuple[Awaited | None, Awaited | None]:
+def after(seconds: int, *ranks: Heartbeat, **options: Any) -> tuple[Awaited | None, Awaited | None]:
     """Who is awaited and who is given up when nobody has moved for so long."""
     made = table(*ranks, seconds=seconds, **options)
     return made.awaited(seconds + 1.0), made.hung(seconds + 1.0)
@@ -124,7 +124,7 @@ def test_a_rank_may_compile_or_save_for_longer(phase: RankPhase, limit: float) -
 
 
 def test_preparations_may_take_for_ever_but_not_a_process_that_does_not_answer() -> None:
-    waits, loads = Beat(place=at(3), waits=True), Beat(place=at(2))
+    waits, loads = Heartbeat(place=at(3), waits=True), Heartbeat(place=at(2))
     assert after(2000, waits, loads) == (Awaited((1,), "preparing", 0, 2000.0), None)
     assert after(60, waits, loads, silent=[1])[1] == Awaited((1,), "silent", 0, 60.0)
 

@@ -74,7 +74,7 @@ class LostKeyError(RuntimeError):
     """The launcher's store may have had it, and is gone."""
 
 
-class SteadyStore:
+class FailoverStore:
     """The part of ``store`` under ``prefix``; for any thread.
 
     Raises RuntimeError, as torch's stores do, if a store cannot be reached and there is no other. What was
@@ -89,14 +89,15 @@ class SteadyStore:
         self._spare: Store | None = None
         """Rank 0's own, which ends with its process."""
         self._spare_port = 0
-        self._kept: dict[str, Callable[[Store], object]] = {}
+        self._repeats: dict[str, Callable[[Store], object]] = {}
+        """What is done again at rank 0's store."""
         self._lock = threading.Lock()
 
-    def clone(self, timeout: timedelta) -> "SteadyStore":
+    def clone(self, timeout: timedelta) -> "FailoverStore":
         """The same over a connection of its own, which answers within ``timeout`` or raises."""
         base = self._base.clone()
         base.set_timeout(timeout)
-        other = SteadyStore(base, self._prefix)
+        other = FailoverStore(base, self._prefix)
         other._spare, other._spare_port = self._spare, self._spare_port
         return other
 
@@ -175,17 +176,17 @@ class SteadyStore:
         return work(self._store)
 
     def _do_and_keep(self, place: str, work: Callable[[Store], object]) -> None:
-        done_at: list[Store] = []
+        stores: list[Store] = []
 
-        def noted(store: Store) -> None:
+        def work_and_note(store: Store) -> None:
             work(store)
-            done_at.append(store)
+            stores.append(store)
 
-        self._do(noted)
+        self._do(work_and_note)
         with self._lock:
             if self._store is self.torch_store:
-                self._kept[place] = work
-        if done_at[0] is not self._store:  # lost since then
+                self._repeats[place] = work
+        if stores[0] is not self._store:  # lost since then
             self._do(work)
 
     def _having(self, store: Store, keys: list[str]) -> Store:
@@ -206,9 +207,9 @@ class SteadyStore:
                     return False
                 self._spare = _client(os.environ["MASTER_ADDR"], self._spare_port)
             other = PrefixStore(self._prefix, self._spare)
-            for work in self._kept.values():
+            for work in self._repeats.values():
                 work(other)
-            self._store, self._kept = other, {}
+            self._store, self._repeats = other, {}
             return True
 
 

@@ -15,7 +15,7 @@ from tests.tiny import Log, Tiny, prepare, train
 
 
 def rows(*numbers: RankNumbers) -> RankRows:
-    return RankRows([RankRow(1, each.last_step, numbers=each).values() for each in numbers])
+    return RankRows([RankRow(1, row.last_step, numbers=row).values() for row in numbers])
 
 
 def test_a_meter_takes_the_means_of_the_steps_since_it_was_read() -> None:
@@ -27,9 +27,9 @@ def test_a_meter_takes_the_means_of_the_steps_since_it_was_read() -> None:
     numbers = meter.take_numbers(compute_seconds=0.5, peak_bytes=7)
     assert numbers.steps == len(steps)
     assert numbers.last_step == steps[-1].step
-    seconds = [each.step_seconds for each in steps if each.step_seconds is not None]
+    seconds = [step.step_seconds for step in steps if step.step_seconds is not None]
     assert numbers.step_seconds == pytest.approx(sum(seconds) / len(seconds))
-    assert numbers.skipped == sum(each.skipped for each in steps)
+    assert numbers.skipped == sum(step.skipped for step in steps)
     assert numbers.loss_scale == steps[-1].loss_scale
     assert (numbers.compute_seconds, numbers.peak_bytes) == (0.5, 7)
     later = meter.take_numbers(compute_seconds=None, peak_bytes=None)
@@ -62,10 +62,10 @@ def test_the_last_steps_are_told_however_soon_after_the_last_sample() -> None:
     numbers = RankNumbers(steps=2, last_step=2, step_seconds=0.2)
     for last_step in (2, 4, 6):
         report.take(rows(numbers._replace(last_step=last_step), numbers))
-    assert [each.step for each in log.of(RanksSampled)] == [2]
+    assert [record.step for record in log.of(RanksSampled)] == [2]
     for _ in range(2):
         report.close()
-    assert [(each.step, each.steps) for each in log.of(RanksSampled)] == [(2, 2), (6, 4)]
+    assert [(record.step, record.steps) for record in log.of(RanksSampled)] == [(2, 2), (6, 4)]
 
 
 def test_each_rank_tells_of_its_own_gpu() -> None:
@@ -127,7 +127,7 @@ def test_weights_are_compared_once_all_hashes_of_a_step_are_there() -> None:
     report.take(rows(lacking, lacking, lacking))
     again = hashed._replace(hashed_step=30)
     report.take(rows(again, again, again))
-    assert [(each.step, each.count) for each in log.of(RanksDisagree)[1:]] == [(30, 0)]
+    assert [(record.step, record.count) for record in log.of(RanksDisagree)[1:]] == [(30, 0)]
 
 
 def test_ranks_after_different_steps_are_not_compared() -> None:
