@@ -28,7 +28,7 @@ def ranks_of(*records: Record) -> RanksView:
 
 
 def column(samples: Iterable[RanksSampled], rank: int) -> list[float]:
-    return [value for each in samples if (value := each.compute_seconds[rank]) is not None]
+    return [value for item in samples if (value := item.compute_seconds[rank]) is not None]
 
 
 def test_a_single_process_has_no_ranks() -> None:
@@ -58,9 +58,9 @@ def test_a_row_has_medians_and_the_newest_numbers() -> None:
 
 
 def test_the_percentiles_of_many_ranks_are_those_told() -> None:
-    told = (0.1, 0.2, 0.3, 0.4, 0.5)
-    sample = replace(SAMPLES[0], world_size=1000, compute_percentiles=told)
-    assert ranks_of(*STARTED, sample).percentiles == {"compute": told}
+    text = (0.1, 0.2, 0.3, 0.4, 0.5)
+    sample = replace(SAMPLES[0], world_size=1000, compute_percentiles=text)
+    assert ranks_of(*STARTED, sample).percentiles == {"compute": text}
     assert ranks_of(*STARTED, sample).world_size == 1000
 
 
@@ -95,11 +95,11 @@ def test_a_disagreement_lasts_until_the_ranks_agree_again() -> None:
 
 
 def test_a_new_process_forgets_what_was_wrong_but_not_where_the_ranks_are() -> None:
-    lost = RankLost(time=130.0, step=9, rank=2, host="node-1", cause="killed")
-    assert ranks_of(*STARTED, *SAMPLES, lost).lost == (lost,)
-    ranks = ranks_of(*STARTED, *SAMPLES, lost, resumed(5))
+    one_loss = RankLost(time=130.0, step=9, rank=2, host="node-1", cause="killed")
+    assert ranks_of(*STARTED, *SAMPLES, one_loss).lost == (one_loss,)
+    ranks = ranks_of(*STARTED, *SAMPLES, one_loss, resumed(5))
     assert (ranks.lost, ranks.rows, ranks.straggler) == ((), (), None)
-    again = ranks_of(*STARTED, *SAMPLES, lost, resumed(5), SAMPLES[0])
+    again = ranks_of(*STARTED, *SAMPLES, one_loss, resumed(5), SAMPLES[0])
     assert [row.place is not None for row in again.rows] == [True] * 4
 
 
@@ -112,8 +112,8 @@ def test_a_run_resumed_on_more_ranks_has_as_many() -> None:
 
 def told_of_slow_ranks(session: Session) -> list[tuple[int, str] | None]:
     """The rank and the cause of each such event, the oldest first; None: none is slow any more."""
-    news = [each.about for each in reversed(session.view().events) if isinstance(each.about, SlowRankNews)]
-    return [None if each.verdict is None else (each.verdict.rank, each.verdict.cause) for each in news]
+    news = [item.about for item in reversed(session.view().events) if isinstance(item.about, SlowRankNews)]
+    return [None if item.verdict is None else (item.verdict.rank, item.verdict.cause) for item in news]
 
 
 @pytest.mark.parametrize("cause", ["input", "compute", "clocks"])
@@ -122,7 +122,7 @@ def test_a_slow_rank_is_one_event_and_another_when_none_is_slow_any_more(cause: 
     session.fold(STARTED)
     session.fold(SimulatedRanks(4, 2, slow=cause, slow_rank=3).samples(60))
     assert told_of_slow_ranks(session) == [(3, cause)]
-    (event,) = [each for each in session.view().events if isinstance(each.about, SlowRankNews)]
+    (event,) = [item for item in session.view().events if isinstance(item.about, SlowRankNews)]
     assert isinstance(event.about, SlowRankNews)
     assert event.about.place == SIMULATED.started().ranks[3]
     assert (event.severity, session.view().warnings) == ("warning", 1)
@@ -136,10 +136,13 @@ def test_a_slow_rank_is_one_event_and_another_when_none_is_slow_any_more(cause: 
 def test_a_rank_that_is_slow_now_and_then_is_told_once() -> None:
     news = StragglerNews()
     slow = RankVerdict(rank=2, cause="compute", seconds=2.0, others_seconds=1.0)
-    held = replace(slow, cause="clocks")
+    stopped = replace(slow, cause="clocks")
     other = replace(slow, rank=1)
-    told = [news.judge(each) for each in (None, slow, slow, None, slow, held, slow, other, None, held, other)]
-    assert told == [False, True, False, False, False, True, False, True, False, False, False]
+    text = [
+        news.judge(item)
+        for item in (None, slow, slow, None, slow, stopped, slow, other, None, stopped, other)
+    ]
+    assert text == [False, True, False, False, False, True, False, True, False, False, False]
     assert [news.judge(None) for _ in range(WINDOW_SAMPLES + 5)].count(True) == 1
     assert news.judge(slow)
 

@@ -22,14 +22,14 @@ def window(world_size: int, seed: int, seconds: int = 20, **options: Any) -> lis
 
 def verdicts(samples: list[RanksSampled]) -> list[RankVerdict | None]:
     """The verdict after each sample, of the 20 newest."""
-    told: list[RankVerdict | None] = [None]
+    text: list[RankVerdict | None] = [None]
     for end in range(1, len(samples) + 1):
-        told.append(find_straggler(samples[max(0, end - 20) : end], told[-1]))
-    return told
+        text.append(find_straggler(samples[max(0, end - 20) : end], text[-1]))
+    return text
 
 
 @pytest.mark.parametrize("world_size", [2, 8, *MANY])
-@pytest.mark.parametrize("slow", [each for each in get_args(Slow) if each])
+@pytest.mark.parametrize("slow", [item for item in get_args(Slow) if item])
 def test_a_slow_rank_is_found_20_times_of_20(slow: Slow, world_size: int) -> None:
     for seed in SEEDS:
         rank = seed * 7 % world_size
@@ -67,8 +67,8 @@ def test_without_local_compute_only_data_and_clocks_tell() -> None:
 
 def test_clocks_that_are_held_down_on_all_ranks_make_none_slow() -> None:
     samples = window(8, 1, fsdp=True)
-    held = [replace(sample, throttled={"power cap": sample.ranks}) for sample in samples]
-    assert find_straggler(held) is None
+    values = [replace(sample, throttled={"power cap": sample.ranks}) for sample in samples]
+    assert find_straggler(values) is None
 
 
 def test_a_lower_clock_without_a_reason_is_no_verdict() -> None:
@@ -114,6 +114,6 @@ def test_hiccups_of_changing_ranks_are_no_straggler() -> None:
 
 def test_ranks_without_numbers_are_not_judged() -> None:
     samples = window(4, 1, slow="compute", slow_rank=3)
-    silent = [replace(each, compute_seconds=(*each.compute_seconds[:3], None)) for each in samples]
+    silent = [replace(item, compute_seconds=(*item.compute_seconds[:3], None)) for item in samples]
     assert find_straggler(silent) is None
-    assert find_straggler([replace(each, compute_seconds=(), data_seconds=()) for each in samples]) is None
+    assert find_straggler([replace(item, compute_seconds=(), data_seconds=()) for item in samples]) is None

@@ -7,18 +7,17 @@ import pytest
 from amptui.reports.compare.compare_frame import KEYS
 from amptui.reports.compare.contrasts import CONFIDENCE, SAME_SAMPLES
 from amptui.reports.compare.overlay_plot import MAX_GROUPS
-from amptui.reports.compare.power import POWER, detectable_difference
 from amptui.reports.compare.trace import FINAL_SHARE, MAX_UNTIMED_SHARE, MEAN_STEPS
-from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS
+from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS, POWER, detectable_difference
 from tests.checkout import ROOT
-from tests.reports.compare.test_power import spread_out
+from tests.reports.compare.test_welch import spread_out
 
 PAGE = (ROOT / "demo" / "guide" / "compare.md").read_text()
 
 
 def test_every_key_that_it_names_is_one() -> None:
-    named = set(re.findall(r"`(\w|\?|↓|↑)`", PAGE))
-    assert named == {key.label for key in KEYS}
+    labelled = set(re.findall(r"`(\w|\?|↓|↑)`", PAGE))
+    assert labelled == {key.label for key in KEYS}
 
 
 def test_its_numbers_are_the_code_s() -> None:
@@ -34,12 +33,12 @@ def test_the_differences_that_so_many_seeds_show_are_the_code_s() -> None:
     (head, row) = (
         re.findall(rf"\| {name}[^|]*\|(.*)\|", PAGE)[0].split("|") for name in ("seeds of", "difference")
     )
-    told = {(int(size), int(size)): float(shown) for size, shown in zip(head, row, strict=True)}
+    text = {(int(size), int(size)): float(report) for size, report in zip(head, row, strict=True)}
     (two,) = re.findall(r"2 seeds against 10 show a difference of ([\d.]+)", PAGE)
     (three,) = re.findall(r"3 against 10 one of ([\d.]+)", PAGE)
-    for sizes, shown in (told | {(2, 10): float(two), (3, 10): float(three)}).items():
+    for sizes, report in (text | {(2, 10): float(two), (3, 10): float(three)}).items():
         assert detectable_difference(*(spread_out(size, 1) for size in sizes)) == pytest.approx(
-            shown, rel=0.01
+            report, rel=0.01
         )
     assert f"{round(10 * POWER)} times in 10 (a power of {POWER:.0%})" in PAGE
     assert f"fewer than {ENOUGH_SEEDS} seeds" in PAGE

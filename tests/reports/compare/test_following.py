@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from amptui.reports.compare import following as module
 from amptui.reports.compare.contrasts import Compared
-from amptui.reports.compare.following import Following, follow, read_all
+from amptui.reports.compare.following import Following, JournalTail, follow, read_all
 from amptui.runs.lock import RunLock
 from tests.reports.compare.compared_runs import FP32, finished, folder, trained, whole_run
+from tests.single_steps import one_by_one
 
 
 class Watched:
@@ -68,31 +71,31 @@ def journals(tmp_path: Path) -> list[Path]:
 
 def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:
     with RunLock.take(journals[0].parent), watching(journals) as watched:
-        found = watched.until(lambda found: found.runs[0].view.step == 30)
-        assert [run.is_live for run in found.runs] == [True, False]
+        result = watched.until(lambda result: result.runs[0].view.step == 30)
+        assert [run.is_live for run in result.runs] == [True, False]
         append(journals[0], *trained([1.0] * 10, first=31))
-        found = watched.until(lambda found: found.runs[0].view.step == 40)
-        assert found.runs[0].samples == 400
+        result = watched.until(lambda result: result.runs[0].view.step == 40)
+        assert result.runs[0].samples == 400
         append(journals[0], finished(40))
-        watched.until(lambda found: found.runs[0].view.outcome is not None)
+        watched.until(lambda result: result.runs[0].view.outcome is not None)
 
 
 def test_a_run_that_ends_without_a_last_record_is_no_longer_live(journals: list[Path]) -> None:
     lock = RunLock.take(journals[0].parent)
     with watching(journals) as watched:
-        watched.until(lambda found: found.runs[0].is_live)
+        watched.until(lambda result: result.runs[0].is_live)
         lock.release()
-        watched.until(lambda found: not found.runs[0].is_live)
+        watched.until(lambda result: not result.runs[0].is_live)
 
 
 def test_a_journal_that_was_cut_by_a_resume_is_read_again(journals: list[Path]) -> None:
     with watching(journals) as watched:
-        watched.until(lambda found: found.runs[0].view.step == 30)
+        watched.until(lambda result: result.runs[0].view.step == 30)
         lines = journals[0].read_text().splitlines(keepends=True)
         # As a resume does it: in one step, so that nobody finds an empty journal.
         os.truncate(journals[0], sum(len(line.encode()) for line in lines[:11]))
-        found = watched.until(lambda found: found.runs[0].view.step == 10)
-        assert found.runs[0].samples == 100
+        result = watched.until(lambda result: result.runs[0].view.step == 10)
+        assert result.runs[0].samples == 100
 
 
 def test_an_unreadable_journal_ends_it(journals: list[Path]) -> None:
@@ -119,9 +122,9 @@ def test_nothing_is_published_twice(journals: list[Path]) -> None:
 def test_what_could_not_be_read_is_told(journals: list[Path]) -> None:
     with journals[1].open("a") as file:
         file.write("{broken\n")
-    found = read_all(journals, target=None)
-    assert found.runs[0].passed_over == ""
-    assert "1 damaged line" in found.runs[1].passed_over
+    comparison = read_all(journals, target=None)
+    assert comparison.runs[0].passed_over == ""
+    assert "1 damaged line" in comparison.runs[1].passed_over
 
 
 def test_a_journal_without_records_is_an_error(tmp_path: Path, journals: list[Path]) -> None:
@@ -132,11 +135,11 @@ def test_a_journal_without_records_is_an_error(tmp_path: Path, journals: list[Pa
 
 
 def test_options_are_read_from_run_json(journals: list[Path]) -> None:
-    for journal, asked in zip(journals, ({"compiled": True}, "nonsense"), strict=True):
-        (journal.parent / "run.json").write_text(json.dumps({"asked": asked}))
-    found = read_all(journals, target=None)
-    assert found.runs[0].request == {"compiled": True}
-    assert found.runs[1].request == {}
+    for journal, request in zip(journals, ({"compiled": True}, "nonsense"), strict=True):
+        (journal.parent / "run.json").write_text(json.dumps({"asked": request}))
+    comparison = read_all(journals, target=None)
+    assert comparison.runs[0].request == {"compiled": True}
+    assert comparison.runs[1].request == {}
     (journals[0].parent / "run.json").write_text("{")
     assert read_all(journals, target=None).runs[0].request == {}
 
@@ -145,9 +148,9 @@ def test_a_copied_journal_has_nothing_of_the_folder_it_is_in(journals: list[Path
     (journals[0].parent / "run.json").write_text(json.dumps({"asked": {"compiled": True}}))
     copied = journals[0].rename(journals[0].with_name("copied.jsonl"))
     with RunLock.take(copied.parent):
-        found = read_all([copied, journals[1]], target=None)
-    assert not found.runs[0].is_live
-    assert found.runs[0].request == {}
+        comparison = read_all([copied, journals[1]], target=None)
+    assert not comparison.runs[0].is_live
+    assert comparison.runs[0].request == {}
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -156,3 +159,110 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
         place.parent.mkdir()
         place.write_bytes(FP32[0].read_bytes())
     assert [run.name for run in follow(places)] == ["a/run", "b/run"]
+
+
+# ------------------------------------------------------------------------------------- one journal
+
+
+LINES = [f"{codec.dumps(step)}\n".encode() for step in trained([1.0] * 6)]
+
+
+def numbers(records: list[Record]) -> list[int]:
+    return [record.step for record in one_by_one(records) if isinstance(record, StepRecord)]
+
+
+def append_bytes(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"".join(LINES[:2]))
+    return path
+
+
+def test_each_call_returns_what_is_new(path: Path) -> None:
+    reader = JournalTail(path)
+    assert numbers(reader.read()) == [1, 2]
+    assert reader.read() == []
+    append_bytes(path, LINES[2])
+    assert numbers(reader.read()) == [3]
+    assert reader.at_end
+    reader.close()
+
+
+def test_a_line_that_is_being_written_comes_once_it_is_whole(path: Path) -> None:
+    reader = JournalTail(path)
+    append_bytes(path, LINES[2][:40])
+    assert numbers(reader.read()) == [1, 2]
+    assert reader.torn
+    append_bytes(path, LINES[2][40:-1])  # all but the line break
+    assert numbers(reader.read()) == [3]
+    assert not reader.torn
+    append_bytes(path, b"\n" + LINES[3])
+    assert numbers(reader.read()) == [4]
+    assert reader.damaged_lines == 0
+    reader.close()
+
+
+def test_damaged_and_unknown_lines_are_counted(path: Path) -> None:
+    append_bytes(path, b"{broken\n" + b'{"type":"Later","time":1.0}\n' + LINES[2] + b"{torn")
+    reader = JournalTail(path)
+    assert numbers(reader.read()) == [1, 2, 3]
+    assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (1, 1, True)
+    words = reader.passed_over
+    assert "1 damaged line," in words
+    assert "cut off" in words
+    reader.close()
+
+
+def test_small_pieces_make_the_same_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 7)
+    append_bytes(path, b"".join(LINES[2:]))
+    reader = JournalTail(path)
+    result: list[Record] = []
+    while not reader.at_end or not result:
+        result += reader.read()
+    assert numbers(result) == [1, 2, 3, 4, 5, 6]
+    assert reader.damaged_lines == 0
+    reader.close()
+
+
+def test_a_line_without_end_is_one_damaged_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 2000)
+    monkeypatch.setattr(module, "PIECE_BYTES", 500)
+    append_bytes(path, b"x" * 9000 + b"\n" + LINES[2])
+    reader = JournalTail(path)
+    result: list[Record] = []
+    while not reader.at_end or not result:
+        result += reader.read()
+    assert numbers(result) == [1, 2, 3]
+    assert reader.damaged_lines == 1
+    reader.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "replaced"])
+def test_a_journal_that_was_repaired_is_read_again(path: Path, how: str) -> None:
+    append_bytes(path, b"".join(LINES[2:4]))
+    reader = JournalTail(path)
+    assert numbers(reader.read()) == [1, 2, 3, 4]
+    assert not reader.restarted
+    if how == "cut":
+        os.truncate(path, len(LINES[0]))
+    else:
+        other = path.with_name("other")
+        other.write_bytes(LINES[0])
+        other.replace(path)
+    assert numbers(reader.read()) == [1]
+    assert reader.restarted
+    append_bytes(path, LINES[4])
+    assert numbers(reader.read()) == [5]
+    assert not reader.restarted
+    reader.close()
+
+
+def test_a_journal_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="cannot read the journal"):
+        JournalTail(tmp_path / "none").read()
