@@ -17,7 +17,7 @@ class Alerts:
     def __init__(self, since: float) -> None:
         self._since = since
         self._events: tuple[Event, ...] = ()
-        self._numbers: set[int] = set()
+        self._reported: set[int] = set()
         self._alarmed_at: dict[str, float] = {}
         self._fate_reported = False
 
@@ -34,8 +34,9 @@ class Alerts:
         if view.events is self._events:
             return ""
         self._events = view.events
-        fresh = [event for event in view.events if event.number not in self._numbers and self._matters(event)]
-        self._numbers.update(event.number for event in fresh)
+        urgent = filter(self._matters, view.events)
+        fresh = [event for event in urgent if event.number not in self._reported]
+        self._reported.update(event.number for event in fresh)
         news = [event for event in fresh if self._is_news(event, view, stop_asked=stop_asked)]
         if not news:
             return ""

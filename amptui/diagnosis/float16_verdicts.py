@@ -154,7 +154,7 @@ def distance(module: ModuleRange) -> str:
 
 
 def xray_verdict(xray: XRayTaken) -> Verdict:
-    """``gradients agree in all 43 layers; worst 0.9991 features.12; losses 0.024% apart``."""
+    """``gradients agree in all 43 layers; worst 0.999 features.12; losses 0.024% apart``."""
     verdict = judge_xray(xray)
     return Verdict(verdict.severity, xray_text(xray, verdict))
 
@@ -184,15 +184,15 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
     return f"gradients {verdict.state} in {layers} layers; {worst}{masks}"
 
 
-def _layer_words(layer: LayerAgreement) -> str:
-    return f"{cosine_words(layer.cosine)} {layer.name or 'the model'}"
+def _layer_words(layer: LayerAgreement, digits: int = 3) -> str:
+    return f"{cosine_words(layer.cosine, digits)} {layer.name or 'the model'}"
 
 
-def cosine_words(cosine: float | None) -> str:
-    """``0.9991``, cut rather than rounded: 0.99896 is below 0.999."""
+def cosine_words(cosine: float | None, digits: int = 3) -> str:
+    """``0.999``, cut rather than rounded: 0.99896 is below 0.999."""
     if cosine is None or not math.isfinite(cosine):
         return units.loss(cosine)
-    return f"{math.floor(cosine * 1e4) / 1e4:.4f}"
+    return f"{math.floor(cosine * 10**digits) / 10**digits:.{digits}f}"
 
 
 def _losses_apart(xray: XRayTaken) -> str:
@@ -212,5 +212,5 @@ def xray_losses(xray: XRayTaken) -> str:
 
 def layer_line(layer: LayerAgreement) -> str:
     """``0.9991 features.12 (Conv2d): relative error 0.0312, 0.024% lost``."""
-    share = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
-    return f"{_layer_words(layer)} ({layer.kind}): relative error {units.loss(layer.relative_error)}{share}"
+    lost = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
+    return f"{_layer_words(layer, 4)} ({layer.kind}): relative error {units.loss(layer.relative_error)}{lost}"

@@ -75,7 +75,7 @@ class PlainFront:
         self._alerts = alerts
         self._stop_asked = stop_asked
         self._reader_gone = False
-        self._told = 0
+        self._last_number = 0
         self._status_due = 0.0
         self._phase = ""
         self._status_step = 0
@@ -122,8 +122,8 @@ class PlainFront:
 
         A progress bar is written once it is complete.
         """
-        fresh = [event for event in reversed(events) if event.number > self._told]
-        self._told = max((event.number for event in fresh), default=self._told)
+        fresh = [event for event in reversed(events) if event.number > self._last_number]
+        self._last_number = max((event.number for event in fresh), default=self._last_number)
         return [event for event in fresh if not (isinstance(event.about, Printed) and event.about.live)]
 
     def _write(self, line: str) -> None:
@@ -250,7 +250,7 @@ class LastingStream:
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
         self._name = name
-        self._told = False
+        self._complained = False
         self._opened: os.stat_result | None = None
         """What the descriptor is; None of a stream in memory."""
         self.renew()
@@ -297,8 +297,8 @@ class LastingStream:
     def _bear(self, error: OSError) -> None:
         if error.errno not in NO_ROOM:
             fall_silent(self._stream)
-        elif not self._told:
-            self._told = True
+        elif not self._complained:
+            self._complained = True
             complain(f"cannot write to {self._name}: {error.strerror}; training continues")
 
 

@@ -132,8 +132,8 @@ class Track:
         self._snapshot = None
         self._ring_count = max(0, self._ring_count - (self._count - count))
         self._count = count
-        kept = -(-count // self._bucket_steps)
-        self._clear_from(kept)
+        buckets = -(-count // self._bucket_steps)
+        self._clear_from(buckets)
 
     def snapshot(self) -> Series:
         """The history so far, in read-only copies."""
@@ -200,13 +200,13 @@ class Track:
             self._ring_nonfinite[: len(values) - fits] = nonfinite[fits:]
 
     def _series(self) -> Series:
-        used = -(-self._count // self._bucket_steps)
-        finite = self._finite[:used]
+        buckets = -(-self._count // self._bucket_steps)
+        finite = self._finite[:buckets]
         empty = finite == 0
-        minimum = np.where(empty, np.nan, self._minimum[:used])
-        maximum = np.where(empty, np.nan, self._maximum[:used])
+        minimum = np.where(empty, np.nan, self._minimum[:buckets])
+        maximum = np.where(empty, np.nan, self._maximum[:buckets])
         with np.errstate(over="ignore"):
-            mean = self._sum[:used] / np.maximum(finite, 1) / _SUM_SCALE
+            mean = self._sum[:buckets] / np.maximum(finite, 1) / _SUM_SCALE
         # Rounding can put the mean of equal values just outside their range.
         mean = np.minimum(np.maximum(mean, minimum), maximum)
         series = Series(
@@ -216,7 +216,7 @@ class Track:
             minimum=minimum,
             maximum=maximum,
             mean=mean,
-            nonfinite=self._nonfinite[:used].copy(),
+            nonfinite=self._nonfinite[:buckets].copy(),
             recent=self._unrolled(self._ring),
             recent_nonfinite=self._unrolled(self._ring_nonfinite),
         )

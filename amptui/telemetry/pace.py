@@ -116,8 +116,8 @@ class RunningTime:
             return
         self._newest = time
         if passed > SILENT_SECONDS:
-            known = busy_seconds if busy_seconds is not None and busy_seconds > 0.0 else 0.0
-            passed = min(passed, known)
+            busy = busy_seconds if busy_seconds is not None and busy_seconds > 0.0 else 0.0
+            passed = min(passed, busy)
         self.seconds += passed
 
 

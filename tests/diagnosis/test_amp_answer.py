@@ -69,8 +69,8 @@ def plain(view: SessionView) -> str:
 def test_the_answer_follows_from_what_happened_first(name: str) -> None:
     expected, answer = SITUATIONS[name], amp_answer(view_of(name))
     cause = None if answer.cause is None else (answer.cause.subject, answer.cause.state)
-    found = answer.worth, answer.safety, cause, answer.precision
-    assert found == (expected.worth, expected.safety, expected.cause, expected.precision), answer_lines(
+    result = answer.worth, answer.safety, cause, answer.precision
+    assert result == (expected.worth, expected.safety, expected.cause, expected.precision), answer_lines(
         answer
     )
 
@@ -125,8 +125,8 @@ def test_the_panel_shows_what_the_answer_says(name: str) -> None:
         return
     labels: tuple[Subject, ...] = get_args(Subject)
     rows = {label: line for label in labels for line in panel(view) if line[2:].startswith(label)}
-    shown = measured_rows(answer, 9)
-    for finding in shown:
+    report = measured_rows(answer, 9)
+    for finding in report:
         row = rows[finding.subject]
         assert f"{SIGNS[finding.grade]} {finding_words(finding)[:30]}" in row
         assert (" old " in row) == (finding.freshness == "old")

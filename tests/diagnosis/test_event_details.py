@@ -25,8 +25,8 @@ def post_mortem(*records: Record) -> list[str]:
 
 
 def test_a_skip_tells_its_scale_its_loss_and_who_held_what() -> None:
-    found = skip(612, names=("a.b.weight", "c.bias"), kinds=("nan", "inf"), count=4)
-    assert post_mortem(found, backoff(612, 131072.0)) == [
+    one_skip = skip(612, names=("a.b.weight", "c.bias"), kinds=("nan", "inf"), count=4)
+    assert post_mortem(one_skip, backoff(612, 131072.0)) == [
         "step 612, scale 131,072, loss 0.500: NaN in a.b (weight); Inf in c (bias); 2 more"
     ]
 
@@ -88,9 +88,9 @@ def test_only_a_trace_soon_after_a_skip_tells_of_it(steps_later: int, told: bool
 
 
 def test_the_first_trace_that_named_a_module_is_kept() -> None:
-    named = traced(614, first=module("a", largest=math.inf))
+    labelled = traced(614, first=module("a", largest=math.inf))
     other = traced(615, first=module("b", largest=math.inf))
-    lines = post_mortem(skip(612), traced(613), named, other)
+    lines = post_mortem(skip(612), traced(613), labelled, other)
     assert [line for line in lines if line.startswith("trace")] == [
         "trace of step 614: Inf in the output of a (Conv2d, float16)"
     ]
@@ -111,7 +111,7 @@ def test_a_trace_lists_the_modules_nearest_to_an_overflow() -> None:
 def test_an_xray_has_a_line_with_its_verdict_and_its_layers_in_the_details() -> None:
     event = events_of(xray())["note"]
     assert (event.step, event.severity) == (700, "info")
-    assert event_text(event).startswith("X-ray: gradients agree in all 2 layers; worst 0.9991 features.12")
+    assert event_text(event).startswith("X-ray: gradients agree in all 2 layers; worst 0.999 features.12")
     assert any(line.startswith("saved for backward: 200 MiB in AMP") for line in event_details(event))
     assert "0.9991 features.12 (Conv2d): relative error 0.0312, 0% lost" in event_details(event)
 

@@ -173,9 +173,9 @@ def test_each_record_has_its_line(record: Record, text: str) -> None:
 
 
 def test_a_slow_rank_is_told_with_what_its_numbers_show() -> None:
-    found = RankVerdict(rank=5, cause="input", seconds=0.00305, others_seconds=0.00024)
+    verdict = RankVerdict(rank=5, cause="input", seconds=0.00305, others_seconds=0.00024)
     place = RankPlace(rank=5, host="node-1", device="cuda:5")
-    news = SlowRankNews(time=1.0, step=7, verdict=found, place=place)
+    news = SlowRankNews(time=1.0, step=7, verdict=verdict, place=place)
     log = EventLog()
     log.add(news)
     log.add(replace(news, verdict=None, place=None))

@@ -65,8 +65,8 @@ def test_memory_that_amp_does_not_lower_is_probably_the_weights() -> None:
 
 
 def test_an_xray_says_where_the_memory_is() -> None:
-    found = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
-    (text,) = explanations(with_peaks(990, found), {"x-ray"})
+    one_xray = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
+    (text,) = explanations(with_peaks(990, one_xray), {"x-ray"})
     assert text.startswith("1% less peak memory: AMP cannot save much memory: 236 MiB of 248 MiB")
     assert not text.endswith("press x for the breakdown")
 
@@ -117,8 +117,8 @@ def test_the_key_that_gets_a_ratio_is_named_where_it_works(precision: str, other
 def test_a_speed_is_said_with_its_interval(
     speed: tuple[float, float | None, float | None], words: str, gain: int
 ) -> None:
-    found = speed_of(*speed, than="FP32")
-    assert (f"{found.words} {found.interval}", found.gain) == (words, gain)
+    result = speed_of(*speed, than="FP32")
+    assert (f"{result.words} {result.interval}", result.gain) == (words, gain)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_gradients_within_the_range_survive() -> None:
 
 
 def test_a_norm_that_underflows_is_a_warning() -> None:
-    seen = found(window(**squares_of(flushed=0.05, subnormal=0.0461)))
-    assert seen == Verdict("warning", "31.0% of the gradient norm underflows at 65,536")
+    history = found(window(**squares_of(flushed=0.05, subnormal=0.0461)))
+    assert history == Verdict("warning", "31.0% of the gradient norm underflows at 65,536")
 
 
 def test_where_gradients_overflow_the_scale_that_fits_is_judged() -> None:
@@ -56,10 +56,10 @@ def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
 
 
 def test_of_a_step_in_float16_only_what_can_be_seen_is_said() -> None:
-    seen = window(precision="fp16", hypothetical=False, zeros=310, **squares_of(subnormal=16e-6))
+    history = window(precision="fp16", hypothetical=False, zeros=310, **squares_of(subnormal=16e-6))
     text = "0.40% of the gradient norm underflows at 65,536; 3.1% zeros (true zeros or flushed)"
-    assert found(seen) == Verdict("info", text)
-    assert found(replace(seen, zeros=0)).text.endswith("65,536; no zeros, so nothing was flushed")
+    assert found(history) == Verdict("info", text)
+    assert found(replace(history, zeros=0)).text.endswith("65,536; no zeros, so nothing was flushed")
     overflow = found(window(precision="fp16", hypothetical=False, nonfinite=12))
     assert overflow.severity == "info"
     assert overflow.text.startswith("overflow in fp16 at 65,536: 12 gradients are NaN or Inf")
@@ -165,20 +165,20 @@ def test_a_module_without_a_distance_has_none(largest: float) -> None:
 
 def test_layers_that_agree_are_safe() -> None:
     assert xray_verdict(xray()) == Verdict(
-        "info", "gradients agree in all 2 layers; worst 0.9991 features.12; losses 0.20% apart"
+        "info", "gradients agree in all 2 layers; worst 0.999 features.12; losses 0.20% apart"
     )
 
 
 @pytest.mark.parametrize(
     ("cosines", "severity", "text"),
     [
-        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst 0.9000 a"),
-        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst 0.8999 a"),
-        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst 0.5000 a"),
-        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst 0.4999 a"),
-        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst -0.5000 a"),
-        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst 0.9999 b"),
-        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst 0.0000 a"),
+        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst 0.900 a"),
+        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst 0.899 a"),
+        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst 0.500 a"),
+        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst 0.499 a"),
+        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst -0.500 a"),
+        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst 0.999 b"),
+        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst 0.000 a"),
     ],
 )
 def test_the_layer_that_agrees_least_decides(
@@ -244,8 +244,8 @@ def test_where_weights_dominate_amp_cannot_lower_memory_much() -> None:
         "AMP cannot save much memory: 236 MiB of 248 MiB are weights, gradients, optimizer state and buffers"
     )
     # Activations that stay FP32 are not the weights' doing.
-    kept = saved_for_backward(xray(saved_bytes_amp=400 * 2**20))
-    assert kept.startswith("saved for backward: 400 MiB in AMP, 400 MiB in FP32")
+    sentence = saved_for_backward(xray(saved_bytes_amp=400 * 2**20))
+    assert sentence.startswith("saved for backward: 400 MiB in AMP, 400 MiB in FP32")
 
 
 def test_memory_that_was_not_measured_is_not_explained() -> None:
@@ -260,6 +260,6 @@ def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compare
     assert lines[0] == "loss 0.500 in FP32, 0.501 in AMP fp16"
     assert lines[1].startswith("saved for backward: 200 MiB in AMP")
     assert lines[2] == "nan bad (Conv2d): relative error 0.0312"
-    assert lines[3] == "l9 0.9910 (Conv2d): relative error 0.0312, 0% lost"
+    assert lines[3] == "0.9910 l9 (Conv2d): relative error 0.0312, 0% lost"
     assert [line.split()[0] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
     assert lines[10:] == ["took 120 ms"]

@@ -1,15 +1,26 @@
-"""Every precision that a step can run in has a label, a letter, a glyph and a colour, on every surface."""
+"""Labels, letters, glyphs and colours of the precisions, and what the loss of a step is."""
+
+from typing import get_args
 
 import pytest
 
-from amptui.diagnosis.labels import precision_glyph, precision_label, precision_letter, signed_label
+from amptui.diagnosis.labels import (
+    has_no_loss,
+    loss_form_words,
+    precision_glyph,
+    precision_label,
+    precision_letter,
+    signed_label,
+    step_loss_words,
+)
 from amptui.diagnosis.speed import why_no_ratio
+from amptui.records.own_loop import LossForm
 from amptui.records.run import PRECISION_ORDER, PRECISIONS
 from amptui.reports.export.markup import css_class
 from amptui.telemetry.comparison import compare
 from amptui.tui.canvas import Canvas
 from amptui.tui.style import precision_style
-from tests.telemetry.record_samples import steps
+from tests.telemetry.record_samples import step, steps
 from tests.telemetry.whole_runs import session_of
 
 
@@ -47,10 +58,50 @@ def test_only_precisions_of_one_number_type_share_a_colour() -> None:
     assert css_class("fp16 weights") == "fp16"
     for name in ("float64", "mixed", "unknown"):
         assert css_class(name) == "other"
-        assert precision_style(name) not in {precision_style(each) for each in PRECISIONS}
+        assert precision_style(name) not in {precision_style(precision) for precision in PRECISIONS}
 
 
 def test_a_run_without_fp32_and_amp_says_so() -> None:
     assert why_no_ratio(compare([])) == "no steps yet"
     view = session_of(steps(1, 40, precision="float64")).view()
     assert why_no_ratio(view.comparison) == "neither FP32 nor AMP ran"
+
+
+# ------------------------------------------------------------------------------ the loss of a step
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("", ""),
+        ("sum", "sum of 4 backward passes"),
+        ("first closure", "first of several closures"),
+        ("no backward", "no loss: gradients without backward()"),
+        ("unattributed", "no loss: not clear whose backward() it was"),
+        ("edited", "no loss: gradients changed between two passes"),
+        ("several values", "no loss: backward() of several values"),
+        ("scaled", "no loss: scaled by the script"),
+    ],
+)
+def test_each_form_has_its_words(form: LossForm, words: str) -> None:
+    assert loss_form_words(form, 4) == words
+    assert step_loss_words(step(1, loss_form=form, micro_batches=4)) == words
+
+
+def test_every_form_has_words() -> None:
+    assert [form for form in get_args(LossForm) if form and not loss_form_words(form, 1)] == []
+
+
+def test_a_sum_is_short_where_there_is_little_room() -> None:
+    assert loss_form_words("sum", 4, brief=True) == "sum of 4 passes"
+
+
+@pytest.mark.parametrize(
+    ("loss", "form", "has_none"),
+    [(0.5, "", False), (0.5, "sum", False), (None, "", False), (None, "scaled", True)],
+)
+def test_a_step_that_was_not_measured_is_not_one_without_a_loss(
+    loss: float | None, form: LossForm, *, has_none: bool
+) -> None:
+    assert has_no_loss(step(1, loss=loss, loss_form=form)) is has_none
+    assert not has_no_loss(None)

@@ -78,13 +78,13 @@ def test_weights_of_another_dtype_are_not_called_float32() -> None:
 
 def test_only_what_a_run_has_is_named() -> None:
     bare = [kind for kind in FP32.kinds if kind.kind in ("weights", "gradients")]
-    full, amp = (replace(each, kinds=tuple(bare)) for each in ON_A_CPU)
+    full, amp = (replace(item, kinds=tuple(bare)) for item in ON_A_CPU)
     assert memory_sentences((full, amp), None)[0] == "weights, gradients (112 MiB) stay float32"
 
 
 def test_on_a_cpu_it_is_said_what_is_not_measured() -> None:
-    kept, missing = memory_sentences(ON_A_CPU, None)
-    assert kept == (
+    remaining, missing = memory_sentences(ON_A_CPU, None)
+    assert remaining == (
         "weights, gradients, optimizer state, buffers (224 MiB) stay float32; "
         "cast copies of weights +28.0 MiB"
     )
@@ -95,22 +95,22 @@ def test_on_a_cpu_it_is_said_what_is_not_measured() -> None:
 
 
 def test_an_xray_tells_what_the_backward_pass_keeps() -> None:
-    found = xray(precision="bf16", saved_bytes_fp32=236 * MIB, saved_bytes_amp=121 * MIB)
-    _, kept = memory_sentences(ON_A_CPU, found)
-    assert kept == (
+    one_xray = xray(precision="bf16", saved_bytes_fp32=236 * MIB, saved_bytes_amp=121 * MIB)
+    _, remaining = memory_sentences(ON_A_CPU, one_xray)
+    assert remaining == (
         "saved for backward (X-ray): 236 MiB in FP32, 121 MiB in AMP bf16 (-49%), "
         "up to 28.0 MiB of it cast copies of weights"
     )
 
 
 def test_an_xray_of_a_precision_without_a_breakdown_says_nothing_of_its_copies() -> None:
-    found = xray(precision="fp16", saved_bytes_fp32=236 * MIB, saved_bytes_amp=300 * MIB)
-    assert memory_sentences(ON_A_CPU, found)[1].endswith("236 MiB in FP32, 300 MiB in AMP fp16 (+27%)")
+    one_xray = xray(precision="fp16", saved_bytes_fp32=236 * MIB, saved_bytes_amp=300 * MIB)
+    assert memory_sentences(ON_A_CPU, one_xray)[1].endswith("236 MiB in FP32, 300 MiB in AMP fp16 (+27%)")
 
 
 def test_cast_copies_that_eat_up_the_saving_leave_the_same() -> None:
-    found = xray(precision="fp16", saved_bytes_fp32=68_300, saved_bytes_amp=68_400)
-    assert memory_sentences(ON_A_CPU, found)[1].endswith("in AMP fp16 (the same)")
+    one_xray = xray(precision="fp16", saved_bytes_fp32=68_300, saved_bytes_amp=68_400)
+    assert memory_sentences(ON_A_CPU, one_xray)[1].endswith("in AMP fp16 (the same)")
 
 
 def test_an_xray_that_could_not_measure_adds_nothing() -> None:
@@ -146,8 +146,8 @@ def test_the_rest_of_a_peak_that_was_not_measured_is_not_zero() -> None:
 
 def test_the_newest_of_each_side_are_compared() -> None:
     older, newer = replace(FP32, precision="ieee", step=5), replace(FP16, precision="bf16", step=900)
-    found = sides((FP32, older, FP16, newer))
-    assert (found.full, found.amp) == (FP32, newer)
+    both_sides = sides((FP32, older, FP16, newer))
+    assert (both_sides.full, both_sides.amp) == (FP32, newer)
 
 
 # -------------------------------------------------------------------------------- in a session
@@ -167,9 +167,9 @@ def test_the_view_has_the_newest_of_each_precision_in_the_usual_order() -> None:
 
 @given(names=st.lists(st.sampled_from(PRECISIONS), max_size=12))
 def test_the_order_does_not_depend_on_the_order_of_arrival(names: list[str]) -> None:
-    found = folded([memory(name, step=number) for number, name in enumerate(names)])
-    assert [each.precision for each in found] == [name for name in PRECISIONS if name in names]
-    assert all(names[each.step] == each.precision for each in found)
+    flops = folded([memory(name, step=number) for number, name in enumerate(names)])
+    assert [element.precision for element in flops] == [name for name in PRECISIONS if name in names]
+    assert all(names[element.step] == element.precision for element in flops)
 
 
 @pytest.mark.parametrize("xray_first", [True, False])
@@ -178,11 +178,11 @@ def test_a_saving_that_did_not_come_is_explained_by_the_breakdowns_rather_than_t
 ) -> None:
     full = memory("fp32", activations=20 * MIB, peak=250 * MIB)
     amp = memory("fp16", activations=8 * MIB, copies=14 * MIB, peak=248 * MIB)
-    found: list[Record] = [xray(), full, amp] if xray_first else [full, amp, xray()]
+    result: list[Record] = [xray(), full, amp] if xray_first else [full, amp, xray()]
     both = (*steps(1, 30), *steps(31, 60, precision="fp16", step_seconds=0.002))
     peaks = (device(1.0, "fp32", 250 * MIB), device(1.0, "fp16", 248 * MIB))
     session = Session()
-    session.fold([run(), *both, *peaks, *found])
+    session.fold([run(), *both, *peaks, *result])
     (text,) = explanations(session.view())
     assert text == (
         "1% less peak memory: 224 MiB of 248 MiB are weights, gradients, optimizer state, buffers, "

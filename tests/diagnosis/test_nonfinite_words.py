@@ -17,8 +17,8 @@ from tests.telemetry.record_samples import nonfinite
 
 
 def explanation(what: str, *, in_float16: bool) -> str:
-    found = nonfinite(1, what=what)
-    return storm_details(Storm(first=found, last=found, times=1, in_float16=in_float16))[0]
+    record = nonfinite(1, what=what)
+    return storm_details(Storm(first=record, last=record, times=1, in_float16=in_float16))[0]
 
 
 @pytest.mark.parametrize("in_float16", [True, False])
@@ -29,9 +29,9 @@ def test_a_poisoned_buffer_is_explained_alike_in_every_precision(in_float16: boo
 @pytest.mark.parametrize("what", ["loss", "gradient", "activation", "buffer"])
 @pytest.mark.parametrize("in_float16", [True, False])
 def test_every_trouble_is_explained_in_one_to_three_sentences(what: str, in_float16: bool) -> None:
-    told = explanation(what, in_float16=in_float16)
-    assert 1 <= told.count(". ") + 1 <= 3
-    assert told.endswith(".")
+    sentences = explanation(what, in_float16=in_float16)
+    assert 1 <= sentences.count(". ") + 1 <= 3
+    assert sentences.endswith(".")
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def test_the_first_line_is_how_it_ended(view: SessionView, ending: str) -> None:
 
 def test_what_was_achieved_has_a_line_for_each_precision() -> None:
     run = record_samples.run()
-    found = flops_now(record_samples.flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, run)
-    lines = summary_lines(replace(views.finished(), flops=(found, replace(found, flops_per_second=None))))
+    flops = flops_now(record_samples.flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, run)
+    lines = summary_lines(replace(views.finished(), flops=(flops, replace(flops, flops_per_second=None))))
     assert lines.count("AMP fp16: 400 TFLOP/s, 40% MFU (dense peak 990 TFLOP/s)") == 1
     assert sum("convolutions in NCHW" in line for line in lines) == 1
 
@@ -76,17 +76,17 @@ def test_it_says_where_the_weights_are() -> None:
 
 
 def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
-    told = text(replace(views.finished(), compared=record_samples.compared()))
-    assert "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips" in told
-    assert "AMP fp16: 1.71× the speed of FP32 (1.68 to 1.74); ✔ no trouble" in told
-    assert "1.94×" not in told
+    summary = text(replace(views.finished(), compared=record_samples.compared()))
+    assert "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips" in summary
+    assert "AMP fp16: 1.71× the speed of FP32 (1.68 to 1.74); ✔ no trouble" in summary
+    assert "1.94×" not in summary
 
 
 def test_what_was_not_measured_is_not_a_number_and_nothing_is_concluded_from_it() -> None:
-    found = text(views.no_nvml())
-    assert "peak allocated" not in found
-    assert "the speed of" not in found
-    assert "peak memory" not in found
+    summary = text(views.no_nvml())
+    assert "peak allocated" not in summary
+    assert "the speed of" not in summary
+    assert "peak memory" not in summary
 
 
 def test_a_precision_that_hardly_ran_is_told_of_and_nothing_is_said_to_be_sure() -> None:
@@ -108,14 +108,14 @@ def test_thirteen_steps_with_two_switches_leave_an_impression() -> None:
     log = Log(switching(control, {5: "bf16", 9: "fp32"}))
     train(prepare(Tiny(), steps=13), log, control)
     session.fold(log)
-    found = session.view().comparison
-    assert [(row.precision, row.steps, row.provisional_steps) for row in found.rows] == [
+    result = session.view().comparison
+    assert [(row.precision, row.steps, row.provisional_steps) for row in result.rows] == [
         ("fp32", 0, 9),
         ("bf16", 0, 4),
     ]
-    assert [row.steps_made for row in found.rows] == [9, 4]
-    assert found.speedup is None
-    assert found.provisional_speedup is not None
+    assert [row.steps_made for row in result.rows] == [9, 4]
+    assert result.speedup is None
+    assert result.provisional_speedup is not None
     assert "n/a" not in text(session.view())
 
 
@@ -170,14 +170,14 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
         comparison=replace(comparison, rows=rows, held_back_by="input"),
     )
     lines = summary_lines(view)
-    for told in (
+    for words in (
         "AMP fp16: 1.94× the speed of FP32; ✔ safe: gradients agree, no overflow",
         "  ✔ overflow   none in 300 steps  (step 1,204 in AMP fp16)",
         "  ✔ float16    0% of the gradient norm underflows at 65,536  (step 1,200 in FP32 at 65,536)",
         "  ✔ agreement  worst 0.999 features.12  (step 700 in AMP fp16 at 65,536)",
         "input-bound: FP32 waits for data 60.0% of each step, AMP fp16 60.0%; speed up data loading first",
     ):
-        assert told in lines
+        assert words in lines
 
 
 def test_a_scaler_that_never_ran_is_not_judged() -> None:

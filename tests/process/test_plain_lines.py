@@ -54,11 +54,11 @@ class Looks:
 
 @given(st.lists(st.integers(0, 5), max_size=8))
 def test_every_event_is_told_once_and_in_order_however_often_one_looks(looks: list[int]) -> None:
-    front, told, number = Looks(), list[str](), 0
+    front, output_text, number = Looks(), list[str](), 0
     for new in looks:
-        told += front.look(*[note(number + i) for i in range(new)])
+        output_text += front.look(*[note(number + i) for i in range(new)])
         number += new
-    assert told == [f"note {i}" for i in range(number)]
+    assert output_text == [f"note {i}" for i in range(number)]
 
 
 def test_events_of_one_kind_and_step_are_not_mistaken_for_each_other() -> None:
@@ -89,8 +89,8 @@ def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> Non
     front = Looks()
     view = views.downloading()
     assert view.phase is not None
-    for done in (1, 2):
-        front.front._write_news(replace(view, phase=replace(view.phase, done=done)))
+    for process in (1, 2):
+        front.front._write_news(replace(view, phase=replace(view.phase, done=process)))
     front.front._write_news(views.validating())
     text = front.out.getvalue()
     assert text.count("downloading train-images") == 1
@@ -210,18 +210,18 @@ def test_json_is_every_record_of_the_journal_and_the_answer_last(warm: WarmSourc
     arguments = train_arguments(
         tmp_path / "run", "--json", "--steps", "40", "--set", "trouble=print", "--set", "at=99"
     )
-    done = warm.run(*arguments)
-    assert done.returncode == 0, done.stderr
-    *lines, last = done.stdout.decode().splitlines()
+    process = warm.run(*arguments)
+    assert process.returncode == 0, process.stderr
+    *lines, last = process.stdout.decode().splitlines()
     for line in (*lines, last):
         json.loads(line, parse_constant=pytest.fail)
     assert json.loads(last)["type"] == "AmpAnswer"
-    told = [codec.loads(line) for line in lines]
-    assert told == list(JournalReader(tmp_path / "run" / "journal.jsonl"))
-    assert sum(record.count for record in told if isinstance(record, Steps)) == 40
+    records = [codec.loads(line) for line in lines]
+    assert records == list(JournalReader(tmp_path / "run" / "journal.jsonl"))
+    assert sum(record.count for record in records if isinstance(record, Steps)) == 40
     for said in ("print from step 40", "printf from C 40", "red stderr 40"):
-        assert said in done.stderr.decode()
-        assert said not in done.stdout.decode()
+        assert said in process.stderr.decode()
+        assert said not in process.stdout.decode()
 
 
 def test_plain_lines_tell_of_the_ranks() -> None:
@@ -232,5 +232,5 @@ def test_plain_lines_tell_of_the_ranks() -> None:
     front = Looks()
     started, *_ = front.look(record_samples.run(world_size=8, parallel="ddp", global_batch_size=2048))
     assert started.endswith("FP32, 8 ranks, DDP, global batch 2,048")
-    lost = RankLost(time=1.0, step=7, rank=5, host="node-2", cause="killed", detail="signal 9")
-    assert front.look(lost) == ["x step 7: rank 5 on node-2 was killed: signal 9"]
+    one_loss = RankLost(time=1.0, step=7, rank=5, host="node-2", cause="killed", detail="signal 9")
+    assert front.look(one_loss) == ["x step 7: rank 5 on node-2 was killed: signal 9"]

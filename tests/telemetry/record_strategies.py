@@ -115,7 +115,7 @@ def blocks(draw: st.DrawFn, steps: st.SearchStrategy[StepRecord] = STEPS) -> Ste
     """A block of one to six steps, each measured as one of ``steps``."""
     first, *later = draw(st.lists(steps, min_size=1, max_size=6))
     same: dict[str, Any] = {name: getattr(first, name) for name in SAME}
-    consecutive = (replace(each, step=step, **same) for step, each in enumerate(later, first.step + 1))
+    consecutive = (replace(item, step=step, **same) for step, item in enumerate(later, first.step + 1))
     block = joined([first, *consecutive])
     # The steps ended at times that a record may have.
     seconds = draw(

@@ -20,44 +20,44 @@ def is_round(value: float) -> bool:
 @given(FINITE, FINITE, KINDS)
 def test_an_axis_contains_its_values_and_has_a_height(one: float, other: float, kind: Kind) -> None:
     low, high = min(one, other), max(one, other)
-    found = axis(low, high, kind)
-    assert math.isfinite(found.low)
-    assert found.low < found.high < math.inf
-    hair = 1e-9 * (found.high - found.low)
+    limits = axis(low, high, kind)
+    assert math.isfinite(limits.low)
+    assert limits.low < limits.high < math.inf
+    hair = 1e-9 * (limits.high - limits.low)
     if kind == "linear":
-        assert found.low - hair <= low
-        assert high <= found.high + hair
+        assert limits.low - hair <= low
+        assert high <= limits.high + hair
     elif low > 1e-290:
-        assert 0 < found.low <= low * (1 + 1e-8)
-        assert high <= found.high * (1 + 1e-8)
+        assert 0 < limits.low <= low * (1 + 1e-8)
+        assert high <= limits.high * (1 + 1e-8)
 
 
 @given(st.floats(1e-200, 1e200), st.floats(1, 1e9))
 def test_log_limits_are_round_and_at_most_a_factor_of_5_away(low: float, times: float) -> None:
-    found = axis(low, low * times, "log10")
-    assert is_round(found.low)
-    assert is_round(found.high)
+    limits = axis(low, low * times, "log10")
+    assert is_round(limits.low)
+    assert is_round(limits.high)
     if times >= 2:
-        assert low / found.low < 2.5 + 1e-6
-        assert found.high / (low * times) < 2.5 + 1e-6
+        assert low / limits.low < 2.5 + 1e-6
+        assert limits.high / (low * times) < 2.5 + 1e-6
 
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
 def test_linear_limits_leave_little_of_the_height_unused(low: float, height: float) -> None:
     high = low + height
     assume(height >= 0.05 * max(abs(low), abs(high)))
-    found = axis(low, high, "linear")
-    assert found.high - found.low <= 2 * height * (1 + 1e-9)
+    limits = axis(low, high, "linear")
+    assert limits.high - limits.low <= 2 * height * (1 + 1e-9)
 
 
 @given(FINITE, FINITE, KINDS, st.integers(2, 9))
 def test_labels_are_few_within_the_axis_and_at_equal_distances(
     one: float, other: float, kind: Kind, most: int
 ) -> None:
-    found = axis(min(one, other), max(one, other), kind)
-    ticks = found.ticks(most)
+    limits = axis(min(one, other), max(one, other), kind)
+    ticks = limits.ticks(most)
     assert 2 <= len(ticks) <= most
-    places = found.heights(np.array(ticks))
+    places = limits.heights(np.array(ticks))
     assert ((places >= -1e-9) & (places <= 1 + 1e-9)).all()
     assert (np.diff(places) > 0).all()
     if kind == "linear" or len(ticks) < 4:
@@ -99,28 +99,28 @@ def test_a_wide_range_of_positive_values_has_a_logarithmic_axis() -> None:
 
 @pytest.mark.parametrize("value", [2.3026, -7.0, 65536.0, 1e-6])
 def test_a_constant_has_a_margin_of_its_own_size(value: float) -> None:
-    found = axis(value, value, "linear")
-    assert found.low < value < found.high
-    assert found.high - found.low <= 0.2 * abs(value)
+    limits = axis(value, value, "linear")
+    assert limits.low < value < limits.high
+    assert limits.high - limits.low <= 0.2 * abs(value)
 
 
 def test_zero_has_a_margin() -> None:
     assert axis(0, 0, "linear") == Axis(0, 1)
-    found = axis(0, 0, "log10")
-    assert 0 < found.low < 1 < found.high
+    limits = axis(0, 0, "log10")
+    assert 0 < limits.low < 1 < limits.high
 
 
 @given(st.floats(0.001, 1000), st.floats(1.1, 1e6), KINDS)
 def test_an_axis_maps_its_ends_to_0_and_1(low: float, times: float, kind: Kind) -> None:
-    found = axis(low, low * times, kind)
-    places = found.heights(np.array([found.low, found.high, np.nan]))
+    limits = axis(low, low * times, kind)
+    places = limits.heights(np.array([limits.low, limits.high, np.nan]))
     assert places[:2] == pytest.approx([0, 1])
     assert np.isnan(places[2])
 
 
 def test_a_logarithmic_axis_has_no_height_for_zero() -> None:
-    found = Axis(0.01, 1, "log10")
-    assert found.heights(np.array([0.0, -3.0, 0.1])).tolist() == [-np.inf, -np.inf, pytest.approx(0.5)]
+    limits = Axis(0.01, 1, "log10")
+    assert limits.heights(np.array([0.0, -3.0, 0.1])).tolist() == [-np.inf, -np.inf, pytest.approx(0.5)]
 
 
 @given(st.floats(1e-300, 1e300) | st.integers(1, 10**15))

@@ -155,15 +155,15 @@ def test_the_first_skips_of_a_run_are_one_calm_line() -> None:
 
 def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
     session = Session()
-    seen = []
+    history = []
     for record in skip_row(1000, 24, 65536.0):
         session.fold([record])
         view = session.view()
         (event,) = view.events
-        seen.append(event.severity)
+        history.append(event.severity)
         assert (view.warnings, view.errors) == (event.severity == "warning", event.severity == "error")
     # The fifth in a row is the alarm; 2^16 falls below 1 at the 17th halving.
-    assert seen == ["info"] * 8 + ["error"] * 40
+    assert history == ["info"] * 8 + ["error"] * 40
     assert (row_of(event).count, row_of(event).meaning) == (24, "collapsed")
 
 
@@ -174,8 +174,8 @@ def test_the_ranks_of_a_skip_come_later_and_stay_with_it() -> None:
         session.fold([RanksOverflowed(time=1.0, step=number, ranks=(number % 7,), count=1)])
     (event,) = session.view().events
     assert isinstance(event.about, SkipRow)
-    kept = {each.step: each.ranks for each in (*event.about.first, *event.about.last)}
-    assert {at: ranks for at, ranks in kept.items() if ranks} == {103: (5,), 118: (6,), 119: (0,)}
+    remaining = {item.step: item.ranks for item in (*event.about.first, *event.about.last)}
+    assert {at: ranks for at, ranks in remaining.items() if ranks} == {103: (5,), 118: (6,), 119: (0,)}
     session.fold([nonfinite(300), nonfinite(301), RanksOverflowed(time=1.0, step=300, ranks=(2,), count=1)])
     storm = session.view().events[0].about
     assert isinstance(storm, Storm)
@@ -250,13 +250,13 @@ def test_a_progress_bar_is_one_line_that_changes_until_its_stream_prints_the_nex
     assert session.view().events[0].number == 2
     restored = Session()
     restored.restore(json.loads(session.state()))
-    for each in (session, restored):
-        each.fold([printed, printed])
-        events = each.view().events
+    for item in (session, restored):
+        item.fold([printed, printed])
+        events = item.view().events
         assert [event.about for event in events] == [printed, other.about, warning]
         assert events[0].times == 2
-        each.fold([bar(101.0, "", "stderr"), bar(102.0, "")])
-        assert [event.about for event in each.view().events] == [printed, warning]
+        item.fold([bar(101.0, "", "stderr"), bar(102.0, "")])
+        assert [event.about for event in item.view().events] == [printed, warning]
 
 
 def test_a_progress_bar_that_was_pushed_out_comes_back_with_its_next_state() -> None:

@@ -71,9 +71,9 @@ def test_the_dense_peak_of_a_gpu(name: str, number_type: str, teraflops: float) 
 def test_a_peak_is_that_of_the_units_at_boost_clock(
     name: str, sms: int, gigahertz: float, operations: tuple[int, ...]
 ) -> None:
-    for number_type, each in zip(("float32", "tf32", "float16", "bfloat16"), operations, strict=True):
+    for number_type, item in zip(("float32", "tf32", "float16", "bfloat16"), operations, strict=True):
         peak = peak_flops(name, {number_type: 1})
-        assert peak == pytest.approx(sms * each * gigahertz * 1e9, rel=0.01)
+        assert peak == pytest.approx(sms * item * gigahertz * 1e9, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -139,21 +139,21 @@ def test_the_speed_is_that_of_the_median_step_after_warm_up() -> None:
 
 
 def test_warm_up_steps_have_no_speed_to_show() -> None:
-    (found,) = folded(samples.flops(), *STEPS[:10])
-    assert found.flops_per_second is None
-    assert (rate_words(found), mfu_words(found), flops_line(found)) == ("n/a", "n/a", "")
+    (flops,) = folded(samples.flops(), *STEPS[:10])
+    assert flops.flops_per_second is None
+    assert (rate_words(flops), mfu_words(flops), flops_line(flops)) == ("n/a", "n/a", "")
 
 
 def test_a_cpu_has_a_speed_and_no_percentage() -> None:
-    found = folded(samples.flops(flops=2 * TERA), *STEPS, device="cpu", device_name="NVIDIA H200")[0]
-    assert found.flops_per_second == pytest.approx(500 * TERA)
-    assert found.mfu is None
+    flops = folded(samples.flops(flops=2 * TERA), *STEPS, device="cpu", device_name="NVIDIA H200")[0]
+    assert flops.flops_per_second == pytest.approx(500 * TERA)
+    assert flops.mfu is None
 
 
 def test_what_could_not_be_counted_makes_it_a_lower_bound() -> None:
-    (found, _) = folded(samples.flops(flops=10**9, uncounted=("mine",)), samples.flops("fp16"), *STEPS)
-    assert rate_words(found) == "≥250 GFLOP/s"
-    assert mfu_words(found) == "≥0%"
+    (result, _) = folded(samples.flops(flops=10**9, uncounted=("mine",)), samples.flops("fp16"), *STEPS)
+    assert rate_words(result) == "≥250 GFLOP/s"
+    assert mfu_words(result) == "≥0%"
 
 
 def test_of_several_ranks_the_speed_is_that_of_each() -> None:
@@ -180,9 +180,9 @@ MIXED = [
 
 @pytest.mark.parametrize(("size", "operations"), [(256, 2 * TERA), (64, TERA // 2)])
 def test_a_count_is_of_the_steps_of_its_size(size: int, operations: int) -> None:
-    (found,) = folded(samples.flops(flops=operations, samples=size), *MIXED)
-    assert found.flops_per_second == pytest.approx(500 * TERA)
-    assert found.other_sizes
+    (flops,) = folded(samples.flops(flops=operations, samples=size), *MIXED)
+    assert flops.flops_per_second == pytest.approx(500 * TERA)
+    assert flops.other_sizes
     (alone,) = folded(samples.flops(flops=operations, samples=256), *MIXED[:50])
     assert not alone.other_sizes
 
@@ -190,36 +190,36 @@ def test_a_count_is_of_the_steps_of_its_size(size: int, operations: int) -> None
 def test_the_count_that_stands_for_the_most_steps_is_shown() -> None:
     small, full = samples.flops(flops=TERA // 2, samples=64), samples.flops(flops=2 * TERA, samples=256)
     for order in ((small, full), (full, small)):
-        (found,) = folded(*order, *MIXED)
-        assert found.counted.samples == 256
+        (flops,) = folded(*order, *MIXED)
+        assert flops.counted.samples == 256
 
 
 def test_a_size_that_no_counted_step_had_has_no_speed() -> None:
-    (found,) = folded(samples.flops(samples=100), *MIXED)
-    assert found.flops_per_second is None
+    (flops,) = folded(samples.flops(samples=100), *MIXED)
+    assert flops.flops_per_second is None
 
 
 def test_where_shapes_vary_there_is_no_number_and_a_reason() -> None:
     varied = samples.flops("fp16", samples=256, shapes_vary=True, **TROUBLED)
-    found = folded(samples.flops(samples=256), varied, *STEPS)
-    assert [each.flops_per_second for each in found] == [None, None]
-    assert [mfu_words(each) for each in found] == ["n/a", "n/a"]
-    assert flops_hints(found) == [
+    flops = folded(samples.flops(samples=256), varied, *STEPS)
+    assert [element.flops_per_second for element in flops] == [None, None]
+    assert [mfu_words(element) for element in flops] == ["n/a", "n/a"]
+    assert flops_hints(flops) == [
         "no FLOP/s: inputs of as many samples have different shapes, so one count is not true of all"
     ]
 
 
 def after(steps: list[StepRecord], count: int) -> list[StepRecord]:
-    return [replace(each, step=each.step + count) for each in steps]
+    return [replace(record, step=record.step + count) for record in steps]
 
 
 def test_eager_steps_beside_a_compiled_model_are_counted_for_it() -> None:
-    steps = [replace(each, precision=f"{each.precision} eager") for each in STEPS]
+    steps = [replace(item, precision=f"{item.precision} eager") for item in STEPS]
     counts = samples.flops("fp32 eager", flops=TERA), samples.flops("fp16 eager", flops=2 * TERA)
-    found = {each.counted.precision: each for each in folded(*counts, *steps, *after(STEPS, 80))}
-    assert found["fp16"].counted.flops_by_type == counts[1].flops_by_type
-    assert found["fp16"].flops_per_second == found["fp16 eager"].flops_per_second == 1000 * TERA
-    assert found["fp32"].flops_per_second == 250 * TERA
+    result = {item.counted.precision: item for item in folded(*counts, *steps, *after(STEPS, 80))}
+    assert result["fp16"].counted.flops_by_type == counts[1].flops_by_type
+    assert result["fp16"].flops_per_second == result["fp16 eager"].flops_per_second == 1000 * TERA
+    assert result["fp32"].flops_per_second == 250 * TERA
 
 
 def test_another_device_starts_over() -> None:
@@ -239,7 +239,7 @@ def test_a_time_that_is_none_has_no_speed(seconds: float | None) -> None:
 
 
 def hints(*counted: FlopsCounted, **run: Any) -> list[str]:
-    return flops_hints([flops_now(each, 0.004, samples.run(**run)) for each in counted])
+    return flops_hints([flops_now(item, 0.004, samples.run(**run)) for item in counted])
 
 
 TROUBLED = {
@@ -288,5 +288,5 @@ def test_one_hint_is_given_once() -> None:
 
 
 def test_the_line_reads_like_this() -> None:
-    found = folded(samples.flops("fp16", flops=828 * 10**9), *STEPS)[1]
-    assert flops_line(found) == "AMP fp16: 414 TFLOP/s, 42% MFU (dense peak 990 TFLOP/s)"
+    flops = folded(samples.flops("fp16", flops=828 * 10**9), *STEPS)[1]
+    assert flops_line(flops) == "AMP fp16: 414 TFLOP/s, 42% MFU (dense peak 990 TFLOP/s)"

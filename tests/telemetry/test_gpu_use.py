@@ -57,8 +57,8 @@ def test_a_switch_between_two_looks_tells_nothing_of_either_precision() -> None:
 
 def test_a_look_while_nothing_trains_ends_nothing_and_begins_nothing() -> None:
     looks = [(look(float(t), 100.0 * t), 64 * t) for t in range(6)]
-    found = watched(looks, resting=[2])
-    assert [item is not None for item in found] == [False, True, False, False, True, True]
+    spans = watched(looks, resting=[2])
+    assert [item is not None for item in spans] == [False, True, False, False, True, True]
 
 
 def test_after_an_interruption_the_next_look_begins_anew() -> None:
@@ -105,11 +105,11 @@ def test_looks_without_an_interruption_add_up_to_the_whole(parts: list[tuple[flo
         now = (now[0] + part_seconds, now[1] + part_joules, now[2] + part_samples)
         looks.append(now)
         whole = now if part_samples else whole
-    found = [item for item in watched([(look(t, joules), count) for t, joules, count in looks]) if item]
-    assert len(found) == sum(count > 0 for _, _, count in parts)
-    assert sum(item.seconds for item in found) == pytest.approx(whole[0] - first[0])
-    assert sum(item.joules for item in found) == pytest.approx(whole[1] - first[1], abs=1e-6)
-    assert sum(item.samples for item in found) == whole[2] - first[2]
+    result = [item for item in watched([(look(t, joules), count) for t, joules, count in looks]) if item]
+    assert len(result) == sum(count > 0 for _, _, count in parts)
+    assert sum(item.seconds for item in result) == pytest.approx(whole[0] - first[0])
+    assert sum(item.joules for item in result) == pytest.approx(whole[1] - first[1], abs=1e-6)
+    assert sum(item.samples for item in result) == whole[2] - first[2]
 
 
 # ------------------------------------------------------------------------------------ their sum

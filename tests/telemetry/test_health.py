@@ -30,16 +30,16 @@ def test_only_the_norm_counts() -> None:
     # 999 of 1,000 elements are flushed, and are a millionth of the norm.
     assert judge_window(spread({-30: 999, 0: 1})).state == "survives"
     # One element in two is flushed, and all others are hardly larger.
-    judged = judge_window(spread({-28: 500, -20: 500}, zeros=10**9))
-    assert (judged.severity, judged.state) == ("warning", "underflows")
-    assert judged.share == pytest.approx(1.0)
+    window_verdict = judge_window(spread({-28: 500, -20: 500}, zeros=10**9))
+    assert (window_verdict.severity, window_verdict.state) == ("warning", "underflows")
+    assert window_verdict.share == pytest.approx(1.0)
 
 
 def test_a_large_gradient_in_float32_halves_nothing_in_a_step_of_float16s_own() -> None:
     would = spread({-28: 1, -2: 1000, 17: 1})
     assert judge_window(would).halvings == 2
-    judged = judge_window(replace(would, precision="fp16", hypothetical=False))
-    assert (judged.state, judged.halvings) == ("kept", 0)
+    window_verdict = judge_window(replace(would, precision="fp16", hypothetical=False))
+    assert (window_verdict.state, window_verdict.halvings) == ("kept", 0)
 
 
 @given(
@@ -57,11 +57,11 @@ def test_the_verdict_is_that_of_float16_itself_at_the_scale_the_scaler_would_com
             scaled, scale = scaled / 2, scale / 2
         small = np.abs(scaled.astype(np.float16)) < 2.0**-14
     share = math.sqrt((scaled[small] ** 2).sum() / (scaled**2).sum())
-    judged = judge_window(spread(exponents, scale=2.0**log2_scale))
-    assert judged.share == pytest.approx(share, abs=1e-12)
-    assert judged.state == ("underflows" if share >= UNDERFLOW_SHARE else "survives")
-    assert (judged.severity == "warning") == (judged.state == "underflows")
-    assert math.ldexp(2.0**log2_scale, -judged.halvings) == scale
+    window_verdict = judge_window(spread(exponents, scale=2.0**log2_scale))
+    assert window_verdict.share == pytest.approx(share, abs=1e-12)
+    assert window_verdict.state == ("underflows" if share >= UNDERFLOW_SHARE else "survives")
+    assert (window_verdict.severity == "warning") == (window_verdict.state == "underflows")
+    assert math.ldexp(2.0**log2_scale, -window_verdict.halvings) == scale
 
 
 def losing(name: str, share: float) -> ParameterWindow:
@@ -133,8 +133,8 @@ def test_each_trace_has_its_state(changes: dict[str, Any], severity: str, state:
 def test_an_xray_counts_the_layers_of_its_state(
     cosines: Sequence[float | None], state: str, count: int, layers: int
 ) -> None:
-    found = judge_xray(xray(layers=tuple(layer("a", cosine) for cosine in cosines)))
-    assert (found.state, found.count, found.layers) == (state, count, layers)
+    result = judge_xray(xray(layers=tuple(layer("a", cosine) for cosine in cosines)))
+    assert (result.state, result.count, result.layers) == (state, count, layers)
 
 
 LAYERS = st.lists(
@@ -146,7 +146,7 @@ LAYERS = st.lists(
 @given(layers=LAYERS, loss=st.floats())
 def test_severity_follows_the_least_cosine(layers: list[LayerAgreement], loss: float) -> None:
     verdict = judge_xray(xray(layers=tuple(layers), loss_amp=loss))
-    cosines = [found.cosine for found in layers if found.cosine is not None]
+    cosines = [result.cosine for result in layers if result.cosine is not None]
     if not math.isfinite(loss):
         assert verdict.severity == "error"
     elif any(math.isnan(cosine) for cosine in cosines):
@@ -159,7 +159,7 @@ def test_severity_follows_the_least_cosine(layers: list[LayerAgreement], loss: f
 
 @given(layers=LAYERS)
 def test_the_least_agreeing_layers_come_first_and_nan_before_all(layers: list[LayerAgreement]) -> None:
-    cosines = [found.cosine for found in least_agreeing(layers)]
-    assert len(cosines) == sum(found.cosine is not None for found in layers)
+    cosines = [result.cosine for result in least_agreeing(layers)]
+    assert len(cosines) == sum(result.cosine is not None for result in layers)
     ordered = [-2.0 if value is None or math.isnan(value) else value for value in cosines]
     assert ordered == sorted(ordered)

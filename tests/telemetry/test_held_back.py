@@ -86,11 +86,11 @@ def test_where_amp_pays_nothing_holds_it_back(
 
 
 def ledger_of(*batches: list[StepRecord]) -> PrecisionLedger:
-    made = PrecisionLedger()
+    sums = PrecisionLedger()
     for batch in batches:
         for stretch in stretches(batch):
-            made.add(stretch)
-    return made
+            sums.add(stretch)
+    return sums
 
 
 def test_the_data_s_part_is_of_the_counted_steps_alone() -> None:
@@ -120,13 +120,13 @@ def test_a_wait_that_was_never_measured_has_no_part() -> None:
 )
 def test_the_data_s_part_equals_a_naive_count_and_is_at_most_all(timed: list[tuple[float, float]]) -> None:
     waits, seconds = zip(*timed, strict=True)
-    found = data_fraction(deque(waits), deque(seconds))
-    known = [(wait, whole) for wait, whole in timed if not math.isnan(wait)]
-    if not known:
-        assert found is None
+    fraction = data_fraction(deque(waits), deque(seconds))
+    reference = [(wait, whole) for wait, whole in timed if not math.isnan(wait)]
+    if not reference:
+        assert fraction is None
         return
-    naive = sum(wait for wait, _ in known) / sum(whole for _, whole in known)
-    assert found == pytest.approx(min(1.0, naive))
+    naive = sum(wait for wait, _ in reference) / sum(whole for _, whole in reference)
+    assert fraction == pytest.approx(min(1.0, naive))
 
 
 # ------------------------------------------------------------------------------------- utilization

@@ -107,22 +107,22 @@ def test_a_resumed_run_replaces_the_steps_that_it_does_again(
     values: list[float | None], back: int, redone: list[float | None]
 ) -> None:
     track = filled([values], first_step=1001)
-    kept = values[: max(0, len(values) - back)]
-    boundary = len(kept) // track.snapshot().bucket_steps if kept != values else None
+    remaining = values[: max(0, len(values) - back)]
+    boundary = len(remaining) // track.snapshot().bucket_steps if remaining != values else None
     old_span = track.snapshot().bucket_steps
-    track.rewind(1001 + len(kept))
-    assert track.next_step == 1001 + len(kept)
+    track.rewind(1001 + len(remaining))
+    assert track.next_step == 1001 + len(remaining)
     track.extend(redone)
-    series, model = track.snapshot(), [*kept, *redone]
+    series, model = track.snapshot(), [*remaining, *redone]
     assert series.count == len(model)
     span = series.bucket_steps
     for index in range(len(series.minimum)):
         # Only the bucket that the cut went through may still hold something of the forgotten steps.
-        if boundary is None or len(kept) % old_span == 0 or boundary * old_span // span != index:
+        if boundary is None or len(remaining) % old_span == 0 or boundary * old_span // span != index:
             assert_bucket(series, index, model[index * span : (index + 1) * span])
-    shown = len(series.recent)
-    assert shown >= min(RECENT, len(redone))
-    assert_recent(series, model[len(model) - shown :])
+    report = len(series.recent)
+    assert report >= min(RECENT, len(redone))
+    assert_recent(series, model[len(model) - report :])
 
 
 def test_a_rewind_to_a_step_that_has_not_come_changes_nothing() -> None:

@@ -27,12 +27,12 @@ def falling(first: int, last: int, precision: str, begin: float) -> list[StepRec
 
 
 def test_both_losses_are_of_the_same_number_of_steps() -> None:
-    found = losses_after(view_of(falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)))
-    assert found is not None
+    losses = losses_after(view_of(falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)))
+    assert losses is not None
     # The mean of the last 20 of 120 steps, the 110th on average.
-    assert found.steps == 120
-    assert found.baseline == pytest.approx(2.0 - 0.1095)
-    assert found.amp == pytest.approx(1.0 - 0.1095)
+    assert losses.steps == 120
+    assert losses.baseline == pytest.approx(2.0 - 0.1095)
+    assert losses.amp == pytest.approx(1.0 - 0.1095)
 
 
 def test_the_longest_stretch_of_either_counts() -> None:
@@ -42,19 +42,19 @@ def test_the_longest_stretch_of_either_counts() -> None:
         falling(201, 230, "fp32", 5.0),
         falling(231, 260, "fp16", 7.0),
     )
-    found = losses_after(view)
-    assert found is not None
-    assert found.steps == 100
-    assert found.baseline == pytest.approx(1.9105)
-    assert found.amp == pytest.approx(0.9105)
+    losses = losses_after(view)
+    assert losses is not None
+    assert losses.steps == 100
+    assert losses.baseline == pytest.approx(1.9105)
+    assert losses.amp == pytest.approx(0.9105)
 
 
 def test_early_steps_of_a_long_run_are_told_to_the_resolution_that_is_kept() -> None:
     view = view_of(falling(1, 20_000, "fp32", 30.0), falling(20_001, 20_100, "fp16", 1.0))
     assert view.loss.bucket_steps > 1
-    found = losses_after(view)
-    assert found is not None
-    assert found.baseline == pytest.approx(30 - 0.0895, abs=view.loss.bucket_steps / 1000)
+    losses = losses_after(view)
+    assert losses is not None
+    assert losses.baseline == pytest.approx(30 - 0.0895, abs=view.loss.bucket_steps / 1000)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_was_not_finite_and_what_was_not_measured_are_told_apart(
         steps(1001, 1504, precision="fp16", loss=loss),
         steps(1505, 1505 + later_steps),
     )
-    found = losses_after(view)
-    assert found is not None
-    assert found.steps == 504
-    assert found.amp == (None if told is None else pytest.approx(told, nan_ok=True))
+    losses = losses_after(view)
+    assert losses is not None
+    assert losses.steps == 504
+    assert losses.amp == (None if told is None else pytest.approx(told, nan_ok=True))

@@ -68,17 +68,17 @@ def test_without_gradients_or_without_a_scale_there_is_no_headroom(grad_max: flo
 
 
 def test_a_float16_step_s_headroom_is_at_its_own_scale() -> None:
-    found = numerics_of(run(), step(1, precision="fp16", loss_scale=1024.0, grad_max=0.5, grad_norm=2.0))
-    assert found.headroom == pytest.approx(math.log2(65504 / 512))
-    assert (found.headroom_scale, found.hypothetical) == (1024.0, False)
-    assert (found.grad_norm, found.grad_max, found.nonfinite_gradients) == (2.0, 0.5, 0)
-    assert found.measured_step == 1
+    numerics = numerics_of(run(), step(1, precision="fp16", loss_scale=1024.0, grad_max=0.5, grad_norm=2.0))
+    assert numerics.headroom == pytest.approx(math.log2(65504 / 512))
+    assert (numerics.headroom_scale, numerics.hypothetical) == (1024.0, False)
+    assert (numerics.grad_norm, numerics.grad_max, numerics.nonfinite_gradients) == (2.0, 0.5, 0)
+    assert numerics.measured_step == 1
 
 
 def test_outside_of_float16_the_headroom_is_what_it_would_be_at_the_default_scale() -> None:
-    found = numerics_of(run(), step(1, grad_max=0.5))
-    assert (found.headroom_scale, found.hypothetical) == (65536.0, True)
-    assert found.headroom == pytest.approx(math.log2(65504 / 32768))
+    numerics = numerics_of(run(), step(1, grad_max=0.5))
+    assert (numerics.headroom_scale, numerics.hypothetical) == (65536.0, True)
+    assert numerics.headroom == pytest.approx(math.log2(65504 / 32768))
 
 
 def test_outside_of_float16_the_headroom_is_at_the_scale_that_the_scaler_keeps() -> None:
@@ -87,35 +87,35 @@ def test_outside_of_float16_the_headroom_is_at_the_scale_that_the_scaler_keeps()
     assert session.view().numerics.headroom_scale == 4096.0
     # The change comes in one batch with steps before and after it.
     session.fold([step(3, grad_max=1.0), backoff(3, 4096.0), step(4, grad_max=1.0)])
-    found = session.view().numerics
-    assert found.headroom_scale == 2048.0
-    np.testing.assert_allclose(found.headrooms.recent[1:], np.log2([65504 / 4096] * 2 + [65504 / 2048]))
+    result = session.view().numerics
+    assert result.headroom_scale == 2048.0
+    np.testing.assert_allclose(result.headrooms.recent[1:], np.log2([65504 / 4096] * 2 + [65504 / 2048]))
 
 
 def test_steps_whose_gradients_were_not_measured_keep_the_newest_that_were() -> None:
-    found = numerics_of(run(), step(1, grad_max=0.5, grad_norm=7.0), *steps(2, 40))
-    assert (found.measured_step, found.grad_norm, found.grad_max) == (1, 7.0, 0.5)
-    assert found.headrooms.count == 40
-    assert np.isnan(found.headrooms.recent[1:]).all()
-    assert not found.headrooms.recent_nonfinite.any()
+    numerics = numerics_of(run(), step(1, grad_max=0.5, grad_norm=7.0), *steps(2, 40))
+    assert (numerics.measured_step, numerics.grad_norm, numerics.grad_max) == (1, 7.0, 0.5)
+    assert numerics.headrooms.count == 40
+    assert np.isnan(numerics.headrooms.recent[1:]).all()
+    assert not numerics.headrooms.recent_nonfinite.any()
 
 
 def test_a_nan_gradient_is_a_gap_and_not_a_value_in_the_curve() -> None:
-    found = numerics_of(run(), step(1, grad_max=math.nan), step(2, grad_max=0.0), step(3, grad_max=1.0))
-    assert found.headrooms.recent_nonfinite.tolist() == [True, False, False]
-    assert np.isnan(found.headrooms.recent[:2]).all()
-    assert found.min_headroom == -math.inf
+    numerics = numerics_of(run(), step(1, grad_max=math.nan), step(2, grad_max=0.0), step(3, grad_max=1.0))
+    assert numerics.headrooms.recent_nonfinite.tolist() == [True, False, False]
+    assert np.isnan(numerics.headrooms.recent[:2]).all()
+    assert numerics.min_headroom == -math.inf
 
 
 def test_all_zero_gradients_have_a_maximum_and_no_headroom() -> None:
-    found = numerics_of(run(), step(1, grad_max=0.0))
-    assert (found.grad_max, found.headroom, found.min_headroom) == (0.0, None, None)
+    numerics = numerics_of(run(), step(1, grad_max=0.0))
+    assert (numerics.grad_max, numerics.headroom, numerics.min_headroom) == (0.0, None, None)
 
 
 def test_nothing_is_said_of_gradients_that_were_never_measured() -> None:
     assert numerics_of(run(), *steps(1, 50)).headrooms.count == 50
-    found = numerics_of(run(), *steps(1, 50))
-    assert (found.headroom, found.min_headroom, found.measured_step, found.outlook) == (None,) * 4
+    numerics = numerics_of(run(), *steps(1, 50))
+    assert (numerics.headroom, numerics.min_headroom, numerics.measured_step, numerics.outlook) == (None,) * 4
 
 
 def test_the_least_headroom_is_of_the_newest_measured_steps_alone() -> None:
@@ -142,22 +142,22 @@ def test_the_least_is_the_minimum_and_never_above_the_newest(
         step(i, precision="fp16", loss_scale=scale) if room is None else scaled(i, room, scale)
         for i, room in enumerate(rooms, 1)
     ]
-    found = numerics_of(run(), *records)
+    numerics = numerics_of(run(), *records)
     measured = [room for room in rooms if room is not None]
-    assert (found.headroom is None) == (not measured)
-    if found.headroom is not None and found.min_headroom is not None:
-        assert found.headroom == pytest.approx(measured[-1], abs=1e-9)
-        assert found.min_headroom == pytest.approx(min(measured), abs=1e-9)
-        assert found.min_headroom <= found.headroom
+    assert (numerics.headroom is None) == (not measured)
+    if numerics.headroom is not None and numerics.min_headroom is not None:
+        assert numerics.headroom == pytest.approx(measured[-1], abs=1e-9)
+        assert numerics.min_headroom == pytest.approx(min(measured), abs=1e-9)
+        assert numerics.min_headroom <= numerics.headroom
 
 
 def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> None:
     session = Session()
     session.fold([run(), *(scaled(number, 6.0) for number in range(1, 31)), scaled(40, 0.25)])
     session.fold([run(time=900.0), scaled(31, 6.0)])
-    found = session.view().numerics
-    assert found.measured_step == 31
-    assert found.min_headroom == pytest.approx(6.0)
+    result = session.view().numerics
+    assert result.measured_step == 31
+    assert result.min_headroom == pytest.approx(6.0)
     session.fold([run(time=990.0), step(20, precision="fp16")])
     assert session.view().numerics.headroom is None
 
@@ -166,28 +166,28 @@ def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> Non
 
 
 def outlook(*records: Record) -> GrowthOutlook:
-    found = numerics_of(run(precision="fp16"), *records).outlook
-    assert found is not None
-    return found
+    result = numerics_of(run(precision="fp16"), *records).outlook
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(("tracker", "steps_left"), [(1240, 760), (1999, 1)])
 def test_a_growth_that_fits_is_foretold_with_the_headroom_it_leaves(tracker: int, steps_left: int) -> None:
-    found = outlook(scaled(1, 3.1, growth_tracker=tracker))
-    assert (found.steps, found.overflow_step) == (steps_left, None)
-    assert (found.headroom_now, found.headroom_then) == pytest.approx((3.1, 2.1))
+    result = outlook(scaled(1, 3.1, growth_tracker=tracker))
+    assert (result.steps, result.overflow_step) == (steps_left, None)
+    assert (result.headroom_now, result.headroom_then) == pytest.approx((3.1, 2.1))
 
 
 def test_a_growth_that_does_not_fit_leaves_less_than_no_headroom() -> None:
-    found = outlook(scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240))
-    assert found.headroom_then == pytest.approx(-0.4)
+    result = outlook(scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240))
+    assert result.headroom_then == pytest.approx(-0.4)
 
 
 def test_a_growth_back_to_a_scale_that_overflowed_names_that_step() -> None:
     skipped = step(1, precision="fp16", grad_max=math.inf, skipped=True)
     after = scaled(2, 4.0, scale=32768.0, growth_tracker=1)
-    found = outlook(skipped, skip(1), backoff(1, 65536.0), after)
-    assert found == GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0)
+    result = outlook(skipped, skip(1), backoff(1, 65536.0), after)
+    assert result == GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0)
     lower = outlook(skipped, backoff(1, 2048.0), scaled(2, 4.0, scale=1024.0, growth_tracker=1))
     assert (lower.steps, lower.headroom_then) == pytest.approx((1999, 3.0))
 
@@ -209,21 +209,21 @@ def test_nothing_is_foretold_of_what_is_not_known(records: list[Record]) -> None
 
 
 def test_a_growth_that_has_just_come_is_counted_anew() -> None:
-    found = outlook(scaled(5, 3.0, growth_tracker=1999), growth(5, 65536.0))
-    assert (found.steps, found.headroom_then) == pytest.approx((2000, 1.0))
+    result = outlook(scaled(5, 3.0, growth_tracker=1999), growth(5, 65536.0))
+    assert (result.steps, result.headroom_then) == pytest.approx((2000, 1.0))
 
 
 # ---------------------------------------------------------------------------------------- findings
 
 
 def test_the_newest_finding_of_each_kind_is_kept() -> None:
-    found = numerics_of(run(), window(600), window(632), traced(615), traced(800), xray(700), xray(701))
-    assert (found.window, found.trace, found.xray) == (window(632), traced(800), xray(701))
+    numerics = numerics_of(run(), window(600), window(632), traced(615), traced(800), xray(700), xray(701))
+    assert (numerics.window, numerics.trace, numerics.xray) == (window(632), traced(800), xray(701))
 
 
 def test_without_findings_there_are_none() -> None:
-    found = numerics_of(run(), *steps(1, 5))
-    assert (found.window, found.trace, found.xray) == (None, None, None)
+    numerics = numerics_of(run(), *steps(1, 5))
+    assert (numerics.window, numerics.trace, numerics.xray) == (None, None, None)
 
 
 def test_the_scaler_s_verdict_names_the_module_of_a_trace_for_as_long_as_it_holds() -> None:
@@ -240,7 +240,7 @@ def test_the_scaler_s_verdict_names_the_module_of_a_trace_for_as_long_as_it_hold
 
 def test_a_forward_overflow_leaves_no_headroom_and_says_nothing_of_the_next_growth() -> None:
     overflow = replace(scaled(2, 3.0), loss=math.nan, grad_max=math.nan)
-    found = numerics_of(run(), scaled(1, 3.0), overflow, scaled(3, 3.0))
-    assert found.min_headroom == -math.inf
-    assert found.outlook is not None
-    assert found.outlook.headroom_then == pytest.approx(2.0)
+    numerics = numerics_of(run(), scaled(1, 3.0), overflow, scaled(3, 3.0))
+    assert numerics.min_headroom == -math.inf
+    assert numerics.outlook is not None
+    assert numerics.outlook.headroom_then == pytest.approx(2.0)

@@ -41,7 +41,7 @@ def gan(first: int, last: int, critic_steps: int = 1, **changes: Any) -> list[Re
     records: list[Record] = []
     for number in range(first, last + 1):
         critic = range((number - 1) * critic_steps + 1, number * critic_steps + 1)
-        records += [step(each, optimizer=DISCRIMINATOR, loss=0.25, lr=4e-4, **changes) for each in critic]
+        records += [step(item, optimizer=DISCRIMINATOR, loss=0.25, lr=4e-4, **changes) for item in critic]
         records.append(step(number, loss=2.0, lr=1e-4, **changes))
     return records
 
@@ -60,9 +60,9 @@ def test_one_optimizer_is_no_list() -> None:
 
 def test_each_optimizer_has_its_own_numbers() -> None:
     view = session_of([*STARTED, *gan(1, 60, critic_steps=2), step(121, optimizer=DISCRIMINATOR)]).view()
-    found = by_label(view)
-    assert [*found] == ["generator", "discriminator"]
-    generator, discriminator = found.values()
+    result = by_label(view)
+    assert [*result] == ["generator", "discriminator"]
+    generator, discriminator = result.values()
     assert (generator.step, generator.loss, generator.lr, generator.kind) == (60, 2.0, 1e-4, "SGD")
     assert (discriminator.step, discriminator.loss, discriminator.lr) == (121, 0.5, 1e-4)
     assert generator.smoothed_loss == pytest.approx(2.0)
@@ -75,7 +75,7 @@ def test_a_viewer_may_look_at_the_other_one() -> None:
     session = session_of([*STARTED, *gan(1, 60, critic_steps=2)])
     view = session.view(DISCRIMINATOR)
     assert (view.front, view.step, view.best_loss) == (DISCRIMINATOR, 120, 0.25)
-    assert [each.is_front for each in view.optimizers] == [False, True]
+    assert [item.is_front for item in view.optimizers] == [False, True]
     assert (view.eta_seconds, view.run and view.run.total_steps) == (None, None)
     assert session.view(DISCRIMINATOR) is view, "the same until something new is folded"
     assert session.view().step == 60
@@ -102,7 +102,7 @@ def test_the_first_is_called_by_what_tells_it_from_the_others(
     started: str, model: str, kind: str, label: str
 ) -> None:
     view = session_of([run(optimizer=started), followed("", model=model, kind=kind), followed("D")]).view()
-    assert [each.label for each in view.optimizers] == [label, "D"]
+    assert [item.label for item in view.optimizers] == [label, "D"]
 
 
 # ----------------------------------------------------------------------------- as if alone
@@ -141,10 +141,10 @@ def test_interleaved_optimizers_are_folded_as_if_each_were_alone(
 ) -> None:
     started = run(steps_per_epoch=None)
     together = Session()
-    named = [replace(record, optimizer=name) for name, record in records]
-    together.fold([started, followed("D"), followed("E"), *named[:cut]])
+    labelled = [replace(record, optimizer=name) for name, record in records]
+    together.fold([started, followed("D"), followed("E"), *labelled[:cut]])
     together.view()
-    together.fold(named[cut:])
+    together.fold(labelled[cut:])
     for name in ("", "D", "E"):
         own = [record for whose, record in records if whose == name]
         alone = session_of([started, *own]).view()
@@ -161,7 +161,7 @@ def named_alike(value: Any) -> Any:
     """``value`` with the records in it as those of a run's first optimizer."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    changes = {each.name: named_alike(getattr(value, each.name)) for each in fields(value) if each.init}
+    changes = {field.name: named_alike(getattr(value, field.name)) for field in fields(value) if field.init}
     return replace(value, **(changes | ({"optimizer": ""} if "optimizer" in changes else {})))
 
 
@@ -239,7 +239,7 @@ def test_a_state_with_too_many_optimizers_is_refused() -> None:
 def test_a_resumed_run_goes_back_with_all_of_its_optimizers() -> None:
     session = session_of([*STARTED, *gan(1, 50), run(time=900.0, optimizer="generator")])
     session.fold(gan(31, 40))
-    assert [each.step for each in session.view().optimizers] == [40, 40]
+    assert [item.step for item in session.view().optimizers] == [40, 40]
 
 
 # --------------------------------------------------------------------------------------- events
@@ -313,8 +313,8 @@ def test_a_step_without_a_loss_for_a_reason_was_measured() -> None:
 def test_a_stale_loss_is_not_the_newest_of_an_optimizer() -> None:
     unknown = step(2, optimizer=DISCRIMINATOR, loss=None, loss_form="edited")
     session = session_of([*STARTED, step(1), step(1, optimizer=DISCRIMINATOR), unknown])
-    found = by_label(session.view())[DISCRIMINATOR]
-    assert (found.loss, found.loss_form, found.smoothed_loss) == (None, "edited", 0.5)
+    result = by_label(session.view())[DISCRIMINATOR]
+    assert (result.loss, result.loss_form, result.smoothed_loss) == (None, "edited", 0.5)
     session.fold([step(3, optimizer=DISCRIMINATOR, loss=0.25)])
     assert by_label(session.view())[DISCRIMINATOR].loss == 0.25
 

@@ -16,11 +16,11 @@ from tests.telemetry.record_samples import step, steps, stretches
 
 
 def ledger(*batches: list[StepRecord]) -> PrecisionLedger:
-    made = PrecisionLedger()
+    sums = PrecisionLedger()
     for batch in batches:
         for stretch in stretches(batch):
-            made.add(stretch)
-    return made
+            sums.add(stretch)
+    return sums
 
 
 def compared(*batches: list[StepRecord]) -> Comparison:
@@ -245,22 +245,22 @@ def test_a_precision_of_a_later_version_has_its_row_and_nothing_else() -> None:
 
 
 def test_the_memory_saving_needs_both_peaks() -> None:
-    made = ledger(steps(1, 30), steps(31, 60, precision="fp16"))
-    made.add_peak("fp32", 2000)
-    made.add_peak("fp16", None)
-    assert made.comparison().memory_saving is None
-    made.add_peak("fp16", 1200)
-    assert made.comparison().memory_saving == pytest.approx(0.4)
-    made.add_peak("fp16", 1000)
-    assert made.comparison().memory_saving == pytest.approx(0.4), "a peak never falls"
-    made.add_peak("fp16", 3000)
-    assert made.comparison().memory_saving == pytest.approx(-0.5), "negative is more"
+    sums = ledger(steps(1, 30), steps(31, 60, precision="fp16"))
+    sums.add_peak("fp32", 2000)
+    sums.add_peak("fp16", None)
+    assert sums.comparison().memory_saving is None
+    sums.add_peak("fp16", 1200)
+    assert sums.comparison().memory_saving == pytest.approx(0.4)
+    sums.add_peak("fp16", 1000)
+    assert sums.comparison().memory_saving == pytest.approx(0.4), "a peak never falls"
+    sums.add_peak("fp16", 3000)
+    assert sums.comparison().memory_saving == pytest.approx(-0.5), "negative is more"
 
 
 def test_a_peak_alone_makes_no_row() -> None:
-    made = PrecisionLedger()
-    made.add_peak("fp16", 1)
-    assert made.comparison().rows == ()
+    sums = PrecisionLedger()
+    sums.add_peak("fp16", 1)
+    assert sums.comparison().rows == ()
 
 
 def test_only_the_newest_steps_are_in_the_median() -> None:
@@ -294,5 +294,5 @@ def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
 
 
 def test_nothing_new_is_the_same_comparison() -> None:
-    made = ledger(steps(1, MIN_STEPS))
-    assert made.comparison() is made.comparison()
+    sums = ledger(steps(1, MIN_STEPS))
+    assert sums.comparison() is sums.comparison()

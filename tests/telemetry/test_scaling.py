@@ -45,8 +45,8 @@ def judged(
 
 @pytest.mark.parametrize("skips_before", [0, 1, 3])
 def test_the_first_skips_from_the_initial_scale_are_calibration(skips_before: int) -> None:
-    found = judged(skips_before=skips_before, consecutive=skips_before + 1, scale_has_grown=False)
-    assert found == ("calibration", "info")
+    result = judged(skips_before=skips_before, consecutive=skips_before + 1, scale_has_grown=False)
+    assert result == ("calibration", "info")
 
 
 def test_a_skip_after_the_scale_has_grown_is_no_calibration_but_normal() -> None:
@@ -67,8 +67,8 @@ def test_a_scale_below_one_is_an_alarm() -> None:
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_skip_with_a_non_finite_loss_is_beyond_scaling(loss: float) -> None:
-    found = judged(loss=loss, skips_before=0, scale_has_grown=False)
-    assert found == ("forward overflow", "warning")
+    result = judged(loss=loss, skips_before=0, scale_has_grown=False)
+    assert result == ("forward overflow", "warning")
     assert judged(loss=loss, consecutive=5) == ("forward overflow", "error")
 
 
@@ -181,8 +181,8 @@ def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int, int | None
 def test_the_facts_equal_a_naive_count_however_the_steps_are_batched(runs: list[tuple[str, int]]) -> None:
     outcomes = "".join(letter * count for letter, count in runs)
     facts = watched(outcomes).facts()
-    found = (facts.steps, facts.skips, facts.skips_in_a_row, facts.recent_skips, facts.steps_since_skip)
-    assert found == naive_facts(outcomes)
+    result = (facts.steps, facts.skips, facts.skips_in_a_row, facts.recent_skips, facts.steps_since_skip)
+    assert result == naive_facts(outcomes)
     one_by_one = ScalerWatch()
     for record in fp16_steps(outcomes):
         for stretch in stretches([record]):

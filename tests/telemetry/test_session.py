@@ -292,22 +292,22 @@ def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: 
 
 
 def test_threads_may_fold_and_look_at_once() -> None:
-    session, done = Session(), threading.Event()
-    seen: list[SessionView] = []
+    session, process = Session(), threading.Event()
+    history: list[SessionView] = []
 
     def look() -> None:
-        while not done.is_set():
-            seen.append(session.view())
+        while not process.is_set():
+            history.append(session.view())
 
     watcher = threading.Thread(target=look)
     watcher.start()
     for first in range(1, 5001, 50):
         session.fold(steps(first, first + 49))
-    done.set()
+    process.set()
     watcher.join()
-    counts = [view.loss.count for view in seen]
+    counts = [view.loss.count for view in history]
     assert counts == sorted(counts)
-    assert all(view.step == view.loss.last_step for view in seen if view.loss.count)
+    assert all(view.step == view.loss.last_step for view in history if view.loss.count)
     assert session.view().step == 5000
 
 

@@ -115,17 +115,17 @@ def test_a_restart_by_the_launcher_is_a_warning_with_its_number_and_cause() -> N
 
 
 def test_another_number_of_ranks_is_known_after_a_resume() -> None:
-    known = run(world_size=4, parallel="ddp", batch_size=8, global_batch_size=32)
+    reference = run(world_size=4, parallel="ddp", batch_size=8, global_batch_size=32)
     alone = resumed(12, world_size=1, parallel="", batch_size=32)
     two = resumed(14, world_size=2, parallel="ddp", batch_size=16, global_batch_size=32)
     for records, expected in (
-        ((known, resumed(12)), (4, "ddp", 8, 32)),
-        ((known, alone), (1, "", 32, None)),
-        ((known, alone, two), (2, "ddp", 16, 32)),
+        ((reference, resumed(12)), (4, "ddp", 8, 32)),
+        ((reference, alone), (1, "", 32, None)),
+        ((reference, alone, two), (2, "ddp", 16, 32)),
     ):
-        found = view_of(*records).run
-        assert found is not None
-        assert (found.world_size, found.parallel, found.batch_size, found.global_batch_size) == expected
+        result = view_of(*records).run
+        assert result is not None
+        assert (result.world_size, result.parallel, result.batch_size, result.global_batch_size) == expected
 
 
 def test_a_journal_that_begins_with_a_resume_knows_of_no_other_device() -> None:
@@ -187,9 +187,9 @@ def test_a_resumed_run_trains_where_the_other_process_says() -> None:
 
 
 def test_a_run_that_was_made_longer_ends_later() -> None:
-    known = view_of(run(), *steps(1, 5), resumed(5, total_epochs=99, total_steps=9900)).run
-    assert known is not None
-    assert (known.total_epochs, known.total_steps) == (99, 9900)
+    reference = view_of(run(), *steps(1, 5), resumed(5, total_epochs=99, total_steps=9900)).run
+    assert reference is not None
+    assert (reference.total_epochs, reference.total_steps) == (99, 9900)
     unknown = view_of(run(), *steps(1, 5), resumed(5, total_epochs=None, total_steps=None)).run
     assert unknown is not None
     assert (unknown.total_epochs, unknown.total_steps) == (run().total_epochs, run().total_steps)
@@ -263,16 +263,16 @@ def test_the_scale_of_lost_steps_is_forgotten() -> None:
 @pytest.mark.parametrize("steps_per_epoch", [30, None])
 def test_the_place_in_the_epoch_is_known_on_both_sides_of_a_resume(steps_per_epoch: int | None) -> None:
     started = run(steps_per_epoch=steps_per_epoch)
-    known: list[Record] = [started, *steps(1, 30), *steps(31, 50, epoch=2)]
-    view = view_of(*known, resumed(50))
+    reference: list[Record] = [started, *steps(1, 30), *steps(31, 50, epoch=2)]
+    view = view_of(*reference, resumed(50))
     assert (view.epoch, view.epoch_step) == (2, 20)
-    view = view_of(*known, resumed(50), *steps(51, 55, epoch=2))
+    view = view_of(*reference, resumed(50), *steps(51, 55, epoch=2))
     assert (view.epoch, view.epoch_step) == (2, 25)
-    view = view_of(*known, resumed(40), *steps(41, 45, epoch=2))
+    view = view_of(*reference, resumed(40), *steps(41, 45, epoch=2))
     assert (view.epoch, view.epoch_step) == (2, 15)
-    view = view_of(*known, resumed(20), *steps(21, 30), *steps(31, 32, epoch=2))
+    view = view_of(*reference, resumed(20), *steps(21, 30), *steps(31, 32, epoch=2))
     assert (view.epoch, view.epoch_step) == (2, 2)
-    view = view_of(*known, resumed(20), *steps(21, 24))
+    view = view_of(*reference, resumed(20), *steps(21, 24))
     assert (view.epoch, view.epoch_step) == (1, 24)
 
 

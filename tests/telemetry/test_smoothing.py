@@ -63,11 +63,11 @@ def test_one_outlier_at_the_end_does_not_become_the_line_s_end() -> None:
 
 def test_gaps_constants_and_short_stretches() -> None:
     line = np.array([1.0, 5.0, 1.0, np.nan, 2.0, 2.0, 2.0, np.nan, 7.0])
-    found = smoothed(line, 2)
-    assert np.isnan(found[[3, 7]]).all()
-    assert found[:3] == pytest.approx([7 / 3] * 3), "the line through all three"
-    assert found[4:7] == pytest.approx(2.0)
-    assert found[8] == 7.0
+    result = smoothed(line, 2)
+    assert np.isnan(result[[3, 7]]).all()
+    assert result[:3] == pytest.approx([7 / 3] * 3), "the line through all three"
+    assert result[4:7] == pytest.approx(2.0)
+    assert result[8] == 7.0
     assert smoothed(line, 0) is line
     assert np.isnan(smoothed(np.full(9, np.nan), 2)).all()
 
@@ -81,13 +81,13 @@ numbers = st.sampled_from([np.nan, 0.0, 1e300, -1e300]) | st.floats(-1e300, 1e30
 def test_no_value_is_invented(values: list[float], reach: int, switches: list[int]) -> None:
     line = np.array(values)
     breaks = np.array([place for place in switches if place < len(line)], np.int64)
-    found = smoothed(line, reach, breaks)
-    assert (np.isfinite(found) == np.isfinite(line)).all()
-    known = np.isfinite(line)
-    if known.any():
-        margin = 1e-9 * np.abs(line[known]).max()
-        assert found[known].min() >= line[known].min() - margin
-        assert found[known].max() <= line[known].max() + margin
+    result = smoothed(line, reach, breaks)
+    assert (np.isfinite(result) == np.isfinite(line)).all()
+    reference = np.isfinite(line)
+    if reference.any():
+        margin = 1e-9 * np.abs(line[reference]).max()
+        assert result[reference].min() >= line[reference].min() - margin
+        assert result[reference].max() <= line[reference].max() + margin
 
 
 def test_a_huge_value_far_away_takes_no_part() -> None:

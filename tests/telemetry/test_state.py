@@ -64,8 +64,8 @@ def test_a_restored_session_knows_the_same_and_goes_on_the_same(
     restored = restored_from(text)
     assert restored.state() == text
     assert_same_view(restored.view(), session.view())
-    for each in (session, restored):
-        each.fold(after)
+    for entry in (session, restored):
+        entry.fold(after)
     assert_same_view(restored.view(), session.view())
     assert Graph(restored).nodes == Graph(session).nodes
 
@@ -90,7 +90,7 @@ def test_a_state_comes_from_another_process() -> None:
         "session.restore(json.load(sys.stdin)); sys.stdout.write(session.state())"
     )
     text = session_of(EVERYTHING).state()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         input=text,
         env={"PYTHONHASHSEED": "1"},
@@ -98,7 +98,7 @@ def test_a_state_comes_from_another_process() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout == text
+    assert process.stdout == text
 
 
 def test_the_folder_is_the_run_s_word_where_it_has_one() -> None:
@@ -155,18 +155,18 @@ def test_a_config_comes_back_as_from_the_journal() -> None:
 
 
 def test_states_taken_while_another_thread_folds_are_of_one_moment() -> None:
-    session, done = Session(), threading.Event()
+    session, process = Session(), threading.Event()
 
     def fold() -> None:
         for first in range(1, 200_000, 50):
             session.fold(steps(first, first + 49))
-            if done.is_set():
+            if process.is_set():
                 break
 
     folding = threading.Thread(target=fold)
     folding.start()
     texts = [session.state() for _ in range(10)]
-    done.set()
+    process.set()
     folding.join()
     views = [restored_from(text).view() for text in [*texts, session.state()]]
     assert all(view.step == view.loss.count and view.step % 50 == 0 for view in views)
@@ -229,8 +229,8 @@ def test_every_attribute_of_every_object_survives(end: Record) -> None:
     restored = Graph(restored_from(state))
     assert [cls for cls, _ in restored.nodes] == [cls for cls, _ in graph.nodes]
     for (cls, before), (_, after) in zip(graph.nodes, restored.nodes, strict=True):
-        lost = [name for name in before if before[name] != after[name]]
-        assert lost == [], cls
+        loss_record = [name for name in before if before[name] != after[name]]
+        assert loss_record == [], cls
 
 
 def test_the_run_above_fills_every_class_that_a_state_can_hold() -> None:

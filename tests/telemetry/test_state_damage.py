@@ -91,7 +91,7 @@ def mutated(data: st.DataObject, value: Any) -> Any:
     if isinstance(value, dict):
         key = data.draw(st.sampled_from([*value]))
         change = data.draw(st.sampled_from(["deeper"] * 8 + ["drop", "rename"]))
-        others = {each: item for each, item in value.items() if each != key}
+        others = {element: item for element, item in value.items() if element != key}
         return {
             "deeper": lambda: {**value, key: mutated(data, value[key])},
             "drop": lambda: others,

@@ -61,6 +61,6 @@ def test_nothing_is_pending_after_the_end_nor_for_the_process_that_goes_on(last:
 def test_only_the_newest_are_kept() -> None:
     numbers = range(2 * MAX_KEPT)
     view = session_of(*map(made, numbers)).view()
-    assert [each.number for each in view.pending] == list(numbers[MAX_KEPT:])
+    assert [request.number for request in view.pending] == list(numbers[MAX_KEPT:])
     view = session_of(*map(taken, numbers)).view()
-    assert [each.request.number for each in view.answers] == list(numbers[MAX_KEPT:])
+    assert [request.request.number for request in view.answers] == list(numbers[MAX_KEPT:])

@@ -23,9 +23,9 @@ def same(values: Any, expected: list[Any]) -> bool:
 
 @given(st.lists(BLOCKS, max_size=8))
 def test_the_columns_of_a_stretch_are_its_steps(blocks: list[Steps]) -> None:
-    found = list(stretches(blocks))
-    assert [block for stretch in found for block in stretch.blocks] == blocks
-    for stretch in found:
+    result = list(stretches(blocks))
+    assert [block for stretch in result for block in stretch.blocks] == blocks
+    for stretch in result:
         steps = [step for block in stretch.blocks for step in block.one_by_one()]
         assert len(stretch) == len(steps)
         assert [step.step for step in steps] == list(
@@ -55,12 +55,12 @@ def test_the_columns_of_a_stretch_are_its_steps(blocks: list[Steps]) -> None:
 @given(st.lists(BLOCKS, min_size=1, max_size=4), st.floats(0.0))
 def test_the_headroom_of_many_steps_is_that_of_each(blocks: list[Steps], scale: float) -> None:
     for stretch in stretches(blocks):
-        found = headrooms(stretch, scale)
-        if found is None or stretch.precision not in ("fp32", "fp16"):
+        result = headrooms(stretch, scale)
+        if result is None or stretch.precision not in ("fp32", "fp16"):
             continue
         steps = [step for block in stretch.blocks for step in block.one_by_one()]
         assert same(
-            found,
+            result,
             [
                 None
                 if step.grad_max is None

@@ -53,8 +53,8 @@ def test_only_the_newest_steps_count() -> None:
 def test_precisions_come_in_their_order_and_unknown_ones_last() -> None:
     parts = phases(0.0, 1.0, 1.0, None, 0.1)
     records = [timed(parts, name) for name in ("fp8", "bf16", "fp32", "fp16")]
-    found = watch(*records).timings(Comparison())
-    assert [timing.precision for timing in found] == ["fp32", "fp16", "bf16", "fp8"]
+    result = watch(*records).timings(Comparison())
+    assert [timing.precision for timing in result] == ["fp32", "fp16", "bf16", "fp8"]
 
 
 def test_the_devices_clock_is_told_only_where_every_step_has_it() -> None:
@@ -73,8 +73,8 @@ def test_what_is_no_duration_counts_for_nothing() -> None:
 
 
 def test_nothing_new_is_the_same_again() -> None:
-    found, comparison = watch(timed(phases(0.0, 1.0, 1.0, None, 0.1))), Comparison()
-    assert found.timings(comparison) is found.timings(comparison)
+    result, comparison = watch(timed(phases(0.0, 1.0, 1.0, None, 0.1))), Comparison()
+    assert result.timings(comparison) is result.timings(comparison)
 
 
 # ----------------------------------------------------------------------------------------- verdicts
@@ -144,8 +144,8 @@ def test_a_session_keeps_each_precision_apart() -> None:
     session = Session()
     change = PrecisionChanged(time=101.0, step=41, previous="fp32", current="fp16")
     session.fold([run(), *steps(1, 40), timed(phases(*HOST)), change, timed(phases(*BUSY), "fp16")])
-    found = {timing.precision: timing.phases for timing in session.view().timings}
-    assert found == {"fp32": phases(*HOST), "fp16": phases(*BUSY)}
+    result = {timing.precision: timing.phases for timing in session.view().timings}
+    assert result == {"fp32": phases(*HOST), "fp16": phases(*BUSY)}
 
 
 @given(

@@ -52,7 +52,7 @@ def test_whatever_a_journal_says_a_share_is_one(
     squares: float | None, flushed: float | None, subnormal: float | None, counts: list[int], first: int
 ) -> None:
     """A forged number neither raises nor makes a share beyond 0 to 1."""
-    seen = window(
+    history = window(
         squares=squares,
         flushed_squares=flushed,
         subnormal_squares=subnormal,
@@ -63,7 +63,11 @@ def test_whatever_a_journal_says_a_share_is_one(
         layer("a", 1.0, norm=squares, underflowing=flushed),
         layer("b", 1.0, norm=1.0, underflowing=0.5),
     )
-    for share in (underflowing_share(seen), share_by_exponent(seen, 3), xray_share(xray(layers=layers))):
+    for share in (
+        underflowing_share(history),
+        share_by_exponent(history, 3),
+        xray_share(xray(layers=layers)),
+    ):
         assert share is None or 0 <= share <= 1
 
 
@@ -74,12 +78,12 @@ def test_squares_too_small_for_float32_have_all_underflowed() -> None:
 
 def test_an_older_journal_has_the_share_by_its_exponents() -> None:
     """To a factor of two: within a bin squares differ by up to four."""
-    seen = spread({-20: 4, -18: 1, -10: 3})
-    assert seen.squares is None
+    history = spread({-20: 4, -18: 1, -10: 3})
+    assert history.squares is None
     exact = math.sqrt((4 * 4.0**-20 + 4.0**-18) / (4 * 4.0**-20 + 4.0**-18 + 3 * 4.0**-10))
-    assert underflowing_share(seen) == share_by_exponent(seen) == pytest.approx(exact)
-    assert share_by_exponent(seen, halvings=4) == pytest.approx(exact)
-    assert share_by_exponent(seen, halvings=5) == pytest.approx(1.0)
+    assert underflowing_share(history) == share_by_exponent(history) == pytest.approx(exact)
+    assert share_by_exponent(history, halvings=4) == pytest.approx(exact)
+    assert share_by_exponent(history, halvings=5) == pytest.approx(1.0)
 
 
 def test_an_xray_s_share_is_that_of_all_layers_together() -> None:
@@ -96,15 +100,15 @@ def test_an_xray_s_share_is_that_of_all_layers_together() -> None:
 def test_an_alarm_is_told_once_and_again_after_it_was_better(*, hypothetical: bool) -> None:
     watch = UnderflowWatch()
     shares = [0.1, UNDERFLOW_SHARE, 0.9, 0.2, 0.9, RECOVERED_SHARE / 2, 0.2, 0.3, 0.3]
-    found = [
+    result = [
         watch.see_window(losing(share, step, hypothetical=hypothetical)) for step, share in enumerate(shares)
     ]
-    assert [None if each is None else each.step for each in found] == [
+    assert [None if element is None else element.step for element in result] == [
         *(None, 1, None, None, None, None, None, 7, None)
     ]
-    assert found[7] is not None
-    assert found[7].hypothetical == hypothetical
-    assert found[7].share == pytest.approx(0.3)
+    assert result[7] is not None
+    assert result[7].hypothetical == hypothetical
+    assert result[7].share == pytest.approx(0.3)
 
 
 def test_what_shows_no_norm_neither_raises_nor_ends_an_alarm() -> None:
@@ -118,9 +122,9 @@ def test_what_shows_no_norm_neither_raises_nor_ends_an_alarm() -> None:
 def test_an_xray_raises_the_same_alarm_and_names_the_layer() -> None:
     watch = UnderflowWatch()
     layers = (layer("a", 1.0, norm=1.0, underflowing=0.2), layer("b", 1.0, norm=1.0, underflowing=0.9))
-    found = watch.see_xray(xray(layers=layers))
-    assert found is not None
-    assert (found.place, found.hypothetical) == ("b", False)
+    result = watch.see_xray(xray(layers=layers))
+    assert result is not None
+    assert (result.place, result.hypothetical) == ("b", False)
     assert watch.see_window(losing(0.9, hypothetical=False)) is None
 
 
@@ -132,8 +136,8 @@ def test_it_is_foretold_where_p_would_switch_to_fp16(amp: str, alarms: int, *, h
     session.fold([samples.run(amp_precision=amp)])
     session.fold([losing(0.5, step, hypothetical=hypothetical) for step in (1, 2, 3)])
     view = session.view()
-    found = [event for event in view.events if isinstance(event.about, UnderflowFound)]
-    assert [event.severity for event in found] == ["warning"] * alarms
+    result = [event for event in view.events if isinstance(event.about, UnderflowFound)]
+    assert [event.severity for event in result] == ["warning"] * alarms
     assert view.warnings == alarms
 
 

@@ -1,7 +1,7 @@
-"""A finished measurement with its recommendation, as lines to read and as one JSON object."""
+"""A finished measurement with its recommendation: lines to read, an HTML page, one JSON object."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from amptui.reports.advise.advice import Advice
 from amptui.reports.advise.evidence import Candidate, Evidence, eagerly
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste import NAMES
+from amptui.reports.export.markup import Markup, card, document, element, paragraph, table
 from amptui.telemetry.view import SessionView
 
 WIDTH = 80
@@ -171,6 +172,46 @@ def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterato
             if name in lines:
                 yield f"{NAMES[name] + ':':<{width}} {lines[name][0]}"
                 yield from (f"{'':<{width}} {line}" for line in lines[name][1:])
+
+
+# ------------------------------------------------------------------------------------- HTML page
+
+
+def advice_page(result: Recommendation) -> str:
+    """The page as HTML."""
+    title = f"{result.subject}: which precision · amptui"
+    return document(title, _main(result), element("footer", f"measured by amptui {__version__}"))
+
+
+def _main(result: Recommendation) -> Markup:
+    where = element("p", heading(result), class_="where")
+    rows = advise_words.table_rows(result.view, result.candidates)
+    partial = "Interrupted: this follows from what was measured until then." if result.interrupted else ""
+    notes = [element("p", element("b", label), " ", text, class_="verdict") for label, text in result.notes]
+    return element(
+        "main",
+        element("header", element("h1", f"{advise_words.headline(result.advice)}."), where),
+        card("why", paragraph(partial, "note"), *notes),
+        card("evidence", table(rows[0], rows[1:]) if rows else None),
+        card("lines to paste", *_lines(result)),
+        card("not measured", *_paragraphs(result.missing)),
+        card(
+            "how it is measured",
+            *_paragraphs(advise_words.how_measured(result.compared, result.race), "note"),
+        ),
+    )
+
+
+def _paragraphs(texts: Iterable[str], class_: str | None = None) -> list[Markup | None]:
+    return [paragraph(text, class_) for text in texts]
+
+
+def _lines(result: Recommendation) -> list[Markup]:
+    elements = []
+    for name in FRAMEWORKS:
+        if name in result.lines:
+            elements += [element("h3", NAMES[name]), element("pre", "\n".join(result.lines[name]))]
+    return elements
 
 
 # ------------------------------------------------------------------------------------------ JSON

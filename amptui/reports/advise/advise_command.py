@@ -20,7 +20,7 @@ from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import AdviseRequest
 from amptui.records.control import Control
-from amptui.reports.advise.advice_report import Recommendation, report_json, report_lines
+from amptui.reports.advise.advice_report import Recommendation, advice_page, report_json, report_lines
 from amptui.reports.advise.evidence import Evidence, Exclusion
 from amptui.reports.advise.loss_race import MIN_LOSS_STEPS, LossRace
 from amptui.reports.advise.measuring import Measurer
@@ -167,6 +167,4 @@ def _print(result: Recommendation, request: AdviseRequest, out: TextIO, *, json:
     else:
         put("".join(inert_line(out, line) for line in report_lines(result, request.framework)), out)
     if request.html is not None:
-        from amptui.reports.advise.advice_page import advice_page
-
         write_file(request.html, advice_page(result))

@@ -14,9 +14,8 @@ from statistics import fmean
 from typing import Literal
 
 from amptui.diagnosis.amp_finding import Finding, Grade
-from amptui.reports.compare.power import detectable_difference
 from amptui.reports.compare.trace import MEAN_STEPS
-from amptui.reports.compare.welch import MIN_SEEDS, Interval, mean_difference
+from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
 
 AIMED_SEEDS, MAX_SEEDS = 3, 5
 """Two seeds show only differences of 16 standard deviations, three show those of 4: rather than two long

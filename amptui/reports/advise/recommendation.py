@@ -1,8 +1,5 @@
 """Makes the recommendation of what was measured, with the command and the lines that follow from it."""
 
-import shlex
-from pathlib import Path
-
 from amptui.base.errors import UsageError
 from amptui.recipe.request import AdviseRequest
 from amptui.records.run import AMP_PRECISIONS
@@ -12,7 +9,7 @@ from amptui.reports.advise.evidence import Evidence, candidates, compiling, has_
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste import Setting, lines_for
 from amptui.reports.advise.stages import BASELINE
-from amptui.runs.rundir import default_data_dir
+from amptui.reports.bench.results import command_line
 
 _CANDIDATES = ("bf16", "fp16", "tf32")
 """What FP32 is compared with, in this order."""
@@ -73,24 +70,10 @@ def recommendation(
 def train_command(request: AdviseRequest, precision: str, *, compiles: bool) -> str:
     """The command line that trains the same model in ``precision``."""
     training = request.training
-    options: dict[str, object] = {
+    options = {
         "--precision": precision,
         "--amp-dtype": precision if precision in AMP_PRECISIONS else "",
         "--batch-size": training.batch_size,
         "--accumulate": training.accumulate if training.accumulate > 1 else None,
-        "--lr": training.learning_rate,
-        "--clip-norm": training.clip_norm,
-        "--seed": training.seed or None,
-        "--device": "" if training.device == "auto" else training.device,
-        "--data": "" if training.data == "auto" else training.data,
-        "--workers": training.workers,
-        "--data-dir": "" if training.data_dir in (Path(), default_data_dir()) else training.data_dir,
-        "--compile": training.compile_mode if compiles else "",
     }
-    words = ["amptui", "train", training.model]
-    for name, value in options.items():
-        words += [name, str(value)] if value not in (None, "") else []
-    for name, text in training.settings.items():
-        words += ["--set", f"{name}={text}"]
-    words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
-    return shlex.join(words)
+    return command_line("train", training, options, training.compile_mode if compiles else None)

@@ -3,10 +3,9 @@
 from typing import TextIO
 
 from amptui.base import units
-from amptui.diagnosis.labels import compared_label, precision_label
-from amptui.diagnosis.speed import ratio_words
+from amptui.diagnosis.labels import precision_label
 from amptui.reports.advise.stages import Stages
-from amptui.reports.bench.progress import Progress
+from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.telemetry.view import SessionView
 
 
@@ -57,11 +56,4 @@ def _alternating(view: SessionView) -> str:
     compared = view.compared
     if compared is None or compared.over:
         return "alternating"
-    at = min(compared.rounds + 1, compared.most_rounds)
-    ratios = [
-        f"{compared_label(row.precision, compared)} "
-        f"{ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
-        for row in compared.rows
-        if row.speedup
-    ]
-    return ", ".join([f"alternating, round {at} of at most {compared.most_rounds}", *ratios])
+    return ", ".join(["alternating", *comparison_parts(compared)])

@@ -11,6 +11,7 @@ from amptui.base.text import printable, write_line
 from amptui.diagnosis.labels import compared_label
 from amptui.diagnosis.speed import ratio_words
 from amptui.process.plain_lines import event_line
+from amptui.records.findings import PrecisionsCompared
 from amptui.telemetry.view import SessionView
 
 _LINE_INTERVAL_SECONDS = 5.0
@@ -39,7 +40,7 @@ class Progress:
         """Show the progress; to be called a few times a second."""
         self.tell_warnings(view)
         # Before the first step the text changes rarely: print each change.
-        self.show(progress_text(view), each=view.step == 0)
+        self.show(progress_text(view), at_once=view.step == 0)
 
     def tell_warnings(self, view: SessionView) -> None:
         """Write the new events that are warnings or errors as lines that stay."""
@@ -49,15 +50,15 @@ class Progress:
             if event.severity != "info" and event.kind != "failed":  # that one is reported as an error
                 self.line(event_line(event))
 
-    def show(self, text: str, *, each: bool = False) -> None:
-        """Show ``text`` instead of what was shown; elsewhere than on a terminal now and then, or ``each``."""
+    def show(self, text: str, *, at_once: bool = False) -> None:
+        """Show ``text`` in place of the last one; not on a terminal only now and then, or ``at_once``."""
         if not text or text == self._last_text:
             return
         if self._on_terminal:
             columns = shutil.get_terminal_size().columns
             self._rewrite(f"\r{_cut(printable(text), columns - 1)}\x1b[K")
         elif time.monotonic() >= self._due:
-            self._due = 0.0 if each else time.monotonic() + _LINE_INTERVAL_SECONDS
+            self._due = 0.0 if at_once else time.monotonic() + _LINE_INTERVAL_SECONDS
             self._reader_gone = self._reader_gone or not write_line(self.out, text)
         self._last_text = text
 
@@ -97,13 +98,18 @@ def progress_text(view: SessionView) -> str:
     if compared.over:
         return ""
     batch = f"batch {view.run.batch_size}" if view.run is not None and view.run.batch_size else ""
-    at = min(compared.rounds + 1, compared.most_rounds)
-    running = compared_label(view.precision or "", compared)
-    parts = [batch, f"round {at} of at most {compared.most_rounds}", running]
-    parts += [
-        f"{compared_label(row.precision, compared)} "
+    rounds, *ratios = comparison_parts(compared)
+    parts = [batch, rounds, compared_label(view.precision or "", compared), *ratios]
+    return "  ".join(filter(None, parts))
+
+
+def comparison_parts(result: PrecisionsCompared) -> list[str]:
+    """``round 3 of at most 24``, then ``AMP bf16 1.61× (1.55 to 1.68)`` for each precision with a ratio."""
+    round_now = min(result.rounds + 1, result.most_rounds)
+    ratios = [
+        f"{compared_label(row.precision, result)} "
         f"{ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
-        for row in compared.rows
+        for row in result.rows
         if row.speedup
     ]
-    return "  ".join(part for part in parts if part)
+    return [f"round {round_now} of at most {result.most_rounds}", *ratios]

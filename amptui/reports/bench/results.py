@@ -20,7 +20,7 @@ from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
 from amptui.diagnosis.summary import table
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.recipe.request import BenchRequest
+from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, RunStarted, base_precision
 from amptui.runs.rundir import default_data_dir
@@ -233,7 +233,7 @@ def _size_lines(size: Measured, request: BenchRequest) -> list[str]:
     compared = size.view.compared
     if compared is None or not size.rows:
         return [f"{name}: {size.error or 'nothing was measured'}"]
-    rounds = f"{units.count(compared.rounds)} round{'' if compared.rounds == 1 else 's'}"
+    rounds = units.counted(compared.rounds, "round")
     how = f"{rounds} of {compared.block_steps} steps each, alternating on the same weights, without warm-up"
     lines = [f"{name}: {how}; {_ENDINGS[compared.reason]}"]
     lines += table(_COLUMNS, [_cells(row, compared, size) for row in compared.rows])
@@ -243,8 +243,9 @@ def _size_lines(size: Measured, request: BenchRequest) -> list[str]:
     lines += _not_measured(_skipping(compared), "too few applied steps: ")
     lines += ["", *size.cards] if size.cards else []
     if size.compile_seconds:
-        took = [f"{precision_label(name)} {_span(seconds)}" for name, seconds in size.compile_seconds.items()]
-        lines.append(f"compiling took, in no step's time: {', '.join(took)}")
+        seconds = size.compile_seconds.items()
+        took = ", ".join(f"{precision_label(name)} {units.span(span)}" for name, span in seconds)
+        lines.append(f"compiling took, in no step's time: {took}")
     lines += [f"hint: {hint}" for hint in (*launch_hints(size, request), *flops_hints(size.view.flops))]
     return lines + [f"why: {reason}" for reason in size.reasons]
 
@@ -273,12 +274,21 @@ def launch_hints(size: Measured, request: BenchRequest) -> list[str]:
 
 def bench_command(request: BenchRequest, compile_mode: str) -> str:
     """The command line of the same benchmark with ``--compile``; it keeps no run."""
-    training = request.training
     sizes = [size for size in request.batch_sizes if size is not None]
-    options: dict[str, object] = {
+    options = {
         "--precisions": ",".join(request.precisions or ()),
         "--batch-size": ",".join(map(str, sizes)),
         "--rounds": request.rounds,
+    }
+    return command_line("bench", request.training, options, compile_mode)
+
+
+def command_line(
+    command: str, training: TrainRequest, options: Mapping[str, object], compile_mode: str | None
+) -> str:
+    """The command line for the model of ``training`` with its options, after ``options`` of the command."""
+    values: dict[str, object] = {
+        **options,
         "--lr": training.learning_rate,
         "--clip-norm": training.clip_norm,
         "--seed": training.seed or None,
@@ -287,17 +297,14 @@ def bench_command(request: BenchRequest, compile_mode: str) -> str:
         "--workers": training.workers,
         "--data-dir": "" if training.data_dir in (Path(), default_data_dir()) else training.data_dir,
     }
-    words = ["amptui", "bench", training.model]
-    for name, value in options.items():
+    words = ["amptui", command, training.model]
+    for name, value in values.items():
         words += [name, str(value)] if value not in (None, "") else []
     for name, text in training.settings.items():
         words += ["--set", f"{name}={text}"]
     words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
-    return shlex.join([*words, "--compile", compile_mode])
-
-
-def _span(seconds: float) -> str:
-    return units.milliseconds(seconds) if seconds < 60 else units.duration(seconds)
+    words += ["--compile", compile_mode] if compile_mode else []
+    return shlex.join(words)
 
 
 def _cells(row: PrecisionMeasured, compared: PrecisionsCompared, size: Measured) -> Sequence[str]:

@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from amptui.records.run import RunFailed, RunStarted
 from amptui.reports.compare.groups import Difference, Group, Spread, differences, grouped, seed_of, stats_of
-from amptui.reports.compare.power import detectable_difference
 from amptui.reports.compare.trace import RunFigures
-from amptui.reports.compare.welch import MIN_SEEDS, Interval, mean_difference
+from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
 
 CONFIDENCE = 0.95
 """Of all intervals of a comparison together: with several, each one has a higher confidence (Bonferroni;

@@ -8,9 +8,8 @@ from amptui.diagnosis.speed import times_speed
 from amptui.records.run import RunFailed, RunFinished, Severity
 from amptui.reports.compare.contrasts import Check, Compared, Contrast, Kind, Outcome
 from amptui.reports.compare.groups import Group, Spread
-from amptui.reports.compare.power import POWER
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
-from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS
+from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS, POWER
 
 AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
 """What curves can be drawn over: fields of ``Curve``, and their names."""

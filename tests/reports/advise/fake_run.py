@@ -106,13 +106,13 @@ class FakeRun:
     def ask(self, request: Request) -> int:
         self.asked.append(request)
         number = len(self.asked)
-        made = record_of(request, number)
-        answer: Answer = RequestTaken(time=time.time(), step=self.view.step, request=made)
+        result = record_of(request, number)
+        answer: Answer = RequestTaken(time=time.time(), step=self.view.step, request=result)
         precision = request.precision if isinstance(request, PrecisionRequest) else ""
         if precision in self.refused:
             reason, detail = self.refused[precision]
             answer = RequestRefused(
-                time=time.time(), step=self.view.step, request=made, reason=reason, detail=detail
+                time=time.time(), step=self.view.step, request=result, reason=reason, detail=detail
             )
         elif precision:
             self._switch(precision)
@@ -120,8 +120,8 @@ class FakeRun:
             self._sides, self._rounds = request.precisions, 0
             self._compare()
         elif isinstance(request, XRayRequest):
-            taken = xray(self.view.step, self.cosines.pop(0) if self.cosines else 0.999)
-            self.view = replace(self.view, numerics=replace(self.view.numerics, xray=taken))
+            one_xray = xray(self.view.step, self.cosines.pop(0) if self.cosines else 0.999)
+            self.view = replace(self.view, numerics=replace(self.view.numerics, xray=one_xray))
         elif isinstance(request, PauseRequest):
             self.view = replace(self.view, state="running", pause_cause="")
         self.view = replace(self.view, answers=(*self.view.answers, answer))

@@ -30,9 +30,9 @@ def finding(subject: Any, state: str, grade: Any = "good", **facts: Any) -> Find
 
 def answer(precision: str, *found: Finding, worth: Any = "unknown", safety: Safety = "safe") -> AmpAnswer:
     """An answer with these findings; the others were never measured."""
-    given = {each.subject: each for each in found}
+    choices = {element.subject: element for element in found}
     findings = tuple(
-        given.get(subject)
+        choices.get(subject)
         or Finding(subject=subject, state="not measured", grade="unknown", freshness="never measured")
         for subject in SUBJECTS
     )
@@ -91,7 +91,7 @@ def candidate(
     ]
     if speedup is not None:
         usual.append(finding("speed", worth, value=speedup, low=low, high=high, about=precision))
-    merged = {each.subject: each for each in (*usual, *found)}
+    merged = {item.subject: item for item in (*usual, *found)}
     return Candidate(
         precision=precision,
         answer=answer(precision, *merged.values(), worth=worth) if precision != "tf32" else None,

@@ -87,7 +87,7 @@ SITUATIONS: list[tuple[str, Sequence[Candidate], str | None, Reason]] = [
 
 
 @pytest.mark.parametrize(
-    ("found", "precision", "reason"), [each[1:] for each in SITUATIONS], ids=[each[0] for each in SITUATIONS]
+    ("found", "precision", "reason"), [item[1:] for item in SITUATIONS], ids=[item[0] for item in SITUATIONS]
 )
 def test_each_situation_has_its_recommendation(
     found: Sequence[Candidate], precision: str | None, reason: Reason
@@ -107,7 +107,7 @@ def test_other_weights_leave_nothing_to_choose() -> None:
 
 def test_what_is_recommended_though_gradients_differ_says_so() -> None:
     advice = recommend([candidate("bf16", 1.5, differing("bf16"))])  # type: ignore[arg-type]
-    assert [each.subject for each in advice.cautions] == ["agreement"]
+    assert [item.subject for item in advice.cautions] == ["agreement"]
 
 
 def test_compiling_is_recommended_only_where_it_was_faster() -> None:
@@ -126,5 +126,5 @@ def test_an_excluded_precision_is_never_safe() -> None:
 def test_the_headline_has_speed_memory_agreement_and_loss() -> None:
     assert headline(recommend([candidate("bf16", 1.65, memory=0.71)])) == (
         "Use AMP bf16: 1.65× the speed of FP32 (1.62 to 1.68), 29% less peak memory, gradients agree "
-        "(worst 0.9980 features.3), the loss the same within the noise"
+        "(worst 0.998 features.3), the loss the same within the noise"
     )

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from amptui.reports.advise.advice import recommend
-from amptui.reports.advise.advice_page import advice_page
-from amptui.reports.advise.advice_report import WIDTH, Recommendation, report_json, report_lines, table_lines
+from amptui.reports.advise.advice_report import (
+    WIDTH,
+    Recommendation,
+    advice_page,
+    report_json,
+    report_lines,
+    table_lines,
+)
 from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste import Setting, lines_for
@@ -52,7 +58,7 @@ def test_no_line_is_longer_than_80_columns() -> None:
     lines = report_lines(FOUND)
     assert max(map(len, lines)) <= WIDTH
     assert lines[2].startswith("Use AMP bf16: 1.65× the speed of FP32 (1.62 to 1.68), 29% less peak memory")
-    assert any(line.startswith("  look out: gradients differ: 0.7000") for line in lines)
+    assert any(line.startswith("  look out: gradients differ: 0.700") for line in lines)
     assert "  TF32: left out, TF32 needs an NVIDIA GPU" in lines
 
 
@@ -77,9 +83,9 @@ def test_only_one_framework_s_lines_are_printed_where_one_is_asked_for() -> None
 
 
 def test_a_partial_result_says_so() -> None:
-    told = "Interrupted: this follows from what was measured until then."
-    assert told in report_lines(found(candidate("bf16", 1.5), interrupted=True))
-    assert told not in report_lines(FOUND)
+    output_text = "Interrupted: this follows from what was measured until then."
+    assert output_text in report_lines(found(candidate("bf16", 1.5), interrupted=True))
+    assert output_text not in report_lines(FOUND)
 
 
 def test_fp32_leaves_nothing_to_paste() -> None:
@@ -88,16 +94,16 @@ def test_fp32_leaves_nothing_to_paste() -> None:
 
 def test_the_json_is_strict_and_has_every_number() -> None:
     text = json.dumps(report_json(FOUND), allow_nan=False)
-    told: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
-    assert (told["type"], told["recommended"], told["reason"]) == ("Advice", "bf16", "faster")
-    bf16, fp16, tf32 = told["candidates"]
+    content: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
+    assert (content["type"], content["recommended"], content["reason"]) == ("Advice", "bf16", "faster")
+    bf16, fp16, tf32 = content["candidates"]
     assert (bf16["recommended"], bf16["memory_ratio"], bf16["measured"]["speedup"]) == (True, 0.71, 1.65)
     assert bf16["losses"]["outcome"] == "same"
-    by_subject = {each["subject"]: each for each in fp16["answer"]["findings"]}
+    by_subject = {item["subject"]: item for item in fp16["answer"]["findings"]}
     assert by_subject["loss"]["value"] == "nan"
     assert (tf32["measured"], tf32["answer"], tf32["excluded"]["kind"]) == (None, None, "not here")
-    assert told["lines"]["accelerate"] == ['Accelerator(mixed_precision="bf16")']
-    assert told["not_measured"] == [
+    assert content["lines"]["accelerate"] == ['Accelerator(mixed_precision="bf16")']
+    assert content["not_measured"] == [
         "TF32: left out, TF32 needs an NVIDIA GPU",
         "agreement of the gradients: <b>no</b> forward pass",
     ]

@@ -40,19 +40,19 @@ def test_a_model_gets_a_recommendation_and_nothing_is_written(
     flags, default = Tf32Flags.current(), torch.get_default_dtype()
     page = tmp_path / "advice.html"
     assert main(["advise", f"{EXPERIMENTS}:Mlp", *QUICK, "--json", "--html", str(page)]) == 0
-    told: dict[str, Any] = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
-    assert told["recommended"] in ("fp32", "bf16")
-    assert (told["model"], told["interrupted"], told["batch_size"]) == ("experiments", False, 16)
-    bf16 = next(each for each in told["candidates"] if each["precision"] == "bf16")
-    fp16 = next(each for each in told["candidates"] if each["precision"] == "fp16")
+    content: dict[str, Any] = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
+    assert content["recommended"] in ("fp32", "bf16")
+    assert (content["model"], content["interrupted"], content["batch_size"]) == ("experiments", False, 16)
+    bf16 = next(item for item in content["candidates"] if item["precision"] == "bf16")
+    fp16 = next(item for item in content["candidates"] if item["precision"] == "fp16")
     assert bf16["measured"]["speedup"] > 0
-    by_subject = {each["subject"]: each for each in bf16["answer"]["findings"]}
+    by_subject = {item["subject"]: item for item in bf16["answer"]["findings"]}
     assert by_subject["agreement"]["state"] == "agree"
     if bf16["losses"]["outcome"] == "not measured":  # the machine is busy
-        assert any(text.startswith("loss in each precision: ") for text in told["not_measured"])
+        assert any(text.startswith("loss in each precision: ") for text in content["not_measured"])
     else:
         assert len(bf16["losses"]["losses"]) == len(bf16["losses"]["baseline_losses"]) >= 2
-        assert told["loss_steps"] == 40
+        assert content["loss_steps"] == 40
     assert fp16["excluded"]["detail"].startswith("a float16 matrix product takes 13 times as long")
     assert "<!DOCTYPE html>" in page.read_text()
     assert sorted(os.listdir(tmp_path)) == ["advice.html", "scratch"]  # noqa: PTH208 - names
@@ -66,9 +66,9 @@ def test_a_script_that_amptui_cannot_watch_is_told_what_to_do(
     script = tmp_path / "script.py"
     script.write_text("print('hello')")
     assert main(["advise", str(script)]) == 1
-    *_, said, told = capfd.readouterr().err.splitlines()
+    *_, said, lines = capfd.readouterr().err.splitlines()
     assert said == "amptui:   hello"
-    assert "exited with status 0 before amptui could watch a training; let amptui.watch()" in told
+    assert "exited with status 0 before amptui could watch a training; let amptui.watch()" in lines
 
 
 @pytest.mark.parametrize(

@@ -65,37 +65,37 @@ def advise(
     """The advice as JSON, of a process of its own."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [*amptui_command(), "advise", *device, "--minutes", str(minutes), "--json", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert status in (None, done.returncode), done.stderr
-    told: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail) if done.stdout else {}
-    return told | {"errors": done.stderr}
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert status in (None, process.returncode), process.stderr
+    lines: dict[str, Any] = json.loads(process.stdout, parse_constant=pytest.fail) if process.stdout else {}
+    return lines | {"errors": process.stderr}
 
 
 def of(told: dict[str, Any], precision: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(each for each in told["candidates"] if each["precision"] == precision)
-    return found
+    result: dict[str, Any] = next(item for item in told["candidates"] if item["precision"] == precision)
+    return result
 
 
 def states(candidate: dict[str, Any]) -> dict[str, str]:
-    return {each["subject"]: each["state"] for each in candidate["answer"]["findings"]}
+    return {item["subject"]: item["state"] for item in candidate["answer"]["findings"]}
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_model_gets_a_recommendation(name: str) -> None:
     settings = SETTINGS.get(name, ())
-    told = advise(name, "--data", "synthetic", *settings, minutes=0.5, status=None)
-    if told["reason"] == "not compared":  # a slow machine
-        assert told["recommended"] is None
+    lines = advise(name, "--data", "synthetic", *settings, minutes=0.5, status=None)
+    if lines["reason"] == "not compared":  # a slow machine
+        assert lines["recommended"] is None
         return
-    assert told["recommended"] in ("fp32", "bf16", "fp16")
-    assert of(told, "bf16")["answer"]["safety"] != "error"
+    assert lines["recommended"] in ("fp32", "bf16", "fp16")
+    assert of(lines, "bf16")["answer"]["safety"] != "error"
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_nothing_speaks_against_bf16_where_nothing_is_wrong(name: str) -> None:
-    told = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16")
-    assert told["reason"] in ("faster", "same", "slower", "open")
-    bf16 = of(told, "bf16")
+    lines = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16")
+    assert lines["reason"] in ("faster", "same", "slower", "open")
+    bf16 = of(lines, "bf16")
     assert bf16["excluded"] is None
     assert bf16["answer"]["safety"] in ("safe", "no trouble")
     assert states(bf16)["agreement"] == "agree"
@@ -104,9 +104,9 @@ def test_nothing_speaks_against_bf16_where_nothing_is_wrong(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Outliers", "Underflow"])
 def test_fp16_is_not_recommended_where_its_range_is_left(name: str) -> None:
-    told = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16,fp16")
-    assert told["recommended"] in ("fp32", "bf16")
-    fp16 = of(told, "fp16")
+    lines = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16,fp16")
+    assert lines["recommended"] in ("fp32", "bf16")
+    fp16 = of(lines, "fp16")
     if fp16["excluded"] is not None and fp16["excluded"]["kind"] == "slow":
         return
     assert fp16["answer"]["safety"] in ("warning", "error")
@@ -114,47 +114,47 @@ def test_fp16_is_not_recommended_where_its_range_is_left(name: str) -> None:
 
 
 def test_an_unsafe_loss_is_something_to_look_out_for() -> None:
-    told = advise(f"{EXPERIMENTS}:UnsafeLoss")
-    assert any("BCEWithLogitsLoss" in each["text"] for each in told["notes"] if each["label"] == "look out")
+    lines = advise(f"{EXPERIMENTS}:UnsafeLoss")
+    assert any("BCEWithLogitsLoss" in item["text"] for item in lines["notes"] if item["label"] == "look out")
 
 
 @pytest.mark.parametrize("name", ["Float64Weights", "Bf16Weights"])
 def test_weights_that_are_not_float32_leave_nothing_to_choose(name: str) -> None:
-    told = advise(f"{EXPERIMENTS}:{name}")
-    assert (told["recommended"], told["reason"], told["lines"]) == ("fp32", "weights", {})
+    lines = advise(f"{EXPERIMENTS}:{name}")
+    assert (lines["recommended"], lines["reason"], lines["lines"]) == ("fp32", "weights", {})
 
 
 def test_steps_that_wait_for_the_host_gain_nothing() -> None:
-    told = advise(f"{EXPERIMENTS}:HostBound", "--precisions", "bf16", minutes=0.5)
-    assert told["recommended"] == "fp32"
-    assert told["reason"] in ("same", "open", "slower")  # casts take time, and nothing makes up for it
+    lines = advise(f"{EXPERIMENTS}:HostBound", "--precisions", "bf16", minutes=0.5)
+    assert lines["recommended"] == "fp32"
+    assert lines["reason"] in ("same", "open", "slower")  # casts take time, and nothing makes up for it
 
 
 def test_a_precision_that_fails_is_left_out_with_its_error() -> None:
-    told = advise(f"{EXPERIMENTS}:RefusesBf16", "--precisions", "bf16")
-    found = of(told, "bf16")["excluded"]
-    assert found["kind"] == "failed"
-    assert "my_kernel not implemented" in found["detail"]
-    assert (told["recommended"], told["reason"]) == ("fp32", "nothing to compare")
+    lines = advise(f"{EXPERIMENTS}:RefusesBf16", "--precisions", "bf16")
+    result = of(lines, "bf16")["excluded"]
+    assert result["kind"] == "failed"
+    assert "my_kernel not implemented" in result["detail"]
+    assert (lines["recommended"], lines["reason"]) == ("fp32", "nothing to compare")
 
 
 def test_a_precision_that_loses_the_weights_is_left_out() -> None:
-    told = advise(f"{EXPERIMENTS}:LateNaN", "--precisions", "bf16")
-    assert of(told, "bf16")["excluded"]["kind"] == "weights lost"
-    assert (told["recommended"], told["reason"]) == ("fp32", "unsafe")
+    lines = advise(f"{EXPERIMENTS}:LateNaN", "--precisions", "bf16")
+    assert of(lines, "bf16")["excluded"]["kind"] == "weights lost"
+    assert (lines["recommended"], lines["reason"]) == ("fp32", "unsafe")
 
 
 def test_an_error_in_the_race_of_losses_is_no_loss() -> None:
-    told = advise(f"{EXPERIMENTS}:FailsLate", "--precisions", "bf16", minutes=0.5)
-    excluded = of(told, "bf16")["excluded"]
+    lines = advise(f"{EXPERIMENTS}:FailsLate", "--precisions", "bf16", minutes=0.5)
+    excluded = of(lines, "bf16")["excluded"]
     assert excluded["kind"] == "failed"
     assert "ValueError: no kernel for this step" in excluded["detail"]
-    assert told["recommended"] == "fp32"
+    assert lines["recommended"] == "fp32"
 
 
 def test_a_training_that_diverges_in_fp32_is_an_error() -> None:
-    told = advise(f"{EXPERIMENTS}:Diverging", status=1)
-    assert "amptui: in FP32, the loss has been nan since step 31" in told["errors"]
+    lines = advise(f"{EXPERIMENTS}:Diverging", status=1)
+    assert "amptui: in FP32, the loss has been nan since step 31" in lines["errors"]
 
 
 def test_ctrl_c_prints_what_is_known() -> None:
@@ -173,21 +173,21 @@ def test_ctrl_c_prints_what_is_known() -> None:
 def test_a_script_is_driven_and_stopped(tmp_path: Path) -> None:
     script, own = tmp_path / "trains.py", tmp_path / "own.txt"
     script.write_text(SCRIPT.format(steps=10**9, pause=0))
-    told = advise(str(script), str(own), device=())
-    assert "is stopped after the measurement" in told["errors"]
+    lines = advise(str(script), str(own), device=())
+    assert "is stopped after the measurement" in lines["errors"]
     assert own.read_text() == "mine"
-    bf16 = of(told, "bf16")
+    bf16 = of(lines, "bf16")
     assert bf16["measured"]["speedup"] > 0
     assert states(bf16)["agreement"] == "agree"
-    assert any(text.startswith("loss in each precision: a script cannot") for text in told["not_measured"])
-    assert "amptui" not in told["lines"]
+    assert any(text.startswith("loss in each precision: a script cannot") for text in lines["not_measured"])
+    assert "amptui" not in lines["lines"]
 
 
 def test_a_script_that_is_only_observed_is_told_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "observes.py"
     script.write_text(OBSERVES)
-    told = advise(str(script), device=(), status=1)
-    assert "is only observed: its own loop chooses the precision; let amptui.watch()" in told["errors"]
+    lines = advise(str(script), device=(), status=1)
+    assert "is only observed: its own loop chooses the precision; let amptui.watch()" in lines["errors"]
 
 
 def test_a_script_that_ends_early_says_so(tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ def test_a_script_that_ends_early_says_so(tmp_path: Path) -> None:
     script.write_text(SCRIPT.format(steps=300, pause=0.01))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [*amptui_command(), "advise", "--json", str(script), str(tmp_path / "own.txt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    told = json.loads(done.stdout)
-    assert any(text.startswith("the rest: the script ended after") for text in told["not_measured"])
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    content = json.loads(process.stdout)
+    assert any(text.startswith("the rest: the script ended after") for text in content["not_measured"])
 
 
 def test_a_script_that_ends_at_once_fails_and_tells_how_it_ended(tmp_path: Path) -> None:
@@ -205,10 +205,10 @@ def test_a_script_that_ends_at_once_fails_and_tells_how_it_ended(tmp_path: Path)
     script.write_text(SCRIPT.format(steps=8, pause=0) + "sys.exit(3)\n")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [*amptui_command(), "advise", str(script), str(tmp_path / "own.txt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 1
-    assert "ended after 8 steps" in " ".join((done.stdout + done.stderr).split())
-    assert "exited with status 3" in " ".join((done.stdout + done.stderr).split())
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 1
+    assert "ended after 8 steps" in " ".join((process.stdout + process.stderr).split())
+    assert "exited with status 3" in " ".join((process.stdout + process.stderr).split())
 
 
 def test_inputs_that_are_nan_in_a_script_are_not_the_fault_of_bf16(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_inputs_that_are_nan_in_a_script_are_not_the_fault_of_bf16(tmp_path: Pat
     script.write_text(
         SCRIPT.format(steps=10**9, pause=0).replace("torch.randn(4, 8)", "torch.randn(4, 8) / 0 * 0")
     )
-    told = advise(str(script), str(tmp_path / "own.txt"), device=(), status=1)
-    assert "amptui: in FP32, the loss is not finite" in told["errors"]
+    lines = advise(str(script), str(tmp_path / "own.txt"), device=(), status=1)
+    assert "amptui: in FP32, the loss is not finite" in lines["errors"]
 
 
 def made_steps(scratch: Path) -> bool:

@@ -43,9 +43,9 @@ NAN = math.nan
 def test_losses_are_judged_by_the_noise_of_seeds(
     baseline: Sequence[float], other: Sequence[float], outcome: Outcome
 ) -> None:
-    found = LossRace(steps=300, finals={"fp32": baseline, "bf16": other})
-    assert found.compared("bf16").outcome == outcome
-    finding = found.finding("bf16")
+    value = LossRace(steps=300, finals={"fp32": baseline, "bf16": other})
+    assert value.compared("bf16").outcome == outcome
+    finding = value.finding("bf16")
     assert (finding is None) == (outcome == "not measured")
     if finding is not None:
         assert (finding.state, finding.about, finding.whole) == (outcome, "bf16", 300)

@@ -44,11 +44,11 @@ def test_the_middle_of_three_batches_counts_where_the_first_one_differs() -> Non
     stages = Stages(["bf16"], seconds=1000.0, clock=run.clock)
     while stages.stage != "comparing":
         stages.look(run.advance(), run)
-    asked = [short(request) for request in run.asked]
-    assert asked[:6] == ["trace", "bf16", "x-ray", "x-ray", "x-ray", "trace"]
-    taken = stages.evidence.numerics["bf16"].xray
-    assert taken is not None
-    assert taken.layers[0].cosine == 0.8
+    own_request = [short(request) for request in run.asked]
+    assert own_request[:6] == ["trace", "bf16", "x-ray", "x-ray", "x-ray", "trace"]
+    one_xray = stages.evidence.numerics["bf16"].xray
+    assert one_xray is not None
+    assert one_xray.layers[0].cosine == 0.8
 
 
 def test_tf32_has_no_autocast_to_look_into() -> None:
@@ -61,24 +61,24 @@ def test_tf32_has_no_autocast_to_look_into() -> None:
 def test_a_refused_precision_is_excluded_with_the_reason(reason: object, kind: str) -> None:
     run = FakeRun(refused={"bf16": (reason, "no kernel")})  # type: ignore[dict-item]
     stages = measure(run, "bf16", "fp16")
-    found = stages.evidence.exclusions["bf16"]
-    assert (found.kind, found.detail) == (kind, "no kernel")
+    result = stages.evidence.exclusions["bf16"]
+    assert (result.kind, result.detail) == (kind, "no kernel")
     assert "compare fp32,fp16" in [short(request) for request in run.asked]
 
 
 def test_a_precision_that_is_far_slower_is_left_after_a_few_steps() -> None:
     run = FakeRun(step_seconds={"fp32": 0.01, "fp16": 0.13})
     stages = measure(run, "fp16")
-    found = stages.evidence.exclusions["fp16"]
-    assert (found.kind, round(found.value or 0)) == ("slow", 13)
+    result = stages.evidence.exclusions["fp16"]
+    assert (result.kind, round(result.value or 0)) == ("slow", 13)
     assert [short(request) for request in run.asked] == ["trace", "fp16", "fp32", "fp32"]
 
 
 def test_the_comparison_ends_when_its_time_is_up() -> None:
     run = FakeRun(rounds_needed=10_000)
     stages = measure(run, "bf16", seconds=20.0)
-    asked = [short(request) for request in run.asked]
-    assert asked.index("end comparison") == asked.index("compare fp32,bf16") + 1
+    own_request = [short(request) for request in run.asked]
+    assert own_request.index("end comparison") == own_request.index("compare fp32,bf16") + 1
     assert stages.over
     assert stages.seconds_left() >= 0
 
@@ -91,8 +91,8 @@ def test_a_collapsed_loss_scale_excludes_fp16_and_the_others_are_compared_again(
     run.pause("loss scale")
     for _ in range(100):
         stages.look(run.advance(), run)
-    asked = [short(request) for request in run.asked]
-    after = asked[asked.index("compare fp32,bf16,fp16") + 1 :]
+    own_request = [short(request) for request in run.asked]
+    after = own_request[own_request.index("compare fp32,bf16,fp16") + 1 :]
     assert after[:3] == ["fp32", "resume", "compare fp32,bf16"]
     assert stages.evidence.exclusions["fp16"].kind == "trouble"
     assert stages.over
@@ -135,7 +135,7 @@ def test_a_run_whose_steps_end_no_more_is_not_waited_for_after_the_time() -> Non
 def test_weights_of_another_dtype_end_it_early() -> None:
     run = FakeRun(weights_dtype="float64")
     stages = measure(run, "bf16", "fp16")
-    assert {each.kind for each in stages.evidence.exclusions.values()} == {"not here"}
+    assert {item.kind for item in stages.evidence.exclusions.values()} == {"not here"}
     assert not [request for request in run.asked if short(request).startswith(("compare", "bf16"))]
 
 

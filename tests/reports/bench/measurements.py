@@ -80,18 +80,18 @@ def measured(
         over=True,
         reason="narrow",
     )
-    shown = SessionView(run=replace(RUN, batch_size=batch_size), step=900, compared=compared)
+    report = SessionView(run=replace(RUN, batch_size=batch_size), step=900, compared=compared)
     return Measured(
         batch_size=batch_size,
-        view=replace(shown, **view),
+        view=replace(report, **view),
         error=error,
         compile_seconds=compile_seconds or {},
     )
 
 
 def bench(*sizes: Measured, model: str = "mnist-deep", **training: Any) -> Bench:
-    asked = BenchRequest(training=TrainRequest(model=model, **training))
-    return Bench(model=model, request=asked, left_out={}, sizes=sizes, interrupted=False)
+    request = BenchRequest(training=TrainRequest(model=model, **training))
+    return Bench(model=model, request=request, left_out={}, sizes=sizes, interrupted=False)
 
 
 def timing(precision: str, forward: float, **changes: Any) -> PrecisionTiming:

@@ -100,13 +100,13 @@ def test_json_is_one_object_with_every_number_and_nothing_else(capfd: pytest.Cap
     assert bench("--json", "--precisions", "fp32,fp16", "--seed", "3") == 0
     captured = capfd.readouterr()
     (line,) = captured.out.splitlines()
-    found = json.loads(line, parse_constant=pytest.fail)
-    (measured,) = found["measured"]
-    assert (found["model"], found["seed"], found["interrupted"]) == (LIMITS, 3, False)
-    assert found["machine"]["device"] == "cpu"
-    assert found["versions"]["torch"] == torch.__version__
-    assert found["data"] == {"name": "noise", "real": False, "samples": 640}
-    assert found["left_out"] == {}
+    content = json.loads(line, parse_constant=pytest.fail)
+    (measured,) = content["measured"]
+    assert (content["model"], content["seed"], content["interrupted"]) == (LIMITS, 3, False)
+    assert content["machine"]["device"] == "cpu"
+    assert content["versions"]["torch"] == torch.__version__
+    assert content["data"] == {"name": "noise", "real": False, "samples": 640}
+    assert content["left_out"] == {}
     assert (measured["batch_size"], measured["baseline"], measured["rounds"]) == (8, "fp32", 2)
     assert (measured["ended"], measured["error"], measured["failed"]) == ("limit", None, {})
     baseline, other = measured["rows"]
@@ -124,7 +124,7 @@ def test_a_batch_that_does_not_fit_is_a_line_and_the_next_one_is_measured(
     captured = capsys.readouterr()
     assert captured.err == ("amptui: batch 32: out of host memory in step 1; use a smaller --batch-size\n")
     lines = captured.out.splitlines()
-    heads = [found[1] for line in lines if (found := re.match(r"(batch \d+): ", line))]
+    heads = [result[1] for line in lines if (result := re.match(r"(batch \d+): ", line))]
     assert heads == ["batch 8", "batch 32", "batch 16"]
     assert "batch 32: out of host memory in step 1; use a smaller --batch-size" in lines
     assert [line.split()[0] for line in lines if " ms " in line] == ["FP32", "AMP"] * 2
@@ -187,8 +187,8 @@ def test_a_kept_run_was_looked_at_by_no_probe(tmp_path: Path) -> None:
     assert {record.validation for record in epochs} == {None}
     (*_, last) = (record for record in records if isinstance(record, PrecisionsCompared))
     assert (last.over, last.rounds, last.most_rounds, last.reason) == (True, 2, 2, "limit")
-    asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
-    assert (asked["channels_last"], asked["probes"]) == (True, False)
+    content = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
+    assert (content["channels_last"], content["probes"]) == (True, False)
     assert not (tmp_path / "run" / "run.sock").exists()
 
 
@@ -325,9 +325,9 @@ def test_with_compile_each_precision_runs_eagerly_and_compiled(
 ) -> None:
     folder = tmp_path / "run"
     assert bench("--json", "--compile", "--rounds", "3", "--run-dir", str(folder)) == 0
-    found = json.loads(capfd.readouterr().out)
-    (measured,) = found["measured"]
-    assert (found["compile_mode"], measured["baseline"], measured["rounds"]) == ("default", "fp32 eager", 3)
+    content = json.loads(capfd.readouterr().out)
+    (measured,) = content["measured"]
+    assert (content["compile_mode"], measured["baseline"], measured["rounds"]) == ("default", "fp32 eager", 3)
     names = [row["precision"] for row in measured["rows"]]
     assert names == ["fp32 eager", "fp32", "bf16 eager", "bf16"]
     assert all(row["steps"] == 60 for row in measured["rows"])
@@ -338,11 +338,11 @@ def test_with_compile_each_precision_runs_eagerly_and_compiled(
     ]
     assert all(pair["speedup_low"] < pair["speedup"] < pair["speedup_high"] for pair in measured["pairs"])
     assert set(measured["compile_seconds"]) == {"fp32", "bf16"}
-    per_step = {each["precision"]: each["flops_per_step"] for each in measured["flops"]}
+    per_step = {item["precision"]: item["flops_per_step"] for item in measured["flops"]}
     assert set(per_step) == set(names)
     assert len(set(per_step.values())) == 1
-    made = [each for each in read(folder / "journal.jsonl") if isinstance(each, ModelCompiled)]
-    seconds = sum(each.seconds for each in made)
+    result = [item for item in read(folder / "journal.jsonl") if isinstance(item, ModelCompiled)]
+    seconds = sum(item.seconds for item in result)
     assert sum(measured["compile_seconds"].values()) == pytest.approx(seconds)
 
 
@@ -367,7 +367,7 @@ def test_real_mnist_is_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str
     )
     options: list[Any] = ["--json", "--data", "real", "--data-dir", str(tmp_path), "--batch-size", "64"]
     assert bench(*options, model=str(model)) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert found["data"] == {"name": "MNIST", "real": True, "samples": 60_000}
-    first, *_ = found["measured"][0]["rows"]
+    content = json.loads(capfd.readouterr().out)
+    assert content["data"] == {"name": "MNIST", "real": True, "samples": 60_000}
+    first, *_ = content["measured"][0]["rows"]
     assert first["last_loss"] < first["first_loss"]

@@ -39,60 +39,60 @@ def test_a_measurement_reads_like_this() -> None:
 def test_a_precision_without_applied_steps_has_no_time_and_the_reason() -> None:
     empty = replace(amp(), blocks=0, steps=0, step_seconds=None, samples_per_second=None, skipped=26)
     empty = replace(empty, speedup=None, speedup_low=None, speedup_high=None)
-    shown = lines(measured(empty))
-    row = next(line for line in shown if line.startswith("AMP fp16"))
+    report = lines(measured(empty))
+    row = next(line for line in report if line.startswith("AMP fp16"))
     assert re.split("  +", row)[1:4] == ["n/a", "n/a", "n/a"]
-    assert "not measured: AMP fp16: too few applied steps: the scaler skipped 26" in shown
+    assert "not measured: AMP fp16: too few applied steps: the scaler skipped 26" in report
 
 
 def test_what_was_counted_is_told_at_the_speed_of_the_comparison() -> None:
     head = samples.product("head", sizes=(256, 10, 512))
     flops = [samples.flops("fp32", flops=10**12), samples.flops("fp16", flops=10**12, uncounted=("mine",))]
     flops[1] = replace(flops[1], unaligned_flops=5 * 10**11, unaligned=(head,))
-    size = measured(amp(), flops=tuple(flops_now(each, 9.0, RUN) for each in flops))
-    shown = lines(size)
-    head_line, baseline, half = shown[3:6]
+    size = measured(amp(), flops=tuple(flops_now(item, 9.0, RUN) for item in flops))
+    report = lines(size)
+    head_line, baseline, half = report[3:6]
     assert re.search(r"speed-up +achieved +MFU +peak allocated", head_line)
     assert re.search(r"baseline +50 TFLOP/s +75% ", baseline)
     assert re.search(r"\) +≥80 TFLOP/s +≥8% ", half)
-    assert sum("multiple of 8" in line and line.startswith("hint: ") for line in shown) == 1
-    told = report_json(bench(size))["measured"][0]["flops"]
-    assert [each["flops_per_second"] for each in told] == pytest.approx([50e12, 80e12])
-    assert [each["mfu"] for each in told] == pytest.approx([50 / 67, 80 / 989.5])
-    assert [each["lower_bound"] for each in told] == [False, True]
+    assert sum("multiple of 8" in line and line.startswith("hint: ") for line in report) == 1
+    words = report_json(bench(size))["measured"][0]["flops"]
+    assert [item["flops_per_second"] for item in words] == pytest.approx([50e12, 80e12])
+    assert [item["mfu"] for item in words] == pytest.approx([50 / 67, 80 / 989.5])
+    assert [item["lower_bound"] for item in words] == [False, True]
 
 
 def test_where_sizes_are_mixed_the_speed_is_that_of_the_counted_size() -> None:
-    found = replace(flops_now(samples.flops("fp32", flops=10**12), 0.05, RUN), other_sizes=True)
-    (told,) = report_json(bench(measured(amp(), flops=(found,))))["measured"][0]["flops"]
-    assert told["flops_per_second"] == pytest.approx(20e12)
+    altered = replace(flops_now(samples.flops("fp32", flops=10**12), 0.05, RUN), other_sizes=True)
+    (report,) = report_json(bench(measured(amp(), flops=(altered,))))["measured"][0]["flops"]
+    assert report["flops_per_second"] == pytest.approx(20e12)
 
 
 def test_where_shapes_vary_no_number_is_told() -> None:
     varied = flops_now(samples.flops("fp32", shapes_vary=True), 0.05, RUN)
     size = measured(amp(), flops=(varied,))
-    (told,) = report_json(bench(size))["measured"][0]["flops"]
-    assert (told["flops_per_step"], told["flops_per_second"], told["mfu"]) == (None, None, None)
-    shown = lines(size)
-    assert not any("achieved" in line for line in shown)
-    assert sum(line.startswith("hint: no FLOP/s: ") for line in shown) == 1
+    (report,) = report_json(bench(size))["measured"][0]["flops"]
+    assert (report["flops_per_step"], report["flops_per_second"], report["mfu"]) == (None, None, None)
+    report_text = lines(size)
+    assert not any("achieved" in line for line in report_text)
+    assert sum(line.startswith("hint: no FLOP/s: ") for line in report_text) == 1
 
 
 def test_on_a_cpu_nothing_is_told_of_a_peak() -> None:
     run = replace(RUN, device="cpu", device_name="NVIDIA H200")
     flops = tuple(flops_now(samples.flops(name), 9.0, run) for name in ("fp32", "fp16"))
-    shown = lines(measured(amp(), flops=flops, run=run))
-    assert "achieved" in shown[3]
-    assert "MFU" not in shown[3]
+    report = lines(measured(amp(), flops=flops, run=run))
+    assert "achieved" in report[3]
+    assert "MFU" not in report[3]
 
 
 def test_a_gain_is_quoted_and_not_explained_away() -> None:
-    told = lines(measured(amp()))
+    report = lines(measured(amp()))
     assert (
         "AMP fp16 1.60× the speed of FP32 (1.58 to 1.62), 50% less peak memory, 2 skips, "
         "12 blocks of 20 steps, mnist-deep, batch 256, H200"
-    ) in told
-    assert not [line for line in told if line.startswith("why:")]
+    ) in report
+    assert not [line for line in report if line.startswith("why:")]
 
 
 def test_where_amp_gives_nothing_the_report_says_what_was_measured_about_it() -> None:
@@ -139,21 +139,21 @@ def test_where_nothing_explains_it_that_is_said() -> None:
 def test_a_precision_that_failed_is_named_with_its_error() -> None:
     size = measured(amp())
     assert size.view.compared is not None
-    found = replace(size.view.compared, failed={"bf16": "no kernel for bfloat16"})
-    told = lines(replace(size, view=replace(size.view, compared=found)))
-    assert "not measured: AMP bf16: failed in its first step: no kernel for bfloat16" in told
+    altered = replace(size.view.compared, failed={"bf16": "no kernel for bfloat16"})
+    report = lines(replace(size, view=replace(size.view, compared=altered)))
+    assert "not measured: AMP bf16: failed in its first step: no kernel for bfloat16" in report
 
 
 def test_each_size_has_its_table_and_one_that_failed_its_error() -> None:
     failed = measured(batch_size=2048, error="CUDA out of memory in step 1", compared=None)
-    told = lines(measured(amp(0.5), batch_size=32), measured(amp(2.0), batch_size=1024), failed)
-    assert [line.partition(":")[0] for line in told if line.startswith("batch ")] == [
+    report = lines(measured(amp(0.5), batch_size=32), measured(amp(2.0), batch_size=1024), failed)
+    assert [line.partition(":")[0] for line in report if line.startswith("batch ")] == [
         "batch 32",
         "batch 1,024",
         "batch 2,048",
     ]
-    assert [line.split()[6] for line in told if line.startswith("AMP fp16  ")] == ["0.50×", "2.00×"]
-    assert "batch 2,048: CUDA out of memory in step 1" in told
+    assert [line.split()[6] for line in report if line.startswith("AMP fp16  ")] == ["0.50×", "2.00×"]
+    assert "batch 2,048: CUDA out of memory in step 1" in report
 
 
 def test_what_others_measured_stands_beside_ours_and_is_marked_as_theirs() -> None:
@@ -167,11 +167,11 @@ def test_what_others_measured_stands_beside_ours_and_is_marked_as_theirs() -> No
 
 def test_json_keeps_numbers_that_are_none_or_not_finite() -> None:
     row = amp(last_loss=float("nan"), peak_allocated_bytes=None)
-    found = json.loads(json.dumps(report_json(bench(measured(row))), allow_nan=False))
-    (size,) = found["measured"]
+    content = json.loads(json.dumps(report_json(bench(measured(row))), allow_nan=False))
+    (size,) = content["measured"]
     assert size["rows"][1]["last_loss"] == "nan"
     assert size["rows"][1]["peak_allocated_bytes"] is None
-    assert found["not_measured_here"] == [
+    assert content["not_measured_here"] == [
         "the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times"
     ]
 
@@ -179,8 +179,8 @@ def test_json_keeps_numbers_that_are_none_or_not_finite() -> None:
 def test_nothing_measured_is_an_object_too() -> None:
     failed = Measured(batch_size=None, view=SessionView(), error="no such layer")
     assert report_lines(bench(failed)) == ["", "batch n/a: no such layer"]
-    found = report_json(bench(failed))
-    assert (found["machine"], found["measured"][0]["rows"]) == (None, [])
+    report = report_json(bench(failed))
+    assert (report["machine"], report["measured"][0]["rows"]) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -200,11 +200,11 @@ def test_names_and_errors_cannot_steer_what_shows_the_tables() -> None:
     texts = poison.words()
     run = poison.poisoned(RUN, texts)
     sizes = [measured(amp(), error=next(texts), run=run) for _ in poison.STEERING]
-    found = replace(bench(*sizes, model=next(texts)), left_out={next(texts): next(texts)})
+    altered = replace(bench(*sizes, model=next(texts)), left_out={next(texts): next(texts)})
     for encoding in ("utf-8", "ascii"):
         written = io.BytesIO()
         out = io.TextIOWrapper(written, encoding)
-        _print(found, out, json=False)
+        _print(altered, out, json=False)
         assert not poison.strange_in_lines(written.getvalue())
         assert b"5;41mblink" in written.getvalue()
 

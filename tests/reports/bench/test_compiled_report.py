@@ -41,9 +41,9 @@ def both_ways(mode: str = "reduce-overhead", gain: float = 1.8, **view: Any) -> 
 
 
 def test_eager_and_compiled_steps_have_a_row_each_and_the_gain_its_interval() -> None:
-    shown = report_lines(both_ways())
-    assert shown[0] == "mnist-deep on NVIDIA H200, MNIST, eager and compiled (reduce-overhead)"
-    assert [re.split("  +", line) for line in shown[3:8]] == [
+    report = report_lines(both_ways())
+    assert report[0] == "mnist-deep on NVIDIA H200, MNIST, eager and compiled (reduce-overhead)"
+    assert [re.split("  +", line) for line in report[3:8]] == [
         [
             *("precision", "step", "samples/s", "speed-up", "by compiling"),
             *("peak allocated", "losses", "skipped"),
@@ -62,19 +62,19 @@ def test_eager_and_compiled_steps_have_a_row_each_and_the_gain_its_interval() ->
             *("512 MiB", "2.30 to 0.100", "2"),
         ],
     ]
-    cards = [line for line in shown if "the speed of" in line and line[0] != " "]
+    cards = [line for line in report if "the speed of" in line and line[0] != " "]
     assert cards[0].startswith("FP32 compiled 1.80× the speed of FP32 eager (1.78 to 1.82), 12 blocks")
     assert cards[-2:] == [
         "AMP fp16 compiled 2.35× the speed of AMP fp16 eager (2.30 to 2.40)",
         "AMP fp16 compiled 1.30× the speed of FP32 compiled (1.25 to 1.35)",
     ]
-    assert "compiling took, in no step's time: FP32 1:01, AMP fp16 9.62 s" in shown
+    assert "compiling took, in no step's time: FP32 1:01, AMP fp16 9.62 s" in report
 
 
 def test_json_has_what_compiling_gained_only_if_it_was_asked_for() -> None:
-    found = report_json(both_ways())
-    assert found["compile_mode"] == "reduce-overhead"
-    (size,) = found["measured"]
+    report = report_json(both_ways())
+    assert report["compile_mode"] == "reduce-overhead"
+    (size,) = report["measured"]
     assert [row["precision"] for row in size["rows"]] == ["fp32 eager", "fp32", "fp16 eager", "fp16"]
     assert size["pairs"][0] == {
         "precision": "fp32",
@@ -124,7 +124,7 @@ NO_STATS: dict[str, Any] = {
 
 
 def test_the_command_has_the_options_of_this_benchmark() -> None:
-    asked = BenchRequest(
+    request = BenchRequest(
         training=TrainRequest(
             model="my models/a.py",
             learning_rate=0.1,
@@ -143,7 +143,7 @@ def test_the_command_has_the_options_of_this_benchmark() -> None:
         rounds=4,
         run_dir=Path("runs/x"),
     )
-    command = bench_command(asked, "reduce-overhead")
+    command = bench_command(request, "reduce-overhead")
     options = build_parser().parse_args(shlex.split(command)[1:])
     assert options.model == "my models/a.py"
     assert (options.precisions, options.batch_size, options.rounds) == (("fp32", "bf16"), (32, 64), 4)

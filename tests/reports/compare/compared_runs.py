@@ -43,8 +43,10 @@ def finished(steps: int, *, time: float = 1000.0) -> RunFinished:
 
 
 def validated(step: int, loss: float | None) -> EpochFinished:
-    found = Validation(loss=loss, accuracy=None, samples=100)
-    return EpochFinished(time=100.0 + step, step=step, epoch=1, seconds=1.0, mean_loss=None, validation=found)
+    result = Validation(loss=loss, accuracy=None, samples=100)
+    return EpochFinished(
+        time=100.0 + step, step=step, epoch=1, seconds=1.0, mean_loss=None, validation=result
+    )
 
 
 def whole_run(

@@ -21,10 +21,10 @@ RUNS = [str(path) for path in (*FP32, *BF16)]
 
 def test_without_a_terminal_it_writes_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *RUNS]) == 0
-    shown = capsys.readouterr().out
-    assert "0.404 [0.377–0.448]" in shown
-    assert "B AMP bf16 against A FP32: final training loss" in shown
-    assert "\x1b" not in shown
+    report = capsys.readouterr().out
+    assert "0.404 [0.377–0.448]" in report
+    assert "B AMP bf16 against A FP32: final training loss" in report
+    assert "\x1b" not in report
 
 
 def test_on_a_terminal_the_table_of_runs_fits() -> None:
@@ -53,22 +53,22 @@ def test_a_terminal_is_told_which_journal_takes_so_long(
     monkeypatch.setattr(command, "time", Clock())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     assert main(["compare", *RUNS[:2]]) == 0
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == (2 if is_terminal else 0)
-    assert all(f"reading {run}" in line and "KiB" in line for run, line in zip(RUNS, told, strict=False))
+    text = capsys.readouterr().err.splitlines()
+    assert len(text) == (2 if is_terminal else 0)
+    assert all(f"reading {run}" in line and "KiB" in line for run, line in zip(RUNS, text, strict=False))
 
 
 def test_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *RUNS, "--json", "--target-loss", "1.0"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["type"] == "Comparison"
-    assert [group["seeds"] for group in found["groups"]] == [[0, 1, 2], [0, 1, 2]]
-    assert [run["steps"] for group in found["groups"] for run in group["runs"]] == [60] * 6
-    assert found["groups"][0]["figures"]["final_training_loss"]["mean"] == pytest.approx(0.4041, abs=1e-4)
-    assert found["contrasts"][0]["outcome"] == "not shown"
-    assert found["contrasts"][0]["interval"]["confidence"] == 0.95
-    assert found["differences"] == {"precision": {"A": "FP32", "B": "AMP bf16"}}
-    assert found["target_loss"] == 1.0
+    content = json.loads(capsys.readouterr().out)
+    assert content["type"] == "Comparison"
+    assert [group["seeds"] for group in content["groups"]] == [[0, 1, 2], [0, 1, 2]]
+    assert [run["steps"] for group in content["groups"] for run in group["runs"]] == [60] * 6
+    assert content["groups"][0]["figures"]["final_training_loss"]["mean"] == pytest.approx(0.4041, abs=1e-4)
+    assert content["contrasts"][0]["outcome"] == "not shown"
+    assert content["contrasts"][0]["interval"]["confidence"] == 0.95
+    assert content["differences"] == {"precision": {"A": "FP32", "B": "AMP bf16"}}
+    assert content["target_loss"] == 1.0
 
 
 def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,12 +85,12 @@ def test_runs_that_did_nothing_are_compared_too(tmp_path: Path, capsys: pytest.C
         folder(tmp_path / str(i), whole_run(steps=0, precision=p)) for i, p in enumerate(("fp32", "bf16"))
     ]
     assert main(["compare", *map(str, runs), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["contrasts"][0]["outcome"] == "no loss"
+    content = json.loads(capsys.readouterr().out)
+    assert content["contrasts"][0]["outcome"] == "no loss"
     assert main(["compare", *map(str, runs)]) == 0
-    told = capsys.readouterr().out
-    assert ": no verdict on the final training loss: a run has no loss" in told
-    assert SEVERAL not in told  # not one precision has a step
+    text = capsys.readouterr().out
+    assert ": no verdict on the final training loss: a run has no loss" in text
+    assert SEVERAL not in text  # not one precision has a step
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_what_it_refuses_is_told_in_one_line(
     words: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *words]) == status
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert told in shown.err
-    assert shown.err.count("\n") == 1
+    report = capsys.readouterr()
+    assert report.out == ""
+    assert told in report.err
+    assert report.err.count("\n") == 1
 
 
 def test_the_same_run_under_two_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,10 +126,10 @@ def test_the_same_run_under_two_names_is_refused(tmp_path: Path, capsys: pytest.
 
 def test_neither_torch_nor_textual_is_imported_for_plain_text() -> None:
     program = "import sys; from amptui.cli import main; main(sys.argv[1:]); print([*sys.modules])"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, "compare", *RUNS], capture_output=True, text=True, check=True
     )
-    loaded = done.stdout.splitlines()[-1]
+    loaded = process.stdout.splitlines()[-1]
     assert "'numpy'" in loaded
     for heavy in ("torch", "textual", "psutil", "pynvml"):
         assert f"'{heavy}'" not in loaded

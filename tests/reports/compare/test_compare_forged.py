@@ -24,15 +24,15 @@ def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None
         for journal, content in zip(journals, (first, second), strict=True):
             journal.write_bytes(content)
         try:
-            found = read_all([*journals, FP32[0]], target=None)
+            comparison = read_all([*journals, FP32[0]], target=None)
         except RunFolderError:
             return  # nothing of it could be read
     frame = CompareFrame()
     for axis in ("steps", "samples", "seconds"):
         for validation in (False, True):
             canvas = Canvas(80, 24)
-            frame.draw(canvas, found, Choice(axis=axis, validation=validation, log_y=validation))
+            frame.draw(canvas, comparison, Choice(axis=axis, validation=validation, log_y=validation))
             assert "".join(canvas.lines()).isprintable()
-    json.dumps(as_json(found), allow_nan=False)
-    assert plain_lines(found)
-    assert "\x1b" not in page(found)
+    json.dumps(as_json(comparison), allow_nan=False)
+    assert plain_lines(comparison)
+    assert "\x1b" not in page(comparison)

@@ -34,12 +34,12 @@ def text(canvas: Canvas) -> str:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (60, 16), (200, 60)])
 def test_every_size_has_curves_groups_verdict_and_keys(recorded: Compared, size: tuple[int, int]) -> None:
-    shown = text(drawn(recorded, size))
-    assert "A FP32" in shown
-    assert "B AMP bf16" in shown
-    assert "0.404" in shown  # the final loss
-    assert "B AMP bf16 against A FP32" in shown
-    assert "q quit" in shown.splitlines()[-1]
+    summary = text(drawn(recorded, size))
+    assert "A FP32" in summary
+    assert "B AMP bf16" in summary
+    assert "0.404" in summary  # the final loss
+    assert "B AMP bf16 against A FP32" in summary
+    assert "q quit" in summary.splitlines()[-1]
 
 
 @pytest.mark.parametrize("height", range(1, 45, 4))
@@ -68,9 +68,9 @@ def test_the_x_axis_can_be_chosen(recorded: Compared, axis: str, last: str) -> N
 
 
 def test_rows_of_runs(recorded: Compared) -> None:
-    shown = text(drawn(recorded, (80, 24), by_run=True))
-    assert "A fp32-seed2" in shown
-    assert "B bf16-seed0" in shown
+    summary = text(drawn(recorded, (80, 24), by_run=True))
+    assert "A fp32-seed2" in summary
+    assert "B bf16-seed0" in summary
     assert "A fp32-seed2" in text(drawn(recorded))
     assert "A fp32-seed2" not in text(drawn(recorded, (80, 24)))
 
@@ -80,10 +80,12 @@ def test_before_anything_was_read() -> None:
 
 
 def test_a_run_without_steps_is_shown_without_curves() -> None:
-    found = compared([figures([started()], name="one"), figures([started(precision="bf16")], name="two")])
-    shown = text(drawn(found))
-    assert "no loss yet" in shown
-    assert "A FP32" in shown
+    comparison = compared(
+        [figures([started()], name="one"), figures([started(precision="bf16")], name="two")]
+    )
+    summary = text(drawn(comparison))
+    assert "no loss yet" in summary
+    assert "A FP32" in summary
 
 
 def test_no_step_times_are_told_on_the_time_axis() -> None:
@@ -96,15 +98,15 @@ def test_no_step_times_are_told_on_the_time_axis() -> None:
 
 def test_nan_is_a_marked_gap() -> None:
     broken = figures(whole_run([1.0] * 30 + [math.nan] * 30))
-    found = compared([broken, figures(whole_run([2.0] * 60, precision="bf16"))])
-    assert "×" in text(drawn(found).rows(2, 1))
+    comparison = compared([broken, figures(whole_run([2.0] * 60, precision="bf16"))])
+    assert "×" in text(drawn(comparison).rows(2, 1))
 
 
 def test_more_groups_than_colours_are_told() -> None:
     runs = [figures(whole_run(config={"width": width}), name=str(width)) for width in range(MAX_GROUPS + 2)]
-    shown = text(drawn(compared(runs), (120, 60)))
-    assert "no curves for I" in shown
-    assert "J FP32" in shown
+    summary = text(drawn(compared(runs), (120, 60)))
+    assert "no curves for I" in summary
+    assert "J FP32" in summary
     assert "no curves for I" in text(drawn(compared(runs), (80, 24)))
     assert "more row" in text(drawn(compared(runs), (80, 18)))
 
@@ -123,9 +125,9 @@ def test_validations_are_drawn_on_request() -> None:
     for precision, final in (("fp32", 1.0), ("bf16", 40.0)):
         *records, end = whole_run(5.0, precision=precision)
         runs.append(figures([*records[:11], validated(10, 50.0), *records[11:], validated(30, final), end]))
-    shown = drawn(compared(runs), validation=True)
-    assert "validation loss by step" in text(shown)
-    assert "50" in text(shown.rows(1, 2))
+    report = drawn(compared(runs), validation=True)
+    assert "validation loss by step" in text(report)
+    assert "50" in text(report.rows(1, 2))
 
 
 def test_help_lists_the_keys(recorded: Compared) -> None:
@@ -138,8 +140,8 @@ def test_help_lists_the_keys(recorded: Compared) -> None:
 def test_a_mean_needs_all_runs_of_its_group() -> None:
     short, long = figures(whole_run([1.0] * 10, seed=0)), figures(whole_run([3.0] * 20, seed=1))
     both = replace(short, view=long.view, curve=short.curve)
-    found = compared([replace(long, name="long"), replace(both, name="short")])
-    (curve,) = grid(found, "steps", 19, validation=False).curves
+    comparison = compared([replace(long, name="long"), replace(both, name="short")])
+    (curve,) = grid(comparison, "steps", 19, validation=False).curves
     assert curve is not None
     assert curve.mean[:8].tolist() == [2.0] * 8
     assert np.isnan(curve.mean[12:]).all()
@@ -150,12 +152,12 @@ def test_a_mean_needs_all_runs_of_its_group() -> None:
 def test_curves_by_samples_and_by_time_are_stretched_alike() -> None:
     slow = figures(whole_run([2.0] * 30))
     fast = figures([started(precision="bf16"), *trained([1.0] * 30, precision="bf16", step_seconds=0.25)])
-    found = compared([slow, fast])
-    by_time = grid(found, "seconds", 100, validation=False)
+    comparison = compared([slow, fast])
+    by_time = grid(comparison, "seconds", 100, validation=False)
     assert by_time.high == 15.0
     assert by_time.curves[1] is not None
     assert np.isnan(by_time.curves[1].mean[60:]).all()
     assert np.isfinite(by_time.curves[1].mean[:45]).any()
-    by_samples = grid(found, "samples", 100, validation=False)
+    by_samples = grid(comparison, "samples", 100, validation=False)
     assert by_samples.curves[1] is not None
     assert np.isfinite(by_samples.curves[1].mean).all()

@@ -7,19 +7,18 @@ import pytest
 from amptui.reports.compare.compare_frame import KEYS
 from amptui.reports.compare.contrasts import CONFIDENCE, SAME_SAMPLES
 from amptui.reports.compare.overlay_plot import MAX_GROUPS
-from amptui.reports.compare.power import POWER, detectable_difference
 from amptui.reports.compare.trace import FINAL_SHARE, MAX_UNTIMED_SHARE, MEAN_STEPS
-from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS
+from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS, POWER, detectable_difference
 from tests.checkout import ROOT
-from tests.reports.compare.test_power import spread_out
+from tests.reports.compare.test_welch import spread_out
 
 PAGE = (ROOT / "demo" / "guide" / "compare.md").read_text()
 TEXT = " ".join(PAGE.split())
 
 
 def test_every_key_that_it_names_is_one() -> None:
-    named = set(re.findall(r"`(\w|\?|↓|↑)`", PAGE))
-    assert named == {key.label for key in KEYS}
+    labelled = set(re.findall(r"`(\w|\?|↓|↑)`", PAGE))
+    assert labelled == {key.label for key in KEYS}
 
 
 def test_its_numbers_are_the_code_s() -> None:

@@ -42,12 +42,12 @@ class Elements(HTMLParser):
 
 
 def test_the_page_has_a_chart_for_each_axis_and_a_band_for_each_group(recorded: Compared) -> None:
-    found = Elements(page(recorded))
-    assert len(found.of("figure", "chart")) == 3
+    result = Elements(page(recorded))
+    assert len(result.of("figure", "chart")) == 3
     for colour in ("fp32", "bf16"):
-        lines = [attrs for attrs in found.of("path", "line") if colour in (attrs["class"] or "")]
+        lines = [attrs for attrs in result.of("path", "line") if colour in (attrs["class"] or "")]
         assert len([attrs for attrs in lines if "stroke-dasharray" not in attrs]) == 3
-        assert [attrs for attrs in found.of("path", "band") if colour in (attrs["class"] or "")]
+        assert [attrs for attrs in result.of("path", "band") if colour in (attrs["class"] or "")]
 
 
 def test_a_tail_is_dashed_where_other_runs_have_ended(recorded: Compared) -> None:
@@ -63,9 +63,9 @@ def test_the_page_has_the_figures_of_the_plain_text(recorded: Compared) -> None:
 
 def test_nothing_is_loaded_and_no_script_runs(recorded: Compared) -> None:
     text = page(recorded)
-    found = Elements(text)
-    assert not [tag for tag, _ in found.opened if tag in ("script", "img", "link", "iframe")]
-    policy = next(attrs["content"] for tag, attrs in found.opened if tag == "meta" and "http-equiv" in attrs)
+    result = Elements(text)
+    assert not [tag for tag, _ in result.opened if tag in ("script", "img", "link", "iframe")]
+    policy = next(attrs["content"] for tag, attrs in result.opened if tag == "meta" and "http-equiv" in attrs)
     assert policy is not None
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert not re.search(r"https?://", text)
@@ -90,15 +90,15 @@ def test_runs_of_any_state_make_a_page() -> None:
     broken = figures(whole_run([1.0] * 20 + [math.nan] * 20, precision="bf16"))
     page(compared([silent, broken]))
     page(compared([silent, figures([])]))
-    found = Elements(page(compared([broken, figures(whole_run([1.0] * 40))])))
-    assert found.of("text", "nonfinite")
+    result = Elements(page(compared([broken, figures(whole_run([1.0] * 40))])))
+    assert result.of("text", "nonfinite")
 
 
 def test_validations_have_charts_of_their_own() -> None:
     *records, end = whole_run(5.0)
     validating = figures([*records[:11], validated(10, 2.0), *records[11:], validated(30, 1.0), end])
-    found = Elements(page(compared([validating, figures(trained([1.0] * 30, precision="bf16"))])))
-    assert len(found.of("figure", "chart")) == 6
+    result = Elements(page(compared([validating, figures(trained([1.0] * 30, precision="bf16"))])))
+    assert len(result.of("figure", "chart")) == 6
 
 
 def test_a_page_that_cannot_be_written_is_told(recorded: Compared, tmp_path: Path) -> None:

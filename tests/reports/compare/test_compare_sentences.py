@@ -19,8 +19,8 @@ SIDES = "B AMP bf16 against A FP32"
 
 
 def verdict(ours: list[RunFigures], theirs: list[RunFigures]) -> str:
-    found = compared([*ours, *theirs])
-    return sentences.verdict(found.contrasts[0], found)
+    comparison = compared([*ours, *theirs])
+    return sentences.verdict(comparison.contrasts[0], comparison)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def verdict(ours: list[RunFigures], theirs: list[RunFigures]) -> str:
     ],
 )
 def test_verdicts(ours: list[float], theirs: list[float], words: str) -> None:
-    told = verdict(seeds(ours), seeds(theirs, precision="bf16"))
-    assert told == f"{SIDES}: final training loss {words}"
+    sentence = verdict(seeds(ours), seeds(theirs, precision="bf16"))
+    assert sentence == f"{SIDES}: final training loss {words}"
 
 
 def test_a_run_that_ended_at_nan_is_named() -> None:
-    told = verdict(seeds(NEAR), seeds([2.0, math.nan], precision="bf16"))
-    assert told == f"{SIDES}: the final training loss is NaN or Inf in bf16-1"
+    sentence = verdict(seeds(NEAR), seeds([2.0, math.nan], precision="bf16"))
+    assert sentence == f"{SIDES}: the final training loss is NaN or Inf in bf16-1"
 
 
 def test_verdicts_that_wait_or_cannot_be() -> None:
@@ -63,23 +63,27 @@ def test_verdicts_that_wait_or_cannot_be() -> None:
 
 
 def test_how_bad_a_verdict_is() -> None:
-    found = compared([*seeds(NEAR), *seeds(FAR, precision="bf16"), *seeds([0.1, 0.2, 0.3], precision="fp16")])
-    assert [sentences.severity(contrast) for contrast in found.contrasts] == ["warning", "info"]
-    found = compared([*seeds(NEAR), *seeds([math.nan] * 2, precision="bf16"), *seeds(NEAR, precision="fp16")])
-    assert [sentences.severity(contrast) for contrast in found.contrasts] == ["error", None]
+    comparison = compared(
+        [*seeds(NEAR), *seeds(FAR, precision="bf16"), *seeds([0.1, 0.2, 0.3], precision="fp16")]
+    )
+    assert [sentences.severity(contrast) for contrast in comparison.contrasts] == ["warning", "info"]
+    comparison = compared(
+        [*seeds(NEAR), *seeds([math.nan] * 2, precision="bf16"), *seeds(NEAR, precision="fp16")]
+    )
+    assert [sentences.severity(contrast) for contrast in comparison.contrasts] == ["error", None]
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_check_has_a_sentence(kind: Kind) -> None:
-    told = sentences.check(Check(kind=kind, groups=("one", "two"), values=("x", "y")))
-    assert "one" in told
-    assert "two" in told
-    assert "{" not in told
+    sentence = sentences.check(Check(kind=kind, groups=("one", "two"), values=("x", "y")))
+    assert "one" in sentence
+    assert "two" in sentence
+    assert "{" not in sentence
 
 
 def test_values_stand_beside_their_groups() -> None:
-    told = sentences.check(Check(kind="samples", groups=("A", "B"), values=("3,840", "1,000 to 2,000")))
-    assert "(A: 3,840; B: 1,000 to 2,000)" in told
+    sentence = sentences.check(Check(kind="samples", groups=("A", "B"), values=("3,840", "1,000 to 2,000")))
+    assert "(A: 3,840; B: 1,000 to 2,000)" in sentence
 
 
 @pytest.mark.parametrize(
@@ -97,11 +101,11 @@ def test_spreads(spread: Spread | None, words: str) -> None:
 
 
 def test_a_unit_stands_once_where_both_ends_have_it() -> None:
-    found = Spread(mean=2.0, low=0.5, high=3.0, runs=2)
-    assert sentences.spread(found, units.milliseconds) == "2.00 s [500 ms–3.00 s]"
-    found = Spread(mean=2.0, low=1.5, high=3.0, runs=2)
-    assert sentences.spread(found, units.milliseconds) == "2.00 s [1.50–3.00 s]"
-    assert sentences.spread(found, units.rate) == "2.00/s [1.50–3.00/s]"
+    figure = Spread(mean=2.0, low=0.5, high=3.0, runs=2)
+    assert sentences.spread(figure, units.milliseconds) == "2.00 s [500 ms–3.00 s]"
+    figure = Spread(mean=2.0, low=1.5, high=3.0, runs=2)
+    assert sentences.spread(figure, units.milliseconds) == "2.00 s [1.50–3.00 s]"
+    assert sentences.spread(figure, units.rate) == "2.00/s [1.50–3.00/s]"
 
 
 def test_states() -> None:
@@ -116,8 +120,8 @@ def test_states() -> None:
 
 
 def test_differences_name_each_group() -> None:
-    found = compared([*seeds(NEAR), *seeds(FAR, precision="bf16", config={"width": 3})])
-    assert sentences.difference_lines(found) == [
+    comparison = compared([*seeds(NEAR), *seeds(FAR, precision="bf16", config={"width": 3})])
+    assert sentences.difference_lines(comparison) == [
         "precision: A FP32; B AMP bf16",
         "width: A none; B 3",
     ]

@@ -38,7 +38,7 @@ def kinds(found: Compared) -> list[str]:
 
 
 def check(found: Compared, kind: str) -> Check:
-    (one,) = [each for each in found.checks if each.kind == kind]
+    (one,) = [item for item in found.checks if item.kind == kind]
     return one
 
 
@@ -64,11 +64,14 @@ def test_losses_within_the_seeds_spread() -> None:
 
 def test_the_first_run_s_group_is_the_baseline_of_all_others() -> None:
     runs = [*seeds(FAR, precision="bf16"), *seeds(NEAR), *seeds(NEAR, precision="fp16")]
-    found = compared(runs)
-    assert [(each.baseline.letter, each.other.letter) for each in found.contrasts] == [("A", "B"), ("A", "C")]
-    assert [each.difference for each in found.contrasts] == pytest.approx([-1.0, -1.0])
+    comparison = compared(runs)
+    assert [(item.baseline.letter, item.other.letter) for item in comparison.contrasts] == [
+        ("A", "B"),
+        ("A", "C"),
+    ]
+    assert [item.difference for item in comparison.contrasts] == pytest.approx([-1.0, -1.0])
     # Two intervals that hold at once.
-    assert [each.interval.confidence for each in found.contrasts if each.interval] == pytest.approx(
+    assert [item.interval.confidence for item in comparison.contrasts if item.interval] == pytest.approx(
         [0.975] * 2
     )
 
@@ -93,10 +96,10 @@ def test_what_gives_no_verdict(ours: list[float], theirs: list[float], expected:
 
 def test_a_repeated_seed_is_no_second_one() -> None:
     repeated = [figures(whole_run(loss, seed=0, precision="bf16")) for loss in FAR]
-    found = compared([*seeds(NEAR), *repeated])
-    assert outcome([*found.runs]) == "few seeds"
-    assert check(found, "repeated seed").groups == ("B",)
-    assert check(found, "repeated seed").values == (0,)
+    comparison = compared([*seeds(NEAR), *repeated])
+    assert outcome([*comparison.runs]) == "few seeds"
+    assert check(comparison, "repeated seed").groups == ("B",)
+    assert check(comparison, "repeated seed").values == (0,)
 
 
 def test_a_run_without_a_loss() -> None:
@@ -107,9 +110,9 @@ def test_a_run_without_a_loss() -> None:
 
 
 def test_one_group_has_no_contrast() -> None:
-    found = compared(seeds(NEAR))
-    assert found.contrasts == ()
-    assert found.differences == ()
+    comparison = compared(seeds(NEAR))
+    assert comparison.contrasts == ()
+    assert comparison.differences == ()
 
 
 @pytest.mark.parametrize(
@@ -124,11 +127,11 @@ def test_one_group_has_no_contrast() -> None:
 def test_unequal_training_is_told(
     change: Callable[[], list[RunFigures]], kind: str, expected: Outcome
 ) -> None:
-    found = compared([*seeds(NEAR), *change()])
-    assert kind in kinds(found)
-    (contrast,) = found.contrasts
+    comparison = compared([*seeds(NEAR), *change()])
+    assert kind in kinds(comparison)
+    (contrast,) = comparison.contrasts
     assert contrast.outcome == expected
-    assert len(set(check(found, kind).values)) == 2
+    assert len(set(check(comparison, kind).values)) == 2
 
 
 def test_a_last_batch_that_was_smaller_is_no_other_training() -> None:
@@ -137,8 +140,8 @@ def test_a_last_batch_that_was_smaller_is_no_other_training() -> None:
 
 
 def test_times_of_different_devices_are_not_compared() -> None:
-    found = compared([*seeds(NEAR), *seeds(FAR, precision="bf16", device_name="NVIDIA A100")])
-    assert found.contrasts[0].speedup is None
+    comparison = compared([*seeds(NEAR), *seeds(FAR, precision="bf16", device_name="NVIDIA A100")])
+    assert comparison.contrasts[0].speedup is None
 
 
 def test_a_speed_up_is_told_with_its_range() -> None:
@@ -161,26 +164,26 @@ def test_a_speed_up_is_told_with_its_range() -> None:
 
 def test_running_runs_have_no_verdict_yet() -> None:
     running = [figures(run_of[:-1], is_live=True) for run_of in [whole_run(2.0, precision="bf16")]]
-    found = compared([*seeds(NEAR), *running])
-    assert found.contrasts[0].outcome == "running"
-    assert "unfinished" not in kinds(found)
+    comparison = compared([*seeds(NEAR), *running])
+    assert comparison.contrasts[0].outcome == "running"
+    assert "unfinished" not in kinds(comparison)
 
 
 def test_a_journal_that_is_still_read_has_no_verdict_yet() -> None:
     partly = replace(figures(whole_run(2.0, precision="bf16")[:-5]), read_share=0.5)
-    found = compared([*seeds(NEAR), partly])
-    assert found.contrasts[0].outcome == "reading"
-    assert not {"samples", "unfinished"} & {*kinds(found)}
+    comparison = compared([*seeds(NEAR), partly])
+    assert comparison.contrasts[0].outcome == "reading"
+    assert not {"samples", "unfinished"} & {*kinds(comparison)}
 
 
 def test_a_run_that_died_or_failed_is_told() -> None:
     dead = figures(whole_run(2.0, precision="bf16")[:-1], name="dead")
     failure = RunFailed(time=999.0, step=30, error="out of memory", traceback="")
     failed = figures([*whole_run(2.0, precision="bf16", seed=1)[:-1], failure], name="failed")
-    found = compared([*seeds(NEAR), dead, failed])
-    assert check(found, "unfinished").groups == ("dead", "failed")
+    comparison = compared([*seeds(NEAR), dead, failed])
+    assert check(comparison, "unfinished").groups == ("dead", "failed")
     # They trained as long as the others: nothing is missing but the last record.
-    assert found.contrasts[0].outcome == "differ"
+    assert comparison.contrasts[0].outcome == "differ"
 
 
 def test_runs_at_the_same_time_on_one_gpu_are_told() -> None:
@@ -189,8 +192,8 @@ def test_runs_at_the_same_time_on_one_gpu_are_told() -> None:
         moved = [replace(step, time=step.time - 100 + time) for step in steps]
         return figures([started(time=time, gpu_uuid=uuid, **changes), *moved], name=f"{time:g}")
 
-    found = compared([at(100, "GPU-1"), at(110, "GPU-1", precision="bf16"), at(500, "GPU-1", seed=1)])
-    assert check(found, "overlap").groups == ("100", "110")
+    comparison = compared([at(100, "GPU-1"), at(110, "GPU-1", precision="bf16"), at(500, "GPU-1", seed=1)])
+    assert check(comparison, "overlap").groups == ("100", "110")
     assert "overlap" not in kinds(compared([at(100, "GPU-1"), at(110, "GPU-2", precision="bf16")]))
 
 
@@ -208,11 +211,11 @@ def test_what_else_limits_a_comparison() -> None:
     unread = figures(whole_run(), name="unread", passed_over="passed over: 1 damaged line")
     untimed = figures([started(seed=None), *trained([1.0] * 30, step_seconds=None)], name="untimed")
     again = figures(whole_run(seed=None))
-    found = compared([moved, unread, untimed, again])
-    assert check(found, "several devices").groups == ("moved",)
-    assert check(found, "unread").groups == ("unread",)
-    assert check(found, "unread").values == ("passed over: 1 damaged line",)
-    assert check(found, "untimed").groups == ("untimed",)
+    comparison = compared([moved, unread, untimed, again])
+    assert check(comparison, "several devices").groups == ("moved",)
+    assert check(comparison, "unread").groups == ("unread",)
+    assert check(comparison, "unread").values == ("passed over: 1 damaged line",)
+    assert check(comparison, "untimed").groups == ("untimed",)
     assert "unknown seed" in kinds(compared([again, again, *seeds(NEAR)]))
 
 
@@ -226,9 +229,9 @@ def test_final_losses_are_those_of_validations_where_every_run_has_one() -> None
 
     ours = [with_validation(loss, seed=seed) for seed, loss in enumerate(NEAR)]
     theirs = [with_validation(loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)]
-    found = compared([*ours, *theirs])
-    assert found.validation
-    assert found.contrasts[0].difference == pytest.approx(1.0)
+    comparison = compared([*ours, *theirs])
+    assert comparison.validation
+    assert comparison.contrasts[0].difference == pytest.approx(1.0)
     mixed = compared([*ours, *seeds(FAR, precision="bf16")])
     assert not mixed.validation
     assert mixed.contrasts[0].difference == pytest.approx(2.0 - 5.0)
@@ -236,9 +239,9 @@ def test_final_losses_are_those_of_validations_where_every_run_has_one() -> None
 
 def test_the_target_is_the_highest_final_loss() -> None:
     rising = figures(whole_run([3.0] * 30 + [1.0] * 30 + [2.0] * 30))
-    found = compared([rising, figures(whole_run([1.5] * 90))])
-    assert found.target == pytest.approx(2.0)
-    assert [found.seconds_to_target(run) for run in found.runs] == pytest.approx([20.0, 10.0])
+    comparison = compared([rising, figures(whole_run([1.5] * 90))])
+    assert comparison.target == pytest.approx(2.0)
+    assert [comparison.seconds_to_target(run) for run in comparison.runs] == pytest.approx([20.0, 10.0])
 
 
 def test_a_run_that_ended_at_nan_has_its_best_loss_for_a_target() -> None:
@@ -247,25 +250,25 @@ def test_a_run_that_ended_at_nan_has_its_best_loss_for_a_target() -> None:
 
 
 def test_a_target_may_be_asked_for() -> None:
-    found = compared(
+    comparison = compared(
         [figures(whole_run([3.0] * 30 + [1.0] * 30)), figures(whole_run([2.0] * 60))], target=1.5
     )
-    assert found.target_asked
-    times = [found.seconds_to_target(run) for run in found.runs]
+    assert comparison.target_asked
+    times = [comparison.seconds_to_target(run) for run in comparison.runs]
     assert times[0] == pytest.approx(22.5)
     assert times[1] is None
 
 
 def test_without_enough_steps_there_is_no_target() -> None:
-    found = compared([figures(whole_run()), figures(whole_run(steps=5, precision="bf16"))])
-    assert found.target is None
+    comparison = compared([figures(whole_run()), figures(whole_run(steps=5, precision="bf16"))])
+    assert comparison.target is None
 
 
 def test_the_recorded_runs_show_no_difference() -> None:
-    found = read_all([*FP32, *BF16], target=None)
-    (contrast,) = found.contrasts
+    comparison = read_all([*FP32, *BF16], target=None)
+    (contrast,) = comparison.contrasts
     assert contrast.outcome == "not shown"
     assert contrast.interval is not None
     assert contrast.interval.low == pytest.approx(-0.1088, abs=1e-3)
     assert contrast.interval.high == pytest.approx(0.1042, abs=1e-3)
-    assert {run.samples for run in found.runs} == {3840}
+    assert {run.samples for run in comparison.runs} == {3840}

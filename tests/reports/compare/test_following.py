@@ -68,31 +68,31 @@ def journals(tmp_path: Path) -> list[Path]:
 
 def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:
     with RunLock.take(journals[0].parent), watching(journals) as watched:
-        found = watched.until(lambda found: found.runs[0].view.step == 30)
-        assert [run.is_live for run in found.runs] == [True, False]
+        result = watched.until(lambda result: result.runs[0].view.step == 30)
+        assert [run.is_live for run in result.runs] == [True, False]
         append(journals[0], *trained([1.0] * 10, first=31))
-        found = watched.until(lambda found: found.runs[0].view.step == 40)
-        assert found.runs[0].samples == 400
+        result = watched.until(lambda result: result.runs[0].view.step == 40)
+        assert result.runs[0].samples == 400
         append(journals[0], finished(40))
-        watched.until(lambda found: found.runs[0].view.outcome is not None)
+        watched.until(lambda result: result.runs[0].view.outcome is not None)
 
 
 def test_a_run_that_ends_without_a_last_record_is_no_longer_live(journals: list[Path]) -> None:
     lock = RunLock.take(journals[0].parent)
     with watching(journals) as watched:
-        watched.until(lambda found: found.runs[0].is_live)
+        watched.until(lambda result: result.runs[0].is_live)
         lock.release()
-        watched.until(lambda found: not found.runs[0].is_live)
+        watched.until(lambda result: not result.runs[0].is_live)
 
 
 def test_a_journal_that_was_cut_by_a_resume_is_read_again(journals: list[Path]) -> None:
     with watching(journals) as watched:
-        watched.until(lambda found: found.runs[0].view.step == 30)
+        watched.until(lambda result: result.runs[0].view.step == 30)
         lines = journals[0].read_text().splitlines(keepends=True)
         # As a resume does it: in one step, so that nobody finds an empty journal.
         os.truncate(journals[0], sum(len(line.encode()) for line in lines[:11]))
-        found = watched.until(lambda found: found.runs[0].view.step == 10)
-        assert found.runs[0].samples == 100
+        result = watched.until(lambda result: result.runs[0].view.step == 10)
+        assert result.runs[0].samples == 100
 
 
 def test_an_unreadable_journal_ends_it(journals: list[Path]) -> None:
@@ -119,9 +119,9 @@ def test_nothing_is_published_twice(journals: list[Path]) -> None:
 def test_what_could_not_be_read_is_told(journals: list[Path]) -> None:
     with journals[1].open("a") as file:
         file.write("{broken\n")
-    found = read_all(journals, target=None)
-    assert found.runs[0].passed_over == ""
-    assert "1 damaged line" in found.runs[1].passed_over
+    comparison = read_all(journals, target=None)
+    assert comparison.runs[0].passed_over == ""
+    assert "1 damaged line" in comparison.runs[1].passed_over
 
 
 def test_a_journal_without_records_is_an_error(tmp_path: Path, journals: list[Path]) -> None:
@@ -132,11 +132,11 @@ def test_a_journal_without_records_is_an_error(tmp_path: Path, journals: list[Pa
 
 
 def test_options_are_read_from_run_json(journals: list[Path]) -> None:
-    for journal, asked in zip(journals, ({"compiled": True}, "nonsense"), strict=True):
-        (journal.parent / "run.json").write_text(json.dumps({"asked": asked}))
-    found = read_all(journals, target=None)
-    assert found.runs[0].request == {"compiled": True}
-    assert found.runs[1].request == {}
+    for journal, request in zip(journals, ({"compiled": True}, "nonsense"), strict=True):
+        (journal.parent / "run.json").write_text(json.dumps({"asked": request}))
+    comparison = read_all(journals, target=None)
+    assert comparison.runs[0].request == {"compiled": True}
+    assert comparison.runs[1].request == {}
     (journals[0].parent / "run.json").write_text("{")
     assert read_all(journals, target=None).runs[0].request == {}
 
@@ -145,9 +145,9 @@ def test_a_copied_journal_has_nothing_of_the_folder_it_is_in(journals: list[Path
     (journals[0].parent / "run.json").write_text(json.dumps({"asked": {"compiled": True}}))
     copied = journals[0].rename(journals[0].with_name("copied.jsonl"))
     with RunLock.take(copied.parent):
-        found = read_all([copied, journals[1]], target=None)
-    assert not found.runs[0].is_live
-    assert found.runs[0].request == {}
+        comparison = read_all([copied, journals[1]], target=None)
+    assert not comparison.runs[0].is_live
+    assert comparison.runs[0].request == {}
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:

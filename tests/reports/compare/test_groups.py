@@ -13,13 +13,13 @@ from tests.reports.compare.compared_runs import SYNTHETIC as SYNTHETIC_DATA
 
 def letters(*runs: list[Any], asked: list[dict[str, Any]] | None = None) -> list[str]:
     """The group of each run."""
-    given = asked or [{}] * len(runs)
-    found = [
-        figures(records, name=str(number), asked=each)
-        for number, (records, each) in enumerate(zip(runs, given, strict=True))
+    choices = asked or [{}] * len(runs)
+    result = [
+        figures(records, name=str(number), asked=item)
+        for number, (records, item) in enumerate(zip(runs, choices, strict=True))
     ]
-    groups = grouped(found)
-    return [next(group.letter for group in groups if run in group.runs) for run in found]
+    groups = grouped(result)
+    return [next(group.letter for group in groups if run in group.runs) for run in result]
 
 
 def test_runs_that_differ_in_the_seed_are_one_group() -> None:
@@ -50,7 +50,7 @@ def test_whatever_else_differs_makes_another_group(changes: dict[str, Any]) -> N
 
 def test_options_that_only_run_json_has_count_if_they_change_the_training() -> None:
     runs = [whole_run()] * 4
-    asked: list[dict[str, Any]] = [
+    request: list[dict[str, Any]] = [
         {},
         {"compiled": True, "seed": 1},
         {
@@ -63,7 +63,7 @@ def test_options_that_only_run_json_has_count_if_they_change_the_training() -> N
         },
         {"accumulate": 4},
     ]
-    assert letters(*runs, asked=asked) == ["A", "B", "A", "C"]
+    assert letters(*runs, asked=request) == ["A", "B", "A", "C"]
 
 
 def test_a_journal_without_a_newer_option_is_one_of_the_group_that_does_not_use_it() -> None:
@@ -75,8 +75,8 @@ def test_a_journal_without_a_newer_option_is_one_of_the_group_that_does_not_use_
 def test_an_option_that_one_run_did_not_use_has_its_recorded_value() -> None:
     first = figures(whole_run(config={"flag": True, "accumulate": 4, "newer": 3}))
     second = figures(whole_run(config={"flag": False, "accumulate": 1}))
-    told = {each.name: each.values for each in differences([first, second])}
-    assert told == {"flag": ("True", "False"), "accumulate": ("4", "1"), "newer": ("3", "")}
+    text = {difference.name: difference.values for difference in differences([first, second])}
+    assert text == {"flag": ("True", "False"), "accumulate": ("4", "1"), "newer": ("3", "")}
 
 
 def test_a_switch_makes_another_group() -> None:
@@ -87,8 +87,8 @@ def test_a_switch_makes_another_group() -> None:
         *trained([1.0] * 10, first=11, precision="bf16"),
     ]
     assert letters(whole_run(steps=20), switched) == ["A", "B"]
-    found = grouped([figures(switched)])[0]
-    assert found.precision is None
+    result = grouped([figures(switched)])[0]
+    assert result.precision is None
     assert options(figures(switched))["precision"].count("11") == 1
 
 
@@ -110,8 +110,8 @@ def test_machines_are_in_a_label_only_where_nothing_else_differs() -> None:
 
 def test_differences_are_the_options_that_are_not_the_same() -> None:
     runs = [figures(whole_run()), figures(whole_run(precision="bf16", config={"extra": 1}))]
-    found = {each.name: each.values for each in differences(runs)}
-    assert found == {"precision": ("FP32", "AMP bf16"), "extra": ("", "1")}
+    result = {difference.name: difference.values for difference in differences(runs)}
+    assert result == {"precision": ("FP32", "AMP bf16"), "extra": ("", "1")}
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,6 @@ def test_seeds_that_are_not_told_count_as_one() -> None:
 def test_the_recorded_runs_are_two_groups_of_three() -> None:
     from amptui.reports.compare.following import read_all
 
-    found = read_all([*FP32, *BF16], target=None)
-    assert [group.seeds for group in found.groups] == [(0, 1, 2), (0, 1, 2)]
-    assert [each.name for each in found.differences] == ["precision"]
+    comparison = read_all([*FP32, *BF16], target=None)
+    assert [group.seeds for group in comparison.groups] == [(0, 1, 2), (0, 1, 2)]
+    assert [difference.name for difference in comparison.differences] == ["precision"]

@@ -28,12 +28,12 @@ def series(values: list[float | None], **sizes: Any) -> Series:
 
 
 def test_samples_and_seconds_add_up_along_the_steps() -> None:
-    found = figures([started(), *trained([3.0, 2.0, 1.0])])
-    assert found.curve.steps.tolist() == [1, 2, 3]
-    assert found.curve.samples.tolist() == [10, 20, 30]
-    assert found.curve.seconds.tolist() == [0.5, 1.0, 1.5]
-    assert found.curve.loss.tolist() == [3, 2, 1]
-    assert (found.samples, found.seconds) == (30, 1.5)
+    run = figures([started(), *trained([3.0, 2.0, 1.0])])
+    assert run.curve.steps.tolist() == [1, 2, 3]
+    assert run.curve.samples.tolist() == [10, 20, 30]
+    assert run.curve.seconds.tolist() == [0.5, 1.0, 1.5]
+    assert run.curve.loss.tolist() == [3, 2, 1]
+    assert (run.samples, run.seconds) == (30, 1.5)
 
 
 def test_batches_do_not_matter() -> None:
@@ -55,24 +55,24 @@ def test_batches_do_not_matter() -> None:
 
 
 def test_a_long_run_keeps_its_totals_in_buckets() -> None:
-    found = figures([started(), *trained([1.0] * 5000)])
-    assert len(found.curve.loss) < 2049
-    assert found.curve.samples[-1] <= found.samples == 50_000
+    run = figures([started(), *trained([1.0] * 5000)])
+    assert len(run.curve.loss) < 2049
+    assert run.curve.samples[-1] <= run.samples == 50_000
     # Each bucket's samples belong to the steps of that bucket.
-    assert found.curve.samples[:-1] == pytest.approx(10 * found.curve.steps[:-1])
+    assert run.curve.samples[:-1] == pytest.approx(10 * run.curve.steps[:-1])
 
 
 def test_a_run_without_steps_has_no_losses() -> None:
     cases: list[list[Record]] = [[], [started()], [started(), finished(0)]]
     for records in cases:
-        found = figures(records)
-        assert (found.samples, found.seconds, found.final_training, found.best_training) == (
+        run = figures(records)
+        assert (run.samples, run.seconds, run.final_training, run.best_training) == (
             0,
             None,
             None,
             None,
         )
-        assert len(found.curve.loss) == 0
+        assert len(run.curve.loss) == 0
 
 
 # ------------------------------------------------------------------------------ final losses
@@ -80,17 +80,17 @@ def test_a_run_without_steps_has_no_losses() -> None:
 
 @pytest.mark.parametrize("steps", [1, 19, 20, 21, 400, 1000, 4096])
 def test_the_final_loss_is_the_mean_of_the_last_steps(steps: int) -> None:
-    wanted = max(MEAN_STEPS, math.ceil(FINAL_SHARE * steps))
+    count = max(MEAN_STEPS, math.ceil(FINAL_SHARE * steps))
     values: list[float | None] = [float(step) for step in range(1, steps + 1)]
-    expected = sum(range(max(1, steps - wanted + 1), steps + 1)) / min(wanted, steps)
+    expected = sum(range(max(1, steps - count + 1), steps + 1)) / min(count, steps)
     assert final_mean(series(values)) == pytest.approx(expected)
 
 
 def test_the_final_loss_of_a_very_long_run_is_that_of_its_buckets() -> None:
     values: list[float | None] = [float(step) for step in range(1, 1001)]
     # 50 steps are 7 buckets of 8 steps, of which the last is full.
-    found = final_mean(series(values, buckets=128, recent=16))
-    assert found == pytest.approx((1000 - 55 + 1000) / 2)
+    result = final_mean(series(values, buckets=128, recent=16))
+    assert result == pytest.approx((1000 - 55 + 1000) / 2)
 
 
 def test_the_final_loss_after_a_resume_needs_no_recent_values() -> None:
@@ -113,8 +113,8 @@ def test_the_final_loss_after_a_resume_needs_no_recent_values() -> None:
     ],
 )
 def test_losses_that_are_not_finite(losses: list[float | None], final: float | None) -> None:
-    found = figures([started(), *trained(losses)]).final_training
-    assert found == pytest.approx(final, nan_ok=True)
+    result = figures([started(), *trained(losses)]).final_training
+    assert result == pytest.approx(final, nan_ok=True)
 
 
 # ------------------------------------------------------------------------------- record lows
@@ -122,14 +122,14 @@ def test_losses_that_are_not_finite(losses: list[float | None], final: float | N
 
 def test_a_loss_is_reached_when_the_mean_of_twenty_is() -> None:
     losses = [2.0] * 30 + [1.0] * 30
-    found = figures([started(), *trained(losses)])
-    moment = found.reached(1.5, validation=False)
+    run = figures([started(), *trained(losses)])
+    moment = run.reached(1.5, validation=False)
     assert moment is not None
     assert moment.step == 40  # ten of the last twenty are 1
     assert moment.samples == 400
     assert moment.seconds == 20.0
-    assert found.best_training == 1.0
-    assert found.reached(0.99, validation=False) is None
+    assert run.best_training == 1.0
+    assert run.reached(0.99, validation=False) is None
 
 
 @given(st.lists(st.floats(-5, 5) | st.none() | st.just(math.nan), max_size=120), st.integers(1, 13))
@@ -139,34 +139,34 @@ def test_record_lows_are_those_of_a_plain_loop(losses: list[float | None], at_on
     for start in range(0, len(records), at_once):
         trace.add(in_blocks(records[start : start + at_once]))
     expected: list[tuple[int, float]] = []
-    known: list[float] = []
+    reference: list[float] = []
     for step, loss in enumerate(losses, 1):
         if loss is not None and math.isfinite(loss):
-            known.append(loss)
-            if len(known) >= MEAN_STEPS:
-                mean = float(np.mean(known[-MEAN_STEPS:]))
+            reference.append(loss)
+            if len(reference) >= MEAN_STEPS:
+                mean = float(np.mean(reference[-MEAN_STEPS:]))
                 if not expected or mean < expected[-1][1]:
                     expected.append((step, mean))
-    found = trace.figures("run", is_live=False, request={}, passed_over="", read_share=1.0).lows
+    result = trace.figures("run", is_live=False, request={}, passed_over="", read_share=1.0).lows
     # A mean of the same numbers, summed in another order, may be lower by a rounding.
-    assert [low.loss for low in found if low.step in {step for step, _ in expected}] == pytest.approx(
-        [mean for step, mean in expected if step in {low.step for low in found}]
+    assert [low.loss for low in result if low.step in {step for step, _ in expected}] == pytest.approx(
+        [mean for step, mean in expected if step in {low.step for low in result}]
     )
     if expected:
-        assert found[-1].loss == pytest.approx(expected[-1][1])
+        assert result[-1].loss == pytest.approx(expected[-1][1])
 
 
 def test_validations_are_kept_with_what_had_been_trained() -> None:
     steps = trained([2.0] * 20)
     records: list[Record] = [started(), *steps[:10], validated(10, 1.5), *steps[10:], validated(20, math.nan)]
-    found = figures(records)
-    assert [(each.step, each.samples, each.seconds) for each in found.validations] == [
+    run = figures(records)
+    assert [(item.step, item.samples, item.seconds) for item in run.validations] == [
         (10, 100, 5),
         (20, 200, 10),
     ]
-    assert found.best_validation == 1.5
-    assert found.final_validation is not None
-    assert math.isnan(found.final_validation)
+    assert run.best_validation == 1.5
+    assert run.final_validation is not None
+    assert math.isnan(run.final_validation)
     assert figures([started(), *steps, validated(20, None)]).validations == ()
 
 
@@ -182,34 +182,34 @@ def test_steps_that_a_resumed_run_repeats_count_once() -> None:
         record_samples.resumed(30),
         *again,
     ]
-    found = figures(records)
-    assert found.resumed == 1
-    assert (found.samples, found.seconds) == (500, 30 * 0.5 + 20 * 0.25)
-    assert found.curve.samples.tolist() == [10.0 * step for step in range(1, 51)]
-    assert found.validations == ()
-    assert all(low.step <= 20 or low.step > 30 for low in found.lows)
+    run = figures(records)
+    assert run.resumed == 1
+    assert (run.samples, run.seconds) == (500, 30 * 0.5 + 20 * 0.25)
+    assert run.curve.samples.tolist() == [10.0 * step for step in range(1, 51)]
+    assert run.validations == ()
+    assert all(low.step <= 20 or low.step > 30 for low in run.lows)
 
 
 def test_a_run_resumed_from_far_back_counts_from_its_bucket() -> None:
     again = trained([0.5] * 10, first=101)
-    found = figures([started(), *trained([2.0] * 9000), record_samples.resumed(100), *again])
+    run = figures([started(), *trained([2.0] * 9000), record_samples.resumed(100), *again])
     # A bucket holds eight steps here.
-    assert found.samples == pytest.approx(1100, abs=80)
-    assert found.view.step == 110
+    assert run.samples == pytest.approx(1100, abs=80)
+    assert run.view.step == 110
 
 
 def test_steps_that_arrive_late_are_left_out() -> None:
     late = trained([9.0] * 3, first=2)
-    found = figures([started(), *trained([1.0] * 10), *late])
-    assert found.samples == 100
-    assert len(found.curve.loss) == 10
+    run = figures([started(), *trained([1.0] * 10), *late])
+    assert run.samples == 100
+    assert len(run.curve.loss) == 10
 
 
 def test_steps_that_are_missing_leave_a_gap() -> None:
-    found = figures([started(), *trained([1.0] * 5), *trained([1.0] * 5, first=11)])
-    assert found.samples == 100
-    assert np.isnan(found.curve.samples[5:10]).all()
-    assert found.curve.samples[10] == 60
+    run = figures([started(), *trained([1.0] * 5), *trained([1.0] * 5, first=11)])
+    assert run.samples == 100
+    assert np.isnan(run.curve.samples[5:10]).all()
+    assert run.curve.samples[10] == 60
 
 
 # ------------------------------------------------------------------------------------- others
@@ -232,6 +232,6 @@ def test_the_peak_of_the_process_is_the_highest_sample() -> None:
 
 def test_huge_numbers_raise_nothing() -> None:
     records: list[Record] = [started(), *trained([1e308, -1e308] * 30, samples=2**62, step_seconds=1e308)]
-    found = figures(records)
-    assert found.final_training is not None
-    assert math.isfinite(found.final_training)
+    run = figures(records)
+    assert run.final_training is not None
+    assert math.isfinite(run.final_training)

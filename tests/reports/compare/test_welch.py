@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.engine.estimate import t_975
-from amptui.reports.compare.welch import ENOUGH_SEEDS, mean_difference, t_quantile
+from amptui.reports.compare.welch import (
+    ENOUGH_SEEDS,
+    POWER,
+    detectable_difference,
+    mean_difference,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize("freedom", range(1, 31))
@@ -26,17 +32,17 @@ def test_quantiles_for_other_confidences(confidence: float, freedom: int, t: flo
 
 def test_examples_by_hand() -> None:
     # Variances of the means: 1/3 and 1/9; Welch's freedom 16/81 / (1/18 + 1/162), rounded down.
-    found = mean_difference([1, 2, 3], [1, 1.5, 2, 1.5, 1, 2, 1, 2, 1.5])
-    assert found is not None
-    assert found.difference == pytest.approx(-0.5)
-    assert found.freedom == 2
+    interval = mean_difference([1, 2, 3], [1, 1.5, 2, 1.5, 1, 2, 1, 2, 1.5])
+    assert interval is not None
+    assert interval.difference == pytest.approx(-0.5)
+    assert interval.freedom == 2
     # Variances of the means: 1/3 and 4/3; freedom 25/9 / (1/18 + 16/18).
-    found = mean_difference([1, 2, 3], [2, 4, 6])
-    assert found is not None
-    assert found.difference == pytest.approx(2)
-    assert found.freedom == 2
-    assert found.high - found.difference == pytest.approx(4.303 * math.sqrt(5 / 3), abs=1e-3)
-    assert found.low + found.high == pytest.approx(4)
+    interval = mean_difference([1, 2, 3], [2, 4, 6])
+    assert interval is not None
+    assert interval.difference == pytest.approx(2)
+    assert interval.freedom == 2
+    assert interval.high - interval.difference == pytest.approx(4.303 * math.sqrt(5 / 3), abs=1e-3)
+    assert interval.low + interval.high == pytest.approx(4)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +52,9 @@ def test_degrees_of_freedom_are_welch_s_only_where_they_are_near_enough(
     sizes: tuple[int, int], freedom: int
 ) -> None:
     first, second = ([float(place % 2) for place in range(size)] for size in sizes)
-    found = mean_difference(first, second)
-    assert found is not None
-    assert found.freedom == pytest.approx(freedom, abs=0 if min(sizes) < ENOUGH_SEEDS else 1)
+    interval = mean_difference(first, second)
+    assert interval is not None
+    assert interval.freedom == pytest.approx(freedom, abs=0 if min(sizes) < ENOUGH_SEEDS else 1)
 
 
 def test_one_value_has_no_spread() -> None:
@@ -77,9 +83,9 @@ def missed(sizes: tuple[int, int], deviations: tuple[float, float], trials: int)
     ]
     missed = 0
     for first, second in zip(*(group.tolist() for group in groups), strict=True):
-        found = mean_difference(first, second)
-        assert found is not None
-        missed += not found.low <= 0 <= found.high
+        interval = mean_difference(first, second)
+        assert interval is not None
+        missed += not interval.low <= 0 <= interval.high
     return missed / trials
 
 
@@ -106,10 +112,10 @@ values = st.lists(st.floats(-1e308, 1e308), min_size=2, max_size=8)
 
 @given(first=values, second=values)
 def test_no_finite_values_make_it_fail(first: list[float], second: list[float]) -> None:
-    found = mean_difference(first, second)
-    if found is not None:
-        assert found.low <= found.difference <= found.high
-        assert found.freedom > 0
+    interval = mean_difference(first, second)
+    if interval is not None:
+        assert interval.low <= interval.difference <= interval.high
+        assert interval.freedom > 0
 
 
 @given(
@@ -123,3 +129,64 @@ def test_exchanged_groups_have_the_opposite_difference(first: list[float], secon
         assert one.difference == pytest.approx(-other.difference)
         assert one.difference == pytest.approx(fmean(second) - fmean(first), abs=1e-9)
         assert one.low == pytest.approx(-other.high)
+
+
+# --------------------------------------------------------------------------------- what would show
+
+
+def spread_out(size: int, deviation: float) -> list[float]:
+    """So many values with just that standard deviation."""
+    values = np.arange(size, dtype=np.float64)
+    scaled: list[float] = ((values - values.mean()) / values.std(ddof=1) * deviation).tolist()
+    return scaled
+
+
+@pytest.mark.parametrize(
+    ("sizes", "deviations"),
+    [
+        ((2, 2), (1, 1)),
+        ((3, 3), (1, 1)),
+        ((3, 3), (1, 4)),
+        ((2, 10), (1, 1)),
+        ((3, 10), (2, 1)),
+        ((9, 6), (1, 3)),
+    ],
+)
+def test_a_detectable_difference_is_shown_as_often_as_promised(
+    sizes: tuple[int, int], deviations: tuple[float, float]
+) -> None:
+    shift = detectable_difference(*map(spread_out, sizes, deviations))
+    assert shift is not None
+    draws = np.random.default_rng(3)
+    trials, report = 1500, 0
+    for _ in range(trials):
+        first, second = (draws.normal(0, deviations[i], sizes[i]) for i in (0, 1))
+        interval = mean_difference(first.tolist(), (second + shift).tolist())
+        assert interval is not None
+        report += not interval.low <= 0 <= interval.high
+    # Four standard errors of a fraction of 1,500 are 4.1%.
+    assert report / trials == pytest.approx(POWER, abs=0.045)
+
+
+def test_more_seeds_see_more_and_more_confidence_less() -> None:
+    history = [detectable_difference(*[spread_out(size, 0.1)] * 2) or 0 for size in (2, 3, 5, 10)]
+    assert history == sorted(history, reverse=True)
+    assert history[1] == pytest.approx(0.393, rel=0.01)
+    sure = detectable_difference(*[spread_out(5, 0.1)] * 2, confidence=0.99)
+    assert sure is not None
+    assert sure > history[2]
+
+
+def test_without_a_spread_nothing_is_told() -> None:
+    assert detectable_difference([1.0], [1.0, 2.0]) is None
+    assert detectable_difference([1.0, 1.0], [2.0, 2.0]) is None
+    assert detectable_difference([1.0, 1.0], [2.0, 2.1]) is not None
+
+
+values = st.lists(st.floats(-1e307, 1e307), min_size=2, max_size=6)
+
+
+@given(first=values, second=values)
+def test_no_finite_values_make_the_power_fail(first: list[float], second: list[float]) -> None:
+    difference = detectable_difference(first, second)
+    assert difference is None or difference > 0

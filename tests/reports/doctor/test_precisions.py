@@ -65,7 +65,7 @@ def test_a_precision_pays_when_its_whole_interval_is_above_float32() -> None:
     check = check_precision("bf16", measured(1.01, 1.9, 2.8), "the reason", 512, "bf16")
     assert (check.severity, check.facts["pays"]) == ("info", True)
     expected = (
-        "bf16 is faster: 1.90× (1.01 to 2.80) the speed of FP32 in 512 × 512 matrix products; the reason"
+        "bf16 is faster: 1.90× the speed of FP32 (1.01 to 2.80) in 512 × 512 matrix products; the reason"
     )
     assert check.text == expected
 
