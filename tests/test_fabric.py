@@ -242,7 +242,7 @@ def test_a_run_that_cannot_open_ends_no_training(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(fabric, "build_own_loop", broken)
+    monkeypatch.setattr(fabric, "lightning_script", broken)
     capsys.readouterr()
     assert Loop().train(plugin()) == expected
     assert capsys.readouterr().err.count("broken on purpose") == 1
