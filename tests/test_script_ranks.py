@@ -143,7 +143,7 @@ class Screen:
             connection,
             restore=lambda _state: None,
             fold=self._fold,
-            asked=lambda _made: None,
+            on_request=lambda _request: None,
             ended=threading.Event(),
         )
         self._client.start()

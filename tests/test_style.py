@@ -1,7 +1,9 @@
-"""The code is as the settings in pyproject.toml want it."""
+"""The code is as the settings in pyproject.toml want it, and its names can be searched."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,30 @@ def test_the_code_is_clean(command: tuple[str, ...]) -> None:
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+VAGUE = {"asked", "each", "found", "known", "made", "told"}
+"""Names that say nothing of a value, and that a search finds in every sentence."""
+
+RECORDED = {("amptui/records/findings.py", "asked")}
+"""Fields that journals have."""
+
+
+def _assigned(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def test_names_say_what_a_value_is() -> None:
+    vague = set()
+    for folder in ("amptui", "models", "demo"):
+        for path in (ROOT / folder).rglob("*.py"):
+            file = str(path.relative_to(ROOT))
+            names = {name.strip("_") for name in _assigned(ast.parse(path.read_bytes()))}
+            vague |= {(file, name) for name in names & VAGUE}
+    assert vague == RECORDED

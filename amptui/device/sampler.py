@@ -49,7 +49,7 @@ class Sampler:
         self._reported: set[str] = set()
         self._changed = threading.Condition()  # guards what follows
         self._stopping = False
-        self._asked = False
+        self._is_requested = False
         self._answer: _Reading | None = None
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class Sampler:
             failed = _Reading((), "no GPU data: sampling failed")
             reading = self._or_else("GPU sampling", lambda: _Reading(probe.sample(), probe.note), failed)
             with self._changed:
-                self._answer, self._asked = reading, False
+                self._answer, self._is_requested = reading, False
                 self._changed.notify_all()
         self._or_else("closing NVML", probe.close, None)
 
@@ -113,7 +113,7 @@ class Sampler:
         """The probe's answer, or None if it takes longer than an interval or the sampler stops."""
         with self._changed:
             if self._answer is None:  # else it came late: asking again would keep every later one late
-                self._asked = True
+                self._is_requested = True
                 self._changed.notify_all()
             self._changed.wait_for(lambda: self._stopping or self._answer is not None, self._interval_seconds)
             answer, self._answer = self._answer, None
@@ -122,7 +122,7 @@ class Sampler:
     def _wait_until_asked(self) -> bool:
         """Wait for the next query of the probe; False if the sampler stops."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._asked)
+            self._changed.wait_for(lambda: self._stopping or self._is_requested)
             return not self._stopping
 
     def _wait(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ from amptui.engine.precision import Precision
 from amptui.engine.prepared import Trained
 from amptui.engine.snapshot import before_step
 from amptui.engine.warm_up import WarmUp
-from amptui.records.control import Asked, ComparisonRequest, Control, PrecisionRequest
+from amptui.records.control import ComparisonRequest, Control, PendingRequest, PrecisionRequest
 from amptui.records.run import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
 from amptui.records.steps import Steps
 
@@ -61,7 +61,7 @@ class PrecisionSwitch:
         self._emit = emit
         self._ab_test: ABTest | None = None
         self._trial: _Trial | None = None
-        self._trial_requests: list[Asked[PrecisionRequest]] = []
+        self._trial_requests: list[PendingRequest[PrecisionRequest]] = []
         """The requests that the trial step will answer."""
         self.precision: Precision = trained.precisions[trained.precision]
         """The precision of the next step."""
@@ -208,7 +208,9 @@ class PrecisionSwitch:
         self._stop_ab_test(step)
         self._finish_stretch(step)
 
-    def _switch(self, name: str, step: int, switch_request: Asked[PrecisionRequest] | None = None) -> None:
+    def _switch(
+        self, name: str, step: int, switch_request: PendingRequest[PrecisionRequest] | None = None
+    ) -> None:
         if name == self.precision.name:
             if switch_request is not None and self._trial is not None:
                 self._trial_requests.append(switch_request)
@@ -243,7 +245,7 @@ class PrecisionSwitch:
             why = no_memory
         return restore, self.agree(why)
 
-    def _is_unsupported(self, name: str, request: Asked[Any] | None) -> bool:
+    def _is_unsupported(self, name: str, request: PendingRequest[Any] | None) -> bool:
         """Whether the device does not support ``name``; reports it."""
         why = self._trained.unsupported.get(base_precision(name))
         if why is None and name not in self._trained.precisions:
@@ -283,7 +285,7 @@ class PrecisionSwitch:
         self._enter(previous, step, first_step=step)
         self.begin_step()
 
-    def _start_or_stop_ab_test(self, comparison: Asked[ComparisonRequest], step: int) -> None:
+    def _start_or_stop_ab_test(self, comparison: PendingRequest[ComparisonRequest], step: int) -> None:
         """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
         running, precisions = self._ab_test, comparison.request.sides
         if running is not None and precisions:

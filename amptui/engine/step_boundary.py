@@ -25,7 +25,14 @@ from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import MAX_SCALED_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
-from amptui.records.control import Asked, Control, HistogramRequest, PauseRequest, TraceRequest, XRayRequest
+from amptui.records.control import (
+    Control,
+    HistogramRequest,
+    PauseRequest,
+    PendingRequest,
+    TraceRequest,
+    XRayRequest,
+)
 from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, base_precision
 from amptui.records.steps import Steps
 
@@ -119,7 +126,7 @@ class StepBoundary:
             loop.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
 
-    def _measure_window(self, request: Asked[HistogramRequest]) -> None:
+    def _measure_window(self, request: PendingRequest[HistogramRequest]) -> None:
         if self._is_sharded and not self._norms.probe.together:
             self._control.refuse(request, "unavailable", "each rank has only a part of the gradients")
         else:

@@ -235,7 +235,7 @@ class GuestRun(ScriptRun):
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
         restarts = 0 if self.world is None else self.world.max_restarts
         request = {"script": sys.argv, "max_restarts": restarts}
-        self._recording = recording = Recording(run_dir, asked=request, goes_on=goes_on)
+        self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on)
         self._emit: Emit = recording.emit
         if goes_on and self.world is not None:
             cut_after = partial(recording.cut_after, starts_at_one=False)

@@ -86,48 +86,48 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     which file runs, is read or is written. Raises RunFolderError if the run cannot be resumed.
     """
     folder = resumable(text)
-    asked = _asked_at_first(folder)
-    asked = _with_rank_batch(asked, given.get("nproc", asked.nproc), folder.path.name)
+    saved = _asked_at_first(folder)
+    saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
     if not is_own(folder.path):
-        asked = _with_files_of_this_user(asked, given, folder.path)
+        saved = _with_files_of_this_user(saved, given, folder.path)
     for name, value in given.items():
-        before = getattr(asked, name)
+        before = getattr(saved, name)
         if name not in _MAY_CHANGE and value != before:
             then, now = _as_option(name, before), _as_option(name, value)
             what = f"{folder.path.name} was started with {then}, not {now}"
             raise UsageError(what, hint="leave out that option, or start a new run without --resume")
     changed = {name: value for name, value in given.items() if name in _MAY_CHANGE}
-    request = replace(asked, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
+    request = replace(saved, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
     if request.nproc > 1:
         refuse_unsupported(request, request.nproc)
     _check_weights(request, folder.path)
     return Plan(request, parse_model(request.model), folder)
 
 
-def _with_files_of_this_user(asked: TrainRequest, given: Mapping[str, Any], folder: Path) -> TrainRequest:
-    """``asked``, which comes from somebody else's ``folder``, if the command line names the files in it.
+def _with_files_of_this_user(saved: TrainRequest, given: Mapping[str, Any], folder: Path) -> TrainRequest:
+    """``saved``, which comes from somebody else's ``folder``, if the command line names the files in it.
 
     Raises UsageError if not.
     """
-    effects = [file.effect for file in named_files(asked) if file.field not in given]
+    effects = [file.effect for file in named_files(saved) if file.field not in given]
     if effects:
         what = f"{folder} is not one of your runs, and resuming it {' and '.join(effects)}"
         raise UsageError(what, hint=f"if you trust that: {resume_command(folder)}")
-    return asked if "data_dir" in given else replace(asked, data_dir=default_data_dir())
+    return saved if "data_dir" in given else replace(saved, data_dir=default_data_dir())
 
 
-def _with_rank_batch(asked: TrainRequest, ranks: int, run: str) -> TrainRequest:
-    """``asked`` with the batch size of each of ``ranks``, if it names one: the global batch stays.
+def _with_rank_batch(saved: TrainRequest, ranks: int, run: str) -> TrainRequest:
+    """``saved`` with the batch size of each of ``ranks``, if it names one: the global batch stays.
 
     Raises UsageError if they cannot have equal parts of it.
     """
-    if ranks == asked.nproc:
-        return asked
+    if ranks == saved.nproc:
+        return saved
 
     def part(batch_size: int) -> int:
-        whole = batch_size * asked.nproc
+        whole = batch_size * saved.nproc
         if whole % ranks:
             what = (
                 f"--nproc {ranks}: {run} has a global batch of {whole:,} samples, which {ranks} ranks cannot"
@@ -135,11 +135,11 @@ def _with_rank_batch(asked: TrainRequest, ranks: int, run: str) -> TrainRequest:
             raise UsageError(f"{what} share equally", hint="use another number of ranks")
         return whole // ranks
 
-    settings = dict(asked.settings)
+    settings = dict(saved.settings)
     if settings.get("batch_size", "").isdecimal():
         settings["batch_size"] = str(part(int(settings["batch_size"])))
-    batch_size = None if asked.batch_size is None else part(asked.batch_size)
-    return replace(asked, batch_size=batch_size, settings=settings)
+    batch_size = None if saved.batch_size is None else part(saved.batch_size)
+    return replace(saved, batch_size=batch_size, settings=settings)
 
 
 def _check_weights(request: TrainRequest, run_dir: Path | None) -> None:

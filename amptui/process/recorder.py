@@ -63,7 +63,7 @@ class Recorder:
         session: Session,
         run_dir: RunDir,
         *,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
     ) -> None:
@@ -72,7 +72,7 @@ class Recorder:
         self._fold_due = 0.0
         self._folding = threading.Lock()  # guards the two above; taken after the lock of the journal
         self._run_dir = run_dir
-        self._asked = asked
+        self._request = request
         self._journal = Journal(run_dir.journal_path)
         self._listeners = listeners
         self._failed: list[Callable[..., None]] = []
@@ -255,7 +255,7 @@ class Recorder:
             with suppress(RunFolderError):
                 self._run_json = read_run_json(self._run_dir.path)
         self._run_json |= {
-            "asked": self._asked,
+            "asked": self._request,
             "device": record.device,
             "device_name": record.device_name,
             "versions": record.versions,

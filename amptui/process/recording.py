@@ -26,15 +26,14 @@ class Recording:
     """Keeps a run in its folder and shows it to screens, whatever trains: a training, a script, rank 0.
 
     Holds the folder's lock until :meth:`close`. If the run ``goes_on`` there, nothing is written before
-    ``cut_after``. ``asked`` is what ``run.json`` says of the request; ``listeners`` get every record. Raises
-    RunFolderError.
+    ``cut_after``. ``request`` goes into ``run.json``; ``listeners`` get every record. Raises RunFolderError.
     """
 
     def __init__(
         self,
         run_dir: RunDir,
         *,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
     ) -> None:
@@ -43,7 +42,7 @@ class Recording:
         listeners = [*listeners, lambda _batch: self._lock.renew()]  # once a second: the device is sampled
         try:
             session = Session(str(run_dir.path))
-            recorder = Recorder(session, run_dir, asked=asked, listeners=listeners, goes_on=goes_on)
+            recorder = Recorder(session, run_dir, request=request, listeners=listeners, goes_on=goes_on)
         except BaseException:
             self._lock.release()
             raise

@@ -87,7 +87,7 @@ def wire(
     ``world``: this process is rank 0 of several. ``report`` gets what a stop waits for, as every screen does.
     Raises RunFolderError.
     """
-    recording = Recording(run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume)
+    recording = Recording(run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume)
 
     def tell(words: str) -> None:
         recording.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))

@@ -94,7 +94,7 @@ def watch(
         connection,
         restore=last_heard.first(session.restore),
         fold=last_heard.first(session.fold),
-        asked=lambda made: session.fold([made]),
+        on_request=lambda request: session.fold([request]),
         ended=ended,
         reconnect=lambda: restarts.connect(lambda: client.left),
     )
@@ -282,7 +282,7 @@ def follow_until_first_step(connection: socket.socket, run_dir: Path) -> ViewerE
     """
     session, ended, closed = Session(str(run_dir)), threading.Event(), threading.Event()
     client = Client(
-        connection, restore=session.restore, fold=session.fold, asked=lambda _made: None, ended=ended
+        connection, restore=session.restore, fold=session.fold, on_request=lambda _request: None, ended=ended
     )
     front = PlainFront(session.view, sys.stdout)
 

@@ -146,11 +146,11 @@ class Asker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[R]):
+class PendingRequest(Generic[R]):
     """A request as the trainer takes it, with the records of everyone who made the same request."""
 
     request: R
-    made: tuple[RequestMade, ...]
+    records: tuple[RequestMade, ...]
 
 
 def tell_nobody(_record: Record) -> None:
@@ -192,7 +192,7 @@ class Control:
     def __init__(self, emit: Callable[[Record], object] = tell_nobody) -> None:
         self._emit = emit
         self._changed = threading.Condition()
-        self._waiting: dict[type[Any], Asked[Any]] = {}
+        self._waiting: dict[type[Any], PendingRequest[Any]] = {}
         self._unanswered: dict[int, RequestMade] = {}
         self._closed = ""
         """Why requests are no longer taken; empty while they are."""
@@ -224,7 +224,7 @@ class Control:
         """See :class:`Asker`; ``number`` is that of a request from another process."""
         record = record_of(request, new_number() if number is None else number)
         self._emit(record)
-        overruled: Asked[Any] | None = None
+        overruled: PendingRequest[Any] | None = None
         with self._changed:
             if isinstance(request, StopRequest):
                 self._stop_reason = self._stop_reason or request.reason
@@ -237,13 +237,13 @@ class Control:
             self.close(self._closed)
         return record.number
 
-    def _put(self, request: Request, record: RequestMade) -> Asked[Any] | None:
+    def _put(self, request: Request, record: RequestMade) -> PendingRequest[Any] | None:
         """Queue ``request``; return what it overrules."""
         self._unanswered[record.number] = record
         before = self._waiting.get(type(request))
         same = before is not None and before.request == request
-        others = before.made if before is not None and same else ()
-        self._waiting[type(request)] = Asked(request, (*others, record))
+        others = before.records if before is not None and same else ()
+        self._waiting[type(request)] = PendingRequest(request, (*others, record))
         return None if same else before
 
     def wake(self) -> None:
@@ -266,8 +266,8 @@ class Control:
             self.attention = False
 
     def wait_until_resumed(
-        self, pause: Asked[PauseRequest] | None, handle: Callable[[], object]
-    ) -> Asked[PauseRequest] | None:
+        self, pause: PendingRequest[PauseRequest] | None, handle: Callable[[], object]
+    ) -> PendingRequest[PauseRequest] | None:
         """Stay paused, as ``asked``, until a request resumes the run or it should stop.
 
         ``handle`` handles the other requests. Returns the one that resumed it, for the caller to answer.
@@ -299,14 +299,14 @@ class Control:
         waiting = self._waiting.get(kind)
         return None if waiting is None else cast("R", waiting.request)
 
-    def take(self, kind: type[R]) -> Asked[R] | None:
+    def take(self, kind: type[R]) -> PendingRequest[R] | None:
         """Take the pending request of that kind, or None; the caller answers it."""
         if kind not in self._waiting:
             return None
         with self._changed:
             return self._waiting.pop(kind, None)
 
-    def answer(self, request: Asked[Any] | None, trouble: str = "") -> None:
+    def answer(self, request: PendingRequest[Any] | None, trouble: str = "") -> None:
         """Answer that a request is done, or that it failed with ``trouble``. From any thread.
 
         Does nothing for None or for a request that has its answer.
@@ -317,7 +317,7 @@ class Control:
         for record in self._open(request):
             self._emit(RequestTaken(time=time.time(), step=self._step, request=record))
 
-    def refuse(self, request: Asked[Any] | None, reason: Refusal, detail: str = "") -> None:
+    def refuse(self, request: PendingRequest[Any] | None, reason: Refusal, detail: str = "") -> None:
         """Answer that a request will not be done; otherwise like :meth:`answer`."""
         for record in self._open(request):
             self._emit(self._refusal(record, reason, detail))
@@ -334,12 +334,12 @@ class Control:
     def _refusal(self, record: RequestMade, reason: Refusal, detail: str) -> RequestRefused:
         return RequestRefused(time=time.time(), step=self._step, request=record, reason=reason, detail=detail)
 
-    def _open(self, request: Asked[Any] | None) -> list[RequestMade]:
+    def _open(self, request: PendingRequest[Any] | None) -> list[RequestMade]:
         """Those of ``asked`` without an answer, which they get now."""
         if request is None:
             return []
         with self._changed:
-            open_ = [record for record in request.made if record.number in self._unanswered]
+            open_ = [record for record in request.records if record.number in self._unanswered]
             for record in open_:
                 del self._unanswered[record.number]
         return open_

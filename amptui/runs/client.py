@@ -33,14 +33,14 @@ class Client:
         *,
         restore: Callable[[Any], None],
         fold: Callable[[Sequence[Record]], None],
-        asked: Callable[[RequestMade], object],
+        on_request: Callable[[RequestMade], object],
         ended: threading.Event,
         reconnect: Callable[[], socket.socket | None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._restore = restore
         self._fold = fold
-        self._asked = asked
+        self._on_request = on_request
         self._ended = ended
         self._reconnect = reconnect
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
@@ -84,7 +84,7 @@ class Client:
             # A signal's handler may ask for it: it must not take the session's lock.
             self._stop_reason = self._stop_reason or request.reason
         elif sent:
-            self._asked(record_of(request, number))
+            self._on_request(record_of(request, number))
         return number
 
     def send(self, line: bytes) -> bool:

@@ -108,7 +108,7 @@ def measure(folder: Path, ranks: int, seconds: int) -> Cost:
 
     started: list[Record] = [run(world_size=ranks, parallel="ddp"), simulated.started()]
     session, run_dir = Session(str(folder)), RunDir(folder)
-    recorder = Recorder(session, run_dir, asked={})
+    recorder = Recorder(session, run_dir, request={})
     screen = _Screen()
     server = _server(folder)
     server.adopt(screen.theirs)

@@ -202,7 +202,7 @@ def _resume(folder: Path) -> dict[str, Any]:
     shutil.copytree(folder, copy)
     steps = _folded_steps(copy)
     began = time.process_time()
-    recorder = Recorder(Session(str(copy)), RunDir(copy), asked={}, goes_on=True)
+    recorder = Recorder(Session(str(copy)), RunDir(copy), request={}, goes_on=True)
     lost_steps = recorder.cut_after(steps * 9 // 10)
     cut = time.process_time()
     recorder.close(1.0)

@@ -378,7 +378,7 @@ def followed(runs: Path) -> Iterator[tuple[Loop, Client, Session, threading.Even
                 news.set()
 
         ended = threading.Event()
-        client = Client(connect(folder), restore=restore, fold=fold, asked=lambda _: None, ended=ended)
+        client = Client(connect(folder), restore=restore, fold=fold, on_request=lambda _: None, ended=ended)
         client.start()
         assert ready.wait(60)
         yield loop, client, session, news

@@ -24,12 +24,12 @@ FAILED = RunFailed(time=1.0, step=10, error="ValueError: no", traceback="")
 def go_on(folder: Path, before: list[Record], first: int, steps: int) -> list[Record]:
     """The journal after a process whose loop counts from ``first`` on has added ``steps``."""
     run_dir = RunDir(folder)
-    earlier = Recorder(Session(), run_dir, asked={})
+    earlier = Recorder(Session(), run_dir, request={})
     for record in before:
         earlier.emit(record)
     earlier.start()
     assert earlier.close(60)
-    recorder = Recorder(Session(), run_dir, asked={}, goes_on=True)
+    recorder = Recorder(Session(), run_dir, request={}, goes_on=True)
     restarted = RestartedRun(run_dir, WORLD, recorder.emit, recorder.cut_after)
     recorder.start()
     restarted.begin(run_started(), first)
@@ -60,7 +60,7 @@ def test_each_optimizer_counts_on(tmp_path: Path) -> None:
     before: list[Record] = [run_started(), *(step(number) for number in range(1, 11))]
     before += [step(number, optimizer="critic") for number in range(1, 51)]
     run_dir = RunDir(tmp_path)
-    earlier = Recorder(Session(), run_dir, asked={})
+    earlier = Recorder(Session(), run_dir, request={})
     for record in before:
         earlier.emit(record)
     earlier.start()

@@ -42,7 +42,7 @@ class Pump:
         folder.mkdir(exist_ok=True)
         self.run_dir = RunDir(folder)
         self.session = Session(str(folder))
-        self.recorder = Recorder(self.session, self.run_dir, asked={"model": "m", "steps": 3}, **options)
+        self.recorder = Recorder(self.session, self.run_dir, request={"model": "m", "steps": 3}, **options)
         self.recorder.start()
 
     def close(self) -> list[Record]:
@@ -122,7 +122,7 @@ class BrokenSession(Session):
 
 def test_a_session_that_raises_stops_neither_journal_nor_listeners(tmp_path: Path) -> None:
     shown: list[Record] = []
-    recorder = Recorder(BrokenSession(), RunDir(tmp_path), asked={}, listeners=[shown.extend])
+    recorder = Recorder(BrokenSession(), RunDir(tmp_path), request={}, listeners=[shown.extend])
     recorder.start()
     recorder.emit(note(1))
     assert recorder.close(ENOUGH_SECONDS)
@@ -192,7 +192,7 @@ from amptui.telemetry.session import Session
 
 folder, back = Path(sys.argv[1]), sys.argv[2] == "back"
 session = Session()
-recorder = Recorder(session, RunDir(folder), asked={})
+recorder = Recorder(session, RunDir(folder), request={})
 recorder.start()
 
 def wait_for(text):
@@ -282,7 +282,7 @@ def test_a_screen_keeps_no_history_of_before_the_cut(tmp_path: Path) -> None:
     first = Pump(tmp_path)
     first.recorder.emit(views.run_started())
     first.close()
-    recorder, server = Recorder(Session(), RunDir(tmp_path), asked={}, goes_on=True), Unhurried()
+    recorder, server = Recorder(Session(), RunDir(tmp_path), request={}, goes_on=True), Unhurried()
     recorder.show_to(cast("Server", server))
     recorder.start()
     assert server.sends.wait(ENOUGH_SECONDS)

@@ -21,7 +21,7 @@ THREADS = ("amptui-server", "amptui-recorder", "device-sampler", "gpu-probe")
 
 
 def opened(folder: Path, *, goes_on: bool = False) -> Recording:
-    return Recording(RunDir(folder), asked={}, goes_on=goes_on)
+    return Recording(RunDir(folder), request={}, goes_on=goes_on)
 
 
 def nothing_asked(_request: Request, _number: int) -> None:

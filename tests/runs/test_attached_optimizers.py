@@ -18,7 +18,11 @@ def test_a_screen_that_attaches_sees_every_optimizer(tmp_path: Path) -> None:
     session.fold(records[:100])
     with running(tmp_path) as run:
         client = Client(
-            connect(tmp_path), restore=viewer.restore, fold=viewer.fold, asked=lambda _made: None, ended=ended
+            connect(tmp_path),
+            restore=viewer.restore,
+            fold=viewer.fold,
+            on_request=lambda _request: None,
+            ended=ended,
         )
         client.start()
         until(lambda: viewer.view().optimizers, meanwhile=lambda: run.server.publish(b"", session.state))

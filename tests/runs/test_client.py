@@ -55,7 +55,7 @@ class Watching:
             connection,
             restore=self.restore,
             fold=self.fold,
-            asked=self.asked.append,
+            on_request=self.asked.append,
             ended=self.ended,
             reconnect=reconnect,
         )

@@ -224,7 +224,7 @@ async def test_f_asks_once_and_leaving_the_panel_asks_nothing() -> None:
         await screen.press("f", "f", "f")
         pending_requests = screen.control.take(HistogramRequest)
         assert pending_requests is not None
-        assert len(pending_requests.made) == 1
+        assert len(pending_requests.records) == 1
 
 
 @awaited

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from amptui.engine.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
 from amptui.engine.checkpoint.shards import Part
-from amptui.records.control import Asked, CheckpointRequest, Control
+from amptui.records.control import CheckpointRequest, Control, PendingRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import Note, Record, Severity
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 
-Requests = tuple[Asked[CheckpointRequest], ...]
+Requests = tuple[PendingRequest[CheckpointRequest], ...]
 
 EPOCH_BUDGET = 0.003
 """The fraction of the time that training may be blocked for checkpoints at the ends of epochs. If copying the

@@ -18,10 +18,10 @@ from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.world import World
 from amptui.records.control import (
     KINDS,
-    Asked,
     CheckpointRequest,
     Control,
     PauseRequest,
+    PendingRequest,
     PrecisionRequest,
     Request,
     StepAgreement,
@@ -98,8 +98,8 @@ class AgreedControl(Control):
         super().__init__(emit)
         self._world = world
         self._agreement: Agreement | None = None
-        self._agreed_requests: dict[type[Any], Asked[Any]] = {}
-        self._sent_requests: dict[type[Any], Asked[Any]] = {}
+        self._agreed_requests: dict[type[Any], PendingRequest[Any]] = {}
+        self._sent_requests: dict[type[Any], PendingRequest[Any]] = {}
         """What rank 0's order on its way asks for, as the next two."""
         self._sent_wishes = Wishes()
         self._asked_to_stop: tuple[int, str] | None = None
@@ -135,7 +135,7 @@ class AgreedControl(Control):
         agreed = self._agreed_requests.get(kind)
         return None if agreed is None else agreed.request
 
-    def take(self, kind: type[R]) -> Asked[R] | None:
+    def take(self, kind: type[R]) -> PendingRequest[R] | None:
         if kind not in self.together:
             return super().take(kind)
         agreed = self._agreed_requests.pop(kind, None)
@@ -191,13 +191,13 @@ class AgreedControl(Control):
             self._agreed_turn = order.precision if order.precision not in PRECISIONS else ""
             agreed.pop(PrecisionRequest, None)
             if order.precision in PRECISIONS:
-                agreed[PrecisionRequest] = Asked(PrecisionRequest(order.precision), ())
+                agreed[PrecisionRequest] = PendingRequest(PrecisionRequest(order.precision), ())
         if order.pause is not None:
-            agreed[PauseRequest] = Asked(PauseRequest(order.pause), ())
+            agreed[PauseRequest] = PendingRequest(PauseRequest(order.pause), ())
         if order.xray:
-            agreed[XRayRequest] = Asked(XRayRequest(), ())
+            agreed[XRayRequest] = PendingRequest(XRayRequest(), ())
         if order.checkpoint == _CHECKPOINT_NOW:
-            agreed[CheckpointRequest] = Asked(CheckpointRequest(), ())
+            agreed[CheckpointRequest] = PendingRequest(CheckpointRequest(), ())
 
     # Called by the thread that talks to the others.
 
@@ -214,7 +214,7 @@ class AgreedControl(Control):
 
     def compose(self) -> dict[str, Any]:
         """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
-        overruled: list[Asked[Any] | None] = []
+        overruled: list[PendingRequest[Any] | None] = []
         with self._changed:
             for kind in () if self._finished else self.together:
                 if request := Control.take(self, kind):
@@ -364,7 +364,7 @@ class RankControl(AgreedControl):
         assert self._rows is not None, "as the agreement"
         self._agreement.finish()
         self._rows.finish(self._step, self.measure())
-        overruled: list[Asked[Any] | None] = []
+        overruled: list[PendingRequest[Any] | None] = []
         with self._changed:
             for kind, request in self._sent_requests.items():
                 waiting = self._waiting.get(kind)
@@ -456,11 +456,13 @@ class RankControl(AgreedControl):
         return super()._fields() | {"checkpoints_done": self.checkpoints_done}
 
 
-def _merged(request: Asked[Any], before: Asked[Any] | None) -> tuple[Asked[Any], Asked[Any] | None]:
+def _merged(
+    request: PendingRequest[Any], before: PendingRequest[Any] | None
+) -> tuple[PendingRequest[Any], PendingRequest[Any] | None]:
     """``request`` with an equal one ``before`` that was not taken yet; and one that it overrules."""
     if before is None or before.request != request.request:
         return request, before
-    return Asked(request.request, (*before.made, *request.made)), None
+    return PendingRequest(request.request, (*before.records, *request.records)), None
 
 
 def _reason(reason: str) -> str:

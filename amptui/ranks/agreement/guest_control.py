@@ -23,10 +23,10 @@ from amptui.ranks.agreement.orders import (
 )
 from amptui.ranks.world import World
 from amptui.records.control import (
-    Asked,
     ComparisonRequest,
     Control,
     PauseRequest,
+    PendingRequest,
 )
 from amptui.records.run import Record
 
@@ -129,7 +129,7 @@ class GuestControl(AgreedControl):
         super().want_turn(precision, now=now)
         if self._over:  # there are no more turns
             self._wishes.turn = ""
-            self._waiting.setdefault(ComparisonRequest, Asked(ComparisonRequest(), ()))
+            self._waiting.setdefault(ComparisonRequest, PendingRequest(ComparisonRequest(), ()))
         if self._wishes.turn:
             self.attention = True
 
@@ -153,7 +153,7 @@ class GuestControl(AgreedControl):
             self._agreement.settle_in_pause(self._meet)
         self._look_after_itself()
         if self._over:
-            self._agreed_requests[PauseRequest] = Asked(PauseRequest(False), ())
+            self._agreed_requests[PauseRequest] = PendingRequest(PauseRequest(False), ())
 
     def _look_after_itself(self) -> None:
         """Without other ranks, or no longer with them."""

@@ -117,7 +117,7 @@ def _connected(script: Script, offspring: Offspring, stop: Control) -> _Connecte
                 connect(script.folder.path),
                 restore=session.restore,
                 fold=session.fold,
-                asked=lambda request: session.fold([request]),
+                on_request=lambda request: session.fold([request]),
                 ended=ended,
             )
             client.start()
