@@ -52,7 +52,7 @@ def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
         assert {world.generation for world in worlds} == {generation}
         assert {world.restart for world in worlds} == {generation - 1}
         assert {world.starts_again for world in worlds} == {True}
-    assert {world.counted for world in starts[2]} == {1}
+    assert {world.counted_restarts for world in starts[2]} == {1}
     assert {world.starts_again for world in started([3, 0])} == {False}
 
 

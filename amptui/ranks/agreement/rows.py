@@ -142,7 +142,7 @@ class PostedRows:
         self.due = NEVER
         """The point after which the training measures."""
         self._number = 0
-        self._own: RankRow | None = None
+        self._own_row: RankRow | None = None
         self._newest = _NOTHING
         """This rank's newest row, posted or not."""
         self._last: list[list[float]] = []
@@ -158,13 +158,13 @@ class PostedRows:
     def put(self, step: int, numbers: RankNumbers) -> None:
         """The training's numbers at this point, which is after ``step``."""
         self.due = NEVER
-        self._own = self._newest = RankRow(self._number, step, numbers)
+        self._own_row = self._newest = RankRow(self._number, step, numbers)
 
     def follow(self, number: int, point: int) -> None:
         """Rank 0 has asked for row ``number`` at ``point``, or as soon as the training hears of it."""
         if number > self._number:
             self._number, self.due = number, point
-        row, self._own = self._own, None
+        row, self._own_row = self._own_row, None
         if row is not None:
             self._board.post(f"row/{self._rank}", row.values())
             self._board.count("rows", 1)
@@ -174,9 +174,9 @@ class PostedRows:
         with self._announcing:
             if self._finished:
                 return
-            row, now = self._own, self._clock()
+            row, now = self._own_row, self._clock()
             if row is not None and self._board.count("rows") >= self._number * (self._ranks - 1):
-                self._own = None
+                self._own_row = None
                 rows, self._taken_number = [row.values(), *self._read("row")], self._number
                 self._report.take(RankRows(rows))
             elif row is None and self.due == NEVER and now >= self._next_at:
