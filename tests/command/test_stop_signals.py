@@ -203,10 +203,10 @@ os.write(1, f"{status} {control.stop_reason}\n".encode())
 
 
 def test_a_worker_outlives_what_is_sent_to_all_and_dies_when_it_is_terminated() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.splitlines() == ["None", f"{-signal.SIGTERM} None"]
+    assert process.stdout.splitlines() == ["None", f"{-signal.SIGTERM} None"]
 
 
 OWN_HANDLER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)\n"
@@ -311,10 +311,10 @@ assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_what_is_held_back_is_heeded_later_on_both_sides_of_a_fork() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.splitlines() == ["1 2 SIGINT", "1 2 SIGINT", "0"]
+    assert process.stdout.splitlines() == ["1 2 SIGINT", "1 2 SIGINT", "0"]
 
 
 @pytest.mark.slow

@@ -8,26 +8,26 @@ from amptui.recipe.request import TrainRequest
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "option"),
     [
         ({"device": "cuda:1"}, "--device"),
     ],
 )
-def test_what_ranks_cannot_do_is_refused(options: dict[str, object], named: str) -> None:
-    with pytest.raises(UsageError, match=f"^{named} with 2 ranks: "):
+def test_what_ranks_cannot_do_is_refused(options: dict[str, object], option: str) -> None:
+    with pytest.raises(UsageError, match=f"^{option} with 2 ranks: "):
         refuse_unsupported(TrainRequest(model="mine.py", **options), 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "option"),
     [
         ({"channels_last": True}, "--channels-last"),
         ({"compile_mode": "default"}, "--compile"),
     ],
 )
-def test_what_fsdp_cannot_do_is_refused(options: dict[str, object], named: str) -> None:
+def test_what_fsdp_cannot_do_is_refused(options: dict[str, object], option: str) -> None:
     request = TrainRequest(model="mine.py", fsdp=True, **options)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=f"^{named} with --fsdp: "):
+    with pytest.raises(UsageError, match=f"^{option} with --fsdp: "):
         refuse_unsupported(request, 2)
 
 
