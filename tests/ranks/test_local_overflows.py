@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.probes.budget import SEARCH_STEPS, STEPS_AFTER_TROUBLE
-from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
+from amptui.ranks.agreement.rows import RankNumbers, RankRows
 from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.meter import (
     FINITE,
@@ -151,7 +151,7 @@ def test_rank_0_names_ranks_once_all_have_told() -> None:
 
     def take(*ranks: RankNumbers) -> list[tuple[int, tuple[int, ...]]]:
         del log[:]
-        report.take(RankRows([RankRow(1, row.last_step, numbers=row).values() for row in ranks]))
+        report.take(RankRows(ranks))
         return [(record.step, record.ranks) for record in log.of(RanksOverflowed)]
 
     assert take(numbers(), numbers((40, GRADIENTS), overflowed=1)) == []

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
+from amptui.ranks.agreement.rows import RankNumbers, RankRows
 from amptui.ranks.numbers.meter import RankMeter, RankReport
 from amptui.records.ranks import RanksDisagree, RanksSampled, RankValue
 from amptui.records.samples import GpuSample
@@ -15,7 +15,7 @@ from tests.tiny import Log, Tiny, prepare, train
 
 
 def rows(*numbers: RankNumbers) -> RankRows:
-    return RankRows([RankRow(1, row.last_step, numbers=row).values() for row in numbers])
+    return RankRows(numbers)
 
 
 def test_a_meter_takes_the_means_of_the_steps_since_it_was_read() -> None:

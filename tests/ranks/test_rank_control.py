@@ -12,7 +12,7 @@ from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks, RankControl
-from amptui.ranks.agreement.rows import ROW_VALUES, RankNumbers, RankRow
+from amptui.ranks.agreement.rows import RankNumbers
 from amptui.records.answers import Answer, RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
 from tests.ranks.agreeing import KeptRows, Ranks
@@ -41,13 +41,6 @@ def of() -> Iterator[Callable[[int], Ranks]]:
 
 
 Of = Callable[[int], Ranks]
-
-
-def test_a_row_survives_the_way() -> None:
-    row = RankRow(3, 7, RankNumbers(steps=4, loss_scale=2.0**16))
-    assert RankRow.of(row.values())[:2] == row[:2]
-    assert RankRow.of(row.values()).numbers.loss_scale == 2.0**16
-    assert len(row.values()) == ROW_VALUES
 
 
 def test_all_ranks_take_a_request_at_the_same_boundary_and_none_before(of: Of) -> None:
@@ -267,7 +260,7 @@ def test_the_rows_of_all_ranks_are_received_in_their_order(count: int) -> None:
         control.leave()
     assert len(report.rows) > before  # the last ones
     assert report.is_closed
-    norms = [[row.numbers.grad_norm for row in rows] for rows in report.rows]
+    norms = [rows.column("grad_norm").tolist() for rows in report.rows]
     measured = [row for row in norms if not any(map(math.isnan, row))]
     assert len(measured) > 2
     assert all(row == [float(rank) for rank in range(count)] for row in measured)
