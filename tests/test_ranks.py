@@ -28,34 +28,34 @@ def sample(world_size: int) -> RanksSampled:
 
 
 def test_a_small_run_keeps_all_ranks() -> None:
-    kept = condensed(sample(MAX_RANKS_SAMPLED))
-    assert kept.step_seconds == (1.235,) * MAX_RANKS_SAMPLED
-    assert kept == replace(
-        sample(MAX_RANKS_SAMPLED), step_seconds=kept.step_seconds, throttled={"thermal": (5,)}
+    entry = condensed(sample(MAX_RANKS_SAMPLED))
+    assert entry.step_seconds == (1.235,) * MAX_RANKS_SAMPLED
+    assert entry == replace(
+        sample(MAX_RANKS_SAMPLED), step_seconds=entry.step_seconds, throttled={"thermal": (5,)}
     )
 
 
 def test_a_large_run_keeps_the_ranks_that_stand_out_and_percentiles() -> None:
-    kept = condensed(sample(1000))
-    assert len(kept.ranks) <= MAX_RANKS_SAMPLED
-    assert kept.ranks == tuple(sorted(set(kept.ranks)))
-    assert {0, 1, 5, 700, 999} <= set(kept.ranks)
-    assert kept.compute_seconds == tuple(rank / 1000 for rank in kept.ranks)
-    assert kept.data_seconds[kept.ranks.index(700)] == 0.5
-    assert kept.sm_clock_mhz[kept.ranks.index(5)] == 900.0
-    assert kept.skipped == (3,) * len(kept.ranks)
-    assert kept.throttled == {"thermal": (5,)}
-    assert kept.peak_allocated_bytes == ()
-    assert kept.compute_percentiles == (0.0, 0.1, 0.5, 0.899, 0.999)
-    assert kept.data_percentiles == (0.0, 0.0, 0.0, 0.0, 0.5)
-    assert kept.world_size == 1000
+    entry = condensed(sample(1000))
+    assert len(entry.ranks) <= MAX_RANKS_SAMPLED
+    assert entry.ranks == tuple(sorted(set(entry.ranks)))
+    assert {0, 1, 5, 700, 999} <= set(entry.ranks)
+    assert entry.compute_seconds == tuple(rank / 1000 for rank in entry.ranks)
+    assert entry.data_seconds[entry.ranks.index(700)] == 0.5
+    assert entry.sm_clock_mhz[entry.ranks.index(5)] == 900.0
+    assert entry.skipped == (3,) * len(entry.ranks)
+    assert entry.throttled == {"thermal": (5,)}
+    assert entry.peak_allocated_bytes == ()
+    assert entry.compute_percentiles == (0.0, 0.1, 0.5, 0.899, 0.999)
+    assert entry.data_percentiles == (0.0, 0.0, 0.0, 0.0, 0.5)
+    assert entry.world_size == 1000
 
 
 def test_numbers_that_were_not_measured_do_not_count() -> None:
     nothing = replace(sample(1000), compute_seconds=(None,) * 999 + (float("nan"),), data_seconds=())
-    kept = condensed(nothing)
-    assert kept.compute_percentiles == kept.data_percentiles == ()
-    assert {0, 5} <= set(kept.ranks)
+    entry = condensed(nothing)
+    assert entry.compute_percentiles == entry.data_percentiles == ()
+    assert {0, 5} <= set(entry.ranks)
 
 
 @pytest.mark.parametrize("world_size", [64, 65, 1024, 4096])
@@ -71,8 +71,8 @@ def test_a_slow_rank_stands_out_among_many_with_hiccups() -> None:
     for second in range(20):
         slow = [0.02 if rank % 33 == second else 0.01 for rank in range(1000)]
         slow[500] = 0.012
-        kept = condensed(replace(sample(1000), compute_seconds=tuple(slow)), standing_out)
-    assert 500 in kept.ranks
+        entry = condensed(replace(sample(1000), compute_seconds=tuple(slow)), standing_out)
+    assert 500 in entry.ranks
     assert 500 not in condensed(replace(sample(1000), compute_seconds=tuple(slow))).ranks
 
 

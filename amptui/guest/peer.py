@@ -23,7 +23,7 @@ from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.ranks.agreement.board import Board, open_board
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.agreement.orders import poll_seconds
-from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
+from amptui.ranks.agreement.rows import RankNumbers, RankRows
 from amptui.ranks.ends.peer_progress import PeerProgress
 from amptui.ranks.launchers import world_of_variables
 from amptui.ranks.numbers.meter import SAMPLE_SECONDS, RankMeter, RankReport
@@ -358,9 +358,7 @@ class RankPeer:
         rows = board.read([f"row/{rank}" for rank in range(1, self._world.size)])
         if any(number != own[0] for number, _, _ in rows):
             return
-        others = [RankRow(number, step, numbers=RankNumbers(*numbers)) for number, step, numbers in rows]
-        rows = [RankRow(own[0], own[1].last_step, numbers=own[1]), *others]
-        self._report.take(RankRows([row.values() for row in rows]))
+        self._report.take(RankRows([own[1], *[numbers for _, _, numbers in rows]]))
         self._own_row = None
         self._sample_due = self._seen_at + SAMPLE_SECONDS
 

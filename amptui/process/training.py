@@ -130,10 +130,10 @@ def run_for_viewers(
 
     Returns the exit status. ``world``: this process is rank 0 of several.
     """
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         try:
-            training = opened.enter_context(wire(request, spec, run_dir, world=world))
-            signals = opened.enter_context(_stop_signals(training))
+            training = stack.enter_context(wire(request, spec, run_dir, world=world))
+            signals = stack.enter_context(_stop_signals(training))
             with OutputCapture(training.recording.emit, run_dir.output_path):
                 training.start(viewer)
                 follow(training)
@@ -161,13 +161,13 @@ def run_plainly(
 
     ``quiet``: plain lines on a terminal ring no bell. ``world``: this process is rank 0 of several.
     """
-    with ExitStack() as opened:
-        opened.enter_context(lasting_streams())
+    with ExitStack() as stack:
+        stack.enter_context(lasting_streams())
         lines = JsonLines(separate_stdout()) if json else None
         listeners: list[Listener] = [] if lines is None else [lines]
         wired = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
-        training = opened.enter_context(wired)
-        signals = opened.enter_context(_stop_signals(training))
+        training = stack.enter_context(wired)
+        signals = stack.enter_context(_stop_signals(training))
         training.start()
         view = training.recording.view
         if lines is not None:

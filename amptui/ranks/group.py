@@ -136,8 +136,8 @@ class RankGroup(OtherRanks, Ranks):
     def _all_places(self) -> list[Place]:
         """Where the ranks run; all of it at rank 0, the processes elsewhere: so many read it at once."""
         if self.world.leads:
-            posted = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
-            places = [Place(**json.loads(text)) for text in posted]
+            texts = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
+            places = [Place(**json.loads(text)) for text in texts]
             brief = json.dumps([place.process for place in places])
             self._store.set(_PLACES, zlib.compress(brief.encode()))
             return places
@@ -294,7 +294,7 @@ class RankGroup(OtherRanks, Ranks):
     def _take(self, key: str, rank: int, given_up: Callable[[], bool], limit: float) -> bytes:
         while True:
             ended = self._ends.first()
-            over = given_up() or time.monotonic() > limit
+            is_over = given_up() or time.monotonic() > limit
             with suppress(LostKeyError):  # the rank hands it in again
                 if self._store.check([key]):  # last: a rank may hand it in and end
                     value = self._store.get(key)
@@ -302,7 +302,7 @@ class RankGroup(OtherRanks, Ranks):
                     return value
             if ended is not None:
                 raise ended
-            if over:
+            if is_over:
                 text = f"rank {rank} has not sent its part of the checkpoint"
                 raise PeerEndedError(rank, "waited", "", text)
             time.sleep(_MEETING_SECONDS)

@@ -203,7 +203,7 @@ class LauncherWatch:
     def __init__(self, world: World) -> None:
         self.pid = os.getppid()
         self._is_due = world.launcher == "torchrun"
-        self._ended = threading.Event()
+        self._stopping = threading.Event()
 
     @property
     def is_gone(self) -> bool:
@@ -215,17 +215,17 @@ class LauncherWatch:
         """Why the run ends, once it is gone."""
         return LauncherLostError(f"the launcher (pid {self.pid}) is gone")
 
-    def start(self, lost: Callable[[], object]) -> None:
-        """Call ``lost`` once, from a thread, if the launcher ends before :meth:`stop`."""
+    def start(self, on_loss: Callable[[], object]) -> None:
+        """Call ``on_loss`` once, from a thread, if the launcher ends before :meth:`stop`."""
         if self._is_due:
-            threading.Thread(target=self._look, args=(lost,), name="amptui-launcher", daemon=True).start()
+            threading.Thread(target=self._look, args=(on_loss,), name="amptui-launcher", daemon=True).start()
 
     def stop(self) -> None:
         """Look no more."""
-        self._ended.set()
+        self._stopping.set()
 
-    def _look(self, lost: Callable[[], object]) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
+    def _look(self, on_loss: Callable[[], object]) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
             if self.is_gone:
-                lost()
+                on_loss()
                 return

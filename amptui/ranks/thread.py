@@ -334,7 +334,8 @@ class RankThread(TrainingThread):
         from amptui.engine.checkpoint.file import checkpoints
 
         if self._world.starts_again:
-            return f"the ranks start again (restart {self._world.counted + 1} of {self._world.max_restarts})"
+            number = self._world.counted_restarts + 1
+            return f"the ranks start again (restart {number} of {self._world.max_restarts})"
         newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
         hosts = {place.host for place in self._group.places} if self._group is not None else set()
         launcher = "torchrun ... -m " if len(hosts) > 1 else ""

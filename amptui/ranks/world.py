@@ -22,7 +22,7 @@ class World:
     """How often the ranks have been started again."""
     max_restarts: int = 0
     """How often the launcher does so at most."""
-    uncounted: int = 0
+    uncounted_restarts: int = 0
     """How many of these restarts are not the launcher's to count: a machine has joined or was replaced."""
     generation: int = 0
     """Which start of the ranks this is, by what they have told in the same store."""
@@ -32,14 +32,14 @@ class World:
     """Where rank 0 listens, ``host:port``, if the launcher is not torchrun, which sets variables for it."""
 
     @property
-    def counted(self) -> int:
+    def counted_restarts(self) -> int:
         """How many of the launcher's restarts are used up."""
-        return self.restart - self.uncounted
+        return self.restart - self.uncounted_restarts
 
     @property
     def starts_again(self) -> bool:
         """Whether the launcher starts the ranks again if one fails."""
-        return self.counted < self.max_restarts
+        return self.counted_restarts < self.max_restarts
 
     @property
     def leads(self) -> bool:

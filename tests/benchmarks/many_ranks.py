@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.process.recorder import Recorder
-from amptui.ranks.agreement.rows import PostedRows, RankNumbers, RankRow, rows_seconds
+from amptui.ranks.agreement.rows import PostedRows, RankNumbers, rows_seconds
 from amptui.ranks.numbers.meter import RankReport
 from amptui.records import codec
 from amptui.records.keeping import ViewersChanged
@@ -154,22 +154,18 @@ class _AllRanks:
             sample.step_seconds, sample.data_seconds, sample.compute_seconds, sample.sm_clock_mhz, strict=True
         )
         rows = [
-            RankRow(
-                0,
-                1,
-                RankNumbers(
-                    steps=8,
-                    last_step=1,
-                    step_seconds=step or math.nan,
-                    data_seconds=data or math.nan,
-                    compute_seconds=compute or math.nan,
-                    loss_scale=65536.0,
-                    sm_clock_mhz=clock or math.nan,
-                ),
+            RankNumbers(
+                steps=8,
+                last_step=1,
+                step_seconds=step or math.nan,
+                data_seconds=data or math.nan,
+                compute_seconds=compute or math.nan,
+                loss_scale=65536.0,
+                sm_clock_mhz=clock or math.nan,
             )
             for step, data, compute, clock in columns
         ]
-        self._texts = [json.dumps(row.values()) for row in rows[1:]]
+        self._texts = [json.dumps([0, *row]) for row in rows[1:]]
         self.bytes = sum(map(len, self._texts))
         self.read_rows = 0
 
@@ -193,7 +189,7 @@ def _rows_cost(sample: RanksSampled) -> tuple[float, int]:
     began = time.thread_time()
     while board.read_rows < _ROWS:
         rows.announce(0)
-        rows.put(1, RankNumbers(steps=8, last_step=1))
+        rows.put(RankNumbers(steps=8, last_step=1))
         rows.announce(0)
     return (time.thread_time() - began) / _ROWS / rows_seconds(sample.world_size), board.bytes
 

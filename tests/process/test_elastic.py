@@ -119,10 +119,10 @@ def pid_of(rank: int, process: "subprocess.Popen[str]") -> int:
 
 def shadowing(folder: Path) -> Path:
     """Modules of Python's names in ``folder``; the file that they leave when one is imported."""
-    taken = folder / "taken"
+    trace = folder / "imported"
     for name in ("json", "random", "logging", "signal"):
-        (folder / f"{name}.py").write_text(f"open({str(taken)!r}, 'w')\nraise SystemExit(9)\n")
-    return taken
+        (folder / f"{name}.py").write_text(f"open({str(trace)!r}, 'w')\nraise SystemExit(9)\n")
+    return trace
 
 
 def test_what_starts_a_rank_imports_nothing_from_the_current_folder(
@@ -140,14 +140,14 @@ def test_what_starts_a_rank_imports_nothing_from_the_current_folder(
     )
     elastic._Launch(plan, 2).run()
     assert json.loads(os.environ[IMPORT_PATH_VARIABLE]) == sys.path
-    taken = shadowing(tmp_path)
+    trace = shadowing(tmp_path)
     with child_environment() as added:
-        done = subprocess.run(
+        process = subprocess.run(
             started[0], cwd=tmp_path, env={**os.environ, **added}, capture_output=True, text=True, check=False
         )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "this is a rank of" in done.stderr
-    assert not taken.exists()
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1), process.stderr
+    assert "this is a rank of" in process.stderr
+    assert not trace.exists()
 
 
 NEIGHBOURLY = """
@@ -171,18 +171,18 @@ def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path)
     (models / "mine.py").write_text(NEIGHBOURLY.format(module=module))
     start: Sequence[str] = ALONE
     if module == "neighbour":  # the program `amptui` does not have the current folder on its path
-        taken, start = shadowing(here), (sys.executable, "-P", *ALONE[1:])
+        trace, start = shadowing(here), (sys.executable, "-P", *ALONE[1:])
     run = tmp_path / "run"
     options = ("--device", "cpu", "--nproc", "2", "--steps", "2", "--run-dir", str(run))
     with child_environment() as added:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **added, "PYTHONSAFEPATH": ""}
-        done = subprocess.run(
+        process = subprocess.run(
             [*start, "train", str(models / "mine.py"), *options],
             cwd=here, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert last_step(run) == 2
-    assert module != "neighbour" or not taken.exists()
+    assert module != "neighbour" or not trace.exists()
 
 
 @pytest.mark.slow
@@ -197,8 +197,8 @@ def test_ranks_train_to_the_end_and_leave_one_whole_journal(run: Path, start: Se
     steps = of(StepRecord, run)
     assert [step.step for step in steps] == list(range(1, 5))
     assert {step.samples for step in steps} == {48}
-    (told,) = of(RanksStarted, run)
-    assert [rank.rank for rank in told.ranks] == [0, 1]
+    (together,) = of(RanksStarted, run)
+    assert [rank.rank for rank in together.ranks] == [0, 1]
     samples = of(RanksSampled, run)
     assert samples
     assert samples[0].ranks == (0, 1)
@@ -277,9 +277,9 @@ def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
     assert (process.returncode, alive) == (1, []), said
     assert f"amptui: rank {rank} hung: its process has not answered for " in said
     assert_lost(run, rank, "hung")
-    (taken,) = of(StacksTaken, run)
-    assert ([stack.rank for stack in taken.stacks], taken.silent) == ([1 - rank], (rank,))
-    assert "trainer.py" in taken.stacks[0].stack
+    (stacks,) = of(StacksTaken, run)
+    assert ([stack.rank for stack in stacks.stacks], stacks.silent) == ([1 - rank], (rank,))
+    assert "trainer.py" in stacks.stacks[0].stack
 
 
 @pytest.mark.slow
@@ -294,9 +294,9 @@ def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(run: Path, r
     assert f"amptui: rank {rank} hung: it made the others wait for " in said
     assert "in after_step(), step 3" in said
     assert_lost(run, rank, "hung")
-    (taken,) = of(StacksTaken, run)
-    assert [stack.rank for stack in taken.stacks] == [0, 1]
-    assert [stack.rank for stack in taken.stacks if "time.sleep(self.lag_seconds)" in stack.stack] == [rank]
+    (stacks,) = of(StacksTaken, run)
+    assert [stack.rank for stack in stacks.stacks] == [0, 1]
+    assert [stack.rank for stack in stacks.stacks if "time.sleep(self.lag_seconds)" in stack.stack] == [rank]
 
 
 @pytest.mark.slow

@@ -83,8 +83,8 @@ def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     assert again.restarts == 1
     assert again.cause.startswith("rank 1 was killed: pid ")
     assert again.step > 0
-    told = of(RanksStarted, run)
-    assert [(row.restarts, row.max_restarts) for row in told] == [(0, 1), (1, 1)]
+    starts = of(RanksStarted, run)
+    assert [(row.restarts, row.max_restarts) for row in starts] == [(0, 1), (1, 1)]
 
 
 @pytest.mark.slow

@@ -254,10 +254,10 @@ def hiding(folder: Path) -> tuple[str, ...]:
     script = f'mount -t tmpfs none {shlex.quote(str(folder))} && exec "$@"'
     start = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh")
     try:
-        done = subprocess.run([*start, "true"], capture_output=True, check=False, timeout=60)
+        process = subprocess.run([*start, "true"], capture_output=True, check=False, timeout=60)
     except OSError:
         pytest.skip("there is no unshare(1)")
-    if done.returncode:
+    if process.returncode:
         pytest.skip("this user may not mount anything")
     return start
 

@@ -16,12 +16,17 @@ from amptui.base.terminal import RESTORE
 
 STOPPERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-PROGRAM = """
-import signal, sys, threading
+HEADER = """
+import os, signal, sys, termios, threading, tty
+from amptui.base.terminal import HeldTerminal
+from amptui.process import stop_signals
+from amptui.process.stop_signals import StopSignals, blocked_stop_signals, received_within
 from amptui.records.control import Control
-from amptui.process.stop_signals import StopSignals
+control, hangups = Control(), []
+"""
+"""What the programs below import."""
 
-control = Control()
+PROGRAM = """
 with StopSignals(control.ask) as signals:
     print("ready", flush=True)
     for line in sys.stdin:
@@ -32,9 +37,6 @@ print("left", *(signal.getsignal(s).__name__ if callable(signal.getsignal(s)) el
 
 
 WAITING = """
-import signal
-from amptui.process.stop_signals import blocked_stop_signals, received_within
-
 with blocked_stop_signals():
     print("ready", flush=True)
     while (received := received_within(0.1)) is None:
@@ -44,18 +46,22 @@ with blocked_stop_signals():
 
 
 @contextmanager
-def running(prelude: str = "") -> Iterator[subprocess.Popen[str]]:
-    """The program above, ready for signals."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", prelude + PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+def running(program: str = PROGRAM, *, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A program, the one above by default, ready for signals."""
+    command = [sys.executable, "-c", prelude + HEADER + program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert said(process) == "ready"
         yield process
         process.kill()
+
+
+def lines_of(program: str) -> list[str]:
+    """What a program says that needs nothing."""
+    command = [sys.executable, "-c", HEADER + program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+
+
+IGNORING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -90,7 +96,7 @@ def test_the_status_is_that_of_the_first_signal() -> None:
 
 
 def test_a_hangup_that_was_ignored_at_the_start_stays_ignored() -> None:
-    with running("import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
+    with running(prelude=IGNORING) as process:
         for _ in range(2):
             process.send_signal(signal.SIGHUP)
         assert ask(process) == "None None"
@@ -99,7 +105,7 @@ def test_a_hangup_that_was_ignored_at_the_start_stays_ignored() -> None:
 
 
 def test_afterwards_the_handlers_are_what_they_were() -> None:
-    with running("import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
+    with running(prelude=IGNORING) as process:
         process.send_signal(signal.SIGINT)
         assert ask(process) == "2 SIGINT"
         assert process.stdin is not None
@@ -108,24 +114,17 @@ def test_afterwards_the_handlers_are_what_they_were() -> None:
         assert process.wait(60) == 0
 
 
-LAST_RESORT = """
-from amptui.process import stop_signals as signals
-signals.LEAVE_AFTER_SECONDS = 0.2
-"""
+LAST_RESORT = "stop_signals.LEAVE_AFTER_SECONDS = 0.2\n"
 
 
 def test_a_process_that_cannot_leave_by_itself_is_left_in_the_end() -> None:
-    with running(LAST_RESORT) as process:
+    with running(LAST_RESORT + PROGRAM) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
 
 
 RAW_TERMINAL = """
-import os, signal, sys, termios, threading, tty
-from amptui.records.control import Control
-from amptui.process.stop_signals import StopSignals
-from amptui.base.terminal import HeldTerminal
-with HeldTerminal(lambda: "farewell") as terminal, StopSignals(Control().ask, terminal=terminal):
+with HeldTerminal(lambda: "farewell") as terminal, StopSignals(control.ask, terminal=terminal):
     tty.setraw(0)
     terminal.take()
     print("ready", flush=True)
@@ -147,7 +146,7 @@ def test_the_terminal_is_whole_before_a_process_that_leaves_at_once_is_gone(
 ) -> None:
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
-    command = [sys.executable, "-c", RAW_TERMINAL]
+    command = [sys.executable, "-c", HEADER + RAW_TERMINAL]
     with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, text=True) as process:
         assert said(process) == "ready"
         assert termios.tcgetattr(slave) != before
@@ -165,30 +164,22 @@ def test_the_terminal_is_whole_before_a_process_that_leaves_at_once_is_gone(
 
 
 INTERRUPTED = """
-import os, signal
-from amptui.records.control import Control
-from amptui.process.stop_signals import StopSignals
-
 class Interrupted(StopSignals):
     def _ask(self, number, frame):
         os.kill(os.getpid(), signal.SIGTERM)
         super()._ask(number, frame)
 
-with Interrupted(Control().ask):
+with Interrupted(control.ask):
     os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
 def test_a_second_signal_in_the_middle_of_the_first_has_the_same_exit_status() -> None:
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", HEADER + INTERRUPTED], timeout=60, check=False)
     assert ended.returncode == 128 + signal.SIGTERM
 
 
 FORKS = r"""
-import os, signal, sys
-from amptui.records.control import Control
-from amptui.process.stop_signals import StopSignals
-control = Control()
 with StopSignals(control.ask):
     worker = os.fork()
     if not worker:
@@ -203,17 +194,14 @@ os.write(1, f"{status} {control.stop_reason}\n".encode())
 
 
 def test_a_worker_outlives_what_is_sent_to_all_and_dies_when_it_is_terminated() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.splitlines() == ["None", f"{-signal.SIGTERM} None"]
+    assert lines_of(FORKS) == ["None", f"{-signal.SIGTERM} None"]
 
 
 OWN_HANDLER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)\n"
 
 
 def test_a_signal_that_somebody_else_handles_is_left_to_them() -> None:
-    with running(OWN_HANDLER) as process:
+    with running(prelude=OWN_HANDLER) as process:
         process.send_signal(signal.SIGUSR1)
         assert ask(process) == "None None"
         process.send_signal(signal.SIGUSR2)
@@ -221,10 +209,6 @@ def test_a_signal_that_somebody_else_handles_is_left_to_them() -> None:
 
 
 HANGS_UP = """
-import signal, sys
-from amptui.records.control import Control
-from amptui.process.stop_signals import StopSignals
-control, hangups = Control(), []
 with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
     print("ready", flush=True)
     for line in sys.stdin:
@@ -233,71 +217,54 @@ with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
 
 
 def test_a_hangup_may_mean_something_else_than_a_stop() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HANGS_UP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        assert said(process) == "ready"
+    with running(HANGS_UP) as process:
         process.send_signal(signal.SIGHUP)
         assert ask(process) == "1 None None"
         process.send_signal(signal.SIGHUP)
         assert ask(process) == "2 None None"
         process.send_signal(signal.SIGTERM)
         assert ask(process) == "2 15 SIGTERM"
-        process.kill()
 
 
 BUSY = f"""{LAST_RESORT}
-import sys, threading
-from amptui.records.control import Control
-asked = threading.Semaphore(0)
+questions = threading.Semaphore(0)
 def busy():
-    asked.release()
+    questions.release()
     return True
-with signals.StopSignals(Control().ask, busy=busy):
+with StopSignals(control.ask, busy=busy):
     print("ready", flush=True)
     for _ in range(3):
-        asked.acquire()
+        questions.acquire()
     print("still here", flush=True)
 """
 
 
 def test_a_process_that_saves_something_is_not_left_for_taking_long() -> None:
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True) as process:
-        assert said(process) == "ready"
+    with running(BUSY) as process:
         process.send_signal(signal.SIGTERM)
         assert said(process) == "still here"
         assert process.wait(60) == 0
 
 
 NO_LONGER_BUSY = f"""{LAST_RESORT}
-import os, threading
-from amptui.records.control import Control
 answers = [True, False, False]
 def busy():
     os.write(1, b"asked ")
     return answers.pop(0)
-with signals.StopSignals(Control().ask, busy=busy):
+with StopSignals(control.ask, busy=busy):
     print("ready", flush=True)
     threading.Event().wait()
 """
 
 
 def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", NO_LONGER_BUSY], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert said(process) == "ready"
+    with running(NO_LONGER_BUSY) as process:
         process.send_signal(signal.SIGTERM)
         assert said(process) == "asked asked asked"
         assert process.wait(60) == 128 + signal.SIGTERM
 
 
 HELD_BACK = r"""
-import os, signal, sys
-from amptui.records.control import Control
-from amptui.process.stop_signals import StopSignals, blocked_stop_signals
-control, hangups = Control(), []
 with blocked_stop_signals():
     pid = os.fork()
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -311,16 +278,12 @@ assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_what_is_held_back_is_heeded_later_on_both_sides_of_a_fork() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.splitlines() == ["1 2 SIGINT", "1 2 SIGINT", "0"]
+    assert lines_of(HELD_BACK) == ["1 2 SIGINT", "1 2 SIGINT", "0"]
 
 
 @pytest.mark.slow
 def test_a_process_that_is_stopped_and_goes_on_has_received_no_signal() -> None:
-    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as process:
-        assert said(process) == "ready"
+    with running(WAITING) as process:
         for _ in range(3):
             os.kill(process.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)

@@ -35,9 +35,9 @@ def count_collectives(owner: type[Any], name: str) -> None:
     """Count those of each call of a method, in ``COUNTED``."""
     called = getattr(owner, name)
 
-    def counting(*given: Any) -> Any:
+    def counting(*arguments: Any) -> Any:
         with Collectives() as collectives:
-            result = called(*given)
+            result = called(*arguments)
         COUNTED.setdefault(name, []).append(collectives.count)
         return result
 

@@ -65,7 +65,7 @@ class Ended:
 
     status: int
     steps: list[tuple[str, str]]
-    found: dict[str, Any]
+    results: dict[str, Any]
 
 
 def train_ranks(
@@ -88,13 +88,15 @@ def train_ranks(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     ended = [_read(folder / f"{rank}.json", status) for rank, status in enumerate(statuses)]
-    assert status is None or statuses == [status] * ranks, ended[0].found.get("error")
+    assert status is None or statuses == [status] * ranks, ended[0].results.get("error")
     return ended
 
 
 def _read(path: Path, status: int) -> Ended:
-    written = json.loads(path.read_text()) if path.exists() else {"steps": [], "found": {}}
-    return Ended(status, [(precision, weights) for precision, weights in written["steps"]], written["found"])
+    written = json.loads(path.read_text()) if path.exists() else {"steps": [], "results": {}}
+    return Ended(
+        status, [(precision, weights) for precision, weights in written["steps"]], written["results"]
+    )
 
 
 class MeasuredControl(RankControl):
@@ -210,7 +212,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     run.thread.close()
     steps, refusals = run.of(StepRecord), run.of(RequestRefused)
     validations = [record.validation for record in run.of(EpochFinished) if record.validation is not None]
-    found = {
+    results = {
         "records": [type(record).__name__ for record in run.records],
         "losses": [step.loss for step in steps],
         "samples": [step.samples for step in steps],
@@ -252,7 +254,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
         ],
     }
     empty_disk()
-    (folder / f"{run.world.rank}.json").write_text(json.dumps({"steps": STEPS, "found": found}))
+    (folder / f"{run.world.rank}.json").write_text(json.dumps({"steps": STEPS, "results": results}))
     return status
 
 

@@ -15,9 +15,9 @@ def group() -> Iterator[dist.ProcessGroup]:
     """A second group of a process alone, as of a device mesh."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
-        made = dist.new_group([0])
-        assert isinstance(made, dist.ProcessGroup)
-        yield made
+        second_group = dist.new_group([0])
+        assert isinstance(second_group, dist.ProcessGroup)
+        yield second_group
     finally:
         dist.destroy_process_group()
 

@@ -88,28 +88,19 @@ def test_a_step_of_several_batches_is_timed_from_its_first_pass_to_its_last() ->
     assert timer.take_seconds() == 3.0
 
 
-def test_a_step_to_forget_is_not_timed() -> None:
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_step_to_forget_or_without_a_backward_pass_is_not_timed(forgotten: bool) -> None:
     for new_event in (None, (device := Device()).event):
         model = nn.Linear(2, 2)
         timer = ComputeTimer(model.parameters(), CPU, clock=device.clock, new_event=new_event)
         timer.begin()
-        timer.forget()
-        model(torch.ones(1, 2)).sum().backward()
+        if forgotten:
+            timer.forget()
+            model(torch.ones(1, 2)).sum().backward()
         device.passed = True
         assert timer.take_seconds() is None
         step(device, timer, model, 4.0)
         assert timer.take_seconds() == 4.0
-
-
-def test_a_forward_pass_without_a_backward_pass_is_not_timed() -> None:
-    for new_event in (None, (device := Device()).event):
-        model = nn.Linear(2, 2)
-        timer = ComputeTimer(model.parameters(), CPU, clock=device.clock, new_event=new_event)
-        timer.begin()
-        device.passed = True
-        assert timer.take_seconds() is None
-        step(device, timer, model, 2.0)
-        assert timer.take_seconds() == 2.0
 
 
 def test_a_model_without_parameters_is_not_timed() -> None:

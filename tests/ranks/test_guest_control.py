@@ -66,13 +66,13 @@ class Rank:
         return self.obeyed[-1][1]
 
     def take(self) -> Request | None:
-        found: Request | None = None
+        newest: Request | None = None
         for kind in (PrecisionRequest, PauseRequest, CheckpointRequest):
-            if asked := self.control.take(kind):
-                found = asked.request
-                self.obeyed.append((self.step, asked.request))
-                self.control.answer(asked)
-        return found
+            if pending := self.control.take(kind):
+                newest = pending.request
+                self.obeyed.append((self.step, newest))
+                self.control.answer(pending)
+        return newest
 
 
 class Ranks:
@@ -146,12 +146,12 @@ def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_ranks_obey_at_the_same_step() -> None:
     ranks = Ranks(3)
     switches = [PrecisionRequest(name) for name in ("bf16", "fp16", "fp32")]
-    asked: list[Request] = [*switches, CheckpointRequest()]
-    for count, request in enumerate(asked, start=1):
+    requests: list[Request] = [*switches, CheckpointRequest()]
+    for count, request in enumerate(requests, start=1):
         ranks.ask(request)
         ranks.make_steps(partial(_have_obeyed, ranks.all, count))
     assert ranks.all[0].obeyed == ranks.all[1].obeyed == ranks.all[2].obeyed
-    assert [request for _, request in ranks.all[0].obeyed] == asked
+    assert [request for _, request in ranks.all[0].obeyed] == requests
     assert len(ranks.log.of(RequestTaken)) == 4
 
 
@@ -298,14 +298,14 @@ def _has_agreed(ranks: Ranks) -> None:
 def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
     ranks = Ranks()
-    told: list[str] = []
-    ranks.all[0].control.cannot_stop = told.append
+    reasons: list[str] = []
+    ranks.all[0].control.cannot_stop = reasons.append
     ranks.ask(StopRequest("q"))
     _has_agreed(ranks)
     ranks.all[0].look()
     assert ranks.refusals() == [("precision", "failed")]
-    assert len(told) == 1
-    assert "rank 1" in told[0]
+    assert len(reasons) == 1
+    assert "rank 1" in reasons[0]
     assert not ranks.all[0].control.over  # it may come the next time
     assert ranks.all[0].control.stop_reason is None
 
@@ -342,9 +342,9 @@ def test_a_comparison_ends_with_the_agreement() -> None:
     control = Ranks().all[0].control
     control.end("rank 1 has ended")
     control.want_turn("bf16", now="fp32")
-    asked = control.take(ComparisonRequest)
-    assert asked is not None
-    assert asked.request == ComparisonRequest()
+    pending = control.take(ComparisonRequest)
+    assert pending is not None
+    assert pending.request == ComparisonRequest()
 
 
 def test_a_rank_without_a_group_obeys_alone() -> None:

@@ -31,8 +31,8 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[TCPStore]:
 
 
 def _name(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
-    for name, value in told.items():
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
 
 
@@ -52,7 +52,7 @@ def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
         assert {world.generation for world in worlds} == {generation}
         assert {world.restart for world in worlds} == {generation - 1}
         assert {world.starts_again for world in worlds} == {True}
-    assert {world.counted for world in starts[2]} == {1}
+    assert {world.counted_restarts for world in starts[2]} == {1}
     assert {world.starts_again for world in started([3, 0])} == {False}
 
 
@@ -60,11 +60,11 @@ def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
 def test_a_rank_waits_for_the_call_of_its_own_start(launcher: TCPStore) -> None:
     """It comes before rank 0 of its start, when only the answer to those before it stands there."""
     started([0, 0])
-    told = FailoverStore(launcher, "amptui/start")
-    first_call = told.get("call").decode()
+    store = FailoverStore(launcher, "amptui/start")
+    first_call = store.get("call").decode()
     with ThreadPoolExecutor(1) as thread:
         newcomer = thread.submit(agree_on_start, World(1, 0, 2))
-        wait_until(lambda: told.add(f"arrived/{first_call}", 0) == 2, "nobody came")
+        wait_until(lambda: store.add(f"arrived/{first_call}", 0) == 2, "nobody came")
         assert not newcomer.done()
         assert agree_on_start(World(0, 0, 2, 1, 3)).restart == 1
         assert newcomer.result(timeout=60).restart == 1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
-from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
+from amptui.ranks.agreement.rows import RankNumbers, RankRows
 from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.meter import (
     FINITE,
@@ -53,7 +53,7 @@ class Steps:
 
 
 @pytest.mark.parametrize(
-    ("made", "state"),
+    ("options", "state"),
     [
         ({}, FINITE),
         ({"gradient": math.inf}, GRADIENTS),
@@ -65,9 +65,9 @@ class Steps:
         ({"scaled": False, "loss": math.inf}, LOSS),
     ],
 )
-def test_what_is_known_of_a_step(made: dict[str, float], state: int) -> None:
+def test_what_is_known_of_a_step(options: dict[str, float], state: int) -> None:
     steps = Steps()
-    number = steps.step(**made)  # type: ignore[arg-type]
+    number = steps.step(**options)  # type: ignore[arg-type]
     steps.step()
     assert steps.own.overflowed is None
     assert steps.state(number) == state
@@ -84,8 +84,8 @@ def test_gradients_are_checked_where_the_scale_is_searched_and_after_trouble_and
     steps.own.expect_growth(steps.number + 1)
     grown = [steps.step() for _ in range(STEPS_AFTER_TROUBLE + 2)]
     states = {number: steps.state(number) for number in [*searched[:2], *after, *grown]}
-    known = [number for number, state in states.items() if state == FINITE]
-    assert known == [*searched[:2], *after[:-1], *grown[1:-1]]
+    checked = [number for number, state in states.items() if state == FINITE]
+    assert checked == [*searched[:2], *after[:-1], *grown[1:-1]]
 
 
 def test_a_row_of_losses_that_are_not_finite_begins_anew_after_a_while() -> None:
@@ -141,8 +141,8 @@ def test_ranks_are_named_where_that_is_known_and_tells_something(states: list[in
 def numbers(*states: tuple[int, int], overflowed: float = math.nan) -> RankNumbers:
     """A rank's, with so many judged steps and states."""
     newest = max((step for step, _ in states), default=0)
-    told = {"trouble_step": newest, "trouble_states": packed(newest, dict(states))}
-    return RankNumbers(steps=1, last_step=50, overflowed=overflowed, **told)
+    trouble = {"trouble_step": newest, "trouble_states": packed(newest, dict(states))}
+    return RankNumbers(steps=1, last_step=50, overflowed=overflowed, **trouble)
 
 
 def test_rank_0_names_ranks_once_all_have_told() -> None:
@@ -151,7 +151,7 @@ def test_rank_0_names_ranks_once_all_have_told() -> None:
 
     def take(*ranks: RankNumbers) -> list[tuple[int, tuple[int, ...]]]:
         del log[:]
-        report.take(RankRows([RankRow(1, row.last_step, numbers=row).values() for row in ranks]))
+        report.take(RankRows(ranks))
         return [(record.step, record.ranks) for record in log.of(RanksOverflowed)]
 
     assert take(numbers(), numbers((40, GRADIENTS), overflowed=1)) == []
@@ -169,8 +169,8 @@ def test_on_a_gpu_it_is_the_same() -> None:
     steps = Steps(torch.device("cuda", 0))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        made = [steps.step(), steps.step(gradient=math.inf), steps.step(loss=math.nan)]
+        numbers_of_steps = [steps.step(), steps.step(gradient=math.inf), steps.step(loss=math.nan)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    assert [steps.state(number) for number in made] == [FINITE, GRADIENTS, LOSS]
+    assert [steps.state(number) for number in numbers_of_steps] == [FINITE, GRADIENTS, LOSS]

@@ -51,21 +51,21 @@ def test_ranks_go_on_at_another_board(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Board, name, _losable(getattr(Board, name), first, is_lost))
     for control, board in zip(ranks.controls, first, strict=True):
         control.join(board, At(other))
-    taken: list[list[int]] = [[], []]
+    boundaries: list[list[int]] = [[], []]
     stopped: dict[int, int] = {}
 
     def work(boundary: int, rank: int, control: RankControl) -> None:
         if control.take(CheckpointRequest):
-            taken[rank].append(boundary)
+            boundaries[rank].append(boundary)
         if control.stopping:
             stopped.setdefault(rank, boundary)
 
     ranks.controls[0].ask(CheckpointRequest())
-    ranks.boundaries(lambda: taken[0], work)
+    ranks.boundaries(lambda: boundaries[0], work)
     is_lost.set()
     ranks.controls[1].ask(StopRequest("SIGTERM"))
     ranks.boundaries(lambda: stopped, work)
-    assert taken[0] == taken[1]
+    assert boundaries[0] == boundaries[1]
     assert stopped[0] == stopped[1]
     for control in ranks.controls:
         control.leave()
@@ -74,9 +74,9 @@ def test_ranks_go_on_at_another_board(monkeypatch: pytest.MonkeyPatch) -> None:
 def _losable(
     method: Callable[..., object], boards: list[Board], is_lost: threading.Event
 ) -> Callable[..., object]:
-    def call(board: Board, *given: object) -> object:
+    def call(board: Board, *arguments: object) -> object:
         if is_lost.is_set() and board in boards:
             raise OSError("connection reset")
-        return method(board, *given)
+        return method(board, *arguments)
 
     return call

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from amptui.ranks.agreement.rows import RankNumbers, RankRow, RankRows
+from amptui.ranks.agreement.rows import RankNumbers, RankRows
 from amptui.ranks.numbers.meter import RankMeter, RankReport
 from amptui.records.ranks import RanksDisagree, RanksSampled, RankValue
 from amptui.records.samples import GpuSample
@@ -15,7 +15,7 @@ from tests.tiny import Log, Tiny, prepare, train
 
 
 def rows(*numbers: RankNumbers) -> RankRows:
-    return RankRows([RankRow(1, row.last_step, numbers=row).values() for row in numbers])
+    return RankRows(numbers)
 
 
 def test_a_meter_takes_the_means_of_the_steps_since_it_was_read() -> None:
@@ -104,9 +104,9 @@ def test_a_step_that_one_rank_alone_skipped_is_told() -> None:
     report = RankReport(log.emit)
     report.take(rows(*[RankNumbers(steps=1, last_step=4, skipped=2)] * 3))
     report.take(rows(*[RankNumbers(steps=1, last_step=5, skipped=2)] * 2, RankNumbers(1, 5, skipped=3)))
-    (told,) = log.of(RanksDisagree)
-    assert (told.what, told.most) == ("found_inf", 0.0)
-    assert told.others == (RankValue(rank=2, value=1.0),)
+    (difference,) = log.of(RanksDisagree)
+    assert (difference.what, difference.most) == ("found_inf", 0.0)
+    assert difference.others == (RankValue(rank=2, value=1.0),)
 
 
 def test_weights_are_compared_once_all_hashes_of_a_step_are_there() -> None:
@@ -120,9 +120,9 @@ def test_weights_are_compared_once_all_hashes_of_a_step_are_there() -> None:
     other = hashed._replace(weights_hash=78.0)
     for _ in range(2):
         report.take(rows(hashed, hashed, other))
-    (told,) = log.of(RanksDisagree)
-    assert (told.what, told.step, told.count, told.most) == ("weights", 9, 1, 77.0)
-    assert told.others == (RankValue(rank=2, value=78.0),)
+    (difference,) = log.of(RanksDisagree)
+    assert (difference.what, difference.step, difference.count, difference.most) == ("weights", 9, 1, 77.0)
+    assert difference.others == (RankValue(rank=2, value=78.0),)
     lacking = hashed._replace(hashed_step=20, weights_hash=math.nan)  # for lack of memory
     report.take(rows(lacking, lacking, lacking))
     again = hashed._replace(hashed_step=30)

@@ -46,5 +46,5 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
 allow_open_files(50, keeps_store=False)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == needed_files(50, keeps_store=False)
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(process.stdout) == needed_files(50, keeps_store=False)

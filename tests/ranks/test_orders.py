@@ -23,7 +23,7 @@ class Turns:
     def __init__(self, draw: random.Random) -> None:
         self.count = 0
         self._draw = draw
-        self._done = threading.Semaphore(0)
+        self._turn_over = threading.Semaphore(0)
         self._mine = threading.local()
         self._errors: list[BaseException] = []
         self._over = False
@@ -35,7 +35,7 @@ class Turns:
         mine: threading.Semaphore | None = getattr(self._mine, "turn", None)
         if mine is None:  # the test's own
             return
-        self._done.release()
+        self._turn_over.release()
         mine.acquire()
         if self._over:
             raise SystemExit
@@ -47,7 +47,7 @@ class Turns:
             self.count += 1
             (turn,) = self._draw.choices([*waiting], [*waiting.values()])
             turn.release()
-            self._done.acquire()
+            self._turn_over.acquire()
             waiting = {turn: weight for turn, weight in waiting.items() if turn not in self._ended}
         self._over = True
         for turn in waiting:
@@ -71,7 +71,7 @@ class Turns:
             except BaseException as error:  # noqa: BLE001 - the test fails with it
                 self._errors.append(error)
             self._ended.add(turn)
-            self._done.release()
+            self._turn_over.release()
 
         thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
@@ -106,9 +106,9 @@ class Board:
 
     def decide(self, name: str, value: Any) -> Any:
         self._offer()
-        found = self._values.setdefault(name, value)
+        decision = self._values.setdefault(name, value)
         self._offer()  # the answer may be lost, too
-        return found
+        return decision
 
     def count(self, name: str, more: int = 0) -> int:
         self._offer()

@@ -78,7 +78,7 @@ def test_in_another_pid_namespace_than_that_of_its_proc_nothing_is_known() -> No
         pytest.skip("there is no unshare(1)")
     if permitted.returncode:
         pytest.skip("this user may not make PID namespaces")
-    done = subprocess.run(
+    process = subprocess.run(
         [*start, sys.executable, "-c", WHERE], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout == "1 None\n"
+    assert process.stdout == "1 None\n"

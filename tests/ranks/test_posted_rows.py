@@ -26,7 +26,7 @@ class TwoRanks:
         for rank, rows in enumerate((self.leader, self.other)):
             if finishes or step >= rows.due:
                 more, self._measured[rank] = step - self._measured[rank], step
-                (rows.finish if finishes else rows.put)(step, RankNumbers(steps=more, last_step=step))
+                (rows.finish if finishes else rows.put)(RankNumbers(steps=more, last_step=step))
 
     def lead(self) -> None:
         """Rank 0's thread comes."""
@@ -68,7 +68,7 @@ def test_each_step_of_each_rank_is_told_once(
 
 def test_where_a_rank_has_told_nothing_the_report_is_closed_without_it() -> None:
     ranks = TwoRanks()
-    ranks.leader.finish(1, RankNumbers(steps=1, last_step=1))
+    ranks.leader.finish(RankNumbers(steps=1, last_step=1))
     ranks.leader.take_last()
     assert ranks.report.rows == []
     assert ranks.report.is_closed

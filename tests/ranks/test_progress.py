@@ -32,20 +32,20 @@ def table(
     *ranks: Heartbeat, hang_seconds: float = 60.0, silent: Iterable[int] = (), seconds: int = 30
 ) -> ProgressTable:
     """Ranks that have stood still for so long, looked at once a second; ``silent`` ones do not answer."""
-    made = ProgressTable(len(ranks), hang_seconds)
-    made.take(0.0, [Heartbeat()] * len(ranks))
+    progress = ProgressTable(len(ranks), hang_seconds)
+    progress.take(0.0, [Heartbeat()] * len(ranks))
     for now in range(1, seconds + 2):
-        made.take(
+        progress.take(
             now,
             [beat._replace(number=1 if rank in silent else now) for rank, beat in enumerate(ranks)],
         )
-    return made
+    return progress
 
 
 def after(seconds: int, *ranks: Heartbeat, **options: Any) -> tuple[Awaited | None, Awaited | None]:
     """Who is awaited and who is given up when nobody has moved for so long."""
-    made = table(*ranks, seconds=seconds, **options)
-    return made.awaited(seconds + 1.0), made.hung(seconds + 1.0)
+    progress = table(*ranks, seconds=seconds, **options)
+    return progress.awaited(seconds + 1.0), progress.hung(seconds + 1.0)
 
 
 def test_thousands_of_ranks_tell_less_often_and_are_silent_later() -> None:
@@ -94,11 +94,11 @@ def test_a_process_that_does_not_answer_is_named_whatever_its_place() -> None:
 
 
 def test_a_process_that_is_a_little_late_is_not_said_to_be_silent_beside_one_that_is() -> None:
-    made = table(WORKS, WORKS, WORKS, silent=[1], seconds=20)
+    progress = table(WORKS, WORKS, WORKS, silent=[1], seconds=20)
     beats = [WORKS._replace(number=21), WORKS._replace(number=1), WORKS._replace(number=22)]
     for now in range(22, 28):
-        made.take(now, [*beats[:2], beats[2]._replace(number=now)])
-    assert made.awaited(27.0) == Awaited((1,), "silent", 3, 26.0)
+        progress.take(now, [*beats[:2], beats[2]._replace(number=now)])
+    assert progress.awaited(27.0) == Awaited((1,), "silent", 3, 26.0)
 
 
 @pytest.mark.parametrize("hang_seconds", [0.0, 600.0])
@@ -136,26 +136,26 @@ def test_a_rank_that_is_done_with_the_others_is_not_watched() -> None:
 
 def test_time_in_which_this_process_did_not_run_is_nobodys_fault() -> None:
     """A machine that was suspended, say: others have not told anything meanwhile either."""
-    made = table(WORKS, WORKS, seconds=5)
-    made.take(1000.0, [WORKS._replace(number=6)] * 2)
-    assert made.still_seconds(1000.0) < AWAITED_SECONDS
-    assert made.hung(1000.0) is None
+    progress = table(WORKS, WORKS, seconds=5)
+    progress.take(1000.0, [WORKS._replace(number=6)] * 2)
+    assert progress.still_seconds(1000.0) < AWAITED_SECONDS
+    assert progress.hung(1000.0) is None
 
 
 def test_whoever_comes_further_ends_the_wait() -> None:
     behind = WORKS._replace(place=at(6))
-    made = table(WORKS, behind)
-    made.take(32.0, [WORKS._replace(number=32), behind._replace(number=32, batches=1)])
-    assert (made.awaited(32.0), made.still_seconds(32.0)) == (None, 0.0)
+    progress = table(WORKS, behind)
+    progress.take(32.0, [WORKS._replace(number=32), behind._replace(number=32, batches=1)])
+    assert (progress.awaited(32.0), progress.still_seconds(32.0)) == (None, 0.0)
 
 
 def test_a_wait_is_told_again_as_it_grows_and_when_it_is_over() -> None:
-    news, told = AwaitedNews(), list[RanksAwaited | None]()
+    news, records = AwaitedNews(), list[RanksAwaited | None]()
     for seconds in (10.0, 11.0, 13.0, 14.0):
-        told.append(news.judge(Awaited((1,), "loading", 3, seconds), seconds))
-    told.append(news.judge(None, 1.0))
-    told.append(news.judge(None, 2.0))
-    assert [record and (record.seconds, record.over) for record in told] == [
+        records.append(news.judge(Awaited((1,), "loading", 3, seconds), seconds))
+    records.append(news.judge(None, 1.0))
+    records.append(news.judge(None, 2.0))
+    assert [record and (record.seconds, record.over) for record in records] == [
         (10.0, False),
         None,
         (13.0, False),

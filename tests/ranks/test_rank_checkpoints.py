@@ -40,15 +40,15 @@ def test_resumed_ranks_repeat_the_rest_bit_for_bit(tmp_path: Path, precision: st
     """From the checkpoint at the end of a stopped run, and from one written while the run went on."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     expected = ranks(whole, precision=precision, checkpoint_every=5, fsdp=fsdp)
-    assert expected[0].found["checkpoints"][0] == 5
+    assert expected[0].results["checkpoints"][0] == 5
     assert expected[0].steps == expected[1].steps
 
     # One at the end of the epoch too, if the ranks agree on it before their last step.
-    assert ranks(stopped, precision=precision, steps=7, fsdp=fsdp)[0].found["checkpoints"] in ([7], [6, 7])
+    assert ranks(stopped, precision=precision, steps=7, fsdp=fsdp)[0].results["checkpoints"] in ([7], [6, 7])
     rest = ranks(stopped, precision=precision, resume=True, fsdp=fsdp)
     assert [rank.steps for rank in rest] == [expected[0].steps[7:]] * 2
-    assert rest[0].found["losses"] == expected[0].found["losses"][7:]
-    assert rest[0].found["validations"] == expected[0].found["validations"][1:]
+    assert rest[0].results["losses"] == expected[0].results["losses"][7:]
+    assert rest[0].results["validations"] == expected[0].results["validations"][1:]
 
     for path in checkpoints(whole / "checkpoints")[:-1]:
         path.unlink()
@@ -64,7 +64,7 @@ def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(tmp_pat
     rest = ranks(tmp_path / "stopped", "Recorded", resume=True, **options)
     assert len(expected[0].steps) == 6
     assert [rank.steps for rank in rest] == [expected[0].steps[4:]] * 2
-    assert rest[0].found["losses"] == expected[0].found["losses"][4:]
+    assert rest[0].results["losses"] == expected[0].results["losses"][4:]
 
 
 def test_each_rank_has_random_states_of_its_own_in_the_file(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(tmp_path: Pa
     ranks(tmp_path, "Recorded", settings=NO_BATCH_NORM, steps=4, fsdp=fsdp)
     four = ranks(tmp_path, "Recorded", count=4, settings=NO_BATCH_NORM, steps=8, resume=True, fsdp=fsdp)
     assert any(
-        note.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].found["notes"]
+        note.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].results["notes"]
     )
     alone = Worker(
         RECORDED,
@@ -97,7 +97,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(tmp_path: Pa
     log = Log()
     train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
     expected = losses(log)
-    assert four[0].found["losses"] == pytest.approx(expected[4:8], rel=1e-5)
+    assert four[0].results["losses"] == pytest.approx(expected[4:8], rel=1e-5)
     assert losses(alone.log) == pytest.approx(expected[8:], rel=1e-5)
 
 
@@ -110,12 +110,12 @@ def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(tmp_path: Path, f
     two = ranks(tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
     log = Log()
     train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
-    assert two[0].found["losses"] == pytest.approx(losses(log)[5:], rel=1e-5)
+    assert two[0].results["losses"] == pytest.approx(losses(log)[5:], rel=1e-5)
 
 
 def test_a_number_that_does_not_divide_the_global_batch_is_refused(tmp_path: Path) -> None:
     ranks(tmp_path, "Recorded", steps=2)
     ended = train_ranks("asked", 3, tmp_path, model="Recorded", settings={}, resume=True, status=None)
     assert ended[0].status == 2
-    assert "16 samples, which 3 ranks cannot share equally; use --nproc 2" in ended[0].found["error"]
-    assert RunFailed.__name__ in ended[0].found["records"]
+    assert "16 samples, which 3 ranks cannot share equally; use --nproc 2" in ended[0].results["error"]
+    assert RunFailed.__name__ in ended[0].results["records"]

@@ -12,7 +12,7 @@ from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks, RankControl
-from amptui.ranks.agreement.rows import ROW_VALUES, RankNumbers, RankRow
+from amptui.ranks.agreement.rows import RankNumbers
 from amptui.records.answers import Answer, RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
 from tests.ranks.agreeing import KeptRows, Ranks
@@ -27,27 +27,20 @@ def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def of() -> Iterator[Callable[[int], Ranks]]:
     """So many ranks that agree."""
-    made: list[Ranks] = []
+    all_ranks: list[Ranks] = []
 
     def ranks_of(count: int) -> Ranks:
-        made.append(Ranks(count))
-        made[-1].join()
-        return made[-1]
+        all_ranks.append(Ranks(count))
+        all_ranks[-1].join()
+        return all_ranks[-1]
 
     yield ranks_of
-    for ranks in made:
+    for ranks in all_ranks:
         for control in ranks.controls:
             control.leave()
 
 
 Of = Callable[[int], Ranks]
-
-
-def test_a_row_survives_the_way() -> None:
-    row = RankRow(3, 7, RankNumbers(steps=4, loss_scale=2.0**16))
-    assert RankRow.of(row.values())[:2] == row[:2]
-    assert RankRow.of(row.values()).numbers.loss_scale == 2.0**16
-    assert len(row.values()) == ROW_VALUES
 
 
 def test_all_ranks_take_a_request_at_the_same_boundary_and_none_before(of: Of) -> None:
@@ -58,10 +51,10 @@ def test_all_ranks_take_a_request_at_the_same_boundary_and_none_before(of: Of) -
     def work(boundary: int, rank: int, control: RankControl) -> None:
         if rank == 0 and asking.random() < 0.2:
             control.ask(PrecisionRequest(asking.choice(["fp32", "bf16", "fp16"])))
-        asked = control.take(PrecisionRequest)
-        if asked is not None:
-            obeyed[rank].append((boundary, asked.request.precision))
-            control.answer(asked)
+        pending = control.take(PrecisionRequest)
+        if pending is not None:
+            obeyed[rank].append((boundary, pending.request.precision))
+            control.answer(pending)
 
     ranks.boundaries(lambda: len(obeyed[0]) > 3, work)
     assert obeyed[0] == obeyed[1] == obeyed[2]
@@ -71,28 +64,28 @@ def test_all_ranks_take_a_request_at_the_same_boundary_and_none_before(of: Of) -
 
 def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it_is_done_with(of: Of) -> None:
     ranks = of(2)
-    taken: list[list[int]] = [[], []]
+    boundaries: list[list[int]] = [[], []]
     due = [False, False]
     leader = ranks.controls[0]
-    made = [leader.ask(CheckpointRequest()), leader.ask(CheckpointRequest())]
+    numbers = [leader.ask(CheckpointRequest()), leader.ask(CheckpointRequest())]
 
     def work(boundary: int, rank: int, control: RankControl) -> None:
-        asked = control.take(CheckpointRequest)
-        control.answer(asked)
-        due[rank] |= control.take_wanted_checkpoint() or asked is not None
+        pending = control.take(CheckpointRequest)
+        control.answer(pending)
+        due[rank] |= control.take_wanted_checkpoint() or pending is not None
         if due[rank] and control.may_take_checkpoint:
             due[rank] = False
-            taken[rank].append(boundary)
-            assert control.count_checkpoint() == len(taken[rank])
+            boundaries[rank].append(boundary)
+            assert control.count_checkpoint() == len(boundaries[rank])
 
-    ranks.boundaries(lambda: taken[0], work)
+    ranks.boundaries(lambda: boundaries[0], work)
     leader.want_checkpoint()
     ranks.boundaries(lambda: due[0], work)
-    assert len(taken[0]) == 1
+    assert len(boundaries[0]) == 1
     leader.checkpoints_done = 1
-    ranks.boundaries(lambda: len(taken[0]) == 2, work)
-    assert taken[0] == taken[1]
-    assert [answer.request.number for answer in ranks.log.of(RequestTaken)] == made
+    ranks.boundaries(lambda: len(boundaries[0]) == 2, work)
+    assert boundaries[0] == boundaries[1]
+    assert [answer.request.number for answer in ranks.log.of(RequestTaken)] == numbers
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_boundary(of: Of) -> None:
@@ -125,11 +118,11 @@ def test_a_pause_goes_on_until_rank_0_ends_it(of: Of, validating: bool) -> None:
     leader.ask(PauseRequest(True))
 
     def train(_rank: int, control: RankControl) -> None:
-        asked = None
-        while asked is None:
+        pending = None
+        while pending is None:
             control.at_boundary(validating=validating)
-            asked = control.take(PauseRequest)
-        assert asked.request.paused
+            pending = control.take(PauseRequest)
+        assert pending.request.paused
         if validating:
             for _ in range(10):
                 control.at_boundary(validating=True)
@@ -160,9 +153,9 @@ def test_a_comparison_s_next_block_reaches_all_ranks(of: Of) -> None:
     leader, other = ranks.controls
     leader.want_turn("bf16", now="fp32")
     ranks.boundaries(lambda: other.newest(PrecisionRequest))
-    taken = other.take(PrecisionRequest)
-    assert taken is not None
-    assert taken.request.precision == leader.take_turn() == "bf16"
+    block = other.take(PrecisionRequest)
+    assert block is not None
+    assert block.request.precision == leader.take_turn() == "bf16"
     assert leader.take(PrecisionRequest) is None
 
 
@@ -224,8 +217,8 @@ def test_all_ranks_measure_in_the_same_step_and_once(of: Of) -> None:
     assert measured[1] == measured[2] == measured[0]
 
 
-def _has(found: list[tuple[int, int]], count: int) -> bool:
-    return len(found) == count
+def _has(points: list[tuple[int, int]], count: int) -> bool:
+    return len(points) == count
 
 
 def test_all_ranks_hash_their_weights_at_the_same_boundary(of: Of) -> None:
@@ -267,7 +260,7 @@ def test_the_rows_of_all_ranks_are_received_in_their_order(count: int) -> None:
         control.leave()
     assert len(report.rows) > before  # the last ones
     assert report.is_closed
-    norms = [[row.numbers.grad_norm for row in rows] for rows in report.rows]
+    norms = [rows.column("grad_norm").tolist() for rows in report.rows]
     measured = [row for row in norms if not any(map(math.isnan, row))]
     assert len(measured) > 2
     assert all(row == [float(rank) for rank in range(count)] for row in measured)
@@ -288,7 +281,7 @@ def test_an_order_that_is_composed_as_the_training_ends_takes_no_request_with_it
 
 def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> None:
     ranks = of(3)
-    taken: list[list[int]] = [[] for _ in ranks.controls]
+    boundaries: list[list[int]] = [[] for _ in ranks.controls]
 
     def train(rank: int, control: RankControl) -> None:
         for boundary in range(50):
@@ -296,14 +289,14 @@ def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> 
                 control.ask(CheckpointRequest())
             control.at_boundary()
             if control.take(CheckpointRequest):
-                taken[rank].append(boundary)
+                boundaries[rank].append(boundary)
         control.finish()
 
     ranks.run(train)
-    assert taken[0] == taken[1] == taken[2]
+    assert boundaries[0] == boundaries[1] == boundaries[2]
     left = ranks.controls[0].take(CheckpointRequest)
     assert ranks.controls[1].take(CheckpointRequest) is None
-    assert bool(taken[0]) or left is not None
+    assert bool(boundaries[0]) or left is not None
 
 
 def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

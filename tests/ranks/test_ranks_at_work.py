@@ -23,10 +23,10 @@ def test_two_ranks_train_as_one_process_with_the_global_batch(tmp_path: Path, fs
 
     log = Log()
     train(prepare(Recorded(epochs=2, batch_size=16, samples=72, batch_norm=False)), log)
-    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5)
+    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
     alone = [record.validation for record in log.of(EpochFinished) if record.validation is not None]
-    for found, expected in zip(ranks[0].found["validations"], alone, strict=True):
-        assert found == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
+    for results, expected in zip(ranks[0].results["validations"], alone, strict=True):
+        assert results == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -38,9 +38,9 @@ def test_a_loader_of_an_experiment_is_shared_by_the_ranks(tmp_path: Path) -> Non
     log = Log()
     train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False, loader=True, samples=101)), log)
     alone = losses(log)
-    assert ranks[0].found["losses"][:6] == pytest.approx(alone[:6], rel=1e-5)
-    assert ranks[0].found["samples"] == [16] * 12
-    assert [samples for _, _, samples in ranks[0].found["validations"]] == [101, 101]
+    assert ranks[0].results["losses"][:6] == pytest.approx(alone[:6], rel=1e-5)
+    assert ranks[0].results["samples"] == [16] * 12
+    assert [samples for _, _, samples in ranks[0].results["validations"]] == [101, 101]
 
 
 @pytest.mark.slow
@@ -55,10 +55,10 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
 
     log = Log()
     train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False), **options), log)
-    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5 if precision == "fp32" else 1e-2)
+    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5 if precision == "fp32" else 1e-2)
     alone = log.of(StepRecord)
-    assert ranks[0].found["samples"] == [record.samples for record in alone] == [64, 32] * 2
-    assert ranks[0].found["micro_batches"] == [record.micro_batches for record in alone] == [4, 2] * 2
+    assert ranks[0].results["samples"] == [record.samples for record in alone] == [64, 32] * 2
+    assert ranks[0].results["micro_batches"] == [record.micro_batches for record in alone] == [4, 2] * 2
 
 
 @pytest.mark.slow
@@ -66,24 +66,24 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
 def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights(
     tmp_path: Path, ranks: int, fsdp: bool
 ) -> None:
-    found = train_ranks("requests", ranks, tmp_path, requests=200, seed=11, fsdp=fsdp, timeout=280)
-    assert all(rank.steps == found[0].steps for rank in found[1:])
-    precisions = [precision for precision, _ in found[0].steps]
+    results = train_ranks("requests", ranks, tmp_path, requests=200, seed=11, fsdp=fsdp, timeout=280)
+    assert all(rank.steps == results[0].steps for rank in results[1:])
+    precisions = [precision for precision, _ in results[0].steps]
     assert len(set(precisions)) == 3
-    assert any("would make all ranks' weights NaN" in note for note in found[0].found["notes"])
+    assert any("would make all ranks' weights NaN" in note for note in results[0].results["notes"])
     if not fsdp:  # each rank has weights of its own there
-        assert len(found[0].found["hashed_steps"]) > 3
-    assert all(rank.found["hashed_steps"] == found[0].found["hashed_steps"] for rank in found[1:])
-    assert found[0].found["disagreements"] == []
+        assert len(results[0].results["hashed_steps"]) > 3
+    assert all(rank.results["hashed_steps"] == results[0].results["hashed_steps"] for rank in results[1:])
+    assert results[0].results["disagreements"] == []
 
 
 @pytest.mark.slow
 def test_a_single_bit_that_differs_on_one_rank_is_told(tmp_path: Path) -> None:
-    found = train_ranks("plain", 2, tmp_path, flips_on_rank="1", slow_seconds="0.02", epochs="40")
-    (what, step, count, ranks), *later = found[0].found["disagreements"]
+    results = train_ranks("plain", 2, tmp_path, flips_on_rank="1", slow_seconds="0.02", epochs="40")
+    (what, step, count, ranks), *later = results[0].results["disagreements"]
     assert (what, count, ranks, later) == ("weights", 1, [1], [])
     assert step >= 5
-    assert found[0].steps[step - 1] != found[1].steps[step - 1]
+    assert results[0].steps[step - 1] != results[1].steps[step - 1]
 
 
 @pytest.mark.slow
@@ -92,11 +92,11 @@ def test_a_skip_names_the_rank_that_overflowed(tmp_path: Path, overflow: str) ->
     poisoned = {"overflows_on_rank": "1", "overflow_step": "7", "overflow": overflow}
     slowly = {"options": {"precision": "fp16"}, "slow_seconds": "0.02", "epochs": "12"}
     first, second = train_ranks("plain", 2, tmp_path, **poisoned, **slowly)
-    assert 7 in first.found["skipped"]
-    assert [7, [1]] in first.found["overflowed"]
-    assert all(step in first.found["skipped"] for step, _ in first.found["overflowed"])
-    assert second.found["local_overflows"] == (first.found["local_overflows"] or 0) + 1
-    assert first.found["disagreements"] == []
+    assert 7 in first.results["skipped"]
+    assert [7, [1]] in first.results["overflowed"]
+    assert all(step in first.results["skipped"] for step, _ in first.results["overflowed"])
+    assert second.results["local_overflows"] == (first.results["local_overflows"] or 0) + 1
+    assert first.results["disagreements"] == []
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_run_that_one_rank_s_loss_ended_names_it(tmp_path: Path) -> None:
     poisoned = {"overflows_on_rank": "1", "overflow_step": "9", "overflow": "loss"}
     options = {"precision": "bf16"}
     first, _ = train_ranks("plain", 2, tmp_path, **poisoned, options=options, epochs="12", status=1)
-    assert "; rank 1 had the first loss that was not finite, in step 9; " in first.found["error"]
+    assert "; rank 1 had the first loss that was not finite, in step 9; " in first.results["error"]
 
 
 @pytest.mark.slow
@@ -116,8 +116,8 @@ def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(tmp_path: Path) ->
     settings = {"dropout": "0.3", "slow_seconds": "0.001"}
     slow = {**settings, "xray_seconds": "4", "options": {"hang_timeout": 3.0}}
     ranks = train_ranks("probed", 2, probed, **slow)
-    assert ranks[0].found["answers"].count(["RequestTaken", "x-ray"]) == 2
-    assert ranks[0].found["answers"].count(["RequestTaken", "trace"]) == 2
+    assert ranks[0].results["answers"].count(["RequestTaken", "x-ray"]) == 2
+    assert ranks[0].results["answers"].count(["RequestTaken", "trace"]) == 2
     assert ranks[0].steps == ranks[1].steps
 
     options = {"steps": len(ranks[0].steps)}
@@ -128,8 +128,8 @@ def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(tmp_path: Path) -> None:
     ranks = train_ranks("refused", 2, tmp_path, communicates="yes")
-    assert ranks[0].found["answers"] == [["RequestRefused", "x-ray"]]
-    assert ranks[0].found["refusals"][0].startswith("loss() communicates with other ranks (allreduce)")
+    assert ranks[0].results["answers"] == [["RequestRefused", "x-ray"]]
+    assert ranks[0].results["refusals"][0].startswith("loss() communicates with other ranks (allreduce)")
     assert ranks[0].steps == ranks[1].steps
 
 
@@ -137,12 +137,12 @@ def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(tmp_path
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_switch_that_fails_on_one_rank_is_undone_on_all(tmp_path: Path, rank: int) -> None:
     ranks = train_ranks("switched", 2, tmp_path, fails_in="bf16", fails_on_rank=str(rank), dropout="0.3")
-    assert ranks[0].found["answers"][:2] == [["RequestRefused", "precision"]] * 2
+    assert ranks[0].results["answers"][:2] == [["RequestRefused", "precision"]] * 2
     assert ranks[0].steps == ranks[1].steps
     assert {precision for precision, _ in ranks[0].steps} == {"fp32"}
     assert (
         ranks[0]
-        .found["refusals"][0]
+        .results["refusals"][0]
         .startswith(f"bf16 failed in its first step; back to fp32: rank {rank}: ")
     )
 
@@ -152,7 +152,7 @@ def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(tmp_
     ranks = train_ranks(
         "switched", 2, tmp_path, fails_in="bf16", fails_on_rank="1", fails_late="yes", status=1
     )
-    assert ranks[0].found["error"].startswith("rank 1: ArithmeticError: a wrong number")
+    assert ranks[0].results["error"].startswith("rank 1: ArithmeticError: a wrong number")
 
 
 @pytest.mark.slow
@@ -163,9 +163,9 @@ def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
     ranks = train_ranks("compiled", 2, tmp_path, **slow)
     assert ranks[0].steps == ranks[1].steps
     for rank in ranks:
-        compiled = rank.found["compiled"]
+        compiled = rank.results["compiled"]
         assert sorted(compiled) == ["bf16", "bf16, validating", "fp32", "fp32, validating"]
-    assert ranks[0].found["records"].count("ModelCompiled") == 4
+    assert ranks[0].results["records"].count("ModelCompiled") == 4
 
 
 @pytest.mark.slow
@@ -174,17 +174,17 @@ def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(tmp_path
     hangs = {"fails_in": "fp32", "fails_on_rank": "1", "hangs": "yes", "compile_seconds": "0.1"}
     options = {"compile_mode": "default", "hang_timeout": 4.0}
     ranks = train_ranks("compiled", 2, tmp_path, **hangs, options=options, status=1)
-    assert ranks[0].found["error"].startswith("rank 1 hung")
+    assert ranks[0].results["error"].startswith("rank 1 hung")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "fsdp"), [(0, False), (1, False), (1, True)])
 def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(tmp_path: Path, rank: int, fsdp: bool) -> None:
     ranks = train_ranks("plain", 2, tmp_path, fails_on_rank=str(rank), options={"fsdp": fsdp}, status=1)
-    error = ranks[0].found["error"]
+    error = ranks[0].results["error"]
     assert "ArithmeticError: a wrong number" in error
     assert error.startswith("rank 1: ") == (rank == 1)
-    assert ("RankLost" in ranks[0].found["records"]) == (rank == 1)
+    assert ("RankLost" in ranks[0].results["records"]) == (rank == 1)
 
 
 @pytest.mark.slow
@@ -201,21 +201,21 @@ def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
     tmp_path: Path, rank: int, raised: str, said: str
 ) -> None:
     ranks = train_ranks("plain", 2, tmp_path, fails_on_rank=str(rank), fails_with=raised, status=1)
-    assert ranks[0].found["error"].removeprefix("rank 1: ").startswith(said)
+    assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(said)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(tmp_path: Path) -> None:
     ranks = train_ranks("without GPU", 2, tmp_path, rank=1, status=1)
-    assert ranks[0].found["error"].startswith("rank 1: device cuda")
-    assert "RankLost" in ranks[0].found["records"]
+    assert ranks[0].results["error"].startswith("rank 1: device cuda")
+    assert "RankLost" in ranks[0].results["records"]
 
 
 @pytest.mark.slow
 def test_a_parameter_without_a_gradient_is_explained(tmp_path: Path) -> None:
     ranks = train_ranks("plain", 2, tmp_path, unused="yes", status=1)
-    assert ranks[0].found["error"].startswith("a parameter of the model took no part in loss()")
+    assert ranks[0].results["error"].startswith("a parameter of the model took no part in loss()")
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(tmp_path: Path
     """DDP gives out those of batch norm before each forward pass."""
     ranks = train_ranks("plain", 2, tmp_path, epochs="1", lag_seconds="1")
     waiting, slow = (
-        statistics.median(seconds for seconds in rank.found["compute"] if not math.isnan(seconds))
+        statistics.median(seconds for seconds in rank.results["compute"] if not math.isnan(seconds))
         for rank in ranks
     )
     assert waiting - slow < 0.5
@@ -232,5 +232,5 @@ def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(tmp_path: Path
 @pytest.mark.slow
 def test_a_loss_that_communicates_has_no_compute_time(tmp_path: Path) -> None:
     ranks = train_ranks("plain", 2, tmp_path, epochs="1", communicates="yes")
-    assert ranks[0].found["compute"]
-    assert all(math.isnan(seconds) for seconds in ranks[0].found["compute"])
+    assert ranks[0].results["compute"]
+    assert all(math.isnan(seconds) for seconds in ranks[0].results["compute"])

@@ -141,7 +141,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
 
     log, alone = Log(), prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
     train(alone, log)
-    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5)
+    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
     expected = {name: value.clone() for name, value in alone.model.state_dict().items()}
     load_weights(alone.model, path)
     for name, value in alone.model.state_dict().items():
@@ -152,7 +152,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
     log = Log()
     experiment = Recorded(epochs=2, batch_size=16, odd=True, unused=True)
     train(prepare(experiment, init_weights=str(path)), log)
-    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5)
+    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_what_does_not_work_on_sharded_weights_is_explained(
     tmp_path: Path, settings: dict[str, str], error: str
 ) -> None:
     ranks = train_ranks("plain", 2, tmp_path, **settings, options={"fsdp": True}, status=1)
-    assert ranks[0].found["error"].startswith(error)
+    assert ranks[0].results["error"].startswith(error)
 
 
 @pytest.mark.slow
@@ -185,22 +185,22 @@ def test_norms_and_windows_are_those_of_the_global_gradient(tmp_path: Path) -> N
     alone = prepare(experiment, clip_norm=1e9)  # its norm is measured in each step
     train(alone, log)
     expected = {str(record.step): record.grad_norm for record in log.of(StepRecord)}
-    norms = {step: norm for step, (norm, _) in ranks[0].found["norms"].items()}
+    norms = {step: norm for step, (norm, _) in ranks[0].results["norms"].items()}
     assert norms
     assert norms == pytest.approx({step: expected[step] for step in norms}, rel=1e-4)
     elements = sum(p.numel() for p in alone.model.parameters())
-    assert ranks[0].found["windows"]
-    assert all(found == [elements, 0, elements] for found in ranks[0].found["windows"])
+    assert ranks[0].results["windows"]
+    assert all(results == [elements, 0, elements] for results in ranks[0].results["windows"])
 
 
 @pytest.mark.slow
 def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
     options = {"fsdp": True, "precision": "fp16"}
     ranks = train_ranks("plain", 2, tmp_path, **POISONED, options=options)
-    assert ranks[0].found["skips"] == [3]
+    assert ranks[0].results["skips"] == [3]
     assert ranks[0].steps == ranks[1].steps
     assert ranks[0].steps[1][1] == ranks[0].steps[2][1] != ranks[0].steps[3][1]
-    norm, nonfinite = ranks[0].found["norms"]["3"]
+    norm, nonfinite = ranks[0].results["norms"]["3"]
     assert not math.isfinite(norm)
     assert nonfinite == 6
 
@@ -209,4 +209,4 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
 def test_lost_weights_end_the_run(tmp_path: Path) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
     ranks = train_ranks("plain", 2, tmp_path, **arguments, status=1)
-    assert "6 of 6 parameters contain NaN" in ranks[0].found["error"]
+    assert "6 of 6 parameters contain NaN" in ranks[0].results["error"]

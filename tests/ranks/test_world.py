@@ -1,5 +1,7 @@
 """What ranks cannot do."""
 
+from typing import Any
+
 import pytest
 
 from amptui.base.errors import UsageError
@@ -8,32 +10,17 @@ from amptui.recipe.request import TrainRequest
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "ranks", "what"),
     [
-        ({"device": "cuda:1"}, "--device"),
+        ({"device": "cuda:1"}, 2, "--device with 2 ranks: "),
+        ({"fsdp": True, "channels_last": True}, 2, "--channels-last with --fsdp: "),
+        ({"fsdp": True, "compile_mode": "default"}, 2, "--compile with --fsdp: "),
+        ({"fsdp": True}, 1, "--fsdp with a single process"),
     ],
 )
-def test_what_ranks_cannot_do_is_refused(options: dict[str, object], named: str) -> None:
-    with pytest.raises(UsageError, match=f"^{named} with 2 ranks: "):
-        refuse_unsupported(TrainRequest(model="mine.py", **options), 2)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"channels_last": True}, "--channels-last"),
-        ({"compile_mode": "default"}, "--compile"),
-    ],
-)
-def test_what_fsdp_cannot_do_is_refused(options: dict[str, object], named: str) -> None:
-    request = TrainRequest(model="mine.py", fsdp=True, **options)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=f"^{named} with --fsdp: "):
-        refuse_unsupported(request, 2)
-
-
-def test_fsdp_needs_several_processes() -> None:
-    with pytest.raises(UsageError, match="--fsdp with a single process"):
-        refuse_unsupported(TrainRequest(model="mine.py", fsdp=True), 1)
+def test_what_ranks_cannot_do_is_refused(options: dict[str, Any], ranks: int, what: str) -> None:
+    with pytest.raises(UsageError, match=f"^{what}"):
+        refuse_unsupported(TrainRequest(model="mine.py", **options), ranks)
 
 
 def test_a_single_process_may_do_anything() -> None:

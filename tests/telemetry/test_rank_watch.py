@@ -58,9 +58,9 @@ def test_a_row_has_medians_and_the_newest_numbers() -> None:
 
 
 def test_the_percentiles_of_many_ranks_are_those_told() -> None:
-    told = (0.1, 0.2, 0.3, 0.4, 0.5)
-    sample = replace(SAMPLES[0], world_size=1000, compute_percentiles=told)
-    assert ranks_of(*STARTED, sample).percentiles == {"compute": told}
+    percentiles = (0.1, 0.2, 0.3, 0.4, 0.5)
+    sample = replace(SAMPLES[0], world_size=1000, compute_percentiles=percentiles)
+    assert ranks_of(*STARTED, sample).percentiles == {"compute": percentiles}
     assert ranks_of(*STARTED, sample).world_size == 1000
 
 

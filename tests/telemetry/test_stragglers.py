@@ -22,10 +22,10 @@ def window(world_size: int, seed: int, seconds: int = 20, **options: Any) -> lis
 
 def verdicts(samples: list[RanksSampled]) -> list[RankVerdict | None]:
     """The verdict after each sample, of the 20 newest."""
-    told: list[RankVerdict | None] = [None]
+    verdicts_so_far: list[RankVerdict | None] = [None]
     for end in range(1, len(samples) + 1):
-        told.append(find_straggler(samples[max(0, end - 20) : end], told[-1]))
-    return told
+        verdicts_so_far.append(find_straggler(samples[max(0, end - 20) : end], verdicts_so_far[-1]))
+    return verdicts_so_far
 
 
 @pytest.mark.parametrize("world_size", [2, 8, *MANY])

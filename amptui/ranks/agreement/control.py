@@ -342,7 +342,7 @@ class RankControl(AgreedControl):
             with self._others.waiting():
                 agreement.settle(self._boundary, self._release, self._others.check_others)
         if self._boundary >= rows.due:
-            rows.put(self._step, self.measure())
+            rows.put(self.measure())
 
     def wait(self) -> None:
         """Block until there may be something to do; the run is paused, on all ranks after the same step."""
@@ -363,7 +363,7 @@ class RankControl(AgreedControl):
         assert self._agreement is not None, "joined before the first step"
         assert self._rows is not None, "as the agreement"
         self._agreement.finish()
-        self._rows.finish(self._step, self.measure())
+        self._rows.finish(self.measure())
         overruled: list[PendingRequest[Any] | None] = []
         with self._changed:
             for kind, request in self._sent_requests.items():

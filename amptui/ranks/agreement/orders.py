@@ -140,15 +140,15 @@ class Agreement:
         self.hold = NEVER
         """The point that the training must not pass without :meth:`settle`."""
         self._changed = threading.Condition()
-        self._called = 0
+        self._call_number = 0
         """The newest call for pledges; rank 0 counts them."""
-        self._pledged = 0
-        """The newest that was answered. It is open while ``_settled`` is less."""
-        self._settled = 0
+        self._pledge_number = 0
+        """The newest that was answered. It is open while ``_settled_number`` is less."""
+        self._settled_number = 0
         """The newest that is known to be an order, or void."""
         self._order: Order | None = None
         """It, until the training obeys."""
-        self._obeyed = (0, 0)
+        self._last_obeyed = (0, 0)
         """The number and the point of the last."""
         self._newest: Order | None = None
         """The newest that is known not to be void."""
@@ -200,7 +200,7 @@ class Agreement:
             return
         obey(order)
         with self._changed:  # last: rank 0's thread may call for the next
-            self._obeyed = (order.number, point)
+            self._last_obeyed = (order.number, point)
             if self._order is order:
                 self._order, self.hold = None, NEVER if self._error is None else 0
 
@@ -236,7 +236,7 @@ class Agreement:
         An order that one of them has read there counts for all. If none has, none has obeyed: it is void.
         """
         board.decide("call", 0)
-        board.post(f"knows/{self._rank}", [self._pledged, self._newest])
+        board.post(f"knows/{self._rank}", [self._pledge_number, self._newest])
         board.count("know", 1)
         self._board, self._is_moving = board, True
 
@@ -246,15 +246,15 @@ class Agreement:
             return
         knowledge = self._board.read([f"knows/{rank}" for rank in range(self._ranks)])
         self._is_moving = False
-        self._called = max(pledged for pledged, _ in knowledge)
-        orders = [order for _, order in knowledge if order is not None and order[0] == self._pledged]
+        self._call_number = max(number for number, _ in knowledge)
+        orders = [order for _, order in knowledge if order is not None and order[0] == self._pledge_number]
         if self._is_open:
-            self._take(self._pledged, orders[0] if orders else _VOID, moved=True)
+            self._take(self._pledge_number, orders[0] if orders else _VOID, moved=True)
 
-    def tick(self, called: int = 0) -> float:
+    def tick(self, call_number: int = 0) -> float:
         """Talk to the others; return after how many seconds to do so again.
 
-        ``called``: what stands on the board under ``call``; not for rank 0. Raises what the board raises.
+        ``call_number`` stands on the board under ``call``; not for rank 0. Raises what the board raises.
         """
         arrived, now = self._participant.arrived(), self._clock()
         if self._pace and arrived - self._pace[-1][1] > _MAX_PACE:
@@ -268,8 +268,8 @@ class Agreement:
         if not self._rank:
             self._call()
         else:
-            self._called = called
-        if self._called > self._pledged and not self._is_open and self._order is None:
+            self._call_number = call_number
+        if self._call_number > self._pledge_number and not self._is_open and self._order is None:
             self._pledge()
         if self._is_open:
             self._await_order()
@@ -278,18 +278,18 @@ class Agreement:
 
     @property
     def _is_open(self) -> bool:
-        return self._pledged > self._settled
+        return self._pledge_number > self._settled_number
 
     def _call(self) -> None:
         """Rank 0's: call for pledges if there is something to order and the last order was obeyed."""
         busy = self._is_open or self._order is not None or self._finished or self._others_finished
         if not busy and self._participant.is_something_wanted():
-            self._called += 1
-            self._board.post("call", self._called)
+            self._call_number += 1
+            self._board.post("call", self._call_number)
 
     def _pledge(self) -> None:
         """Tell which point the training will not pass, and see to it that it does not."""
-        self._pledged = self._called
+        self._pledge_number = self._call_number
         point = None
         if not self._finished:
             # In this order: the training counts a point before it compares it with this.
@@ -299,8 +299,8 @@ class Agreement:
             with self._changed:
                 self.hold = NEVER if self._finished else point
                 self._changed.notify_all()
-        self._board.post(f"pledge/{self._rank}", [self._pledged, point, *self._obeyed])
-        self._board.count(f"pledged/{self._pledged}", 1)
+        self._board.post(f"pledge/{self._rank}", [self._pledge_number, point, *self._last_obeyed])
+        self._board.count(f"pledged/{self._pledge_number}", 1)
 
     @property
     def point_ahead(self) -> int:
@@ -320,15 +320,15 @@ class Agreement:
         return min(max(ahead, 1), _MAX_POINTS_AHEAD)
 
     def _await_order(self) -> None:
-        number, name = self._pledged, f"order/{self._pledged}"
+        number, name = self._pledge_number, f"order/{self._pledge_number}"
         if not self._rank and self._board.count(f"pledged/{number}") >= self._ranks:
             self._take(number, self._board.decide(name, self._order_of(number)))
             self._board.remove(f"order/{number - 1}")  # all have obeyed it
             self._board.remove(f"pledged/{number}")
             return
         decision = self._board.look(name)
-        held = self._held_since
-        if decision is None and held is not None and self._clock() - held > PATIENCE_SECONDS:
+        since = self._held_since
+        if decision is None and since is not None and self._clock() - since > PATIENCE_SECONDS:
             decision = self._board.decide(name, _VOID)
         if decision is not None:
             self._take(number, decision)
@@ -340,13 +340,13 @@ class Agreement:
         if None in points:
             self._others_finished = True
             return _VOID
-        if self._participant.counts_alike and len({tuple(obeyed) for _, _, *obeyed in pledges}) > 1:
+        if self._participant.counts_alike and len({tuple(last_obeyed) for _, _, *last_obeyed in pledges}) > 1:
             raise PointsDifferError(f"the ranks count their steps differently: {pledges}")
         return Order(number, max(points), **self._participant.compose())
 
     def _take(self, number: int, decision: Any, *, moved: bool = False) -> None:
         with self._changed:
-            self._settled = number
+            self._settled_number = number
             if decision is _VOID or self._finished:
                 self.hold = NEVER
             else:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,6 @@ _NAN = float("nan")
 _LAST = "last"
 
 Floats = npt.NDArray[np.float64]
-
-Table = Floats | list[list[float]]
-"""[ranks, ROW_VALUES]."""
 
 
 class RankNumbers(NamedTuple):
@@ -53,54 +50,29 @@ class RankNumbers(NamedTuple):
     """As NVML's mask."""
 
 
-class RankRow(NamedTuple):
-    """What a rank posts for rank 0, in float64."""
+ROW_VALUES = len(RankNumbers._fields)
 
-    number: float
-    """Of the row, equal on all ranks."""
-    step: float
-    numbers: RankNumbers = RankNumbers()
+_NOTHING = (0.0, *RankNumbers())
+"""Instead of a row that a rank has not measured."""
 
-    def values(self) -> list[float]:
-        """The row as plain numbers."""
-        return [*self[:-1], *self.numbers]
+
+class RankRows:
+    """The numbers of all ranks, in their order: a table of [ranks, ROW_VALUES]."""
+
+    def __init__(self, numbers: Floats | Sequence[Sequence[float]]) -> None:
+        self._table = np.asarray(numbers, np.float64).reshape(-1, ROW_VALUES)
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "RankRow":
-        """Inverse of :meth:`values`."""
-        own = len(cls._fields) - 1
-        return cls._make([*values[:own], RankNumbers._make(values[own:])])
-
-
-_COLUMNS = (*RankRow._fields[:-1], *RankNumbers._fields)
-
-ROW_VALUES = len(_COLUMNS)
-
-
-class RankRows(Sequence[RankRow]):
-    """The rows of all ranks, in their order; a row is made when asked for: there may be thousands."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = np.asarray(table, np.float64).reshape(-1, ROW_VALUES)
+    def of_posts(cls, posts: Sequence[Sequence[float]]) -> "RankRows":
+        """What ranks have posted, each the number of its row and the row."""
+        return cls(np.asarray(posts, np.float64)[:, 1:])
 
     def __len__(self) -> int:
         return len(self._table)
 
-    @overload
-    def __getitem__(self, index: int) -> RankRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> "RankRows": ...
-    def __getitem__(self, index: int | slice) -> "RankRow | RankRows":
-        rows = self._table[index]
-        return RankRows(rows) if isinstance(index, slice) else RankRow.of(rows.tolist())
-
     def column(self, name: str) -> Floats:
-        """[ranks]: one field of all rows, or of their numbers."""
-        return self._table[:, _COLUMNS.index(name)]
-
-
-_NOTHING = RankRow(0, 0)
-"""Instead of a row that a rank has not measured."""
+        """[ranks]: one field of :class:`RankNumbers`."""
+        return self._table[:, RankNumbers._fields.index(name)]
 
 
 def rows_seconds(ranks: int) -> float:
@@ -142,10 +114,11 @@ class PostedRows:
         self.due = NEVER
         """The point after which the training measures."""
         self._number = 0
-        self._own: RankRow | None = None
-        self._newest = _NOTHING
+        self._own_row: tuple[float, ...] | None = None
+        """Its number, which is equal on all ranks, and the rank's numbers."""
+        self._newest: tuple[float, ...] = _NOTHING
         """This rank's newest row, posted or not."""
-        self._last: list[list[float]] = []
+        self._last: list[tuple[float, ...]] = []
         """What it told at the end: that, and the numbers since."""
         self._taken_number = 0
         """The number of the newest rows that rank 0 has taken."""
@@ -155,18 +128,18 @@ class PostedRows:
         """The thread may take rows while the training ends."""
         board.decide("sample", [0, 0])
 
-    def put(self, step: int, numbers: RankNumbers) -> None:
-        """The training's numbers at this point, which is after ``step``."""
+    def put(self, numbers: RankNumbers) -> None:
+        """The training's numbers at this point."""
         self.due = NEVER
-        self._own = self._newest = RankRow(self._number, step, numbers)
+        self._own_row = self._newest = (self._number, *numbers)
 
     def follow(self, number: int, point: int) -> None:
         """Rank 0 has asked for row ``number`` at ``point``, or as soon as the training hears of it."""
         if number > self._number:
             self._number, self.due = number, point
-        row, self._own = self._own, None
+        row, self._own_row = self._own_row, None
         if row is not None:
-            self._board.post(f"row/{self._rank}", row.values())
+            self._board.post(f"row/{self._rank}", row)
             self._board.count("rows", 1)
 
     def announce(self, point: int) -> None:
@@ -174,23 +147,23 @@ class PostedRows:
         with self._announcing:
             if self._finished:
                 return
-            row, now = self._own, self._clock()
+            row, now = self._own_row, self._clock()
             if row is not None and self._board.count("rows") >= self._number * (self._ranks - 1):
-                self._own = None
-                rows, self._taken_number = [row.values(), *self._read("row")], self._number
-                self._report.take(RankRows(rows))
+                self._own_row = None
+                rows, self._taken_number = [row, *self._read("row")], self._number
+                self._report.take(RankRows.of_posts(rows))
             elif row is None and self.due == NEVER and now >= self._next_at:
                 self._next_at = now + rows_seconds(self._ranks)
                 self._number += 1
                 self._board.post("sample", [self._number, point])
                 self.due = point
 
-    def finish(self, step: int, numbers: RankNumbers) -> None:
+    def finish(self, numbers: RankNumbers) -> None:
         """The training's last numbers; no rank waits for them: :meth:`take_last` follows where all part."""
         with self._announcing:
             self._finished, self.due = True, NEVER
         # The newest may be on its way: only rank 0 knows whether it has taken those of all.
-        self._last = [self._newest.values(), RankRow(self._number + 1, step, numbers).values()]
+        self._last = [self._newest, (self._number + 1, *numbers)]
         if self._rank:
             with suppress(RuntimeError):  # the board's: nobody is told
                 self._board.post(f"{_LAST}/{self._rank}", self._last)
@@ -205,10 +178,10 @@ class PostedRows:
 
     def _take_both(self, last_rows: list[Any]) -> None:
         """Take the last rows, and before them those that not all had posted when the training ended."""
-        pending = [newest if newest[0] > self._taken_number else _NOTHING.values() for newest, _ in last_rows]
+        pending = [newest if newest[0] > self._taken_number else _NOTHING for newest, _ in last_rows]
         if any(number for number, *_ in pending):
-            self._report.take(RankRows(pending))
-        self._report.take(RankRows([last for _, last in last_rows]))
+            self._report.take(RankRows.of_posts(pending))
+        self._report.take(RankRows.of_posts([last for _, last in last_rows]))
 
     def _read(self, name: str) -> list[Any]:
         """What the other ranks have posted."""

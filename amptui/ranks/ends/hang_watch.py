@@ -19,19 +19,19 @@ from typing import NamedTuple
 from amptui.base import units
 from amptui.ranks.ends.peer_ends import PeerEndedError, PeerEnds
 from amptui.ranks.ends.progress import (
-    MAX_NAMED,
     AwaitedNews,
     Heartbeat,
     ProgressTable,
     RankProgress,
     beat_seconds,
     stack_of,
+    stacks_taken,
 )
 from amptui.ranks.store.failover_store import LostKeyError
 from amptui.ranks.store.launcher_store import LauncherStore
 from amptui.ranks.store.place import Place, here
 from amptui.ranks.world import World
-from amptui.records.ranks import PHASE_WORDS, RankPhase, RankStack, StacksTaken
+from amptui.records.ranks import PHASE_WORDS, RankPhase, StacksTaken
 from amptui.records.run import Record
 
 GRACE_SECONDS = 6.0
@@ -52,18 +52,16 @@ _POLL_SECONDS = 0.1
 _LOOKS_PER_SECOND = 32
 """At everybody's progress by all ranks together: at 512 ranks each look reads 512 values."""
 
-_MAX_STACKS = 64
-
 _HANG, _TOLD = "hang", "hang/told"
 
 
 def teller_without(ranks: Collection[int], places: Sequence[Place]) -> int:
     """The rank that tells of the end of ``ranks``: 0, or if that is among them one near its journal."""
-    left = [rank for rank in range(len(places)) if rank not in ranks]
-    if 0 in left or not left:
+    others = [rank for rank in range(len(places)) if rank not in ranks]
+    if 0 in others or not others:
         return 0
-    near = (rank for rank in left if _machine(places[rank]) == _machine(places[0]))
-    return next(near, left[0])
+    near = (rank for rank in others if _machine(places[rank]) == _machine(places[0]))
+    return next(near, others[0])
 
 
 def _machine(place: Place) -> tuple[str, int]:
@@ -235,20 +233,13 @@ class HangWatch:
 
     def _stacks(self, hang: Hang) -> StacksTaken:
         """What the ranks execute that answer within a few seconds."""
-        wanted = [rank for rank in range(self._world.size) if rank not in hang.silent]
+        ranks = [rank for rank in range(self._world.size) if rank not in hang.silent]
         limit = time.monotonic() + self._beat_interval + _STACKS_SECONDS
-        while not self._store.check([f"stack/{rank}" for rank in wanted]) and time.monotonic() < limit:
+        while not self._store.check([f"stack/{rank}" for rank in ranks]) and time.monotonic() < limit:
             time.sleep(_POLL_SECONDS)
-        posted = [rank for rank in wanted if self._store.check([f"stack/{rank}"])]
-        stacks = [
-            RankStack(rank=rank, phase=phase, step=step, stack=stack)
-            for rank in posted[:_MAX_STACKS]
-            for phase, step, stack in [json.loads(self._store.get(f"stack/{rank}"))]
-        ]
-        silent = [rank for rank in range(self._world.size) if rank not in posted]
-        return StacksTaken(
-            time=time.time(), step=hang.step, stacks=tuple(stacks), silent=tuple(silent[:MAX_NAMED])
-        )
+        posted = [rank for rank in ranks if self._store.check([f"stack/{rank}"])]
+        posts = {rank: json.loads(self._store.get(f"stack/{rank}")) for rank in posted}
+        return stacks_taken(hang.step, self._world.size, posts)
 
     def _wait_until_told(self) -> None:
         limit = time.monotonic() + self._beat_interval + _TELLING_SECONDS

@@ -5,24 +5,22 @@ from collections.abc import Callable
 
 from amptui.ranks.agreement.board import Board, collectives_by_group
 from amptui.ranks.ends.progress import (
-    MAX_NAMED,
     AwaitedNews,
     Heartbeat,
     ProgressTable,
     beat_seconds,
     stack_of,
+    stacks_taken,
 )
 from amptui.ranks.world import World
 from amptui.recipe.request import HANG_SECONDS
-from amptui.records.ranks import RankStack, StacksTaken
+from amptui.records.ranks import StacksTaken
 from amptui.records.run import Record
 
 STACKS_SECONDS = HANG_SECONDS
 """After so long without progress the stacks of all ranks are taken, once; the script goes on waiting."""
 
 _COLLECTING_SECONDS = 3.0
-
-_MAX_STACKS = 64
 
 
 class PeerProgress:
@@ -41,7 +39,7 @@ class PeerProgress:
         """This rank's step when somebody was last told to make the others wait."""
         self._due = 0.0
         self._collect_at: float | None = None
-        self._were_taken = self._posted = False
+        self._were_taken = self._has_posted = False
 
     def tick(self, board: Board, *, step: int, thread_id: int | None) -> None:
         """Tell and look, if it is time; ``thread_id`` is the thread that trains."""
@@ -50,8 +48,8 @@ class PeerProgress:
             return
         self._due = now + beat_seconds(self._world.size)
         self.post(board, step)
-        if not self._posted and board.look("stacks"):
-            self._posted = True
+        if not self._has_posted and board.look("stacks"):
+            self._has_posted = True
             board.post(f"stack/{self._world.rank}", [step, stack_of(thread_id)])
         if self._world.leads:
             self._look(board, now, step)
@@ -82,13 +80,6 @@ class PeerProgress:
             self._emit(self._stacks(board, step))
 
     def _stacks(self, board: Board, step: int) -> StacksTaken:
-        posted = {rank: board.look(f"stack/{rank}") for rank in range(self._world.size)}
-        stacks = [
-            RankStack(rank=rank, phase="script", step=post[0], stack=post[1])
-            for rank, post in posted.items()
-            if post is not None
-        ]
-        silent = [rank for rank, post in posted.items() if post is None]
-        return StacksTaken(
-            time=time.time(), step=step, stacks=tuple(stacks[:_MAX_STACKS]), silent=tuple(silent[:MAX_NAMED])
-        )
+        posts = {rank: board.look(f"stack/{rank}") for rank in range(self._world.size)}
+        answers = {rank: ["script", *post] for rank, post in posts.items() if post is not None}
+        return stacks_taken(step, self._world.size, answers)

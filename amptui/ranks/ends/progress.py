@@ -11,10 +11,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amptui.ranks.agreement.board import collectives_by_group
-from amptui.records.ranks import RankPhase, RanksAwaited
+from amptui.records.ranks import RankPhase, RanksAwaited, RankStack, StacksTaken
 
 AWAITED_SECONDS = 10.0
 """How long nobody may come further before it is told who makes the others wait."""
@@ -32,7 +32,7 @@ _TOLD_AGAIN = 1.25
 MAX_NAMED = 8
 """Ranks that a record names of those that make others wait."""
 
-_MAX_STACK_CHARACTERS = 8000
+_MAX_STACKS, _MAX_STACK_CHARACTERS = 64, 8000
 
 _BUSY: tuple[RankPhase, ...] = ("compiling", "alone", "saving")
 
@@ -102,27 +102,27 @@ class ProgressTable:
         self._hang_seconds = hang_seconds or math.inf
         self._interval_seconds = beat_seconds(ranks)
         self.beats: list[Heartbeat] = [Heartbeat()] * ranks
-        self._answered = [0.0] * ranks
-        self._moved = [0.0] * ranks
-        self._looked: float | None = None
+        self._answer_times = [0.0] * ranks
+        self._move_times = [0.0] * ranks
+        self._look_time: float | None = None
 
     def take(self, now: float, beats: Sequence[Heartbeat], *, interval_seconds: float | None = None) -> None:
         """Take all ranks' ``beats``, looked at every ``interval_seconds``: by default as they are told."""
         interval = self._interval_seconds if interval_seconds is None else interval_seconds
-        if self._looked is None:
-            self._answered, self._moved = [now] * len(beats), [now] * len(beats)
-        elif (paused := now - self._looked - interval) > _SILENT_BEATS * self._interval_seconds / 2:
+        if self._look_time is None:
+            self._answer_times, self._move_times = [now] * len(beats), [now] * len(beats)
+        elif (paused := now - self._look_time - interval) > _SILENT_BEATS * self._interval_seconds / 2:
             # This process did not run. The others may not have either: nobody is blamed for that time.
-            self._answered = [seconds + paused for seconds in self._answered]
-            self._moved = [seconds + paused for seconds in self._moved]
+            self._answer_times = [seconds + paused for seconds in self._answer_times]
+            self._move_times = [seconds + paused for seconds in self._move_times]
         for rank, (beat, before) in enumerate(zip(beats, self.beats, strict=True)):
             if beat.number != before.number:
-                self._answered[rank] = now
+                self._answer_times[rank] = now
             if beat[1:] != before[1:]:
-                self._moved[rank] = now
-        self.beats, self._looked = list(beats), now
+                self._move_times[rank] = now
+        self.beats, self._look_time = list(beats), now
         if all(self.beats[rank].idle for rank in self._running()):
-            self._moved = [now] * len(beats)  # in a pause nobody makes anybody wait
+            self._move_times = [now] * len(beats)  # in a pause nobody makes anybody wait
 
     def awaited(self, now: float, *, after: float | None = None) -> Awaited | None:
         """Who makes the others wait, once nobody has come further for so long; None if none stands out."""
@@ -130,11 +130,11 @@ class ProgressTable:
         if seconds < after:
             return None
         running = self._running()
-        silent_seconds = max(now - self._answered[rank] for rank in running)
+        silent_seconds = max(now - self._answer_times[rank] for rank in running)
         if silent_seconds >= min(_SILENT_BEATS, after / 2) * self._interval_seconds:
             # On a busy machine a healthy process may be late as well, but not by as much.
             limit = now - 0.75 * silent_seconds
-            silent = tuple([rank for rank in running if self._answered[rank] <= limit])
+            silent = tuple([rank for rank in running if self._answer_times[rank] <= limit])
             return Awaited(silent, "silent", self.beats[silent[0]].step, silent_seconds)
         behind = self._behind(running)
         if not behind or len(behind) == len(running):
@@ -166,7 +166,7 @@ class ProgressTable:
     def still_seconds(self, now: float) -> float:
         """How long no rank has come further; 0 once fewer than two train together."""
         running = self._running()
-        return now - max(self._moved[rank] for rank in running) if len(running) > 1 else 0.0
+        return now - max(self._move_times[rank] for rank in running) if len(running) > 1 else 0.0
 
     def _running(self) -> list[int]:
         return [rank for rank, beat in enumerate(self.beats) if not beat.left]
@@ -230,3 +230,13 @@ def stack_of(thread_id: int | None) -> str:
     frame = sys._current_frames().get(thread_id or 0)
     lines = [] if frame is None else traceback.format_stack(frame)
     return "".join(lines)[-_MAX_STACK_CHARACTERS:]
+
+
+def stacks_taken(step: int, ranks: int, posts: Mapping[int, Sequence[Any]]) -> StacksTaken:
+    """The record of what ranks have posted: the phase, the step and the stack of each that answered."""
+    stacks = [
+        RankStack(rank=rank, phase=phase, step=own_step, stack=stack)
+        for rank, (phase, own_step, stack) in list(posts.items())[:_MAX_STACKS]
+    ]
+    silent = [rank for rank in range(ranks) if rank not in posts][:MAX_NAMED]
+    return StacksTaken(time=time.time(), step=step, stacks=tuple(stacks), silent=tuple(silent))

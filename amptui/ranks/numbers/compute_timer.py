@@ -27,34 +27,34 @@ class ComputeTimer:
         new_event: Callable[[], Any] | None = None,
     ) -> None:
         self._clock = clock
-        self._began: float | None = None
+        self._begin_time: float | None = None
         self._seconds, self._steps = 0.0, 0
         self.ends_step = True
         """Whether the next backward pass is the last of its step: it alone ends the time."""
         if new_event is None and device.type == "cuda":
             new_event = partial(torch.cuda.Event, enable_timing=True)
-        self._marks = None if new_event is None else _Marks(device, new_event)
+        self._events = None if new_event is None else _EventPair(device, new_event)
         first = next((parameter for parameter in parameters if parameter.requires_grad), None)
         if first is not None:
             first.register_post_accumulate_grad_hook(self._end)
 
     def begin(self) -> None:
         """The first forward pass of a step begins."""
-        if self._marks is not None:
-            self._marks.begin()
+        if self._events is not None:
+            self._events.begin()
         else:
-            self._began = self._clock()
+            self._begin_time = self._clock()
 
     def forget(self) -> None:
         """Do not count the step under way."""
-        self._began = None
-        if self._marks is not None:
-            self._marks.forget()
+        self._begin_time = None
+        if self._events is not None:
+            self._events.forget()
 
     def take_seconds(self) -> float | None:
         """The mean over the steps timed since the last call; None without any."""
-        if self._marks is not None:
-            return self._marks.take_seconds()
+        if self._events is not None:
+            return self._events.take_seconds()
         seconds, steps = self._seconds, self._steps
         self._seconds, self._steps = 0.0, 0
         return seconds / steps if steps else None
@@ -62,46 +62,46 @@ class ComputeTimer:
     def _end(self, _parameter: Tensor) -> None:
         if not self.ends_step:
             return
-        if self._marks is not None:
-            self._marks.end()
-        elif self._began is not None:
-            self._seconds += self._clock() - self._began
+        if self._events is not None:
+            self._events.end()
+        elif self._begin_time is not None:
+            self._seconds += self._clock() - self._begin_time
             self._steps += 1
-            self._began = None
+            self._begin_time = None
 
 
-class _Marks:
+class _EventPair:
     """Two events on the stream that computes."""
 
     def __init__(self, device: torch.device, new_event: Callable[[], Any]) -> None:
         self._device = device
         self._start, self._last = new_event(), new_event()
-        self._wanted = True
+        self._is_wanted = True
         """Whether the next step is to be timed."""
-        self._begun = self._ended = False
+        self._has_begun = self._has_ended = False
         self._stream: Any = None
 
     def begin(self) -> None:
-        if self._wanted:
-            self._wanted, self._begun = False, True
+        if self._is_wanted:
+            self._is_wanted, self._has_begun = False, True
             # The backward pass runs in another thread, which may have another current stream.
             self._stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
             self._start.record(self._stream)
 
     def forget(self) -> None:
-        if self._begun:
-            self._begun, self._wanted = False, True
+        if self._has_begun:
+            self._has_begun, self._is_wanted = False, True
 
     def end(self) -> None:
-        if self._begun:
-            self._begun, self._ended = False, True
+        if self._has_begun:
+            self._has_begun, self._has_ended = False, True
             self._last.record(self._stream)
 
     def take_seconds(self) -> float | None:
         seconds: float | None = None
-        if self._ended:
+        if self._has_ended:
             if not self._last.query():
                 return None
             seconds = self._start.elapsed_time(self._last) / 1000
-        self._wanted, self._begun, self._ended = True, False, False
+        self._is_wanted, self._has_begun, self._has_ended = True, False, False
         return seconds

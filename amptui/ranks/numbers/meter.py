@@ -172,7 +172,7 @@ class RankReport(RowReport):
         seconds: dict[str, Any] = {name: _column(means.values()) for name, means in self._means.items()}
         return RanksSampled(
             time=time.time(),
-            step=int(rows[0].numbers.last_step),
+            step=int(rows.column("last_step")[0]),
             steps=self._steps,
             world_size=len(rows),
             ranks=tuple(range(len(rows))),

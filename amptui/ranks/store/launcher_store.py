@@ -155,23 +155,23 @@ def _call(store: FailoverStore, world: World) -> World:
         late.look(f"{others - arrived:,} more ranks to start")
         time.sleep(seconds)
     tickets = range(1, others + 1)
-    counted = max(
+    counted_restarts = max(
         world.restart, *map(int, store.multi_get([f"{_TICKETS}/{call}/{ticket}" for ticket in tickets]))
     )
     generation = store.add(_GENERATION, 1)
-    restart = max(counted, generation - 1)
-    start = generation, restart, restart - counted, world.max_restarts
+    restart = max(counted_restarts, generation - 1)
+    start = generation, restart, restart - counted_restarts, world.max_restarts
     store.set(f"{_GO}/{call}", json.dumps([others, start]))
     return _with_start(world, *start)
 
 
 def _answer(store: FailoverStore, world: World) -> World:
-    answered, ticket = "", 0
+    answered_call, ticket = "", 0
     late = _Late(world)
     for seconds in pauses(world.size):
         call = store.get(_CALL).decode() if store.check([_CALL]) else ""
-        if call != answered:
-            answered, ticket = call, store.add(f"{_TICKETS}/{call}", 1)
+        if call != answered_call:
+            answered_call, ticket = call, store.add(f"{_TICKETS}/{call}", 1)
             store.set(f"{_TICKETS}/{call}/{ticket}", str(world.restart))
             store.add(f"{_ARRIVED}/{call}", 1)
         if call and store.check([f"{_GO}/{call}"]):
@@ -186,7 +186,7 @@ def _answer(store: FailoverStore, world: World) -> World:
 
 def _with_start(world: World, generation: int, restart: int, uncounted: int, max_restarts: int) -> World:
     return replace(
-        world, generation=generation, restart=restart, uncounted=uncounted, max_restarts=max_restarts
+        world, generation=generation, restart=restart, uncounted_restarts=uncounted, max_restarts=max_restarts
     )
 
 

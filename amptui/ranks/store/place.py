@@ -97,12 +97,12 @@ def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Pl
     )
 
 
-def device_of(world: World, wanted: str) -> str:
-    """The GPU of this rank's number on its machine, or the CPU; ``wanted`` is "cpu", "cuda" or "auto".
+def device_of(world: World, name: str) -> str:
+    """The GPU of this rank's number on its machine, or the CPU; ``name`` is "cpu", "cuda" or "auto".
 
     Raises DeviceError if there is no GPU of that number.
     """
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return "cpu"
     count, local = torch.cuda.device_count(), world.local_rank
     if count == 1 and world.launcher != "torchrun":
