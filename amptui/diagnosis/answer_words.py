@@ -69,7 +69,7 @@ def safe_words(answer: AmpAnswer) -> str:
         return finding_words(answer.cause)
     if answer.doubt is not None:
         ago = f"{units.counted(answer.doubt.age_steps or 0, 'step')} ago"
-        return f"{ago} {_WAS[answer.doubt.state].format(**_fields(answer.doubt))}"
+        return f"{_WAS[answer.doubt.state].format(**_fields(answer.doubt))}, {ago}"
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":

@@ -63,6 +63,8 @@ def _norm_facts(window: Float16Window, verdict: WindowVerdict) -> str:
 
 def underflow_words(share: float | None, loss_scale: float | None, verb: str = "underflows") -> str:
     """``31% of the gradient norm underflows at 65,536``."""
+    if share is None:
+        return "underflow not measured"
     return f"{units.share(share, 1)} of the gradient norm {verb} at {units.count(loss_scale)}"
 
 

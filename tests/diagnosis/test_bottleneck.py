@@ -101,7 +101,7 @@ def test_no_precision_that_speeds_up_forward_and_backward_beats_the_limit(
     amp = seconds[1] + seconds[2]
     faster = sum(seconds) / (sum(seconds) - amp + amp / times)
     if timing.bound == "compute" and "at most" in limit(timing):
-        most = float(limit(timing).split()[-3].removesuffix("×"))
+        most = float(limit(timing).split()[-1].removesuffix("×"))
         assert faster <= most + 0.05 + 1e-9
 
 
@@ -155,4 +155,4 @@ def test_a_baseline_that_was_hardly_timed_is_compared_with_nothing() -> None:
     fp32, fp16 = phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 3.0, 3.0, None, 0.1)
     one, other = limits(fp32, fp16, steps=MIN_STEPS - 1)
     assert one == ""
-    assert other.startswith("what AMP speeds up is still")
+    assert other.startswith("forward and backward still take")
