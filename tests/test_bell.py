@@ -15,7 +15,7 @@ _OTHER_OSC = re.compile(rb"\x1b\](?:22|2|0);[^\x07\x1b]*(?:\x07|\x1b\\)")
 
 DONE = r"\x07\x1b\]9;amptui: knobs: done after 30 steps in [^\x07\x1b]+\x07"
 FAILED = r"\x07\x1b\]9;amptui: knobs: failed: ValueError: bad label in batch 9[^\x07\x1b]*\x07"
-ASKS = r"\x07\x1b\]9;amptui: knobs waits for an answer: the loss has been nan since step 9[^\x07\x1b]*\x07"
+ASKS = r"\x07\x1b\]9;amptui: knobs needs an answer: the loss has been nan since step 9[^\x07\x1b]*\x07"
 
 
 def rung(terminal: Terminal) -> str:
@@ -53,7 +53,7 @@ def test_the_screen_rings_when_the_run_waits_for_an_answer_and_not_when_the_pers
 ) -> None:
     with train(warm, tmp_path / "run", "--set", "trouble=nan", "--set", "at=9") as terminal:
         terminal.wait_for("esc|enter")
-        wait_until(lambda: terminal.read(0.05) and "waits for an answer" in rung(terminal), "no bell")
+        wait_until(lambda: terminal.read(0.05) and "needs an answer" in rung(terminal), "no bell")
         terminal.press("\x03")
         assert terminal.wait() == 130
         # The NaN itself may have been seen, and told, in an earlier frame than the pause.

@@ -196,7 +196,7 @@ def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module
     view = watch_fail(on_digits(experiment, steps=120, precision="fp16"))
     (skips,) = events(view, "skip")
     assert "the forward pass overflowed: scaling cannot help" in event_text(skips)
-    assert f"it began in {module} (" in event_text(skips)
+    assert f"it started in {module} (" in event_text(skips)
     assert view.numerics.scaler.state == "forward overflow"
     assert view.numerics.trace is not None
     trace = trace_verdict(view.numerics.trace)

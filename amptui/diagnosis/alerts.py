@@ -42,9 +42,7 @@ class Alerts:
             return ""
         first = max(news, key=lambda event: _URGENCY.get(event.kind, 0))
         return (
-            f"{name} waits for an answer: {view.pause_reason}"
-            if _asks(first)
-            else f"{name}: {event_text(first)}"
+            f"{name} needs an answer: {view.pause_reason}" if _asks(first) else f"{name}: {event_text(first)}"
         )
 
     def _matters(self, event: Event) -> bool:

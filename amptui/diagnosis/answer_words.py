@@ -69,7 +69,7 @@ def safe_words(answer: AmpAnswer) -> str:
         return finding_words(answer.cause)
     if answer.doubt is not None:
         ago = f"{units.counted(answer.doubt.age_steps or 0, 'step')} ago"
-        return f"{ago} {_WAS[answer.doubt.state].format(**_fields(answer.doubt))}"
+        return f"{_WAS[answer.doubt.state].format(**_fields(answer.doubt))}, {ago}"
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":
@@ -167,7 +167,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         **dict.fromkeys(("less", "more", "same"), "{less_memory}"),
     },
     "limit": {
-        "compute": "compute-bound: {percent} can gain",
+        "compute": "compute-bound: AMP can speed up {percent} of the step",
         "input": "input-bound: {percent} waits for data",
         "launch": "launch-bound: little to gain",
         "unknown": "the GPU idles, cause unknown",
@@ -208,7 +208,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "validation not finite": "the validation loss is {loss}",
         "mid-run": "{other_loss} FP32, {loss} AMP",
         "finite": "finite: {loss}",
-        "same": "{loss}, FP32 {other_loss}: the same within the noise",
+        "same": "{loss}, FP32 {other_loss}: the same within noise",
         "higher": "{loss}, FP32 {other_loss}: higher by more than the noise",
         "lower": "{loss}, FP32 {other_loss}: lower by more than the noise",
     },
@@ -226,6 +226,8 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("speed", "first impression"): "~{ratio} provisional",
     ("speed", "disturbed"): "{ratio}, mean {mean}",
     **{("memory", state): "{less_percent}" for state in ("less", "more", "same")},
+    ("limit", "compute"): "compute-bound: {percent}",
+    ("limit", "input"): "input-bound: {percent}",
     ("limit", "launch"): "launch-bound",
     ("overflow", "none recently"): "none in {whole} steps",
     ("overflow", "occasional"): "{count} of {whole} skipped",

@@ -51,7 +51,7 @@ def _input_evidence(timing: PrecisionTiming) -> str:
 
 def _launch_evidence(timing: PrecisionTiming) -> str:
     host = units.milliseconds(sum(phase.host_seconds for phase in enqueued(timing.phases)))
-    text = f"the host takes {host} to launch what the GPU runs in {_enqueued_words(timing)}"
+    text = f"the host takes {host} to launch kernels that the GPU runs in {_enqueued_words(timing)}"
     percent = timing.utilization_percent
     return text if percent is None else f"{text}, idle {_share(100 - percent)} of the time"
 
@@ -61,8 +61,8 @@ def _compute_evidence(timing: PrecisionTiming) -> str:
         return f"the loop waits for data {units.percent(_input_share(timing))} of the step"
     if timing.utilization_percent is not None:
         return f"the GPU is busy {_share(timing.utilization_percent)} of the time"
-    launching = f"the host {units.percent(kept_up(timing.phases))} of that to launch it"
-    return f"the GPU takes {_enqueued_words(timing)}, {launching}"
+    launching = f"launching takes the host {units.percent(kept_up(timing.phases))} of that"
+    return f"the GPU takes {_enqueued_words(timing)}; {launching}"
 
 
 def _idle_evidence(timing: PrecisionTiming) -> str:
@@ -94,9 +94,11 @@ def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
     if not timing.bound or base_precision(timing.precision) in OTHER_PRECISIONS:
         return ""
     if timing.bound == "input":
-        return f"data takes as long in any precision: {_times(1 / _input_share(timing))} at most"
+        return (
+            f"loading data takes the same time in any precision: at most {_times(1 / _input_share(timing))}"
+        )
     if timing.bound == "launch":
-        return "launching takes as long in any precision: little to gain"
+        return "launching kernels takes the same time in any precision: little to gain"
     return _amp_limit(timing, ranks)
 
 
@@ -106,15 +108,17 @@ def _amp_limit(timing: PrecisionTiming, ranks: int) -> str:
     part = f"{units.percent(amp)} of the step"
     is_amp = base_precision(timing.precision) in AMP_PRECISIONS
     if ranks > 1 and is_amp:
-        return f"what AMP speeds up is still {part}, less the communication in it"
+        return f"forward and backward still take {part}, including communication, which AMP does not speed up"
     if ranks > 1:
         return f"AMP can speed up forward and backward, {part}, but not the communication in them"
     if 1 - amp < LITTLE_REST:
-        who = "what AMP speeds up is still" if is_amp else "AMP can speed up forward and backward:"
-        return f"{who} {part}, little else limits it"
+        share = f"forward and backward still take {part}"
+        if not is_amp:
+            share = f"AMP can speed up forward and backward, {part}"
+        return f"{share}; little else takes time"
     if is_amp:
-        return f"what AMP speeds up is still {part}: {_times(1 / (1 - amp))} more at most"
-    return f"AMP can speed up only forward and backward, {part}: {_times(1 / (1 - amp))} at most"
+        return f"forward and backward still take {part}: at most {_times(1 / (1 - amp))} more"
+    return f"AMP can speed up only forward and backward, {part}: at most {_times(1 / (1 - amp))}"
 
 
 def limit_beside(
@@ -129,7 +133,7 @@ def limit_beside(
     why = why_slower(baseline, amp)
     if why and timing is baseline:
         speed = times_speed(_whole(baseline) / _whole(amp), precision_label(baseline.precision))
-        why = f"no gain from {precision_label(amp.precision)}: {speed}"
+        why = f"{precision_label(amp.precision)} gains nothing: {speed}"
     return why or limit(timing, ranks=ranks)
 
 

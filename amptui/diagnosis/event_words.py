@@ -62,7 +62,7 @@ def run_started(record: RunStarted) -> str:
 def comparison_over(over: ComparisonOver) -> str:
     """The first result of a comparison as a card, or that it was stopped before it had one."""
     stopped = "comparison stopped: " if over.record.reason == "stopped" else ""
-    first = next(iter(speed.result_cards(over.record, over.run)), "no precision finished a block")
+    first = next(iter(speed.result_cards(over.record, over.run)), "no precision completed a block")
     return stopped + first
 
 
@@ -135,7 +135,7 @@ def run_resumed(resumption: Resumption) -> str:
     if record.restarts:
         text = f"restart {units.count(record.restarts)}, {' '.join(record.cause.split())}: {text}"
     if record.device_name != resumption.device_before:
-        text += f" (was {resumption.device_before}): the comparison starts over"
+        text += f" (previously {resumption.device_before}): the comparison restarts"
     if record.lost_steps:
         again = "step is" if record.lost_steps == 1 else "steps are"
         text += f"; {units.count(record.lost_steps)} {again} repeated"

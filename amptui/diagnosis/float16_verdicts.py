@@ -36,7 +36,7 @@ def window_facts(window: Float16Window) -> str:
     verdict = judge_window(window)
     if verdict.state == "not finite":
         where = precision_label(window.precision)
-        return f"{units.count(window.nonfinite)} NaN or Inf gradients in {where}: not a float16 problem"
+        return f"{units.count(window.nonfinite)} gradients are NaN or Inf in {where}: not a float16 problem"
     if verdict.state == "overflow":
         bad = f"{units.count(window.nonfinite)} gradients are NaN or Inf"
         return f"overflow in fp16 at {units.count(window.loss_scale)}: {bad}; the scaler skips this step"
@@ -63,6 +63,8 @@ def _norm_facts(window: Float16Window, verdict: WindowVerdict) -> str:
 
 def underflow_words(share: float | None, loss_scale: float | None, verb: str = "underflows") -> str:
     """``31% of the gradient norm underflows at 65,536``."""
+    if share is None:
+        return "underflow not measured"
     return f"{units.share(share, 1)} of the gradient norm {verb} at {units.count(loss_scale)}"
 
 
@@ -92,7 +94,7 @@ def trace_verdict(trace: ModulesTraced) -> Verdict:
 def _trace_text(trace: ModulesTraced, state: TraceState) -> str:
     if state == "weights lost":
         parameters = first_and_more(trace.lost, trace.lost_count)
-        return f"weights not finite already: {parameters}; no module is to blame"
+        return f"the weights were already NaN or Inf: {parameters}; no module caused it"
     if trace.first is not None:
         return f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
     text = f"nothing overflowed in {units.count(trace.modules)} modules"
@@ -154,7 +156,7 @@ def distance(module: ModuleRange) -> str:
 
 
 def xray_verdict(xray: XRayTaken) -> Verdict:
-    """``gradients agree in all 43 layers; worst 0.999 features.12; losses 0.024% apart``."""
+    """``gradients agree in all 43 layers; worst 0.999 features.12; losses differ by 0.024%``."""
     verdict = judge_xray(xray)
     return Verdict(verdict.severity, xray_text(xray, verdict))
 
@@ -175,7 +177,7 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
         first = verdict.worst.name or "the model"
         where = f"NaN or Inf in {verdict.count} of {verdict.layers} layers' gradients, first {first}"
         overflow = f"overflow at scale {units.count(xray.loss_scale)}"
-        skips = f"{overflow}, the scaler would skip this step and halve it"
+        skips = f"{overflow}: the scaler would skip this step and halve its scale"
         return f"{skips if verdict.state == 'overflow' else amp}: {where}"
     every = verdict.count == verdict.layers > 1
     layers = f"all {verdict.layers}" if every else f"{verdict.count} of {verdict.layers}"
@@ -196,12 +198,12 @@ def cosine_words(cosine: float | None, digits: int = 3) -> str:
 
 
 def _losses_apart(xray: XRayTaken) -> str:
-    """``losses 0.024% apart``, relative to FP32's."""
+    """``losses differ by 0.024%``, relative to FP32's."""
     if xray.loss_amp == xray.loss_fp32:
         return "losses equal"
     if not xray.loss_fp32:
         return f"losses {units.loss(xray.loss_fp32)} and {units.loss(xray.loss_amp)}"
-    return f"losses {units.share(abs(xray.loss_amp - xray.loss_fp32), abs(xray.loss_fp32))} apart"
+    return f"losses differ by {units.share(abs(xray.loss_amp - xray.loss_fp32), abs(xray.loss_fp32))}"
 
 
 def xray_losses(xray: XRayTaken) -> str:

@@ -86,7 +86,7 @@ _LOSS_FORMS: Mapping[LossForm, str] = {
     "": "",
     "first closure": "first of several closures",
     "no backward": "no loss: gradients without backward()",
-    "unattributed": "no loss: not clear whose backward() it was",
+    "unattributed": "no loss: unclear whose backward() it was",
     "edited": "no loss: gradients changed between two passes",
     "several values": "no loss: backward() of several values",
     "scaled": "no loss: scaled by the script",

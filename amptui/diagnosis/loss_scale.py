@@ -42,13 +42,13 @@ def scaler_sentence(verdict: ScalerVerdict) -> str:
         names = facts.newest_skip.names if facts.newest_skip is not None else ()
         return _collapse(facts.skips_in_a_row < COLLAPSE_SKIPS, verdict.began, names)
     if verdict.severity == "warning":
-        return "too many overflows, each skips a step: lower the learning rate, or use bf16"
+        return "too many steps skipped by overflow: lower the learning rate, or use bf16"
     return _SCALER_IS_WELL.get(verdict.state, "")
 
 
 _SCALER_IS_WELL: Mapping[str, str] = {
     "calibrating": "normal: the scale starts high on purpose and halves until the gradients fit",
-    "healthy": "what underflows the scaler does not notice",
+    "healthy": "the scaler does not notice underflow",
     "backing off": "normal: the scaler finds its limit by occasional overflows",
 }
 
@@ -88,7 +88,7 @@ def outlook(growth: GrowthOutlook | None) -> str:
         return f"{after} and will probably overflow: {scale} overflowed at step {step}"
     assert growth.headroom_then is not None, "an outlook has a headroom or an overflow"
     if growth.headroom_then < 0:
-        return f"{after} and will probably overflow: least headroom {units.doublings(growth.headroom_now)}"
+        return f"{after} and will probably overflow: smallest headroom {units.doublings(growth.headroom_now)}"
     return f"{after}, headroom then {units.doublings(growth.headroom_then)}"
 
 
@@ -152,8 +152,8 @@ _EXPLAINED: Mapping[SkipMeaning, str] = {
     "into float16: the first few skipped steps are part of that. Nothing to do.",
     "normal": "At this scale a gradient exceeded float16's range: the scaler skipped the step and halved "
     "its scale, which it will double again later. An occasional skip is normal: nothing to do.",
-    "falling": f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help, and nothing is "
-    "learned meanwhile. Switch to bf16 or FP32, then check the layer whose gradients are not finite.",
+    "falling": f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help, and the model "
+    "is not learning. Switch to bf16 or FP32, then check the layer whose gradients are not finite.",
     "collapsed": "Below 1 the scaler shrinks gradients, the opposite of its purpose; at 0 the next step "
     "would turn every weight into NaN. Switch to bf16 or FP32, then check the layer whose gradients are "
     "not finite.",
@@ -174,7 +174,7 @@ def _skip_line(skip: StepSkipped) -> str:
 
 def _began_in(began: ModuleRange | None) -> str:
     """Names the module whose output was non-finite first; empty if it was a gradient."""
-    return f"; it began in {module_of(began)}" if began is not None and began.way == "forward" else ""
+    return f"; it started in {module_of(began)}" if began is not None and began.way == "forward" else ""
 
 
 def _collapse(has_collapsed: bool, began: ModuleRange | None, names: Sequence[str]) -> str:

@@ -123,7 +123,7 @@ def _foretold(full: MemoryBreakdown) -> str:
     if activations is None:
         return ""
     whole = units.bytes_of(activations, full.peak_allocated_bytes)
-    return f"AMP can shrink only activations, {whole} here; {_unchanged_words(full)}"
+    return f"AMP can shrink only activations, which take {whole} here; {_unchanged_words(full)}"
 
 
 def _unchanged_words(breakdown: MemoryBreakdown) -> str:
@@ -150,7 +150,7 @@ def _owners(amp: MemoryBreakdown) -> str:
     unchanged = size_of(amp, *_UNCHANGED) or 0
     if other > _MAIN_SHARE * peak:
         part = f"{units.number_of_bytes(other)} of {units.number_of_bytes(peak)}"
-        return f"{part} is neither model nor activations: data on the device, batches, workspaces"
+        return f"{part} is other memory: data on the device, batches, workspaces"
     if unchanged > _MAIN_SHARE * peak:
         part = f"{units.number_of_bytes(unchanged)} of {units.number_of_bytes(peak)}"
         return f"{part} are {_unchanged_names(amp)}, which stay {_stored_as(amp)}"
@@ -189,7 +189,7 @@ def _saved_in_xray(
     """
     if xray is None:
         unknown = any(breakdown.peak_allocated_bytes is None for breakdown in memory)
-        hint = "; press x for what is saved for backward" if "x-ray" in accepts else ""
+        hint = "; press x to measure what is saved for backward" if "x-ray" in accepts else ""
         return f"activations and peak are not measured on a CPU{hint}" if unknown else ""
     full, half = xray.saved_bytes_fp32, xray.saved_bytes_amp
     if full is None or half is None:

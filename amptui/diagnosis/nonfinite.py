@@ -78,7 +78,7 @@ def storm_text(storm: Storm) -> str:
     if storm.times > 1:
         text += f", {units.count(storm.times)} times {span(storm.first.step, storm.last.step)}"
     if storm.first.ranks and not storm.in_float16:
-        text += "; the average gave it to all ranks"
+        text += "; averaging spread it to all ranks"
     return f"{text}; {_meaning(storm).line}"
 
 

@@ -69,15 +69,15 @@ def speed_sentence(ranks: RanksView, run: RunStarted | None) -> str:
     if ranks.samples < MIN_SAMPLES:
         return ""
     if run is not None and run.parallel not in ("", "ddp"):
-        hides = f"{parallel_words(run)} hides whose compute is slow"
-        return f"no rank waits longer for data or has a lower clock; {hides}"
+        hides = f"{parallel_words(run)} hides which rank computes slowly"
+        return f"data wait and clocks are the same on all ranks; {hides}"
     return "no rank is slower than the others"
 
 
 def slow_rank(news: SlowRankNews) -> str:
     """Which rank is slow and what its numbers show; or that none is any more."""
     if news.verdict is None:
-        return "no rank is slower than the others any more"
+        return "the ranks are equally fast again"
     return _slow(news.verdict, news.place)
 
 
@@ -87,12 +87,12 @@ def _slow(verdict: RankVerdict, place: RankPlace | None) -> str:
 
 
 def slow_because(verdict: RankVerdict) -> str:
-    """``forward and backward take 12.7 ms, on the others 9.61 ms``."""
+    """``forward and backward take 12.7 ms, 9.61 ms on the other ranks``."""
     took = units.milliseconds(verdict.seconds), units.milliseconds(verdict.others_seconds)
     if verdict.cause == "input":
-        return f"it waits {took[0]} for data, the others {took[1]}"
+        return f"it waits {took[0]} for data, the other ranks {took[1]}"
     if verdict.cause == "compute":
-        return f"forward and backward take {took[0]}, on the others {took[1]}"
+        return f"forward and backward take {took[0]}, {took[1]} on the other ranks"
     others = verdict.others_clock_mhz
     of = "" if others is None else f"of {units.megahertz(others)} "
     clock = f"clock held at {units.count(round(verdict.clock_mhz or 0))} {of}by {', '.join(verdict.reasons)}"
@@ -132,9 +132,8 @@ def ranks_awaited(record: RanksAwaited) -> str:
 
 
 def stacks_taken(record: StacksTaken) -> str:
-    """``nothing moves: what 2 ranks are executing``; which ranks do not answer."""
-    count = units.count(len(record.stacks))
-    text = f"nothing moves: what {count} {'rank is' if len(record.stacks) == 1 else 'ranks are'} executing"
+    """``no progress: stacks of 2 ranks``; which ranks do not answer."""
+    text = f"no progress: stacks of {units.counted(len(record.stacks), 'rank')}"
     silent = f"; {_ranks(list(record.silent), len(record.silent))} did not answer" if record.silent else ""
     return text + silent
 

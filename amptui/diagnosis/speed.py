@@ -186,8 +186,8 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
         return f"press p to compare with {other}" if "precision" in accepts else f"no steps in {other}"
     if comparison.missing == "steady steps":
         ratios = disturbed_words(comparison.by_median, comparison.by_mean)
-        hint = "; press c to compare in turns" if "comparison" in accepts else ""
-        return f"disturbed steps: AMP {ratios}{hint}"
+        hint = "; press c to alternate precisions" if "comparison" in accepts else ""
+        return f"uneven step times: AMP {ratios}{hint}"
     if comparison.missing == "steps" and comparison.rows and not (comparison.baseline or comparison.amp):
         return "neither FP32 nor AMP ran"
     return {"": "", "steps": "no steps yet"}[comparison.missing]
@@ -241,7 +241,7 @@ def _held_back(comparison: Comparison) -> str:
     baseline, amp = rows[comparison.baseline or ""], rows[comparison.amp or ""]
     if comparison.held_back_by == "input":
         full, half = units.share(baseline.data_fraction, 1), units.share(amp.data_fraction, 1)
-        waits = f"{precision_label(baseline.precision)} waits for data {full} of each step"
+        waits = f"{precision_label(baseline.precision)} spends {full} of each step waiting for data"
         return f"input-bound: {waits}, {precision_label(amp.precision)} {half}; speed up data loading first"
     idle = f"the GPU is idle {units.share(100 - (amp.utilization_percent or 0.0), 100)} of the time"
     slower = comparison.speedup is not None and comparison.speedup < 1 - LITTLE_SPEED

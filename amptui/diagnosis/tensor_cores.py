@@ -53,7 +53,9 @@ def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
     If no count stands for the steps, that instead.
     """
     if any(flops.counted.shapes_vary for flops in precisions):
-        return ["no FLOP/s: inputs of as many samples have different shapes, so one count is not true of all"]
+        return [
+            "no FLOP/s: input shapes vary while the number of samples does not, so one count does not fit all"
+        ]
     hints = _lower_bound(precisions)
     for flops in precisions:
         if flops.counted.precision in AMP_PRECISIONS:
@@ -86,7 +88,7 @@ def _hints(flops: PrecisionFlops) -> list[str]:
         pads = " and ".join(f"{units.count(size)} to {units.count(_aligned(size))}" for size in worst.padded)
         hints.append(
             f"{part} of the operations have a size that is not a multiple of 8, "
-            f"most of them in {worst.name} ({sizes}): pad {pads}, as Tensor Cores work in eights"
+            f"most of them in {worst.name} ({sizes}): pad {pads}, because Tensor Cores need multiples of 8"
         )
     if counted.nchw_flops >= MIN_SHARE * counted.flops:
         part = units.percent(counted.nchw_flops / counted.flops)

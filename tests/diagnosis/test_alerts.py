@@ -45,7 +45,7 @@ def alarm(time: float = 150.0, step: int = 7) -> Record:
     [
         (finished(), "mnist-deep: done after 9 steps in 0:03"),
         (failed(), "mnist-deep: failed: wrong; do this"),
-        (paused(), "mnist-deep waits for an answer: the loss has been nan since step 7"),
+        (paused(), "mnist-deep needs an answer: the loss has been nan since step 7"),
         (Note(time=150.0, severity="error", text="disk full"), "mnist-deep: disk full"),
     ],
 )
@@ -80,7 +80,7 @@ def test_the_past_of_a_run_is_no_news_for_a_screen_that_attaches(record: Record)
 
 def test_of_several_at_once_the_most_urgent_is_told_and_the_others_are_not_told_later() -> None:
     listening = Listening()
-    assert listening.hears(alarm(), paused()).startswith("mnist-deep waits for an answer")
+    assert listening.hears(alarm(), paused()).startswith("mnist-deep needs an answer")
     assert listening.hears() == ""
     listening = Listening()
     assert listening.hears(alarm(), failed()).startswith("mnist-deep: failed")

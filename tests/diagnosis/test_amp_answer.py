@@ -175,7 +175,7 @@ def test_age_makes_no_trouble_safe(precision: str, changes: dict[str, Any]) -> N
     answer = amp_answer(view)
     assert (answer.safety, answer.cause) == ("unknown", None)
     assert answer.doubt == answer.of("agreement")
-    assert re.search(r"^580 steps ago \w+", safe_words(answer))
+    assert safe_words(answer).endswith(", 580 steps ago")
     assert amp_answer(replace(view, step=30)).safety == "error"
 
 

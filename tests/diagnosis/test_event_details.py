@@ -63,7 +63,7 @@ def test_every_skip_line_opens_with_what_it_means_and_what_to_do() -> None:
 def test_a_trace_that_follows_a_skip_is_told_with_it_and_has_a_line_of_its_own() -> None:
     trace = traced(615, first=module(largest=math.inf))
     events = events_of(skip(612, loss=math.nan), backoff(612, 131072.0), trace)
-    assert event_text(events["skip"]).endswith("; it began in features.12.conv (Conv2d, float16)")
+    assert event_text(events["skip"]).endswith("; it started in features.12.conv (Conv2d, float16)")
     assert event_details(events["skip"])[-1] == (
         "trace of step 615: Inf in the output of features.12.conv (Conv2d, float16)"
     )

@@ -153,7 +153,7 @@ STACKS = StacksTaken(
         ),
         (awaited(1, phase="silent"), "rank 1 makes the others wait: its process has not answered for 0:34"),
         (awaited(1, over=True), "rank 1 made the others wait: in after_step() for 0:34"),
-        (STACKS, "nothing moves: what 1 rank is executing; rank 3 did not answer"),
+        (STACKS, "no progress: stacks of 1 rank; rank 3 did not answer"),
         (replace(lost("failed"), host=""), "rank 5 failed"),
         (lost("out of memory"), "rank 5 on node-2 ran out of memory"),
         (followed(""), "Adam trains Discriminator, 2,765,568 parameters"),
@@ -180,8 +180,8 @@ def test_a_slow_rank_is_told_with_what_its_numbers_show() -> None:
     log.add(news)
     log.add(replace(news, verdict=None, place=None))
     over, slow = map(event_text, log.events())
-    assert slow == "rank 5 (node-1 cuda:5) is slow: it waits 3.05 ms for data, the others 0.240 ms"
-    assert over == "no rank is slower than the others any more"
+    assert slow == "rank 5 (node-1 cuda:5) is slow: it waits 3.05 ms for data, the other ranks 0.240 ms"
+    assert over == "the ranks are equally fast again"
 
 
 def test_a_failure_keeps_its_traceback_for_who_opens_it() -> None:
@@ -235,7 +235,7 @@ def test_ranks_that_are_told_later_are_named_in_the_same_line() -> None:
     assert "(+2) on rank 3;" in event_text(the_event(skip(612), at_fault))
     storm = the_event(nonfinite(612, kind="inf"), at_fault)
     assert event_text(storm).startswith(
-        "the loss is Inf on rank 3; the average gave it to all ranks; the step"
+        "the loss is Inf on rank 3; averaging spread it to all ranks; the step"
     )
 
 

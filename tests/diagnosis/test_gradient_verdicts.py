@@ -78,7 +78,7 @@ def test_an_alarm_says_how_much_underflows_where_and_what_helps() -> None:
 
 def test_nan_outside_of_float16_is_no_matter_of_float16() -> None:
     verdict = found(window(nonfinite=12))
-    assert verdict == Verdict("warning", "12 NaN or Inf gradients in FP32: not a float16 problem")
+    assert verdict == Verdict("warning", "12 gradients are NaN or Inf in FP32: not a float16 problem")
 
 
 def test_gradients_that_are_all_zero_have_no_verdict_on_float16() -> None:
@@ -128,7 +128,7 @@ def test_of_lost_weights_no_module_is_named() -> None:
     trace = traced(first=None, nearest=(), precision="bf16", lost=("head.weight", "head.bias"), lost_count=9)
     assert trace_verdict(trace) == Verdict(
         "error",
-        "weights not finite already: head.weight (+8); no module is to blame",
+        "the weights were already NaN or Inf: head.weight (+8); no module caused it",
     )
 
 
@@ -165,7 +165,7 @@ def test_a_module_without_a_distance_has_none(largest: float) -> None:
 
 def test_layers_that_agree_are_safe() -> None:
     assert xray_verdict(xray()) == Verdict(
-        "info", "gradients agree in all 2 layers; worst 0.999 features.12; losses 0.20% apart"
+        "info", "gradients agree in all 2 layers; worst 0.999 features.12; losses differ by 0.20%"
     )
 
 
@@ -206,7 +206,7 @@ def test_a_gradient_overflow_with_a_finite_loss_is_the_scaler_s_to_skip() -> Non
     verdict = xray_verdict(xray(layers=layers))
     assert verdict == Verdict(
         "warning",
-        "overflow at scale 65,536, the scaler would skip this step and halve it: "
+        "overflow at scale 65,536: the scaler would skip this step and halve its scale: "
         "NaN or Inf in 2 of 3 layers' gradients, first b",
     )
     bf16 = xray_verdict(xray(layers=layers, precision="bf16", loss_scale=None))
@@ -228,7 +228,7 @@ def test_a_loss_that_fp32_loses_too_is_no_matter_of_amp() -> None:
 
 def test_losses_are_compared_with_fp32_s_unless_that_is_zero() -> None:
     assert xray_verdict(xray(loss_fp32=0.0, loss_amp=0.001)).text.endswith("losses 0 and 0.00100")
-    assert xray_verdict(xray(loss_fp32=-2.0, loss_amp=-1.0)).text.endswith("losses 50.0% apart")
+    assert xray_verdict(xray(loss_fp32=-2.0, loss_amp=-1.0)).text.endswith("losses differ by 50.0%")
 
 
 def test_where_activations_are_most_of_the_memory_it_is_said_what_amp_keeps_of_them() -> None:
@@ -261,5 +261,5 @@ def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compare
     assert lines[1].startswith("saved for backward: 200 MiB in AMP")
     assert lines[2] == "nan bad (Conv2d): relative error 0.0312"
     assert lines[3] == "0.9910 l9 (Conv2d): relative error 0.0312, 0% lost"
-    assert [line.split()[0] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
+    assert [line.split()[1] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
     assert lines[10:] == ["took 120 ms"]

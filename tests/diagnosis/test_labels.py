@@ -34,6 +34,12 @@ def test_no_two_precisions_are_told_alike(tell: object) -> None:
 @pytest.mark.parametrize(
     ("name", "label", "letter"),
     [
+        ("fp32", "FP32", "F"),
+        ("ieee", "FP32 ieee", "I"),
+        ("tf32", "TF32", "T"),
+        ("fp16", "AMP fp16", "A"),
+        ("bf16", "AMP bf16", "B"),
+        ("fp8", "fp8", "?"),
         ("fp16 weights", "fp16 weights", "H"),
         ("bf16 weights", "bf16 weights", "b"),
         ("float64", "float64", "D"),
@@ -41,7 +47,7 @@ def test_no_two_precisions_are_told_alike(tell: object) -> None:
         ("unknown", "precision unknown", "?"),
     ],
 )
-def test_other_precisions_have_labels(name: str, label: str, letter: str) -> None:
+def test_precisions_have_names_for_people(name: str, label: str, letter: str) -> None:
     assert (precision_label(name), precision_letter(name)) == (label, letter)
 
 
@@ -77,7 +83,7 @@ def test_a_run_without_fp32_and_amp_says_so() -> None:
         ("sum", "sum of 4 backward passes"),
         ("first closure", "first of several closures"),
         ("no backward", "no loss: gradients without backward()"),
-        ("unattributed", "no loss: not clear whose backward() it was"),
+        ("unattributed", "no loss: unclear whose backward() it was"),
         ("edited", "no loss: gradients changed between two passes"),
         ("several values", "no loss: backward() of several values"),
         ("scaled", "no loss: scaled by the script"),

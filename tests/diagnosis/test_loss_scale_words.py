@@ -27,12 +27,12 @@ BEYOND_SCALING = "the forward pass overflowed: scaling cannot help; use bf16 or 
     [
         (
             ScalerFacts(steps=3),
-            "what underflows the scaler does not notice",
+            "the scaler does not notice underflow",
             "no skip in the last 100 steps: 3 without one",
         ),
         (
             ScalerFacts(steps=5000, skips=1, steps_since_skip=1200),
-            "what underflows the scaler does not notice",
+            "the scaler does not notice underflow",
             "no skip in the last 100 steps: 1,200 without one",
         ),
         (
@@ -47,7 +47,7 @@ BEYOND_SCALING = "the forward pass overflowed: scaling cannot help; use bf16 or 
         ),
         (
             ScalerFacts(steps=500, skips=9, recent_skips=6),
-            "too many overflows, each skips a step: lower the learning rate, or use bf16",
+            "too many steps skipped by overflow: lower the learning rate, or use bf16",
             "5 skips in the last 100 steps: 6",
         ),
         (
@@ -79,7 +79,7 @@ def test_each_state_has_its_sentence_and_its_rule(facts: ScalerFacts, sentence: 
         (
             ScalerFacts(steps=1, forward_overflow_step=1),
             module(),
-            "; it began in features.12.conv (Conv2d, float16)",
+            "; it started in features.12.conv (Conv2d, float16)",
         ),
         (ScalerFacts(steps=1, forward_overflow_step=1), module(way="backward"), "use bf16 or FP32"),
         (
@@ -109,7 +109,7 @@ def test_where_to_look_is_what_a_trace_found_rather_than_a_parameter(
         ),
         (
             GrowthOutlook(steps=760, headroom_now=0.6, headroom_then=-0.4),
-            "the scale doubles in 760 steps and will probably overflow: least headroom 0.6",
+            "the scale doubles in 760 steps and will probably overflow: smallest headroom 0.6",
         ),
         (
             GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0),

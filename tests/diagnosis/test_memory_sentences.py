@@ -49,7 +49,7 @@ def test_where_weights_dominate_the_peak_hardly_moves_and_it_is_said_why() -> No
 def test_where_data_on_the_device_dominates_it_is_not_called_the_model_s() -> None:
     full = memory("fp32", activations=20 * MIB, peak=1024 * MIB)
     amp = memory("fp16", activations=10 * MIB, copies=10 * MIB, peak=1024 * MIB)
-    assert told(full, amp).startswith("peak barely changed: 780 MiB of 1.00 GiB is neither model nor ")
+    assert told(full, amp).startswith("peak barely changed: 780 MiB of 1.00 GiB is other memory: ")
 
 
 def test_a_peak_that_rose_says_so() -> None:
@@ -62,7 +62,7 @@ def test_a_peak_that_rose_says_so() -> None:
 
 def test_before_amp_ran_it_is_said_what_it_can_change() -> None:
     assert told(FP32) == (
-        "AMP can shrink only activations, 1.46 / 1.81 GiB here; "
+        "AMP can shrink only activations, which take 1.46 / 1.81 GiB here; "
         "weights, gradients, optimizer state, buffers (224 MiB) stay float32"
     )
 
@@ -90,7 +90,7 @@ def test_on_a_cpu_it_is_said_what_is_not_measured() -> None:
     )
     assert missing == "activations and peak are not measured on a CPU"
     assert memory_sentences(ON_A_CPU, None, {"x-ray"})[1] == (
-        "activations and peak are not measured on a CPU; press x for what is saved for backward"
+        "activations and peak are not measured on a CPU; press x to measure what is saved for backward"
     )
 
 

@@ -1,7 +1,6 @@
 """A comparison's result as it may be quoted."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -19,35 +18,9 @@ def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"speedup": 0.5, "speedup_low": 0.4, "speedup_high": 0.625},
-            "0.50× the speed of FP32 (0.40 to 0.62)",
-        ),
-        (
-            {"speedup": 1.01, "speedup_low": 0.98, "speedup_high": 1.04},
-            "1.01× the speed of FP32 (0.98 to 1.04)",
-        ),
-        (
-            {"speedup": 0.99, "speedup_low": 0.96, "speedup_high": 1.02},
-            "0.99× the speed of FP32 (0.96 to 1.02)",
-        ),
-        (
-            {"speedup": 1.004, "speedup_low": 1.002, "speedup_high": 1.006},
-            "1.00× the speed of FP32 (1.00 to 1.01)",
-        ),
-        (
-            {"speedup": 1.71, "speedup_low": 0.27, "speedup_high": 11.01},
-            "no clear difference from FP32 yet (0.27 to 11.01)",
-        ),
-        ({"speedup_low": None}, "1.71× the speed of FP32 (too few blocks for an interval)"),
-    ],
-)
-def test_slower_equal_and_unsure_are_said_as_plainly(changes: dict[str, Any], words: str) -> None:
-    (card,) = result_cards(compared(rows=(measured("fp32"), faster(**changes))), None)
-    assert card.startswith(f"AMP fp16 {words}, ")
+def test_a_card_without_an_interval_says_why() -> None:
+    (card,) = result_cards(compared(rows=(measured("fp32"), faster(speedup_low=None))), None)
+    assert card.startswith("AMP fp16 1.71× the speed of FP32 (too few blocks for an interval), ")
 
 
 @pytest.mark.parametrize(
@@ -91,4 +64,4 @@ def test_a_result_is_an_event_and_its_progress_none() -> None:
 def test_stopped_before_the_first_pair_there_is_no_result() -> None:
     session = Session()
     session.fold([compared(rows=(measured("fp32"), measured("bf16")), reason="stopped")])
-    assert event_text(session.view().events[0]) == "comparison stopped: no precision finished a block"
+    assert event_text(session.view().events[0]) == "comparison stopped: no precision completed a block"

@@ -205,7 +205,7 @@ def test_where_shapes_vary_there_is_no_number_and_a_reason() -> None:
     assert [element.flops_per_second for element in flops] == [None, None]
     assert [mfu_words(element) for element in flops] == ["n/a", "n/a"]
     assert flops_hints(flops) == [
-        "no FLOP/s: inputs of as many samples have different shapes, so one count is not true of all"
+        "no FLOP/s: input shapes vary while the number of samples does not, so one count does not fit all"
     ]
 
 
@@ -255,7 +255,9 @@ def test_each_thing_that_holds_tensor_cores_back_has_its_hint() -> None:
     in_full, odd, channels = hints(samples.flops("fp16", **TROUBLED))
     assert in_full == "40% of the operations in AMP fp16 run in float32: an X-ray names the operators"
     assert odd.startswith("50% of the operations have a size that is not a multiple of 8")
-    assert odd.endswith("most of them in head (256 × 10 × 512): pad 10 to 16, as Tensor Cores work in eights")
+    assert odd.endswith(
+        "most of them in head (256 × 10 × 512): pad 10 to 16, because Tensor Cores need multiples of 8"
+    )
     assert channels.startswith("30% of the operations are convolutions in NCHW")
     assert "--channels-last" in channels
 

@@ -103,7 +103,7 @@ def test_each_record_has_its_line(record: Record, text: str) -> None:
 
 def test_another_device_is_named_with_what_follows_from_it() -> None:
     text = newest_text(run(), resumed(7, device_name="CPU", lost_steps=2))
-    assert text.endswith("on CPU (was NVIDIA H200): the comparison starts over; 2 steps are repeated")
+    assert text.endswith("on CPU (previously NVIDIA H200): the comparison restarts; 2 steps are repeated")
 
 
 def test_a_restart_by_the_launcher_is_a_warning_with_its_number_and_cause() -> None:

@@ -92,7 +92,7 @@ async def test_a_comparison_of_another_screen_refuses_it() -> None:
 async def test_stopped_before_its_first_pair_it_says_so() -> None:
     async with watching(started(), *steps(5), in_turns()) as screen:
         await screen.feed(over(rows=BEGUN, rounds=0, reason="stopped"))
-        assert "comparison stopped: no precision finished a block" in screen.footer
+        assert "comparison stopped: no precision completed a block" in screen.footer
 
 
 @awaited

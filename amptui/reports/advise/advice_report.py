@@ -92,7 +92,7 @@ def report_lines(result: Recommendation, framework: Framework | None = None) -> 
     """
     lines = [heading(result), "", *_wrapped(advise_words.headline(result.advice) + ".")]
     if result.interrupted:
-        lines += _wrapped("Interrupted: this follows from what was measured until then.")
+        lines += _wrapped("Interrupted: based on what was measured so far.")
     lines += [line for label, text in result.notes for line in _labelled(label, text)]
     rows = advise_words.table_rows(result.view, result.candidates)
     lines += ["", *table_lines(rows)] if rows else []
@@ -186,7 +186,7 @@ def advice_page(result: Recommendation) -> str:
 def _main(result: Recommendation) -> Markup:
     where = element("p", heading(result), class_="where")
     rows = advise_words.table_rows(result.view, result.candidates)
-    partial = "Interrupted: this follows from what was measured until then." if result.interrupted else ""
+    partial = "Interrupted: based on what was measured so far." if result.interrupted else ""
     notes = [element("p", element("b", label), " ", text, class_="verdict") for label, text in result.notes]
     return element(
         "main",

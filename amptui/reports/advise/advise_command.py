@@ -47,7 +47,9 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
     ``UsageError`` for what is not there, and other ``AmptuiError`` for what cannot be done here.
     """
     if 0 < request.loss_steps < MIN_LOSS_STEPS:
-        what = f"--loss-steps {request.loss_steps}: the losses would be those that every training begins with"
+        what = (
+            f"--loss-steps {request.loss_steps}: after so few steps, losses are still close to the first one"
+        )
         raise UsageError(what, hint=f"use at least {MIN_LOSS_STEPS}, or 0 to leave them out")
     if request.html is not None:
         _refuse_source(request, request.html)
@@ -73,7 +75,9 @@ def _refuse_source(request: AdviseRequest, out: Path) -> None:
     source = request.script[0] if request.script else parse_model(request.training.model).path
     with suppress(OSError):
         if source is not None and out.samefile(source):
-            raise UsageError(f"--html {out} is what is to be measured", hint="choose another path")
+            raise UsageError(
+                f"--html {out} would overwrite the source being measured", hint="choose another path"
+            )
 
 
 def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: bool) -> int:

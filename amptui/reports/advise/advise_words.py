@@ -63,10 +63,10 @@ _HEADLINES: Mapping[Reason, str] = {
     "unsafe": "Stay with FP32: {label} is not safe here: {though}{trouble}",
     "same": "Stay with FP32: {label} gains little: {speed}",
     "slower": "Stay with FP32: {label} is slower here: {speed}",
-    "open": "Stay with FP32 for now: {speed}; more --minutes decide",
+    "open": "Stay with FP32 for now: {speed}; run longer to decide (--minutes)",
     "weights": NO_AMP,
     "nothing to compare": "Stay with FP32: no other precision could be used here",
-    "not compared": "No recommendation yet: {label}, {speed}; more --minutes decide",
+    "not compared": "No recommendation yet: {label}, {speed}; run longer to decide (--minutes)",
     "fails": "No recommendation: FP32 itself fails: {trouble}",
 }
 
@@ -81,7 +81,7 @@ def _gains(candidate: Candidate) -> list[str]:
         gains.append(f"gradients agree ({finding_words(answer.of('agreement'))})")
     if candidate.losses is not None and candidate.losses.outcome in ("same", "lower"):
         same = candidate.losses.outcome == "same"
-        gains.append("the loss the same within the noise" if same else "the loss lower than in FP32")
+        gains.append("the same loss within noise" if same else "the loss lower than in FP32")
     return gains
 
 
@@ -151,12 +151,12 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
     if advice.reason in ("faster", "memory") and about is not None:
         if about.precision == "fp16":
             skipped = 0 if about.row is None else about.row.skipped
-            count = f", {units.count(skipped)} here"
-            yield f"fp16 needs the GradScaler, which skips steps now and then{count}; save its state too"
+            scaler = f"a GradScaler, which skips a step now and then, {units.count(skipped)} here"
+            yield f"fp16 needs {scaler}; save its state in checkpoints"
         if about.losses is None or about.losses.outcome == "not measured":
-            yield "whether it ends at the loss of FP32 was not measured: `amptui compare` does that"
+            yield "not measured: whether it reaches FP32's final loss; use `amptui compare`"
         elif about.losses.outcome == "same" and len(about.losses.losses) <= MIN_SEEDS:
-            yield "two seeds show only large differences of the loss; more --minutes train more"
+            yield "two seeds show only large differences in the loss; use more --minutes to train more seeds"
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
             grave = [

@@ -1,4 +1,4 @@
-"""Trains in each precision from the same start, and judges whether the losses are the same within the noise.
+"""Trains in each precision from the same start, and judges whether the losses are the same within noise.
 
 The noise is that of seeds, as in `amptui compare`: each seed trains once in each precision, from the same
 weights, on the same batches, with the same random state, and the mean final losses are compared by Welch's
@@ -137,7 +137,7 @@ def plan_race(steps: int, round_seconds: float, seconds_left: float) -> RacePlan
         if min(steps, fitting) >= min(steps, MIN_LOSS_STEPS):
             return RacePlan(steps=min(steps, fitting), seeds=seeds)
     seconds_short = MIN_SEEDS * MIN_LOSS_STEPS * round_seconds - seconds_left
-    return RacePlan(steps=0, why_not=f"there was no time left; it takes {math.ceil(seconds_short)} s more")
+    return RacePlan(steps=0, why_not=f"not enough time left: {math.ceil(seconds_short)} s more needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,8 @@ _LAST_LINES = 12
 """Of the output of a script that failed."""
 
 _NO_RACE = (
-    "a script cannot be started anew from the same weights here; run it once in each precision with "
-    "`amptui run`, and compare those with `amptui compare`"
+    "amptui cannot restart a script from the same weights; run it once per precision with `amptui run`, and "
+    "compare the runs with `amptui compare`"
 )
 
 _WATCH = "let amptui.watch() give the loop its autocast and scaler"
@@ -74,8 +74,8 @@ def advise_script(request: AdviseRequest, stop: Control) -> tuple[Recommendation
     """
     limit = units.duration(request.minutes * 60)
     complain(
-        f"running {request.script[0]}: it is stopped after the measurement, at most {limit} after its first "
-        "step; what it writes itself, it writes"
+        f"running {request.script[0]}; amptui stops it after the measurement, at most {limit} after its "
+        "first step; the script still writes its own files"
     )
     slow = slow_float16() if request.precisions is None else {}  # it takes a second in which a script may end
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:

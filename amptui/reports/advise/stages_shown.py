@@ -42,7 +42,7 @@ def _doing(stages: Stages, view: SessionView) -> str:
         case "comparing":
             return _alternating(view)
         case "probing":
-            return f"looking into the gradients of {label}"
+            return f"measuring gradients in {label}"
         case "losses":
             total = None if view.run is None else view.run.total_steps
             steps = f", step {units.count(view.step)} of {units.count(total)}" if total else ""

@@ -87,7 +87,7 @@ def _journals(runs: Sequence[str]) -> list[Path]:
     if len(runs) < 2:
         raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
     if len(runs) > MAX_RUNS:
-        raise UsageError(f"{len(runs)} runs are more than {MAX_RUNS}", hint="name fewer")
+        raise UsageError(f"at most {MAX_RUNS} runs can be compared, not {len(runs)}", hint="name fewer")
     texts: dict[str, str] = {}
     journals = []
     for text in runs:

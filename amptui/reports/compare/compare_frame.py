@@ -32,7 +32,7 @@ KEYS = (
     Key("↓", ("down", "j"), "scroll_down", "", "show the next line of the verdict (or j)"),
     Key("↑", ("up", "k"), "scroll_up", "", "show the line before (or k)"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
-    Key("q", ("q", "ctrl+q", "escape"), "leave", "quit", "quit; runs that train are not touched"),
+    Key("q", ("q", "ctrl+q", "escape"), "leave", "quit", "quit; running trainings continue"),
 )
 """The keys of this screen, for its dispatch, footer and help; Ctrl+C quits too."""
 

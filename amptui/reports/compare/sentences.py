@@ -15,7 +15,7 @@ AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
 """What curves can be drawn over: fields of ``Curve``, and their names."""
 
 _NO_VERDICT: Mapping[Outcome, str] = {
-    "no spread": "the seeds of each group ended at the same loss",
+    "no spread": "all seeds of a group ended at the same loss",
     "no loss": "a run has no loss",
     "not comparable": "it was not the same training, see below",
     "running": "a run still trains",
@@ -24,28 +24,28 @@ _NO_VERDICT: Mapping[Outcome, str] = {
 """Why there is none."""
 
 _CHECKS: Mapping[Kind, str] = {
-    "samples": "trained on different numbers of samples ({}): final losses are not of equal training",
-    "data": "trained on different data ({}): losses do not compare",
-    "model": "different models ({}): losses do not compare",
-    "devices": "trained on different devices ({}): times do not compare",
-    "several devices": "resumed on another device, so times do not compare: {}",
+    "samples": "trained on different numbers of samples ({}): final losses are not comparable",
+    "data": "trained on different data ({}): losses are not comparable",
+    "model": "different models ({}): losses are not comparable",
+    "devices": "trained on different devices ({}): times are not comparable",
+    "several devices": "resumed on another device, so times are not comparable: {}",
     "overlap": "trained at the same time, perhaps on one machine, which may slow each down: {}",
-    "unfinished": "ended before the end that was asked for, or failed: {}",
+    "unfinished": "stopped early or failed: {}",
     "repeated seed": "{}: a repeated seed counts once",
-    "unknown seed": "{}: not all runs tell their seed; those count as one",
+    "unknown seed": "{}: some runs have no known seed; they count as one",
     "uneven": "mean steps took over 1.25 times as long as median ones, as on a busy machine: {}",
     "untimed": "more than 1% of the steps have no time, so there is no training time: {}",
     "unread": "not everything in the journal could be read: {}",
 }
 
 
-ONE_GROUP = "one group: its runs differ in nothing but the seed, so there is nothing to compare it with"
+ONE_GROUP = "only one group: these runs differ only in the seed, so there is nothing to compare"
 
 NOT_SHOWN = "No difference shown: the seeds differ by as much"
 
 NO_VALIDATION = "no run has a validation"
 
-LEGEND = "line: mean over the runs of a group; band: lowest to highest; where runs have ended: the others"
+LEGEND = "line: mean of a group's runs; band: lowest to highest; after a run ends: the remaining runs"
 
 READING = (
     "A line is the mean over all runs of a group, the dots beside it",
@@ -111,17 +111,15 @@ def verdict(contrast: Contrast, comparison: Compared) -> str:
     percent = units.percent(contrast.interval.confidence, 0 if len(comparison.contrasts) == 1 else 1)
     conclusion = "They differ by more than the seeds do" if contrast.outcome == "differ" else NOT_SHOWN
     if contrast.outcome == "not shown" and contrast.detectable is not None:
-        difference = units.loss(contrast.detectable)
-        conclusion += (
-            f". With such seeds a difference of {difference} would show {round(10 * POWER)} times in 10"
-        )
+        difference, times = units.loss(contrast.detectable), f"{round(10 * POWER)} times in 10"
+        conclusion += f". With this spread between seeds, a difference of {difference} would show {times}"
     return f"{sides}: {loss}{apart} ({percent} interval {low} to {high}). {conclusion}"
 
 
 def _few(contrast: Contrast) -> str:
     few = [group for group in (contrast.baseline, contrast.other) if len(group.seeds) < MIN_SEEDS]
     who = "one seed each" if len(few) == 2 else f"{group_name(few[0])} has one seed"
-    return f"{who}, and it takes {MIN_SEEDS} or more of each"
+    return f"{who}; a verdict needs {MIN_SEEDS} or more in each group"
 
 
 def speed(contrast: Contrast) -> str:
@@ -172,15 +170,15 @@ def how_measured(comparison: Compared) -> list[str]:
         lines.append("a group's figures are means over its runs, lowest and highest in brackets")
     if any(contrast.outcome == "not shown" for contrast in comparison.contrasts):
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
-        lines.append("what would show: with as many seeds, if their losses spread as they do here")
+        lines.append("the difference that would show assumes as many seeds with the same spread")
     if any(map(_is_uneven, comparison.contrasts)):
         lines.append(
-            f"the interval of unequal groups, if one has fewer than {ENOUGH_SEEDS} seeds, is wider: else it "
-            "would miss the true difference more often than it says; as many seeds of each show more"
+            f"with unequal groups, one below {ENOUGH_SEEDS} seeds, the interval is wider to keep its level; "
+            "equal numbers of seeds show smaller differences"
         )
     if any(contrast.speedup is not None for contrast in comparison.contrasts):
         lines.append(
-            "separate runs also differ by the load of the machine: `amptui bench` alternates precisions"
+            "load on the machine also makes separate runs differ: `amptui bench` alternates precisions"
         )
     if comparison.target is None:
         lines.append("no time to a loss: not every run has enough steps for one")
@@ -241,7 +239,7 @@ def _unit(words: str) -> str:
 
 def without_curves(groups: Sequence[Group]) -> str:
     """Which groups have no curve on the screen."""
-    return f"no curves for {', '.join(map(group_name, groups))}: the screen has room for those before"
+    return f"no curves for {', '.join(map(group_name, groups))}: the screen has no room for them"
 
 
 def more_lines(count: int) -> str:

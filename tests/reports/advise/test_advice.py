@@ -126,5 +126,5 @@ def test_an_excluded_precision_is_never_safe() -> None:
 def test_the_headline_has_speed_memory_agreement_and_loss() -> None:
     assert headline(recommend([candidate("bf16", 1.65, memory=0.71)])) == (
         "Use AMP bf16: 1.65× the speed of FP32 (1.62 to 1.68), 29% less peak memory, gradients agree "
-        "(worst 0.998 features.3), the loss the same within the noise"
+        "(worst 0.998 features.3), the same loss within noise"
     )

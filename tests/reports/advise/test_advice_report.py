@@ -83,7 +83,7 @@ def test_only_one_framework_s_lines_are_printed_where_one_is_asked_for() -> None
 
 
 def test_a_partial_result_says_so() -> None:
-    output_text = "Interrupted: this follows from what was measured until then."
+    output_text = "Interrupted: based on what was measured so far."
     assert output_text in report_lines(found(candidate("bf16", 1.5), interrupted=True))
     assert output_text not in report_lines(FOUND)
 

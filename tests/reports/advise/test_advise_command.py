@@ -106,7 +106,7 @@ def test_a_page_takes_the_place_of_nothing_that_is_measured(
     source.write_text("import amptui\n")
     for measured in (str(source), f"{source}:Mine"):
         assert main(["advise", "--html", str(source), measured]) == 2
-        assert "is what is to be measured" in capsys.readouterr().err
+        assert "would overwrite the source being measured" in capsys.readouterr().err
     assert source.read_text() == "import amptui\n"
 
 

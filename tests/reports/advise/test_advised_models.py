@@ -166,7 +166,7 @@ def test_ctrl_c_prints_what_is_known() -> None:
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Interrupted: this follows from what was measured until then." in out
+    assert "Interrupted: based on what was measured so far." in out
     assert "  loss in each precision: it was interrupted" in out.splitlines()
 
 

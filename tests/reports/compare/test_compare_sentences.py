@@ -32,12 +32,16 @@ def verdict(ours: list[RunFigures], theirs: list[RunFigures]) -> str:
             [1.05, 0.95, 1.06],
             (
                 "+0.0200 (95% interval −0.195 to +0.235). No difference shown: the seeds differ by as much. "
-                "With such seeds a difference of 0.340 would show 8 times in 10"
+                "With this spread between seeds, a difference of 0.340 would show 8 times in 10"
             ),
         ),
-        (NEAR[:1], FAR[:1], "+1.00. No verdict: one seed each, and it takes 2 or more of each"),
-        (NEAR, FAR[:1], "+1.00. No verdict: B AMP bf16 has one seed, and it takes 2 or more of each"),
-        ([1.0, 1.0], [2.0, 2.0], "+1.00. No verdict: the seeds of each group ended at the same loss"),
+        (NEAR[:1], FAR[:1], "+1.00. No verdict: one seed each; a verdict needs 2 or more in each group"),
+        (
+            NEAR,
+            FAR[:1],
+            "+1.00. No verdict: B AMP bf16 has one seed; a verdict needs 2 or more in each group",
+        ),
+        ([1.0, 1.0], [2.0, 2.0], "+1.00. No verdict: all seeds of a group ended at the same loss"),
     ],
 )
 def test_verdicts(ours: list[float], theirs: list[float], words: str) -> None:

@@ -43,7 +43,7 @@ def test_the_classic_terminal_has_it_all() -> None:
         "  zeros      flushed      subnormal             normal      overflow NaN/Inf",
         "headroom   3.6 doublings  ▰▰▰▰▱▱▱▱▱▱▱▱▱▱▱▱  least 2.4 of the last 256",
         "           the scale doubles in 760 steps, headroom then 1.4",
-        "scaler     ✔ no overflow  what underflows the scaler does not notice",
+        "scaler     ✔ no overflow  the scaler does not notice underflow",
         "           no skip in the last 100 steps: 1,204 without one",
         "gradients  norm 1.02  max 0.0831  NaN/Inf 0  step 1,204",
         "underflow   flushed subnormal  overflow  worst parameters",

@@ -38,8 +38,8 @@ def test_a_focused_panel_shows_bars_legend_verdicts_and_limits(width: int, heigh
         assert f"{clock:<9}░█" in text
     assert "░ input    █ forward    ▓ backward    ▞ clip    ▒ optimizer" in text
     assert "■ FP32  ✔ compute-bound: the GPU is busy 97% of the time" in text
-    assert "AMP can speed up only forward and backward, 90% of the step: 10.0× at most" in text
-    assert "what AMP speeds up is still 79% of the step: 4.8× more at most" in text
+    assert "AMP can speed up only forward and backward, 90% of the step: at most 10.0×" in text
+    assert "forward and backward still take 79% of the step: at most 4.8× more" in text
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60)])
@@ -100,7 +100,7 @@ def test_too_few_steps_are_said() -> None:
 def test_where_room_is_short_the_precision_that_runs_keeps_its_verdict_whole() -> None:
     rows = lines(timing_views.every_precision())
     assert rows[-2].startswith("▲ AMP fp16  ✔ compute-bound")
-    assert rows[-1].endswith("at most")
+    assert "at most" in rows[-1]
     assert "■ FP32" not in "\n".join(rows)
 
 

@@ -96,11 +96,10 @@ def test_the_scale_is_real_or_hypothetical_and_says_so() -> None:
 def test_the_scaler_s_rule_stands_dim_under_its_sentence() -> None:
     block = verdicts.scaler(numerics_views.collapsing().numerics.scaler, 100)
     assert text_of(block.lines) == [
-        "scaler     ✖ collapsing  every step is skipped, nothing is learned: switch to bf16 or FP32; check",
-        "           features.13.conv",
+        "scaler     ✖ collapsing  the scale keeps falling: switch to bf16 or FP32; check features.13.conv",
         "           5 skips in a row: 12 so far",
     ]
-    first, _, rule = (line[-1].words for line in block.lines)
+    first, rule = (line[-1].words for line in block.lines)
     assert [word.style for word in first if isinstance(word, Word)] == [Style.ERROR | BOLD, Style.TEXT]
     assert rule[0].style == Style.DIM
 
