@@ -157,6 +157,22 @@ def tell_nobody(_record: Record) -> None:
     """Nothing is recorded: rank 0 tells what all ranks do, for example."""
 
 
+class StepAgreement(Protocol):
+    """What the trainer of one rank agrees on with those of the others, for the same step of all."""
+
+    def want_turn(self, precision: str, *, now: str) -> None:
+        """Ask for the next steps in ``precision``; ``now`` is that of the steps so far."""
+
+    def take_turn(self) -> str:
+        """Return the precision of the next steps, once all have agreed; "" if there is none."""
+
+    def want_probes(self, probes: int) -> None:
+        """Ask for measurements on all ranks in one step, as bits of a number."""
+
+    def take_probes(self) -> int:
+        """Return what all ranks measure in the next step; 0 in nearly all steps."""
+
+
 class Control:
     """Passes requests to the trainer's thread, and its answers, as records, to ``emit``.
 
@@ -167,6 +183,11 @@ class Control:
 
     can_retry = True
     """Whether a step that has failed may be run again."""
+
+    @property
+    def ranks(self) -> StepAgreement | None:
+        """What this process agrees on with the other ranks; None in a single process."""
+        return None
 
     def __init__(self, emit: Callable[[Record], object] = tell_nobody) -> None:
         self._emit = emit

@@ -2,11 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import TextIO
 
 from amptui.errors import OutputError
-from amptui.keeping import KeepingChanged, unsaved_status
 from amptui.text import NO_ROOM, fall_silent, inert_line, write_line
 
 
@@ -44,10 +42,3 @@ def put(text: str, out: TextIO | None = None) -> None:
 def complain(text: str) -> None:
     """Write ``amptui: text`` to standard error."""
     write_line(sys.stderr, f"amptui: {text}")
-
-
-def tell_unsaved(changes: Sequence[KeepingChanged]) -> int:
-    """Write what of a run is not saved, a line for each part; return the status of a run that is done."""
-    for change in changes:
-        complain(change.trouble)
-    return unsaved_status(changes)

@@ -17,6 +17,8 @@ from amptui.diagnosis.speed import (
     uncounted,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
+from amptui.keeping import KeepingChanged, unsaved_status
+from amptui.prompt import complain
 from amptui.records import Validated, Validation
 from amptui.telemetry.view import PrecisionStats, SessionView
 
@@ -118,3 +120,10 @@ def _numerics(view: SessionView) -> list[str]:
     if view.run is not None:
         lines += ["", *answer_lines(amp_answer(view))]
     return lines + explanations(view)
+
+
+def tell_unsaved(changes: Sequence[KeepingChanged]) -> int:
+    """Write what of a run is not saved, a line for each part; return the status of a run that is done."""
+    for change in changes:
+        complain(change.trouble)
+    return unsaved_status(changes)

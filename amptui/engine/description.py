@@ -12,12 +12,19 @@ import torch
 
 import amptui
 from amptui.engine.checkpoint.data_position import Start
-from amptui.engine.distributed.world import refused_requests
 from amptui.engine.prepared import Prepared
 from amptui.experiment import Experiment
 from amptui.records import DataInfo, RunResumed, RunStarted
 from amptui.request import TrainRequest
 from amptui.script_signals import is_from_signal_handler
+
+NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
+"""Why FSDP refuses one."""
+
+
+def refused_requests(request: TrainRequest) -> dict[str, str]:
+    """What nobody can ask a run of several ranks for, each with the reason."""
+    return {"x-ray": NO_XRAY} if request.fsdp else {}
 
 
 def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from amptui.control import Asked, ComparisonRequest, Control, PrecisionRequest
 from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.distributed.rank_control import RankControl, TrialFailedError
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
 from amptui.engine.precision import Precision
 from amptui.engine.snapshot import before_step
 from amptui.engine.trained import Trained
 from amptui.engine.warm_up import WarmUp
+from amptui.errors import DeviceError
 from amptui.records import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
 from amptui.script_signals import is_from_signal_handler
 from amptui.steps import StepRecord, Steps
@@ -36,6 +36,10 @@ class _Trial:
     """Undoes what the step has changed; None if it cannot be run again."""
 
 
+class TrialFailedError(DeviceError):
+    """The first step in a precision failed on one rank; all have agreed to undo it."""
+
+
 class PrecisionSwitch:
     """The current precision, which a user's request or an A/B test changes.
 
@@ -51,7 +55,7 @@ class PrecisionSwitch:
     ) -> None:
         self._trained = trained
         self._control = control
-        self._ranks = control if isinstance(control, RankControl) else None
+        self._ranks = control.ranks
         """With other ranks, all switch after the same step, once they have agreed."""
         self._allocator = allocator
         self._emit = emit

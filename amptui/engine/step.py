@@ -18,7 +18,6 @@ from amptui.control import Control
 from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
-from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
 from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.micro_batch import MicroBatch
 from amptui.engine.optimizer_step import OptimizerStep
@@ -34,6 +33,10 @@ from amptui.engine.step_columns import StepFacts, StepKind
 from amptui.engine.step_row import StepTensors
 from amptui.experiment import Experiment
 from amptui.records import Record
+
+NORMS, WINDOW, WEIGHTS = 1, 2, 4
+"""What all ranks measure in the same step where each has a part of it, as bits of one number: gradient norms,
+the float16 window, and how many weights are lost."""
 
 
 class StepEngine:
@@ -73,8 +76,9 @@ class StepEngine:
         self.boundary = StepBoundary(self, prepared, control, self.reporter, self._norms, emit)
         self.switch, self._probes = self.boundary.switch, self.boundary.probes
         self._timeline = StepTimer(prepared.device, emit)
-        self._optimizer_step = _optimizer_step(prepared)(prepared, self._norms, self._probes, self._timeline)
-        self._ranks = control if isinstance(control, RankControl) and gradients.together else None
+        make_steps = OptimizerStep if parallel is None else parallel.optimizer_step
+        self._optimizer_step = make_steps(prepared, self._norms, self._probes, self._timeline)
+        self._ranks = control.ranks if gradients.together else None
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
         self._agreed = 0
         """What all ranks measure in the next step."""
@@ -271,12 +275,3 @@ class StepEngine:
 
 def _inputs(micro_batches: Sequence[MicroBatch]) -> StepInputs:
     return step_inputs([(each.samples, each.batch) for each in micro_batches])
-
-
-def _optimizer_step(prepared: Prepared) -> type[OptimizerStep]:
-    """What makes the steps of this run."""
-    if prepared.parallel is None:
-        return OptimizerStep
-    from amptui.engine.distributed.parallel_step import ParallelStep
-
-    return ParallelStep

@@ -31,10 +31,11 @@ from amptui.process.script_run import (
     with_length,
 )
 from amptui.process.watched_scripts import Emit, Observed, Watched
-from amptui.prompt import complain, tell_unsaved
+from amptui.prompt import complain
 from amptui.records import Note, PhaseChanged, Record, RunFailed, RunStarted, Severity
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 from amptui.script_signals import aside, in_background, is_from_signal_handler, suppressed
+from amptui.summary import tell_unsaved
 from amptui.text import one_line, write_line
 
 _NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no memory breakdown of its shards"

@@ -20,7 +20,7 @@ from amptui.fork import Offspring, fork, how_ended
 from amptui.model_options import check_settings
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import blocked_stop_signals
-from amptui.prompt import complain, say, tell_unsaved
+from amptui.prompt import complain, say
 from amptui.records import RunFailed
 from amptui.request import SAFETENSORS, TrainRequest
 from amptui.runs.find import live_run, resumable
@@ -359,6 +359,8 @@ def _status(watched: "ViewerEnd", folder: Path, ended: int | None) -> int:
     if outcome is None:
         complain(watched.error if not (ended or 0) < 0 else _killed(-(ended or 0), folder))
         return ended if ended is not None and ended > 0 else RunFolderError.exit_status
+    from amptui.summary import tell_unsaved
+
     unsaved_status = tell_unsaved(watched.view.not_kept)
     if isinstance(outcome, RunFailed):
         complain(outcome.error)

@@ -22,7 +22,7 @@ from amptui.handover import OPTIMIZERS_FILE, environment, take_unsaved
 from amptui.keeping import UNSAVED_STATUS
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
-from amptui.prompt import complain, tell_unsaved
+from amptui.prompt import complain
 from amptui.records import Note, Record, RunFailed, RunFinished
 from amptui.runfiles import open_file, open_to_read
 from amptui.runs.rundir import RunDir, create_run_dir, folder_name
@@ -181,7 +181,7 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         if not watched.over:
             tell("", f"the script is still running (pid {offspring.pid}), although it was asked to stop")
             return 128 + (watched.signal or signal.SIGINT)
-        from amptui.summary import summary_lines
+        from amptui.summary import summary_lines, tell_unsaved
 
         written.seek(0, os.SEEK_END)
         is_known = view.run is not None  # not if it was over before the screen could ask

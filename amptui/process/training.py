@@ -33,13 +33,14 @@ from amptui.process.recorder import Listener
 from amptui.process.recording import Recording
 from amptui.process.stop_signals import StopSignals
 from amptui.process.stopping import Stopping, lost_words, signal_of
-from amptui.prompt import complain, tell_unsaved
+from amptui.prompt import complain
 from amptui.records import Note, PhaseChanged, RunFailed
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
 from amptui.runs import protocol
 from amptui.runs.rundir import RunDir
 from amptui.runs.trust import resume_command
+from amptui.summary import tell_unsaved
 
 LOOK_INTERVAL_SECONDS = 0.5
 """How often lines are written without a screen."""

@@ -16,12 +16,14 @@ from amptui.engine.checkpoint.shards import Keys, Part, whole_room
 from amptui.engine.distributed.board import collectives_made
 from amptui.engine.distributed.compute_timer import ComputeTimer
 from amptui.engine.distributed.own_overflows import OwnOverflows
-from amptui.engine.distributed.rank_control import TrialFailedError
+from amptui.engine.distributed.parallel_step import ParallelStep
 from amptui.engine.distributed.rank_failure import is_of_a_group
 from amptui.engine.distributed.rank_group import RankGroup
 from amptui.engine.distributed.weights_check import WeightsCheck
 from amptui.engine.failure import explain, is_device_lost
 from amptui.engine.micro_batch import MicroBatch, weights
+from amptui.engine.optimizer_step import OptimizerStep
+from amptui.engine.precision_switch import TrialFailedError
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.errors import ExperimentError
 from amptui.experiment import Experiment
@@ -44,6 +46,9 @@ class DataParallel:
 
     sharded: ClassVar[bool] = False
     """Whether each rank keeps only a part of the model: all of them have to run it at the same time."""
+
+    optimizer_step: ClassVar[type[OptimizerStep]] = ParallelStep
+    """What makes the steps of the run."""
 
     def __init__(self, group: RankGroup, experiment: Experiment, model: nn.Module) -> None:
         self.group = group

@@ -18,6 +18,7 @@ from amptui.control import (
     PauseRequest,
     PrecisionRequest,
     Request,
+    StepAgreement,
     StopRequest,
     XRayRequest,
     tell_nobody,
@@ -29,7 +30,6 @@ from amptui.engine.distributed.posted_rows import PostedRows, RowReport
 from amptui.engine.distributed.rank_rows import RankNumbers
 from amptui.engine.distributed.wishes import Wishes
 from amptui.engine.distributed.world import World
-from amptui.errors import DeviceError
 from amptui.records import PRECISIONS, Note, Record
 
 _PAUSE_CHECK_SECONDS = 0.5
@@ -44,14 +44,6 @@ _CHECKPOINT_NOW = 2
 """As an order asks for one."""
 
 R = TypeVar("R", bound=Request)
-
-NORMS, WINDOW, WEIGHTS = 1, 2, 4
-"""What all ranks measure in the same step where each has a part of it, as bits of one number: gradient norms,
-the float16 window, and how many weights are lost."""
-
-
-class TrialFailedError(DeviceError):
-    """The first step in a precision failed on one rank; all have agreed to undo it."""
 
 
 class RankControl(Control):
@@ -134,6 +126,10 @@ class RankControl(Control):
         if why := self.refuses.get(KINDS[type(request)]):
             self.refuse(super().take(type(request)), "unavailable", why)
         return made
+
+    @property
+    def ranks(self) -> StepAgreement:
+        return self
 
     # Called by the trainer.
 

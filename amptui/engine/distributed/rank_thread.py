@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amptui.control import StopRequest, tell_nobody
+from amptui.engine.description import refused_requests
 from amptui.engine.distributed.launcher_watch import LAUNCHER_GONE, LauncherLostError, LauncherWatch
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
@@ -19,7 +20,7 @@ from amptui.engine.distributed.rank_rows import RankNumbers
 from amptui.engine.distributed.trouble_states import blame
 from amptui.engine.distributed.unfit_model import unfit_model
 from amptui.engine.distributed.watched_thread import WatchedThread
-from amptui.engine.distributed.world import World, refused_requests
+from amptui.engine.distributed.world import World
 from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
 from amptui.ranks import RanksStarted

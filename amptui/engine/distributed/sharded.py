@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from amptui.data.batches import Batch
 from amptui.engine.checkpoint.host_copy import NotPlainError
 from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
+from amptui.engine.description import NO_XRAY
 from amptui.engine.distributed.data_parallel import DataParallel, LossAsGradient, is_trainable
 from amptui.engine.distributed.rank_group import RankGroup
 from amptui.engine.distributed.sharded_gradients import ShardedGradients
-from amptui.engine.distributed.world import NO_XRAY
 from amptui.engine.micro_batch import weights
 from amptui.engine.probes.gradients import GradientProbe, local_part
 from amptui.errors import ExperimentError

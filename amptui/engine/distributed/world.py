@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from amptui.errors import UsageError
 from amptui.request import TrainRequest
 
-NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
-"""Why FSDP refuses one."""
-
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -67,8 +64,3 @@ def _refuse_with_fsdp(request: TrainRequest, ranks: int) -> None:
     for option, reason in reasons.items():
         if reason:
             raise UsageError(f"{option} with --fsdp: {reason}", hint=f"leave out {option} or --fsdp")
-
-
-def refused_requests(request: TrainRequest) -> dict[str, str]:
-    """What nobody can ask a run of several ranks for, each with the reason."""
-    return {"x-ray": NO_XRAY} if request.fsdp else {}

@@ -12,8 +12,9 @@ from amptui.control import CheckpointRequest, PauseRequest, PrecisionRequest, St
 from amptui.engine.distributed import orders, posted_rows, rank_control
 from amptui.engine.distributed.board import Board
 from amptui.engine.distributed.other_ranks import OtherRanks
-from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
+from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_rows import ROW_VALUES, RankNumbers, RankRow
+from amptui.engine.step import NORMS, WEIGHTS, WINDOW
 from tests.engine.distributed.agreeing import KeptRows, Ranks
 
 
