@@ -6,15 +6,15 @@ Importing ``amptui`` imports neither torch nor textual: the screen must stand be
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from amptui.amp_monitor import AmpMonitor, watch
+    from amptui.base.errors import ExperimentError
     from amptui.data.folder import ImageBatches, image_folder
     from amptui.data.sources import Arrays, Data, DataRequest
     from amptui.data.text_corpus import read_text, text_data
     from amptui.data.vision import cifar10, mnist
-    from amptui.errors import ExperimentError
-    from amptui.experiment import Experiment
-    from amptui.monitor import Monitor, observe
-    from amptui.optim import warmup_cosine, weight_decay_groups
+    from amptui.guest.amp_monitor import AmpMonitor, watch
+    from amptui.guest.monitor import Monitor, observe
+    from amptui.recipe.experiment import Experiment
+    from amptui.recipe.optim import warmup_cosine, weight_decay_groups
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,23 +39,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AmpMonitor": "amptui.amp_monitor",
-    "watch": "amptui.amp_monitor",
+    "AmpMonitor": "amptui.guest.amp_monitor",
+    "watch": "amptui.guest.amp_monitor",
     "Data": "amptui.data.sources",
     "DataRequest": "amptui.data.sources",
-    "Experiment": "amptui.experiment",
-    "ExperimentError": "amptui.errors",
+    "Experiment": "amptui.recipe.experiment",
+    "ExperimentError": "amptui.base.errors",
     "Arrays": "amptui.data.sources",
     "ImageBatches": "amptui.data.folder",
-    "Monitor": "amptui.monitor",
+    "Monitor": "amptui.guest.monitor",
     "cifar10": "amptui.data.vision",
     "image_folder": "amptui.data.folder",
     "mnist": "amptui.data.vision",
-    "observe": "amptui.monitor",
+    "observe": "amptui.guest.monitor",
     "read_text": "amptui.data.text_corpus",
     "text_data": "amptui.data.text_corpus",
-    "warmup_cosine": "amptui.optim",
-    "weight_decay_groups": "amptui.optim",
+    "warmup_cosine": "amptui.recipe.optim",
+    "weight_decay_groups": "amptui.recipe.optim",
 }
 
 

@@ -13,19 +13,19 @@ from accelerate.utils import convert_to_fp32
 from torch import nn
 from torch.optim import Optimizer
 
-from amptui.amp_monitor import PrecisionName, default_amp, must_have_closure
+from amptui.base.prompt import complain
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.checkpoint.disk_file import load_plain
-from amptui.engine.own_loop.named_optimizers import NamedOptimizer
-from amptui.engine.own_loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
-from amptui.engine.own_loop.trained_script import OwnLoop
-from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.engine.precision import unsupported_precisions
-from amptui.monitor import Monitor
-from amptui.process.guest_run import tell_fault
-from amptui.process.watched_scripts import Observed, Watched
-from amptui.prompt import complain
-from amptui.records import AMP_PRECISIONS, PRECISIONS
-from amptui.script_signals import is_from_signal_handler
+from amptui.guest.amp_monitor import PrecisionName, default_amp, must_have_closure
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.guest.loop.trained_script import OwnLoop
+from amptui.guest.loop.watched_loop import WatchedLoop
+from amptui.guest.monitor import Monitor
+from amptui.guest.run import tell_fault
+from amptui.guest.watched_scripts import Observed, Watched
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS
 
 _T = TypeVar("_T")
 

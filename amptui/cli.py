@@ -11,17 +11,17 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from amptui.engine.distributed.launchers import variables_of, world_of
-from amptui.errors import AmptuiError, RunFolderError, UsageError
-from amptui.options import build_parser
-from amptui.prompt import complain, replace_closed_streams, say
-from amptui.request import ADVISE_LOSS_STEPS, AdviseRequest, BenchRequest, TrainRequest
-from amptui.terminal import can_show_a_screen
+from amptui.base.errors import AmptuiError, RunFolderError, UsageError
+from amptui.base.prompt import complain, replace_closed_streams, say
+from amptui.base.terminal import can_show_a_screen
+from amptui.command.options import build_parser
+from amptui.ranks.launchers import variables_of, world_of
+from amptui.recipe.request import ADVISE_LOSS_STEPS, AdviseRequest, BenchRequest, TrainRequest
 
 if TYPE_CHECKING:
-    from amptui.engine.distributed.world import World
-    from amptui.process.launch import Plan
-    from amptui.process.rank_process import RankPlan
+    from amptui.command.launch import Plan
+    from amptui.command.rank_process import RankPlan
+    from amptui.ranks.world import World
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +52,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from amptui.process import launch
+    from amptui.command import launch
 
     world = None if options.nproc == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else world_of(os.environ)
     if world is not None:
@@ -72,8 +72,8 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
     """Train as one of the processes that a launcher started; rank 0 writes lines."""
-    from amptui.process.launch import rank_plan
-    from amptui.process.rank_process import leave, run_under_launcher
+    from amptui.command.launch import rank_plan
+    from amptui.command.rank_process import leave, run_under_launcher
 
     for name in ("detach", "nproc", "max_restarts"):
         if getattr(options, name):
@@ -98,7 +98,7 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
-    from amptui.process import launch
+    from amptui.command import launch
     from amptui.runs.rundir import default_data_dir
 
     resumes = options.resume is not None
@@ -166,7 +166,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from amptui.process.script import run_script
+    from amptui.command.run_script import run_script
 
     return run_script(
         [*(["-m"] if options.module else []), options.script, *options.arguments],
@@ -179,19 +179,19 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _attach(options: argparse.Namespace) -> int:
-    from amptui.process.launch import attach
+    from amptui.command.launch import attach
 
     return attach(options.run, frames_per_second=options.fps, quiet=options.quiet)
 
 
 def _runs(options: argparse.Namespace) -> int:
-    from amptui.process.runs_list import list_runs
+    from amptui.command.runs_list import list_runs
 
     return list_runs(json=options.json, out=sys.stdout, limit=options.limit)
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from amptui.bench import bench
+    from amptui.reports.bench import bench
     from amptui.runs.rundir import default_data_dir
 
     given = _given(options)
@@ -210,9 +210,9 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _advise(options: argparse.Namespace) -> int:
-    from amptui.advise import advise
+    from amptui.command.script_source import is_script
+    from amptui.reports.advise import advise
     from amptui.runs.rundir import default_data_dir
-    from amptui.script_source import is_script
 
     given = _given(options)
     script = (options.model, *options.arguments) if is_script(options.model) else ()
@@ -238,14 +238,14 @@ def _advise(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from amptui.replay import replay
+    from amptui.command.replay import replay
     from amptui.runs.find import find_run
 
     return replay(find_run(options.run), speed=options.speed)
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from amptui.compare import compare
+    from amptui.reports.compare import compare
 
     return compare(
         options.runs,
@@ -257,7 +257,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from amptui.export import export
+    from amptui.reports.export import export
     from amptui.runs.find import find_run
 
     places = {"csv": options.csv, "tensorboard": options.tensorboard, "html": options.html}
@@ -273,7 +273,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from amptui.doctor import doctor
+    from amptui.reports.doctor import doctor
 
     return doctor(json=options.json)
 

@@ -10,21 +10,21 @@ from lightning.fabric.plugins import Precision as FabricPrecision
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from amptui.amp_monitor import must_have_closure
-from amptui.engine.own_loop.optimizer_lanes import OptimizerLanes
-from amptui.engine.own_loop.switched_amp import SwitchedAmp
-from amptui.engine.own_loop.watched_loop import WatchedLoop
-from amptui.framework_loop import (
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.guest.amp_monitor import must_have_closure
+from amptui.guest.framework_loop import (
     LIGHTNING_NAMES,
     OWN_NAMES,
     ClosureRunBefore,
     build_own_loop,
     checked_amp,
 )
-from amptui.monitor import Monitor
-from amptui.process.guest_run import tell_fault
-from amptui.process.watched_scripts import Observed, Watched
-from amptui.script_signals import is_from_signal_handler
+from amptui.guest.loop.optimizer_lanes import OptimizerLanes
+from amptui.guest.loop.switched_amp import SwitchedAmp
+from amptui.guest.loop.watched_loop import WatchedLoop
+from amptui.guest.monitor import Monitor
+from amptui.guest.run import tell_fault
+from amptui.guest.watched_scripts import Observed, Watched
 
 NO_CLOSURE = "only the loop itself can run its forward passes"
 

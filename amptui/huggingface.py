@@ -11,11 +11,11 @@ from typing import Any, Literal
 from transformers import Trainer, TrainerCallback
 
 from amptui.accelerate import AcceleratorMonitor
-from amptui.amp_monitor import PrecisionName
-from amptui.monitor import samples_of
-from amptui.process.script_run import ScriptRun
-from amptui.prompt import complain
-from amptui.script_signals import is_from_signal_handler
+from amptui.base.prompt import complain
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.guest.amp_monitor import PrecisionName
+from amptui.guest.monitor import samples_of
+from amptui.guest.script import ScriptRun
 
 _STATE = "amptui"
 """Where ``trainer_state.json`` has the scaler's state, among the states of callbacks."""

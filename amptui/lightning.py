@@ -18,16 +18,22 @@ from lightning.pytorch.plugins import MixedPrecision, Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from amptui.amp_monitor import must_have_closure
-from amptui.engine.own_loop.switched_amp import SwitchedAmp, SwitchedScaler
-from amptui.engine.own_loop.trained_script import OwnLoop
-from amptui.engine.own_loop.watched_loop import WatchedLoop
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
-from amptui.framework_loop import LIGHTNING_NAMES, OWN_NAMES, ClosureRunBefore, build_own_loop, checked_amp
-from amptui.monitor import Monitor, samples_of
-from amptui.process.guest_run import tell_fault
-from amptui.process.watched_scripts import ONLY_OBSERVED, Observed, Watched
-from amptui.script_signals import is_from_signal_handler
+from amptui.guest.amp_monitor import must_have_closure
+from amptui.guest.framework_loop import (
+    LIGHTNING_NAMES,
+    OWN_NAMES,
+    ClosureRunBefore,
+    build_own_loop,
+    checked_amp,
+)
+from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
+from amptui.guest.loop.trained_script import OwnLoop
+from amptui.guest.loop.watched_loop import WatchedLoop
+from amptui.guest.monitor import Monitor, samples_of
+from amptui.guest.run import tell_fault
+from amptui.guest.watched_scripts import ONLY_OBSERVED, Observed, Watched
 
 _P = ParamSpec("_P")
 

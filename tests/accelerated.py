@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor, nn
 
-from amptui.engine.own_loop.switched_amp import SwitchedAmp
+from amptui.guest.loop.switched_amp import SwitchedAmp
 from tests.observed import AUTOCAST
 from tests.own_loops import STEPS, SWITCHES, Own
 

@@ -26,7 +26,7 @@ import amptui
 from tests.observed import Loop
 
 if TYPE_CHECKING:
-    from amptui.monitor import Monitor
+    from amptui.guest.monitor import Monitor
 
 MAX_STEPS = 40
 """At most so many alarms while a run makes steps, for one while it is opened and one while it is closed."""

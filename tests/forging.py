@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from amptui import codec
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records import codec
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from tests.single_steps import joined
 from tests.telemetry.record_samples import resumed, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from amptui import codec
-from amptui.records import DataInfo, PrecisionChanged, Record, RunFinished
+from amptui.records import codec
+from amptui.records.run import DataInfo, PrecisionChanged, Record, RunFinished
 from tests.telemetry.record_samples import device, dropped, followed, run, skip_row, step
 
 DISCRIMINATOR = "discriminator"

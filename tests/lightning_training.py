@@ -14,8 +14,8 @@ with warnings.catch_warnings():
     import lightning.pytorch as pl
     from lightning.pytorch.plugins import MixedPrecision
 
-from amptui.control import Request
 from amptui.lightning import PrecisionMonitor
+from amptui.records.control import Request
 from tests.observed import AUTOCAST
 from tests.own_loops import ask
 

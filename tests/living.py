@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from amptui.keeping import ViewersChanged
-from amptui.records import Record, RunFailed, RunFinished
+from amptui.records.keeping import ViewersChanged
+from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.records.steps import StepRecord
 from amptui.runs.lock import holder
-from amptui.steps import StepRecord
 from tests.single_steps import read
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource

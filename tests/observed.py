@@ -11,15 +11,15 @@ from torch import Tensor, nn
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 FAULTS = {
-    "autocast": "amptui.engine.own_loop.optimizer_lanes.OptimizerLanes.after_autocast",
-    "scale": "amptui.engine.own_loop.loop_hooks.mark_scaled",
+    "autocast": "amptui.guest.loop.optimizer_lanes.OptimizerLanes.after_autocast",
+    "scale": "amptui.guest.loop.loop_hooks.mark_scaled",
     "backward": "amptui.engine.probes.gradients.GradientProbe.measure",
-    "unscale": "amptui.engine.own_loop.observed_loop.ObservedLoop._name_overflow",
+    "unscale": "amptui.guest.loop.observed_loop.ObservedLoop._name_overflow",
     "step": "amptui.engine.learning_rates.LearningRateReader.read",
-    "before update": "amptui.engine.own_loop.observed_loop.current_scale",
-    "after update": "amptui.engine.own_loop.observed_loop.growth_tracker",
-    "first step": "amptui.process.guest_run.describe",
-    "push": "amptui.engine.own_loop.row_sender.StepFacts",
+    "before update": "amptui.guest.loop.observed_loop.current_scale",
+    "after update": "amptui.guest.loop.observed_loop.growth_tracker",
+    "first step": "amptui.guest.run.describe",
+    "push": "amptui.guest.loop.row_sender.StepFacts",
     "look": "amptui.engine.allocator.AllocatorWatch.look",
 }
 """For each hook a function of ours that it calls: let it fail, and nothing may happen to the loop."""

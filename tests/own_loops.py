@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import AmpMonitor, Monitor
-from amptui.control import PrecisionRequest, Request, new_number
-from amptui.process.guest_run import GuestRun
+from amptui.guest.run import GuestRun
+from amptui.records.control import PrecisionRequest, Request, new_number
 from tests.observed import AUTOCAST
 
 Form = Literal["monitor", "scaler", "closure"]

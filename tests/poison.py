@@ -7,8 +7,8 @@ from itertools import cycle
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from amptui.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.findings import (
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.records.findings import (
     MemoryBreakdown,
     MemoryKind,
     ModelCompiled,
@@ -16,8 +16,8 @@ from amptui.findings import (
     PhaseSeconds,
     StepTimed,
 )
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.ranks import (
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.ranks import (
     RankLost,
     RankPlace,
     RanksAwaited,
@@ -29,7 +29,7 @@ from amptui.ranks import (
     RankValue,
     StacksTaken,
 )
-from amptui.records import (
+from amptui.records.run import (
     BlockFinished,
     DataInfo,
     EpochFinished,
@@ -45,7 +45,7 @@ from amptui.records import (
     Validated,
     Validation,
 )
-from amptui.samples import GpuSample
+from amptui.records.samples import GpuSample
 from tests.single_steps import joined
 from tests.telemetry import record_samples as samples
 

@@ -52,8 +52,9 @@ class Script:
         if self.kind.startswith("bare"):
             return
         import amptui
-        from amptui.engine.distributed import rank_progress
-        from amptui.process import peer_progress, rank_peer
+        from amptui.guest import peer as rank_peer
+        from amptui.ranks.ends import peer_progress
+        from amptui.ranks.ends import progress as rank_progress
 
         if self.kind in ("only rank 0", "only rank 1"):
             rank_peer.SIGN_IN_SECONDS = rank_peer._LATER_SECONDS = 0.5

@@ -10,10 +10,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from amptui import codec
-from amptui.records import Record
-from amptui.steps import COLUMNS, StepRecord, Steps
-from amptui.strictjson import MAX_COUNT, MAX_SECONDS
+from amptui.base.strictjson import MAX_COUNT, MAX_SECONDS
+from amptui.records import codec
+from amptui.records.run import Record
+from amptui.records.steps import COLUMNS, StepRecord, Steps
 
 RECORD_TYPES = get_args(Record)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amptui.records import Record
+from amptui.records.run import Record
 from tests.single_steps import read
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amptui.records import Record
+from amptui.records.run import Record
+from amptui.records.steps import COLUMNS, StepRecord, Steps
 from amptui.runs import journal
-from amptui.steps import COLUMNS, StepRecord, Steps
 
 
 def one_by_one(records: Iterable[Record]) -> Iterator[Record]:

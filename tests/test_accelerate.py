@@ -14,11 +14,11 @@ pytest.importorskip("accelerate")
 
 import amptui
 import amptui.accelerate
-from amptui.answers import RequestRefused, RequestTaken
-from amptui.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
-from amptui.loop_records import OptimizerFollowed
-from amptui.records import EpochFinished, Note, PrecisionChanged, RunFinished, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.answers import RequestRefused, RequestTaken
+from amptui.records.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
+from amptui.records.own_loop import OptimizerFollowed
+from amptui.records.run import EpochFinished, Note, PrecisionChanged, RunFinished, RunStarted
+from amptui.records.steps import StepRecord
 from tests.accelerated import OVERFLOWS, Loop, new_accelerator, new_fp16_accelerator, saved, scaler_state
 from tests.own_loops import STEPS, SWITCHES, ask, switching
 from tests.run_records import of, records

@@ -7,10 +7,10 @@ import pytest
 
 import amptui
 from amptui.cli import main
+from amptui.command.options import build_parser
 from amptui.models import CATALOGUE
-from amptui.options import build_parser
-from amptui.records import RunFailed, RunFinished, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.run import RunFailed, RunFinished, RunStarted
+from amptui.records.steps import StepRecord
 from tests.single_steps import read
 
 KNOBS = str(Path(__file__).parent / "recipes" / "knobs.py")

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from amptui import codec
-from amptui.export import export
-from amptui.records import RunResumed, StepSkipped
+from amptui.records import codec
+from amptui.records.run import RunResumed, StepSkipped
+from amptui.records.steps import StepRecord, Steps
+from amptui.reports.export import export
 from amptui.runs import journal
 from amptui.runs.kept_run import look_at
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir
-from amptui.steps import StepRecord, Steps
 from amptui.telemetry.session import Session
 from tests.living import records_of, steps_of, train_arguments
 from tests.single_steps import one_by_one

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.answers import RequestRefused, RequestTaken
-from amptui.control import CheckpointRequest, PrecisionRequest, Request, StopRequest, XRayRequest
-from amptui.records import EpochFinished, PrecisionChanged, RunFinished, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.answers import RequestRefused, RequestTaken
+from amptui.records.control import CheckpointRequest, PrecisionRequest, Request, StopRequest, XRayRequest
+from amptui.records.run import EpochFinished, PrecisionChanged, RunFinished, RunStarted
+from amptui.records.steps import StepRecord
 from tests.observed import AUTOCAST
 from tests.own_loops import ask
 from tests.run_records import of, records

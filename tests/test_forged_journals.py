@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amptui.export import export
-from amptui.process.plain_lines import PlainFront
-from amptui.records import Record
-from amptui.replay.player import Player
-from amptui.replay.replay_screen import position_words
+from amptui.command.plain_lines import PlainFront
+from amptui.diagnosis.summary import summary_lines
+from amptui.records.run import Record
+from amptui.reports.export import export
 from amptui.runs.journal import read
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
-from amptui.summary import summary_lines
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -29,6 +27,8 @@ from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.menus import PrecisionMenu
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.replay.player import Player
+from amptui.tui.replay.screen import position_words
 from tests.forging import LINES, REAL, forged_journals
 from tests.survival import survived
 from tests.telemetry.test_state_damage import TEXT, mutated

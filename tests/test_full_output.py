@@ -8,8 +8,8 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from amptui.process.plain_lines import LastingStream
-from amptui.records import RunFinished
+from amptui.command.plain_lines import LastingStream
+from amptui.records.run import RunFinished
 from tests.living import outcome, steps_of
 from tests.terminal import KNOBS, amptui_command
 from tests.warm import WarmSource

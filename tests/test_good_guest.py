@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import amptui
-from amptui.records import RunFinished
-from amptui.steps import StepRecord
+from amptui.records.run import RunFinished
+from amptui.records.steps import StepRecord
 from tests.observed import Loop, same_bits
 from tests.run_records import of, records
 from tests.single_steps import read

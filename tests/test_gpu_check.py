@@ -16,7 +16,7 @@ import torchvision
 from amptui.data.mnist import FILES, FOLDER
 from amptui.data.synthetic import synthetic_images
 from amptui.engine.loading import build_experiment, load_class
-from amptui.modelspec import parse_model
+from amptui.recipe.modelspec import parse_model
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import open_lab

@@ -10,12 +10,12 @@ import termios
 
 import pytest
 
-from amptui.terminal import MAX_COLUMNS, MAX_LINES
-from amptui.text import terminal_speaks_utf8
+from amptui.base.terminal import MAX_COLUMNS, MAX_LINES
+from amptui.base.text import terminal_speaks_utf8
 
 ASKS = """
 import sys
-from amptui.terminal import can_show_a_screen
+from amptui.base.terminal import can_show_a_screen
 print(can_show_a_screen(), file=sys.stderr)
 """
 
@@ -75,7 +75,7 @@ def test_the_locale_says_whether_the_terminal_speaks_utf8(
 
 SIZE = """
 import sys
-from amptui.terminal import terminal_size
+from amptui.base.terminal import terminal_size
 print(*terminal_size(), file=sys.stderr)
 """
 

@@ -11,13 +11,13 @@ from typing import get_args
 
 import pytest
 
-from amptui.export import export
-from amptui.process.plain_lines import JsonLines, PlainFront
-from amptui.records import Note, Record
+from amptui.command.plain_lines import JsonLines, PlainFront
+from amptui.records.run import Note, Record
+from amptui.reports.export import export
 from amptui.telemetry.session import Session
 from amptui.tui.layout import RANKED_PANELS, TITLES
 from tests import poison
-from tests.export.recorded import write
+from tests.reports.export.recorded import write
 from tests.survival import survived
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource

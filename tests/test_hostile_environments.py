@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.errors import UsageError
-from amptui.keeping import UNSAVED_STATUS
+from amptui.base.errors import UsageError
+from amptui.records.keeping import UNSAVED_STATUS
 from tests.survival import survived
 from tests.terminal import KNOBS
 from tests.warm import WarmSource

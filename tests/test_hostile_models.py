@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from amptui.records import RunFailed, RunFinished
+from amptui.records.run import RunFailed, RunFinished
 from tests.living import (
     ended_afterwards,
     last_step,

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from amptui import handover
+from amptui.base.errors import AmptuiError
 from amptui.cli import main
+from amptui.command import launch
 from amptui.engine import weights
 from amptui.engine.checkpoint.disk_file import save_whole
 from amptui.engine.checkpoint.file import checkpoint_name
-from amptui.errors import AmptuiError
-from amptui.export import exporting
-from amptui.process import launch
-from amptui.request import TrainRequest
+from amptui.guest import handover
+from amptui.recipe.request import TrainRequest
+from amptui.reports.export import exporting
 from amptui.runs.rundir import RunDir, create_run_dir
-from tests.compare.compared_runs import whole_run
-from tests.export.recorded import write
+from tests.reports.compare.compared_runs import whole_run
+from tests.reports.export.recorded import write
 from tests.survival import survived
 from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 from tests.terminal import KNOBS

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.answers import RequestRefused, RequestTaken
-from amptui.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
-from amptui.records import (
+from amptui.records.answers import RequestRefused, RequestTaken
+from amptui.records.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
+from amptui.records.run import (
     EpochFinished,
     Note,
     PrecisionChanged,
@@ -23,7 +23,7 @@ from amptui.records import (
     StepSkipped,
     Validated,
 )
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.own_loops import ask, switching
 from tests.run_records import of, records
 from tests.single_steps import read
@@ -213,7 +213,7 @@ def test_a_fault_in_any_hook_costs_the_training_nothing(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import amptui.huggingface
-    from amptui.engine.own_loop.watched_loop import WatchedLoop
+    from amptui.guest.loop.watched_loop import WatchedLoop
     from tests.huggingface_training import bits, new_trainer
 
     bare = new_trainer(tmp_path, steps=5, eval_strategy="epoch")

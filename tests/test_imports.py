@@ -23,13 +23,16 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "allowed"),
     [
         ("import amptui", set()),
-        ("import amptui.cli, amptui.modelspec, amptui.process.runs_list, amptui.runs.find", set()),
-        ("import amptui.records, amptui.control, amptui.errors, amptui.units, amptui.request", set()),
-        ("import amptui.codec", set()),
+        ("import amptui.cli, amptui.recipe.modelspec, amptui.command.runs_list, amptui.runs.find", set()),
+        (
+            "import amptui.records.run, amptui.records.control, amptui.base.errors, amptui.base.units, amptui.recipe.request",
+            set(),
+        ),
+        ("import amptui.records.codec", set()),
         ("import amptui.telemetry.session", {"numpy"}),
-        ("import amptui.process.plain_lines, amptui.summary", {"numpy"}),
+        ("import amptui.command.plain_lines, amptui.diagnosis.summary", {"numpy"}),
         ("import amptui.engine.worker", set()),
-        ("import amptui.process.launch", {"numpy", "psutil"}),
+        ("import amptui.command.launch", {"numpy", "psutil"}),
         ("import amptui.tui.app", {"numpy", "textual"}),
     ],
 )
@@ -56,7 +59,7 @@ def test_a_single_process_imports_nothing_that_connects_to_others() -> None:
         *("", ".launcher_watch", ".orders", ".other_ranks", ".posted_rows", ".rank_control", ".rank_rows"),
         *(".wishes", ".world"),
     )
-    ours = [f"amptui.engine.distributed{name}" for name in names]
+    ours = [f"amptui.ranks{name}" for name in names]
     assert json.loads(done.stdout) == ours
 
 

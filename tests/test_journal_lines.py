@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from amptui import codec
-from amptui.records import Record
-from amptui.steps import Steps
+from amptui.records import codec
+from amptui.records.run import Record
+from amptui.records.steps import Steps
 
 LINES = (Path(__file__).parent / "journal_lines.jsonl").read_text(encoding="ascii").splitlines()
 

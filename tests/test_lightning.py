@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.answers import RequestRefused, RequestTaken
-from amptui.control import (
+from amptui.records.answers import RequestRefused, RequestTaken
+from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
     PrecisionRequest,
@@ -19,8 +19,8 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.findings import ModulesTraced, PrecisionsCompared
-from amptui.records import (
+from amptui.records.findings import ModulesTraced, PrecisionsCompared
+from amptui.records.run import (
     EpochFinished,
     Note,
     PrecisionChanged,
@@ -30,7 +30,7 @@ from amptui.records import (
     RunStarted,
     Validated,
 )
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.checkout import ROOT, child_environment
 from tests.run_records import of
 from tests.single_steps import read

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import RunFinished, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.run import RunFinished, RunStarted
+from amptui.records.steps import StepRecord
 from tests.checkout import ROOT
 from tests.living import records_of
 from tests.mesh_script import BATCH, STEPS

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import amptui
-from amptui.errors import RunFolderError
-from amptui.records import RunFailed, RunFinished
+from amptui.base.errors import RunFolderError
+from amptui.records.run import RunFailed, RunFinished
 from amptui.runs import lasting
 from amptui.runs.lock import RunLock, holder
 from tests.living import wait_until
@@ -97,7 +97,7 @@ while True:
     try:
         connect(folder).close()
         break
-    except amptui.errors.RunFolderError:
+    except amptui.base.errors.RunFolderError:
         loop.run(1)
 print("reached again")
 monitor.close()

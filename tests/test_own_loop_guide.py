@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.records import EpochFinished, Validated
-from amptui.steps import StepRecord
+from amptui.records.run import EpochFinished, Validated
+from amptui.records.steps import StepRecord
 from tests.checkout import ROOT
 from tests.single_steps import read
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from amptui.base.errors import AmptuiError, RunFolderError
+from amptui.base.runfiles import temporary_beside
 from amptui.cli import main
+from amptui.command.training import _redirect_output
 from amptui.engine.checkpoint.file import (
     DamagedError,
     checkpoint_name,
@@ -21,12 +24,8 @@ from amptui.engine.checkpoint.file import (
     read,
     write,
 )
-from amptui.errors import AmptuiError, RunFolderError
-from amptui.export import export
-from amptui.process.capture import _OutputLog
-from amptui.process.training import _redirect_output
-from amptui.replay.player import span_of
-from amptui.runfiles import temporary_beside
+from amptui.recording.capture import _OutputLog
+from amptui.reports.export import export
 from amptui.runs import journal, socket_place
 from amptui.runs.find import find_run, resumable
 from amptui.runs.kept_run import look_at
@@ -34,9 +33,10 @@ from amptui.runs.lasting import LastingFile
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
+from amptui.tui.replay.player import span_of
 from tests.engine.checkpoint.test_file import made
-from tests.export.recorded import write as recorded
 from tests.opened import Opened
+from tests.reports.export.recorded import write as recorded
 from tests.survival import survived
 from tests.telemetry.record_samples import run, steps
 from tests.terminal import KNOBS

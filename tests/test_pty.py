@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from amptui.answers import RequestMade, RequestTaken
-from amptui.keeping import CheckpointWritten
-from amptui.records import PauseChanged, PrecisionChanged, Printed, RunFailed, RunFinished
-from amptui.steps import StepRecord
+from amptui.records.answers import RequestMade, RequestTaken
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import PauseChanged, PrecisionChanged, Printed, RunFailed, RunFinished
+from amptui.records.steps import StepRecord
 from tests.living import (
     assert_restored,
     ended_afterwards,

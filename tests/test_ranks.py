@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from amptui import codec
-from amptui.ranks import MAX_RANKS_SAMPLED, RanksSampled, StandingOut, condensed
+from amptui.records import codec
+from amptui.records.ranks import MAX_RANKS_SAMPLED, RanksSampled, StandingOut, condensed
 from tests.telemetry.simulated_ranks import SimulatedRanks
 
 

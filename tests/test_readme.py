@@ -9,9 +9,9 @@ from typing import get_args, get_type_hints
 import pytest
 
 import amptui
-from amptui.options import build_parser
-from amptui.records import RunFinished
-from amptui.steps import StepRecord
+from amptui.command.options import build_parser
+from amptui.records.run import RunFinished
+from amptui.records.steps import StepRecord
 from amptui.tui.keys import KEYS
 from tests.checkout import ROOT
 
@@ -99,10 +99,10 @@ def test_the_guide_is_linked_to() -> None:
 def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     from amptui.engine.checkpoint.file import KEPT
     from amptui.engine.divergence_guard import MIN_LOSS_SCALE
+    from amptui.engine.estimate import BLOCK_STEPS
     from amptui.engine.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
     from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
-    from amptui.estimate import BLOCK_STEPS
-    from amptui.records import COLLAPSE_SKIPS
+    from amptui.records.run import COLLAPSE_SKIPS
     from amptui.telemetry.gpu_use import MIN_SECONDS
     from amptui.telemetry.health import XRAY_SAFE_COSINE
 
@@ -119,8 +119,8 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
 
 
 def test_the_numbers_of_the_pages_on_ranks_are_the_code_s() -> None:
-    from amptui.ranks import MAX_RANKS_SAMPLED
-    from amptui.strictjson import MAX_LINE_BYTES
+    from amptui.base.strictjson import MAX_LINE_BYTES
+    from amptui.records.ranks import MAX_RANKS_SAMPLED
     from amptui.telemetry import stragglers
     from amptui.tui.panels.rank_table import MAX_ROWS
 
@@ -145,8 +145,8 @@ def test_the_walk_through_has_every_trouble() -> None:
 
 def test_the_example_model_trains(few_images: None, tmp_path: Path) -> None:
     from amptui.engine.loading import build_experiment, load_class
-    from amptui.modelspec import parse_model
-    from amptui.steps import StepRecord
+    from amptui.recipe.modelspec import parse_model
+    from amptui.records.steps import StepRecord
     from tests.tiny import Log, prepare, train
 
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", README.read_text(), re.DOTALL)

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 import amptui
-from amptui import AmpMonitor, amp_monitor
-from amptui.answers import RequestRefused
-from amptui.control import ComparisonRequest, PrecisionRequest, XRayRequest
-from amptui.findings import PrecisionsCompared, XRayTaken
-from amptui.records import Note, PrecisionChanged, RunStarted
-from amptui.steps import StepRecord
+from amptui import AmpMonitor
+from amptui.guest import amp_monitor
+from amptui.records.answers import RequestRefused
+from amptui.records.control import ComparisonRequest, PrecisionRequest, XRayRequest
+from amptui.records.findings import PrecisionsCompared, XRayTaken
+from amptui.records.run import Note, PrecisionChanged, RunStarted
+from amptui.records.steps import StepRecord
 from tests.own_loops import Own, ask
 from tests.run_records import of, records
 

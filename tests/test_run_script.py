@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from amptui.process.script import LEFT, NEVER_CALLED, script_name
-from amptui.records import Note, Printed, RunFailed, RunFinished
+from amptui.command.run_script import LEFT, NEVER_CALLED, script_name
+from amptui.records.run import Note, Printed, RunFailed, RunFinished
+from amptui.records.steps import StepRecord
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
-from amptui.steps import StepRecord
 from tests.checkout import ROOT
 from tests.living import ended_afterwards, run_pid, screens_told, steps_of, wait_for_end, wait_until
 from tests.single_steps import read

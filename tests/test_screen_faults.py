@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import RunFinished
+from amptui.records.run import RunFinished
 from tests.living import (
     assert_restored,
     ended_afterwards,

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from amptui.answers import RequestRefused, RequestTaken
-from amptui.control import (
+from amptui.base.errors import RunFolderError
+from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY
+from amptui.records.answers import RequestRefused, RequestTaken
+from amptui.records.control import (
     CheckpointRequest,
     PauseRequest,
     PrecisionRequest,
@@ -22,13 +24,11 @@ from amptui.control import (
     StopRequest,
     XRayRequest,
 )
-from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
-from amptui.errors import RunFolderError
-from amptui.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
-from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
+from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records.steps import StepRecord
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
-from amptui.steps import StepRecord
 from tests.checkout import ROOT
 from tests.living import records_of, wait_until
 from tests.single_steps import one_by_one

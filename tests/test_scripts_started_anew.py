@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.unmodified import LOOP, of, same_outcome
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.keeping import CheckpointWritten
-from amptui.records import PhaseChanged, RunFailed, RunFinished
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import PhaseChanged, RunFailed, RunFinished
 from amptui.runs.rundir import RunDir
 from tests.living import (
     assert_restored,
@@ -41,7 +41,7 @@ KILLS_A_SCREEN = (signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL
 
 HURRIED = """
 import sys
-from amptui.process import stop_signals
+from amptui.command import stop_signals
 from amptui.cli import main
 stop_signals.LEAVE_AFTER_SECONDS = 0.1
 sys.exit(main(sys.argv[1:]))
@@ -301,7 +301,7 @@ def test_a_screen_that_is_killed_after_its_run_ended_does_not_say_it_goes_on(
 
 HEARING = """
 import sys
-from amptui.process import watch as watching
+from amptui.command import viewer as watching
 from amptui.cli import main
 watching._SILENT_SECONDS = 1.5
 sys.exit(main(sys.argv[1:]))

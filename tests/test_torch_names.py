@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from amptui.engine.distributed.all_gather import all_gather
+from amptui.ranks.parallel.all_gather import all_gather
 from tests.checkout import ROOT
 
 FILES = sorted(path for folder in ("amptui", "models") for path in (ROOT / folder).rglob("*.py"))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.base.errors import ExperimentError
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import finding_words
 from amptui.diagnosis.event_words import event_details, event_text
@@ -20,12 +20,12 @@ from amptui.diagnosis.float16_verdicts import trace_verdict, xray_verdict
 from amptui.diagnosis.speed import explanations
 from amptui.engine.description import describe_run
 from amptui.engine.prepared import Prepared
-from amptui.errors import ExperimentError
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
-from amptui.records import PauseChanged, Record
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.run import PauseChanged, Record
+from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import UnderflowFound

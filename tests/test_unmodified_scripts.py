@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from amptui.loop_records import OptimizerFollowed
-from amptui.process.script import NO_STEP
-from amptui.records import RunFailed, RunFinished, RunStarted
-from amptui.steps import StepRecord
+from amptui.command.run_script import NO_STEP
+from amptui.records.own_loop import OptimizerFollowed
+from amptui.records.run import RunFailed, RunFinished, RunStarted
+from amptui.records.steps import StepRecord
 from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 from tests.unmodified import LOOP, of, outcome, same_outcome

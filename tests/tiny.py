@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control, PrecisionRequest, StopRequest
 from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Outcome, Trainer
-from amptui.records import Note, Record
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control, PrecisionRequest, StopRequest
+from amptui.records.run import Note, Record
+from amptui.records.steps import StepRecord
 from tests.single_steps import one_by_one
 
 R = TypeVar("R")

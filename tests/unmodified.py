@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from amptui.process.script import NO_STEP
-from amptui.records import Record
+from amptui.command.run_script import NO_STEP
+from amptui.records.run import Record
 from tests.single_steps import read
 
 LOOP = """

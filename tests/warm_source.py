@@ -29,15 +29,15 @@ MAX_BYTES = 2**20
 LOADED = (
     *(
         "amptui.cli",
-        "amptui.process.launch",
-        "amptui.process.training",
-        "amptui.process.watch",
-        "amptui.replay",
-        "amptui.bench",
+        "amptui.command.launch",
+        "amptui.command.training",
+        "amptui.command.viewer",
+        "amptui.command.replay",
+        "amptui.reports.bench",
     ),
     *(
-        "amptui.summary",
-        "amptui.process.plain_lines",
+        "amptui.diagnosis.summary",
+        "amptui.command.plain_lines",
         "amptui.runs.client",
         "amptui.runs.server",
         "amptui.tui.app",

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from amptui.base.errors import DataError
 from amptui.data.dealt import DealtOrder, check_shared, is_split, share_of
 from amptui.data.device_copies import DeviceCopies, move
 from amptui.data.loaders import (
@@ -27,7 +28,6 @@ from amptui.data.loaders import (
 )
 from amptui.data.order import WHOLE, Order, Share
 from amptui.data.sources import Arrays, Source
-from amptui.errors import DataError
 
 Batch = Any
 """What the loss and the metrics get: a tensor, or nested tuples, lists and mappings; anything else in them is

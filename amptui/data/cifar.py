@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from amptui.base.errors import DataError
 from amptui.data.download import DOWNLOAD_AGAIN, download
 from amptui.data.sources import Arrays, DataRequest, Progress
-from amptui.errors import DataError
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10

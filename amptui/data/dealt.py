@@ -8,9 +8,9 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
+from amptui.base.errors import DataError, UsageError
 from amptui.data.loaders import length_of, seeded
 from amptui.data.order import Share, seed_of
-from amptui.errors import DataError, UsageError
 
 
 class DealtOrder(Sampler[Any]):

@@ -18,9 +18,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import build_opener
 
+from amptui.base.errors import DataError
+from amptui.base.runfiles import temporary_beside
 from amptui.data.sources import DataRequest, Progress
-from amptui.errors import DataError
-from amptui.runfiles import temporary_beside
 
 DOWNLOAD_AGAIN = "delete or rename it to download it again"
 """What to do about a corrupt file."""

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms import v2
 
+from amptui.base.errors import DataError
 from amptui.data.loaders import worker_count
 from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
-from amptui.errors import DataError
 
 LAYOUT_HINT = "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from amptui.cores import read_cores, read_limits
-from amptui.errors import DataError
-from amptui.fork import how_ended
+from amptui.base.cores import read_cores, read_limits
+from amptui.base.errors import DataError
+from amptui.base.fork import how_ended
 
 _DYING_SECONDS = 1.0
 """How long a worker whose connection broke may take to exit."""

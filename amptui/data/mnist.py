@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from amptui.base.errors import DataError
 from amptui.data.download import DOWNLOAD_AGAIN, download
 from amptui.data.sources import Arrays, DataRequest
-from amptui.errors import DataError
 
 FOLDER = "MNIST/raw"
 """Below the folder of all data sets."""

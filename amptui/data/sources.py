@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from amptui.errors import DataError
+from amptui.base.errors import DataError
 
 DataKind = Literal["auto", "real", "synthetic"]
 

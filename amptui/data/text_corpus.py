@@ -7,8 +7,8 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor
 
+from amptui.base.errors import DataError
 from amptui.data.sources import Arrays, Data, DataRequest
-from amptui.errors import DataError
 
 ONE_VALIDATED_IN = 10
 """The last tenth of the text is for validation."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import psutil
 
-from amptui.cores import control_groups
-from amptui.samples import HostSample
+from amptui.base.cores import control_groups
+from amptui.records.samples import HostSample
 
 _Value = TypeVar("_Value")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar
 
-from amptui.samples import GpuSample, decode_clocks_event_reasons
+from amptui.records.samples import GpuSample, decode_clocks_event_reasons
 
 _Value = TypeVar("_Value")
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from amptui.device.host import HostProbe
 from amptui.device.nvml import NullProbe, Probe, open_probe
-from amptui.records import Note, Record
-from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.records.run import Note, Record
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 
 _Value = TypeVar("_Value")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from amptui.codec import Codec
 from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
 from amptui.diagnosis.safety_findings import safety_findings
 from amptui.diagnosis.worth_findings import worth_findings
-from amptui.loop_records import OTHER_PRECISIONS
-from amptui.records import AMP_PRECISIONS, base_precision
+from amptui.records.codec import Codec
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, base_precision
 from amptui.telemetry.comparison import MIN_STEPS
 from amptui.telemetry.view import SessionView
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amptui.findings import is_old
+from amptui.records.findings import is_old
 from amptui.telemetry.view import SessionView
 
 Subject = Literal[

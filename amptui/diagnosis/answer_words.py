@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Subject
 from amptui.diagnosis.labels import precision_label

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.loop_records import OTHER_PRECISIONS
-from amptui.records import AMP_PRECISIONS, base_precision
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, base_precision
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.timing import enqueued, kept_up, on_device, seconds_of, shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis import float16_verdicts, loss_scale, memory_use, nonfinite, rank_words, speed
 from amptui.diagnosis.labels import data_label, precision_label
-from amptui.findings import ModelCompiled, ModulesTraced
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
-from amptui.records import (
+from amptui.records.findings import ModelCompiled, ModulesTraced
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
+from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
+from amptui.records.run import (
     EpochFinished,
     Note,
     PauseChanged,

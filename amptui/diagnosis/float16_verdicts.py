@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS, named
-from amptui.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
-from amptui.records import Severity
+from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
+from amptui.records.run import Severity
 from amptui.telemetry.health import (
     LARGEST_FLOAT16,
     WindowVerdict,

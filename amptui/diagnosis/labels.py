@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from amptui.findings import PrecisionsCompared
-from amptui.records import EAGER_SUFFIX, DataInfo, base_precision
+from amptui.records.findings import PrecisionsCompared
+from amptui.records.run import EAGER_SUFFIX, DataInfo, base_precision
 
 _LABELS: Mapping[str, str] = {
     "fp32": "FP32",

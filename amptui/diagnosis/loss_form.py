@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from amptui import units
-from amptui.loop_records import LossForm
-from amptui.steps import StepRecord
+from amptui.base import units
+from amptui.records.own_loop import LossForm
+from amptui.records.steps import StepRecord
 
 _WORDS: Mapping[LossForm, str] = {
     "": "",

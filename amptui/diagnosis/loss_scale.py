@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.float16_verdicts import module_of, what_overflowed_first
 from amptui.diagnosis.nonfinite import (
     FORWARD_OVERFLOW,
@@ -13,8 +13,8 @@ from amptui.diagnosis.nonfinite import (
     on_ranks,
     span,
 )
-from amptui.findings import ModuleRange
-from amptui.records import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped
+from amptui.records.findings import ModuleRange
+from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped
 from amptui.telemetry.events import ScaleMove, SkipRow
 from amptui.telemetry.scaling import (
     CALIBRATION_SKIPS,

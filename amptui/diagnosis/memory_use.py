@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Sequence
 
-from amptui import units
-from amptui.answers import RequestKind
+from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.findings import MemoryBreakdown, XRayTaken
+from amptui.records.answers import RequestKind
+from amptui.records.findings import MemoryBreakdown, XRayTaken
 from amptui.telemetry.memory import MemorySides, other_bytes, sides, size_of
 
 LITTLE_MEMORY = 0.05

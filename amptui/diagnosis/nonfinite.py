@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from amptui import units
-from amptui.records import NonFinite, NonFiniteKind
+from amptui.base import units
+from amptui.records.run import NonFinite, NonFiniteKind
 from amptui.telemetry.events import Storm
 
 FORWARD_OVERFLOW = "the forward pass overflowed: scaling cannot help; use bf16 or FP32"

@@ -1,8 +1,8 @@
 """What is said of the ranks of a distributed run: their number, a slow one, lost ones, differing replicas."""
 
-from amptui import units
-from amptui.ranks import PHASE_WORDS, RankLost, RankPlace, RanksAwaited, RanksDisagree, StacksTaken
-from amptui.records import RunStarted
+from amptui.base import units
+from amptui.records.ranks import PHASE_WORDS, RankLost, RankPlace, RanksAwaited, RanksDisagree, StacksTaken
+from amptui.records.run import RunStarted
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.stragglers import MIN_SAMPLES, RankVerdict, SlowRankNews
 

@@ -5,8 +5,8 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
-from amptui.findings import Float16Window, XRayTaken
-from amptui.records import Severity, base_precision
+from amptui.records.findings import Float16Window, XRayTaken
+from amptui.records.run import Severity, base_precision
 from amptui.telemetry.comparison import losses_after
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict

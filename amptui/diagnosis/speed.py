@@ -3,12 +3,12 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from amptui import units
-from amptui.answers import RequestKind
+from amptui.base import units
 from amptui.diagnosis.labels import compared_label, precision_label
 from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
-from amptui.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records import RunStarted, base_precision
+from amptui.records.answers import RequestKind
+from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records.run import RunStarted, base_precision
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_STEPS
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 

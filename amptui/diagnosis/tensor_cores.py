@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.records import AMP_PRECISIONS
+from amptui.records.run import AMP_PRECISIONS
 from amptui.telemetry.view import PrecisionFlops
 
 MIN_SHARE = 0.1

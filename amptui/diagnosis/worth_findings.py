@@ -3,8 +3,8 @@
 from amptui.diagnosis.amp_finding import Finding, Question
 from amptui.diagnosis.bottleneck import AMP_PHASES
 from amptui.diagnosis.speed import WIDE
-from amptui.findings import PrecisionMeasured
-from amptui.records import base_precision
+from amptui.records.findings import PrecisionMeasured
+from amptui.records.run import base_precision
 from amptui.telemetry.comparison import BASELINES, LITTLE_SPEED, compare
 from amptui.telemetry.timing import shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 from typing import Literal
 
-from amptui.estimate import BLOCK_STEPS, Ratio, paired_ratio
-from amptui.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records import EAGER_SUFFIX, base_precision
-from amptui.steps import StepRecord
+from amptui.engine.estimate import BLOCK_STEPS, Ratio, paired_ratio
+from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records.run import EAGER_SUFFIX, base_precision
+from amptui.records.steps import StepRecord
 
 NARROW = 0.01
 """The test ends when half the 95% interval is at most this fraction of the speed-up."""

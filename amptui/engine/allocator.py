@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from amptui.samples import AllocatorSample
+from amptui.records.samples import AllocatorSample
 
 _INTERVAL_SECONDS = 0.5
 

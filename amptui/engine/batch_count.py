@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 
+from amptui.base.errors import DataError
 from amptui.data.batches import Batch, Batches
-from amptui.errors import DataError
-from amptui.records import Note, Record, Severity
+from amptui.records.run import Note, Record, Severity
 
 
 class BatchCount:

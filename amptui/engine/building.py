@@ -8,12 +8,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch
 from amptui.engine.compilation import compile_in_place
 from amptui.engine.lazy_layers import initialize_lazy_layers, is_lazy_model
 from amptui.engine.lr_schedule import LrSchedule
-from amptui.errors import ExperimentError
-from amptui.experiment import Experiment
+from amptui.recipe.experiment import Experiment
 
 
 def build_model(

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
+from amptui.base.errors import DeviceError
 from amptui.engine.precision import Precision
-from amptui.errors import DeviceError
-from amptui.findings import ModelCompiled
-from amptui.records import EAGER_SUFFIX, PhaseChanged, Record
+from amptui.records.findings import ModelCompiled
+from amptui.records.run import EAGER_SUFFIX, PhaseChanged, Record
 
 MAX_VARIANTS = 64
 """Compiled variants of one function. torch's own limit is 8, after which it runs eagerly; the model alone

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 import amptui
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.checkpoint.data_position import Start
 from amptui.engine.prepared import Prepared
-from amptui.experiment import Experiment
-from amptui.records import DataInfo, RunResumed, RunStarted
-from amptui.request import TrainRequest
-from amptui.script_signals import is_from_signal_handler
+from amptui.recipe.experiment import Experiment
+from amptui.recipe.request import TrainRequest
+from amptui.records.run import DataInfo, RunResumed, RunStarted
 
 NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
 """Why FSDP refuses one."""

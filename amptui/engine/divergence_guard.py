@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from amptui import units
-from amptui.control import Control, PrecisionRequest
+from amptui.base import units
+from amptui.base.errors import ExperimentError
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.precision import Precision
 from amptui.engine.probes.gradients import GradientProbe, dense_elements, norm_of_each
 from amptui.engine.readback import Readback
 from amptui.engine.reporting import StepReporter
-from amptui.errors import ExperimentError
-from amptui.records import PauseCause
+from amptui.records.control import Control, PrecisionRequest
+from amptui.records.run import PauseCause
 
 HOPELESS_STEPS = 10
 """A run does not learn if its first losses, this many and all of applied steps, are not finite."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from amptui import units
-from amptui.errors import AmptuiError, DeviceError, DeviceLostError, ExperimentError
-from amptui.records import AMP_PRECISIONS, base_precision
+from amptui.base import units
+from amptui.base.errors import AmptuiError, DeviceError, DeviceLostError, ExperimentError
+from amptui.records.run import AMP_PRECISIONS, base_precision
 
 _OWN_FOLDER = Path(__file__).parent.parent
 _TORCH_FOLDER = Path(torch.__file__).parent

@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
+from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch
 from amptui.engine.snapshot import Generators, Snapshot
-from amptui.errors import ExperimentError
-from amptui.experiment import Experiment
+from amptui.recipe.experiment import Experiment
 
 
 def is_lazy_model(model: nn.Module) -> bool:

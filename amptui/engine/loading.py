@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints
 
-from amptui.errors import ExperimentError
-from amptui.experiment import Experiment
-from amptui.model_options import parse_options
-from amptui.modelfile import import_file
-from amptui.modelspec import ModelSpec
+from amptui.base.errors import ExperimentError
+from amptui.recipe.experiment import Experiment
+from amptui.recipe.model_options import parse_options
+from amptui.recipe.modelfile import import_file
+from amptui.recipe.modelspec import ModelSpec
 
 
 def load_class(spec: ModelSpec) -> type[Experiment]:

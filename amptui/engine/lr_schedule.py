@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from amptui.base.errors import ExperimentError
 from amptui.engine.failure import explain
 from amptui.engine.precision import ScalerTensors
-from amptui.errors import ExperimentError
 
 TABLE_STEPS = 512
 """Rows of the device's table."""

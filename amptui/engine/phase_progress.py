@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from amptui.records import Phase, PhaseChanged, Record
+from amptui.records.run import Phase, PhaseChanged, Record
 
 INTERVAL_SECONDS = 0.25
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.errors import UsageError
-from amptui.records import MIN_SOUND_SCALE, PRECISIONS
+from amptui.base.errors import UsageError
+from amptui.records.run import MIN_SOUND_SCALE, PRECISIONS
 
 _ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 

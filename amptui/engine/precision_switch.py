@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from amptui.control import Asked, ComparisonRequest, Control, PrecisionRequest
+from amptui.base.errors import DeviceError
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
@@ -14,10 +15,9 @@ from amptui.engine.precision import Precision
 from amptui.engine.snapshot import before_step
 from amptui.engine.trained import Trained
 from amptui.engine.warm_up import WarmUp
-from amptui.errors import DeviceError
-from amptui.records import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
-from amptui.script_signals import is_from_signal_handler
-from amptui.steps import StepRecord, Steps
+from amptui.records.control import Asked, ComparisonRequest, Control, PrecisionRequest
+from amptui.records.run import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
+from amptui.records.steps import StepRecord, Steps
 
 T = TypeVar("T")
 

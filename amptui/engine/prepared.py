@@ -13,10 +13,10 @@ from amptui.data.sources import Data
 from amptui.engine.compilation import CompileWatch
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision
-from amptui.experiment import Experiment
+from amptui.recipe.experiment import Experiment
 
 if TYPE_CHECKING:
-    from amptui.engine.distributed.data_parallel import DataParallel
+    from amptui.ranks.parallel.data_parallel import DataParallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

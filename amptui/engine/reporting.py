@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import Delivered
 from amptui.engine.step_columns import StepColumns, runs_of_like_steps
-from amptui.records import (
+from amptui.records.run import (
     COLLAPSE_SKIPS,
     EpochFinished,
     LossScaleChanged,

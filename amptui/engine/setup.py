@@ -14,6 +14,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader, IterableDataset
 
+from amptui.base.errors import DeviceError, ExperimentError
 from amptui.data.batches import Batches, Collate, open_batches
 from amptui.data.dealt import left_out
 from amptui.data.order import WHOLE, Share
@@ -28,14 +29,13 @@ from amptui.engine.compilation import (
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
 from amptui.engine.prepared import Prepared, Schedule
 from amptui.engine.weights import load_weights
-from amptui.errors import DeviceError, ExperimentError
-from amptui.experiment import Experiment
-from amptui.records import Phase
-from amptui.request import TrainRequest
+from amptui.recipe.experiment import Experiment
+from amptui.recipe.request import TrainRequest
+from amptui.records.run import Phase
 
 if TYPE_CHECKING:
-    from amptui.engine.distributed.data_parallel import DataParallel
-    from amptui.engine.distributed.rank_group import RankGroup
+    from amptui.ranks.group import RankGroup
+    from amptui.ranks.parallel.data_parallel import DataParallel
 
 Announce = Callable[[Phase, str, str], object]
 """Takes a phase, its text on the screen, and what to name if it fails."""

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amptui.control import Control
 from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
@@ -31,8 +30,9 @@ from amptui.engine.reporting import StepReporter
 from amptui.engine.step_boundary import StepBoundary
 from amptui.engine.step_columns import StepFacts, StepKind
 from amptui.engine.step_row import StepTensors
-from amptui.experiment import Experiment
-from amptui.records import Record
+from amptui.recipe.experiment import Experiment
+from amptui.records.control import Control
+from amptui.records.run import Record
 
 NORMS, WINDOW, WEIGHTS = 1, 2, 4
 """What all ranks measure in the same step where each has a part of it, as bits of one number: gradient norms,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from amptui.control import Asked, Control, HistogramRequest, PauseRequest, TraceRequest, XRayRequest
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.data.batches import count_samples
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain
@@ -25,9 +25,9 @@ from amptui.engine.readback import MAX_SCALED_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
 from amptui.engine.sharding import is_sharded
 from amptui.engine.trained import Trained
-from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, base_precision
-from amptui.script_signals import is_from_signal_handler
-from amptui.steps import Steps
+from amptui.records.control import Asked, Control, HistogramRequest, PauseRequest, TraceRequest, XRayRequest
+from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, base_precision
+from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
     from amptui.engine.divergence_guard import DivergenceGuard

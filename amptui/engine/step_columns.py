@@ -10,8 +10,8 @@ import numpy as np
 from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.engine.readback import Delivered
 from amptui.engine.step_row import RowLayout
-from amptui.loop_records import LossForm
-from amptui.steps import SECONDS_DECIMALS, Steps
+from amptui.records.own_loop import LossForm
+from amptui.records.steps import SECONDS_DECIMALS, Steps
 
 
 class StepKind(NamedTuple):

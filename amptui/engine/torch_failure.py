@@ -1,7 +1,7 @@
 """Explains why torch cannot be imported; imports nothing of it."""
 
-from amptui.errors import DeviceError
-from amptui.text import one_line
+from amptui.base.errors import DeviceError
+from amptui.base.text import one_line
 
 
 def torch_failed(error: BaseException) -> DeviceError:

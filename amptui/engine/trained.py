@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision
-from amptui.experiment import Experiment
+from amptui.recipe.experiment import Experiment
 
 
 class Trained(Protocol):

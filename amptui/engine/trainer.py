@@ -11,7 +11,6 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
-from amptui.control import Control, XRayRequest
 from amptui.data.batches import Batch, count_samples
 from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
@@ -24,9 +23,10 @@ from amptui.engine.prepared import Prepared
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.step import StepEngine
 from amptui.engine.validation import MetricSums, Validator
-from amptui.ranks import RankPhase
-from amptui.records import Phase, PhaseChanged, Record
-from amptui.samples import AllocatorSample
+from amptui.records.control import Control, XRayRequest
+from amptui.records.ranks import RankPhase
+from amptui.records.run import Phase, PhaseChanged, Record
+from amptui.records.samples import AllocatorSample
 
 Outcome = Literal["done", "stopped"]
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.engine.batch_count import BatchCount
 from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.precision import Precision
 from amptui.engine.prepared import Prepared
-from amptui.errors import ExperimentError
-from amptui.records import Record, Validation
+from amptui.records.control import Control
+from amptui.records.run import Record, Validation
 
 
 class MetricSums:

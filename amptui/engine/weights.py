@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from amptui.base.errors import DataError, OutputError, UsageError
+from amptui.base.runfiles import clear_of_streams, temporary_beside
 from amptui.engine.checkpoint.disk_file import load_plain, save_whole
-from amptui.errors import DataError, OutputError, UsageError
-from amptui.experiment import Experiment
-from amptui.request import SAFETENSORS
-from amptui.runfiles import clear_of_streams, temporary_beside
+from amptui.recipe.experiment import Experiment
+from amptui.recipe.request import SAFETENSORS
 
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""

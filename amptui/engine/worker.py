@@ -10,28 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.control import Control, StopRequest
+from amptui.base.errors import AmptuiError, ExperimentError
+from amptui.base.fork import in_forks
+from amptui.base.prompt import complain
 from amptui.engine.exit_guard import guarded
 from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.torch_failure import torch_failed
-from amptui.errors import AmptuiError, ExperimentError
-from amptui.fork import in_forks
-from amptui.keeping import WeightsSaved
-from amptui.modelspec import ModelSpec
-from amptui.prompt import complain
-from amptui.records import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
-from amptui.request import TrainRequest
-from amptui.samples import AllocatorSample
+from amptui.recipe.modelspec import ModelSpec
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control, StopRequest
+from amptui.records.keeping import WeightsSaved
+from amptui.records.run import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
+from amptui.records.samples import AllocatorSample
 
 if TYPE_CHECKING:
     from amptui.data.sources import DataRequest
     from amptui.engine.checkpoint.data_position import Start
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.checkpoint.writer import CheckpointWriter
-    from amptui.engine.distributed.rank_group import RankGroup
     from amptui.engine.prepared import Prepared
     from amptui.engine.setup import Choices, Join
     from amptui.engine.trainer import Trainer
+    from amptui.ranks.group import RankGroup
 
 
 class TrainingThread:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from amptui import __version__
-from amptui.answers import RequestMade, RequestRefused
-from amptui.control import Request, StopRequest, new_number, record_of
-from amptui.records import Record, RunFailed, RunFinished
+from amptui.records.answers import RequestMade, RequestRefused
+from amptui.records.control import Request, StopRequest, new_number, record_of
+from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.runs import protocol
 from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError, RunHello
 

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from amptui.errors import RunFolderError, UsageError
-from amptui.runfiles import LINK
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.runfiles import LINK
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import holder
 from amptui.runs.recent import kept_names, lock_files

@@ -8,10 +8,11 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from amptui import codec, strictjson, units
-from amptui.errors import RunFolderError
-from amptui.records import Record
-from amptui.runfiles import open_to_read
+from amptui.base import strictjson, units
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import open_to_read
+from amptui.records import codec
+from amptui.records.run import Record
 from amptui.runs.lasting import LastingFile
 from amptui.runs.rundir import reason
 

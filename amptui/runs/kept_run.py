@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
-from amptui import codec
-from amptui.errors import RunFolderError
-from amptui.records import (
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import open_to_read
+from amptui.records import codec
+from amptui.records.run import (
     PauseChanged,
     PrecisionChanged,
     Record,
@@ -18,10 +19,9 @@ from amptui.records import (
     RunResumed,
     RunStarted,
 )
-from amptui.runfiles import open_to_read
+from amptui.records.steps import Steps
 from amptui.runs.lock import Holder, holder
 from amptui.runs.rundir import RunDir, read_run_json, reason, written
-from amptui.steps import Steps
 
 State = Literal[
     "starting", "running", "paused", "finished", "stopped", "ended", "failed", "died", "unreadable"

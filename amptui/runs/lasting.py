@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from amptui.runfiles import FOLDER_MODE, open_file, open_new
+from amptui.base.runfiles import FOLDER_MODE, open_file, open_new
 from amptui.runs.rundir import reason
 
 _LOOK_SECONDS = 1.0

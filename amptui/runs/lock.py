@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amptui.errors import RunFolderError
-from amptui.runfiles import FILE_MODE, is_still, open_file
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import FILE_MODE, is_still, open_file
 from amptui.runs.rundir import LOCK_NAME, RunDir, reason, refuse_a_run
 
 _PATIENCE_SECONDS = 0.5

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from amptui import codec, strictjson
-from amptui.codec import Codec
-from amptui.control import KINDS, REQUESTS, Request
-from amptui.records import Record
+from amptui.base import strictjson
+from amptui.records import codec
+from amptui.records.codec import Codec
+from amptui.records.control import KINDS, REQUESTS, Request
+from amptui.records.run import Record
 
 PROTOCOL = 2
 """Incremented when a screen of the previous version could no longer follow."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from amptui.errors import RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.runs.rundir import JOURNAL_NAME, LOCK_NAME, RunDir, default_base, reason
 
 # Paths are text here: with 20,000 runs, Path and RunDir would take as long as the file system.

@@ -8,12 +8,13 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from amptui import codec, strictjson
-from amptui.errors import RunFolderError
-from amptui.records import Record, RunFailed, RunFinished, RunStarted
-from amptui.runfiles import open_file
+from amptui.base import strictjson
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import open_file
+from amptui.records import codec
+from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
+from amptui.records.steps import Steps
 from amptui.runs.rundir import reason
-from amptui.steps import Steps
 
 _OF_STEPS = re.compile(rb'"type": ?"Step(?:s|Record)"')
 _STEP = re.compile(rb'"step": ?(\d{1,18})')

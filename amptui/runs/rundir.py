@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from amptui import strictjson
-from amptui.errors import RunFolderError
-from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read
+from amptui.base import strictjson
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import FOLDER_MODE, names_in, open_new, open_to_read
 
 JOURNAL_NAME, LOCK_NAME = "journal.jsonl", "run.lock"
 

@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from amptui.control import Request
-from amptui.errors import RunFolderError
-from amptui.fork import in_forks
-from amptui.keeping import ViewersChanged
-from amptui.prompt import complain
+from amptui.base.errors import RunFolderError
+from amptui.base.fork import in_forks
+from amptui.base.prompt import complain
+from amptui.records.control import Request
+from amptui.records.keeping import ViewersChanged
 from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import Hello, Leave, ProtocolError
 from amptui.runs.viewer import Viewer

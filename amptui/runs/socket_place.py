@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from amptui.errors import RunFolderError
-from amptui.runfiles import FILE_MODE, FOLDER_MODE, LINK, is_still
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import FILE_MODE, FOLDER_MODE, LINK, is_still
 from amptui.runs.lock import Holder, holder
 from amptui.runs.rundir import reason, run_argument
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from amptui.errors import RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.models import CATALOGUE
-from amptui.request import TrainRequest
+from amptui.recipe.request import TrainRequest
 from amptui.runs.rundir import RunDir, default_base, default_data_dir, read_run_json, run_argument
 
 _OTHERS_MAY_WRITE = 0o022

@@ -4,7 +4,7 @@ import os
 import socket
 from collections import deque
 
-from amptui.runfiles import is_still
+from amptui.base.runfiles import is_still
 
 MAX_QUEUED_BYTES = 4 * 1024**2
 """Limit of lines queued for a slow screen: a second of the fastest training."""

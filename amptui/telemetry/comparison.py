@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from amptui.records import AMP_PRECISIONS, PRECISION_ORDER, PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, PRECISION_ORDER, PRECISIONS
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionSwitch, Series, SessionView

@@ -4,9 +4,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from amptui.findings import ModulesTraced
-from amptui.ranks import RanksOverflowed
-from amptui.records import LossScaleChanged, NonFinite, Printed, Severity, StepSkipped
+from amptui.records.findings import ModulesTraced
+from amptui.records.ranks import RanksOverflowed
+from amptui.records.run import LossScaleChanged, NonFinite, Printed, Severity, StepSkipped
 from amptui.telemetry.events import (
     Event,
     Happening,

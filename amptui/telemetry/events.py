@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from amptui.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
-from amptui.records import (
+from amptui.records.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
+from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
+from amptui.records.run import (
     MIN_SOUND_SCALE,
     EpochFinished,
     LossScaleChanged,

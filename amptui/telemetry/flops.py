@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, field, replace
 
-from amptui.findings import FlopsCounted
-from amptui.records import EAGER_SUFFIX, PRECISION_ORDER, RunStarted, base_precision
+from amptui.records.findings import FlopsCounted
+from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER, RunStarted, base_precision
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.peak_flops import peak_flops
 from amptui.telemetry.view import PrecisionFlops

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from amptui.findings import ModulesTraced, XRayTaken
-from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, RunResumed, RunStarted
-from amptui.samples import DeviceSample
+from amptui.records.findings import ModulesTraced, XRayTaken
+from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunResumed, RunStarted
+from amptui.records.samples import DeviceSample
 from amptui.telemetry.view import SessionView
 
 INTERRUPTIONS = (

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, ParameterWindow, XRayTaken
-from amptui.records import Severity
+from amptui.records.findings import Float16Window, LayerAgreement, ModulesTraced, ParameterWindow, XRayTaken
+from amptui.records.run import Severity
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, share_by_exponent, underflowing_share, worst_parameter
 
 LARGEST_FLOAT16 = 65504.0

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amptui.findings import MemoryBreakdown
-from amptui.records import AMP_PRECISIONS, base_precision
+from amptui.records.findings import MemoryBreakdown
+from amptui.records.run import AMP_PRECISIONS, base_precision
 from amptui.telemetry.comparison import BASELINES
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from amptui.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
-from amptui.loop_records import OTHER_PRECISIONS
-from amptui.records import base_precision
-from amptui.steps import Column
+from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import base_precision
+from amptui.records.steps import Column
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler

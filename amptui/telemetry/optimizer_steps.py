@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from amptui import findings, records, samples
-from amptui.loop_records import OptimizerFollowed
-from amptui.steps import StepRecord, Steps
+from amptui.records import findings, samples
+from amptui.records import run as records
+from amptui.records.own_loop import OptimizerFollowed
+from amptui.records.steps import StepRecord, Steps
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.flops import FlopsWatch
 from amptui.telemetry.gpu_use import EnergyWatch, UtilizationWatch

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
-from amptui.records import RunStarted
-from amptui.steps import Steps
+from amptui.records.run import RunStarted
+from amptui.records.steps import Steps
 from amptui.telemetry.events import cut_label
 from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.view import OptimizerView

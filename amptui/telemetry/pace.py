@@ -5,8 +5,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from amptui.records import PhaseChanged, Record, RunResumed, RunStarted
-from amptui.steps import Steps
+from amptui.records.run import PhaseChanged, Record, RunResumed, RunStarted
+from amptui.records.steps import Steps
 from amptui.telemetry.comparison import median, samples_per_second
 from amptui.telemetry.stretch import Stretch
 

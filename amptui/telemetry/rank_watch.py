@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amptui.ranks import (
+from amptui.records.ranks import (
     MAX_RANKS_SAMPLED,
     PERCENTILES,
     RankLost,

@@ -4,8 +4,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from amptui.records import LossScaleChanged, StepSkipped
-from amptui.steps import StepRecord
+from amptui.records.run import LossScaleChanged, StepSkipped
+from amptui.records.steps import StepRecord
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import ScalerView

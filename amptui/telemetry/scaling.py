@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from amptui.findings import ModuleRange
-from amptui.records import COLLAPSE_SKIPS, MIN_SOUND_SCALE, Severity, StepSkipped
+from amptui.records.findings import ModuleRange
+from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, Severity, StepSkipped
 
 CALIBRATION_SKIPS = 4
 """Up to so many skips at the start of a run are the search for the first scale: 65,536 down to 4,096."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal
 
-from amptui import answers, findings, ranks, records, samples
-from amptui.codec import Codec
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.steps import StepRecord, Steps, in_batches
-from amptui.strictjson import JsonError
+from amptui.base.strictjson import JsonError
+from amptui.records import answers, findings, ranks, samples
+from amptui.records import run as records
+from amptui.records.codec import Codec
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
+from amptui.records.steps import StepRecord, Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
 from amptui.telemetry.gpu_use import INTERRUPTIONS

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amptui.answers import Answer, RequestMade
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.records import RunResumed, RunStarted
+from amptui.records.answers import Answer, RequestMade
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.run import RunResumed, RunStarted
 
 MAX_KEPT = 64
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from amptui.ranks import PERCENTILES, RankPlace, RanksSampled
+from amptui.records.ranks import PERCENTILES, RankPlace, RanksSampled
 
 WINDOW_SAMPLES = 20
 """Verdicts and medians are over so many of the newest samples, about as many seconds."""

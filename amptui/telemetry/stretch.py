@@ -7,7 +7,7 @@ from itertools import chain, compress
 from operator import attrgetter, truediv
 from typing import Any, Generic, TypeGuard, TypeVar
 
-from amptui.steps import Column, StepRecord, Steps
+from amptui.records.steps import Column, StepRecord, Steps
 
 _Value = TypeVar("_Value")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from amptui.findings import PhaseSeconds, StepTimed
-from amptui.records import PRECISION_ORDER
+from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.run import PRECISION_ORDER
 from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, median
 from amptui.telemetry.view import Bound, Comparison, PrecisionTiming
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from amptui.steps import Column
+from amptui.records.steps import Column
 from amptui.telemetry.history import RateTrack, Track
 from amptui.telemetry.stretch import Stretch, are_finite
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series

@@ -7,7 +7,7 @@ update. What the update loses is measured by the L2 norm.
 import math
 from dataclasses import dataclass
 
-from amptui.findings import FLOAT16_ZONES, Float16Window, ParameterWindow, XRayTaken
+from amptui.records.findings import FLOAT16_ZONES, Float16Window, ParameterWindow, XRayTaken
 
 UNDERFLOW_SHARE = 0.25
 """From this share on underflow is an alarm. By ``python -m tests.benchmarks.underflow`` 16 healthy models

@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from amptui.answers import REQUEST_KINDS, Answer, RequestKind, RequestMade
-from amptui.findings import (
+from amptui.records.answers import REQUEST_KINDS, Answer, RequestKind, RequestMade
+from amptui.records.findings import (
     Float16Window,
     FlopsCounted,
     MemoryBreakdown,
@@ -16,9 +16,9 @@ from amptui.findings import (
     PrecisionsCompared,
     XRayTaken,
 )
-from amptui.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
-from amptui.loop_records import LossForm
-from amptui.records import (
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
+from amptui.records.own_loop import LossForm
+from amptui.records.run import (
     EpochFinished,
     LossScaleChanged,
     PauseCause,
@@ -28,8 +28,8 @@ from amptui.records import (
     RunStarted,
     Validated,
 )
-from amptui.samples import AllocatorSample, DeviceSample, GpuSample
-from amptui.steps import StepRecord
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
+from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.scaling import ScalerVerdict

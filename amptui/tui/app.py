@@ -3,8 +3,11 @@
 from dataclasses import replace
 from typing import Unpack
 
-from amptui.answers import Answer, RequestRefused
-from amptui.control import (
+from amptui.diagnosis.event_words import checkpoint_written, comparison_over
+from amptui.diagnosis.float16_verdicts import trace_verdict
+from amptui.diagnosis.labels import precision_label
+from amptui.records.answers import Answer, RequestRefused
+from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
     HistogramRequest,
@@ -15,10 +18,7 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.diagnosis.event_words import checkpoint_written, comparison_over
-from amptui.diagnosis.float16_verdicts import trace_verdict
-from amptui.diagnosis.labels import precision_label
-from amptui.records import AMP_PRECISIONS, Severity
+from amptui.records.run import AMP_PRECISIONS, Severity
 from amptui.telemetry.comparison import BASELINES
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.cells import get_character_cell_size
 
-from amptui.text import ASCII_REPLACEMENTS, INVISIBLE, MAX_CHARACTERS
+from amptui.base.text import ASCII_REPLACEMENTS, INVISIBLE, MAX_CHARACTERS
 from amptui.tui.style import Style
 
 BLANK = ord(" ")

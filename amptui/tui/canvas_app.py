@@ -8,8 +8,8 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 
-from amptui.terminal import HeldTerminal
-from amptui.text import terminal_speaks_utf8
+from amptui.base.terminal import HeldTerminal
+from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
 from amptui.tui.dashboard import Dashboard
 from amptui.tui.terminal_driver import PatientDriver

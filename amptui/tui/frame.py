@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from amptui import units
-from amptui.records import RunFailed
+from amptui.base import units
+from amptui.records.run import RunFailed
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.layout import TITLES, Layout, arrange, draw_backdrop

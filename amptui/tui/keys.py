@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from amptui.answers import RequestKind
+from amptui.records.answers import RequestKind
 
 
 @dataclass(frozen=True, slots=True)

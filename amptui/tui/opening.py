@@ -4,8 +4,8 @@ import os
 import sys
 from contextlib import suppress
 
-from amptui.terminal import HeldTerminal, terminal_size
-from amptui.text import terminal_speaks_utf8
+from amptui.base.terminal import HeldTerminal, terminal_size
+from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
 from amptui.tui.layout import arrange, draw_backdrop
 from amptui.tui.painter import Painter

@@ -8,12 +8,12 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
-from amptui.answers import RequestKind
-from amptui.control import Asker
-from amptui.cores import read_cores, read_limits
+from amptui.base.cores import read_cores, read_limits
+from amptui.base.notification import notification
 from amptui.diagnosis.alerts import Alerts
-from amptui.notification import notification
-from amptui.records import AMP_PRECISIONS, Severity, base_precision
+from amptui.records.answers import RequestKind
+from amptui.records.control import Asker
+from amptui.records.run import AMP_PRECISIONS, Severity, base_precision
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left

@@ -5,8 +5,8 @@ from enum import IntEnum
 
 from rich.style import Style as RichStyle
 
-from amptui.records import Severity, base_precision
-from amptui.units import SEVERITY_SIGNS
+from amptui.base.units import SEVERITY_SIGNS
+from amptui.records.run import Severity, base_precision
 
 
 class Style(IntEnum):

@@ -12,7 +12,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Key
 from textual.message import Message
 
-from amptui.terminal import HeldTerminal, terminal_size
+from amptui.base.terminal import HeldTerminal, terminal_size
 from amptui.tui.keyboard import Keyboard
 from amptui.tui.outlet import Outlet
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from amptui import units
-from amptui.estimate import MIN_PAIRS
+from amptui.base import units
+from amptui.engine.estimate import MIN_PAIRS
 from tests.benchmarks.figures import Figure, columns, mean_interval, mean_ratio, rounded
 from tests.benchmarks.turns import APP, QUIET_CORES, Turn
 from tests.benchmarks.workloads import Workload

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from amptui.ranks import RankLost, RanksAwaited, StacksTaken
-from amptui.records import Record, RunFailed, RunFinished
-from amptui.steps import StepRecord
+from amptui.records.ranks import RankLost, RanksAwaited, StacksTaken
+from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.records.steps import StepRecord
 from tests.benchmarks.figures import columns
 
 R = TypeVar("R")

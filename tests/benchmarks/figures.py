@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from amptui import units
-from amptui.estimate import MIN_PAIRS, t_975
+from amptui.base import units
+from amptui.engine.estimate import MIN_PAIRS, t_975
 
 Unit = Literal["number", "fraction", "times", "seconds", "bytes", "bytes per second"]
 
@@ -102,7 +102,7 @@ def mean_ratio(ratios: Sequence[float]) -> float:
 def mean_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
     """95% interval of the geometric mean of independent ratios, by Student's t of their logarithms.
 
-    None with fewer than :data:`amptui.estimate.MIN_PAIRS`.
+    None with fewer than :data:`amptui.engine.estimate.MIN_PAIRS`.
     """
     if len(ratios) < MIN_PAIRS:
         return None

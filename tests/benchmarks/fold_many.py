@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import psutil
 
-from amptui.records import LossScaleChanged, PrecisionChanged, Record, StepSkipped
-from amptui.steps import StepRecord
+from amptui.records.run import LossScaleChanged, PrecisionChanged, Record, StepSkipped
+from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 
 BATCH = 50

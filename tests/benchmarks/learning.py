@@ -13,7 +13,7 @@ from pathlib import Path
 
 from amptui import Data, DataRequest
 from amptui.models.mnist_deep import MnistDeep
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, prepare, train
 
 PRECISIONS = ("fp32", "bf16")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from amptui.records import EpochFinished, PrecisionChanged, Record, RunFinished, Validation
-from amptui.steps import Steps
+from amptui.records.run import EpochFinished, PrecisionChanged, Record, RunFinished, Validation
+from amptui.records.steps import Steps
 from tests.telemetry.record_samples import backoff, device, growth, run, skip
 
 BLOCK_STEPS = 32

@@ -21,14 +21,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from amptui import codec
-from amptui.engine.distributed.posted_rows import PostedRows, rows_seconds
-from amptui.engine.distributed.rank_numbers import RankReport
-from amptui.engine.distributed.rank_rows import RankNumbers, RankRow
-from amptui.keeping import ViewersChanged
-from amptui.process.recorder import Recorder
-from amptui.ranks import RanksSampled, StandingOut, condensed
-from amptui.records import Record
+from amptui.ranks.agreement.posted_rows import PostedRows, rows_seconds
+from amptui.ranks.agreement.rows import RankNumbers, RankRow
+from amptui.ranks.numbers.meter import RankReport
+from amptui.recording.recorder import Recorder
+from amptui.records import codec
+from amptui.records.keeping import ViewersChanged
+from amptui.records.ranks import RanksSampled, StandingOut, condensed
+from amptui.records.run import Record
 from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from amptui import codec
-from amptui.records import Record, RunFinished
+from amptui.records import codec
+from amptui.records.run import Record, RunFinished
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
 from tests.benchmarks.figures import columns

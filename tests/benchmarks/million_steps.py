@@ -177,7 +177,7 @@ def _attach(folder: Path) -> dict[str, Any]:
 
 
 def _replay(folder: Path) -> dict[str, Any]:
-    from amptui.replay.player import Player
+    from amptui.tui.replay.player import Player
 
     player = Player(RunDir(folder).journal_path, speed=1.0)
     player.advance(time.monotonic())
@@ -185,7 +185,7 @@ def _replay(folder: Path) -> dict[str, Any]:
 
 
 def _replay_end(folder: Path) -> dict[str, Any]:
-    from amptui.replay.player import Player
+    from amptui.tui.replay.player import Player
 
     player = Player(RunDir(folder).journal_path, speed=1.0)
     player.seek(player.position.total_seconds)
@@ -195,7 +195,7 @@ def _replay_end(folder: Path) -> dict[str, Any]:
 
 
 def _resume(folder: Path) -> dict[str, Any]:
-    from amptui.process.recorder import Recorder
+    from amptui.recording.recorder import Recorder
 
     copy = folder.with_name(f"{folder.name}-resumed")
     shutil.copytree(folder, copy)
@@ -216,7 +216,7 @@ def _folded_steps(folder: Path) -> int:
 
 
 def _restart(folder: Path) -> dict[str, Any]:
-    from amptui.process.restarted_run import _read_journal
+    from amptui.guest.restarted_run import _read_journal
 
     began = time.process_time()
     last_steps, _cause = _read_journal(RunDir(folder))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from amptui.estimate import t_975
+from amptui.engine.estimate import t_975
 from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded, table
 from tests.benchmarks.lab import Lab, last_line, open_lab
 from tests.observed import FAULTS

@@ -15,7 +15,7 @@ from amptui.data.batches import Batches
 from amptui.data.sources import DataRequest
 from amptui.engine import building, setup
 from amptui.engine.loading import build_experiment, load_class
-from amptui.modelspec import parse_model
+from amptui.recipe.modelspec import parse_model
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

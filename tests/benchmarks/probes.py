@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from amptui import DataRequest
-from amptui.control import Control, XRayRequest
 from amptui.engine import setup
 from amptui.engine.description import device_name
 from amptui.engine.loading import build_experiment, load_class
@@ -26,11 +25,12 @@ from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.trainer import Trainer
-from amptui.findings import Float16Window, XRayTaken
-from amptui.modelspec import parse_model
-from amptui.records import Record
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.modelspec import parse_model
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control, XRayRequest
+from amptui.records.findings import Float16Window, XRayTaken
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from tests.single_steps import one_by_one
 
 XRAYS = 3

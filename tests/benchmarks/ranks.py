@@ -18,13 +18,13 @@ from statistics import median
 import psutil
 import torch
 
-from amptui.engine.distributed.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, WeightsHash
-from amptui.ranks import RanksStarted
-from amptui.records import RunResumed
-from amptui.steps import StepRecord
-from tests.engine.distributed import recorded
-from tests.engine.distributed.rank_at_work import Ended, train_ranks
+from amptui.ranks.numbers.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, WeightsHash
+from amptui.records.ranks import RanksStarted
+from amptui.records.run import RunResumed
+from amptui.records.steps import StepRecord
 from tests.living import records_of, steps_of
+from tests.ranks import recorded
+from tests.ranks.rank_at_work import Ended, train_ranks
 
 LATE_SECONDS = 0.001
 """Boundaries that take longer than this waited for the thread, or measured."""

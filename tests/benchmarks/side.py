@@ -13,13 +13,13 @@ import argparse
 import os
 from pathlib import Path
 
-from amptui.control import Control
+from amptui.command.launch import plan_new
+from amptui.command.training import wire
 from amptui.engine import setup
 from amptui.engine.worker import TrainingThread
-from amptui.modelspec import parse_model
-from amptui.process.launch import plan_new
-from amptui.process.training import wire
-from amptui.request import TrainRequest
+from amptui.recipe.modelspec import parse_model
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control
 from tests.benchmarks import plain_loop, stamps, tutorial_loop
 
 SIDES = ("tutorial", "plain", "trainer", "no-probes", "recorder")

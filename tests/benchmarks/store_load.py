@@ -27,13 +27,13 @@ from unittest.mock import patch
 
 import torch
 
-from amptui.engine.distributed import launcher_store
-from amptui.engine.distributed.launcher_store import agree_on_start
-from amptui.engine.distributed.peer_ends import PeerEndedError
-from amptui.engine.distributed.place import Place
-from amptui.engine.distributed.rank_group import RankGroup
-from amptui.engine.distributed.steady_store import SteadyStore, connected
-from amptui.engine.distributed.world import World
+from amptui.ranks.ends.peer_ends import PeerEndedError
+from amptui.ranks.group import RankGroup
+from amptui.ranks.store import launcher_store
+from amptui.ranks.store.launcher_store import agree_on_start
+from amptui.ranks.store.place import Place
+from amptui.ranks.store.steady_store import SteadyStore, connected
+from amptui.ranks.world import World
 from tests.benchmarks.figures import columns
 
 RANKS = (64, 512, 1024)

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amptui.engine.distributed.rank_rows import ROW_VALUES
-from amptui.estimate import MIN_PAIRS
-from amptui.records import PhaseChanged, Record, RunFailed, RunFinished
+from amptui.engine.estimate import MIN_PAIRS
+from amptui.ranks.agreement.rows import ROW_VALUES
+from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished
+from amptui.records.steps import StepRecord
 from amptui.runs.journal import Journal
 from amptui.runs.lock import RunLock
 from amptui.runs.recent import kept_names
 from amptui.runs.rundir import default_base
-from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 from tests.benchmarks import many_ranks, many_runs, store_load
 from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures, ratios

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import LossScaleChanged, PrecisionChanged, StepSkipped
+from amptui.records.run import LossScaleChanged, PrecisionChanged, StepSkipped
+from amptui.records.samples import DeviceSample
+from amptui.records.steps import Steps
 from amptui.runs.journal import read
-from amptui.samples import DeviceSample
-from amptui.steps import Steps
 from tests.benchmarks import million_steps
 from tests.benchmarks.long_run import records
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from amptui.ranks import RankLost, RanksAwaited, StacksTaken
-from amptui.records import Record, RunFailed, RunFinished
+from amptui.records.ranks import RankLost, RanksAwaited, StacksTaken
+from amptui.records.run import Record, RunFailed, RunFinished
 from tests.benchmarks import rank_faults
 from tests.benchmarks.fault_outcomes import HEAD, Expected, Outcome, row, skipped_row, table, wrongs
 from tests.telemetry.record_samples import steps

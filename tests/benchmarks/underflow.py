@@ -17,17 +17,17 @@ from typing import get_args
 import torch
 
 from amptui import Experiment
-from amptui.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
+from amptui.base.errors import ExperimentError
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.engine.description import describe_run
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
-from amptui.errors import ExperimentError
-from amptui.findings import Float16Window, XRayTaken
 from amptui.models.unstable import Unstable
-from amptui.records import Record
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
+from amptui.records.findings import Float16Window, XRayTaken
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import (
     UNDERFLOW_SHARE,

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from amptui.estimate import paired_ratio
-from amptui.steps import StepRecord
+from amptui.engine.estimate import paired_ratio
+from amptui.records.steps import StepRecord
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab, open_lab
 from tests.benchmarks.overhead import describe, describe_machine

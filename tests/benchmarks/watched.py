@@ -12,8 +12,8 @@ from typing import BinaryIO
 import numpy as np
 import psutil
 
-from amptui.records import Record, RunFailed, RunFinished
-from amptui.steps import StepRecord
+from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.records.steps import StepRecord
 from tests.benchmarks.workloads import WARM_UP_STEPS
 from tests.single_steps import read
 from tests.terminal import Terminal

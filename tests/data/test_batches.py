@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from amptui.base.errors import DataError
 from amptui.data import batches as batches_module
 from amptui.data.batches import Batches, count_samples
 from amptui.data.device_copies import move
 from amptui.data.sources import Arrays, Source
-from amptui.errors import DataError
 from tests.data.samples import CPU, Numbers, Pair, Stream, arrays, opened
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
+from amptui.base.errors import DataError
 from amptui.data.cifar import read_cifar10
 from amptui.data.sources import Progress
-from amptui.errors import DataError
 
 Watch = Callable[..., Any]
 

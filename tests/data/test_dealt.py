@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from amptui.base.errors import AmptuiError, DataError, UsageError
 from amptui.data.batches import Batches, open_batches
 from amptui.data.dealt import left_out
 from amptui.data.order import WHOLE, Share
 from amptui.data.sources import Source
-from amptui.errors import AmptuiError, DataError, UsageError
 from tests.data.samples import CPU, Numbers, Stream
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from amptui.base.errors import DataError
 from amptui.data.download import Patience, download
 from amptui.data.sources import Progress
-from amptui.errors import DataError
 
 CONTENT = random.Random(0).randbytes(300_000)
 MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()

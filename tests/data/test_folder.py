@@ -11,10 +11,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
+from amptui.base.errors import DataError
 from amptui.data.batches import open_batches
 from amptui.data.folder import ImageBatches, image_folder, random_images
 from amptui.data.sources import Arrays, Data, Progress
-from amptui.errors import DataError
 
 Watch = Callable[..., Any]
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torchvision.datasets import MNIST
 
+from amptui.base.errors import DataError
 from amptui.data.mnist import FILES, FOLDER, IdxFile, read_mnist
-from amptui.errors import DataError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 Watch = Callable[..., Any]

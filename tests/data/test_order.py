@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.base.errors import DataError
 from amptui.data.batches import open_batches
 from amptui.data.order import Order, Share
 from amptui.data.sources import Arrays
-from amptui.errors import DataError
 
 CPU = torch.device("cpu")
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from amptui import Data, DataRequest
-from amptui.control import Control
+from amptui.base.errors import DataError
 from amptui.data.batches import Batches, open_batches
 from amptui.data.sources import Arrays
 from amptui.engine import setup
-from amptui.errors import DataError
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control
+from amptui.records.steps import StepRecord
 from tests.data.samples import CPU, arrays
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 

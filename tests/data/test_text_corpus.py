@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.base.errors import DataError
 from amptui.data.sources import Arrays
 from amptui.data.text_corpus import read_text, text_data
-from amptui.errors import DataError
 
 Watch = Callable[..., Any]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from amptui.base.errors import DataError
 from amptui.data import vision
 from amptui.data.sources import Arrays, Data, Progress
-from amptui.errors import DataError
 
 Watch = Callable[..., Any]
 SETS = [

@@ -18,11 +18,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from amptui.base.errors import DataError
+from amptui.base.fork import end_workers
 from amptui.data.batches import Batches, open_batches
 from amptui.engine.failure import explain
-from amptui.errors import DataError
-from amptui.fork import end_workers
-from amptui.modelfile import import_file
+from amptui.recipe.modelfile import import_file
 from tests.survival import survived
 
 RECEIVE = """

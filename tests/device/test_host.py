@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.device.host import HostProbe
-from amptui.samples import HostSample
+from amptui.records.samples import HostSample
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.device.nvml import NullProbe, NvmlProbe, open_probe
-from amptui.samples import decode_clocks_event_reasons, encode_clocks_event_reasons
+from amptui.records.samples import decode_clocks_event_reasons, encode_clocks_event_reasons
 from tests.device.conftest import Observe
 
 GIB = 2**30

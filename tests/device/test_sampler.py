@@ -14,8 +14,8 @@ import pytest
 
 from amptui.device.nvml import NullProbe, Probe
 from amptui.device.sampler import Sampler
-from amptui.records import Note, Record
-from amptui.samples import AllocatorSample, DeviceSample, GpuSample
+from amptui.records.run import Note, Record
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
 
 GPU = GpuSample(uuid="GPU-0", name="Fake GPU", memory_used_bytes=1, memory_total_bytes=2)
 ALLOCATOR = AllocatorSample(precision="fp16", allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=3)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amptui.records import PrecisionChanged, Record
+from amptui.records.run import PrecisionChanged, Record
 from tests.telemetry import record_samples as samples
 from tests.telemetry.float16_windows import squares_of
 

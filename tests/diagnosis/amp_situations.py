@@ -13,9 +13,9 @@ from typing import Any
 from amptui.diagnosis.amp_answer import Safety, Worth, amp_answer
 from amptui.diagnosis.amp_finding import Subject
 from amptui.diagnosis.answer_words import answer_line, next_measurement
-from amptui.findings import PhaseSeconds, StepTimed
-from amptui.ranks import RanksDisagree, RankValue
-from amptui.records import PauseChanged, Record, Validated, Validation
+from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.ranks import RanksDisagree, RankValue
+from amptui.records.run import PauseChanged, Record, Validated, Validation
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels.answer_panel import key_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from amptui.diagnosis.alerts import MIN_REPEAT_SECONDS, Alerts
-from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished
+from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.session import Session
 from tests.telemetry import record_samples as samples
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from amptui.command.plain_lines import JsonLines, PlainFront
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
 from amptui.diagnosis.answer_words import (
     LABELS,
@@ -26,10 +27,9 @@ from amptui.diagnosis.answer_words import (
     short_words,
     worth_words,
 )
-from amptui.export import safety
-from amptui.findings import OLD_STEPS
-from amptui.process.plain_lines import JsonLines, PlainFront
-from amptui.summary import summary_lines
+from amptui.diagnosis.summary import summary_lines
+from amptui.records.findings import OLD_STEPS
+from amptui.reports.export import safety
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit, limit_beside, why_slower
-from amptui.findings import PhaseSeconds
+from amptui.records.findings import PhaseSeconds
 from amptui.telemetry.timing import MIN_STEPS, judged_timing
 from amptui.telemetry.view import Comparison, PrecisionTiming
 from tests.telemetry.timed_steps import BUSY, HOST, judged, phases

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text
-from amptui.records import PauseChanged, Record
+from amptui.records.run import PauseChanged, Record
 from amptui.telemetry.eventlog import KEPT_SKIPS, TRACE_WITHIN_STEPS
 from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text, steps_missing
-from amptui.ranks import (
+from amptui.records.ranks import (
     RankLost,
     RankPlace,
     RanksAwaited,
@@ -17,7 +17,7 @@ from amptui.ranks import (
     RankValue,
     StacksTaken,
 )
-from amptui.records import (
+from amptui.records.run import (
     DataInfo,
     EpochFinished,
     Note,

@@ -7,8 +7,8 @@ import pytest
 
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import explanations, speed_of, why_no_ratio
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView

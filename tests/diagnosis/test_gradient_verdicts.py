@@ -16,7 +16,7 @@ from amptui.diagnosis.float16_verdicts import (
     xray_verdict,
 )
 from amptui.diagnosis.memory_use import saved_for_backward
-from amptui.findings import Float16Window, ModuleRange
+from amptui.records.findings import Float16Window, ModuleRange
 from amptui.telemetry.events import event_of, summary_of_xray
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.underflow import UnderflowFound

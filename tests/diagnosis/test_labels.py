@@ -4,8 +4,8 @@ import pytest
 
 from amptui.diagnosis.labels import precision_glyph, precision_label, precision_letter, signed_label
 from amptui.diagnosis.speed import why_no_ratio
-from amptui.export.markup import css_class
-from amptui.records import PRECISION_ORDER, PRECISIONS
+from amptui.records.run import PRECISION_ORDER, PRECISIONS
+from amptui.reports.export.markup import css_class
 from amptui.telemetry.comparison import compare
 from amptui.tui.canvas import Canvas
 from amptui.tui.style import precision_style

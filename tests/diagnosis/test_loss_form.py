@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from amptui.diagnosis.loss_form import has_no_loss, loss_form_words, step_loss_words
-from amptui.loop_records import LossForm
+from amptui.records.own_loop import LossForm
 from tests.telemetry.record_samples import step
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.loss_scale import last_change, outlook, scaler_rule, scaler_sentence
-from amptui.findings import ModuleRange
-from amptui.records import Record
+from amptui.records.findings import ModuleRange
+from amptui.records.run import Record
 from amptui.telemetry.events import Event
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.session import Session

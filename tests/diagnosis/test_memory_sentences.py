@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from amptui.diagnosis.memory_use import memory_sentences
 from amptui.diagnosis.speed import explanations
-from amptui.findings import MemoryBreakdown
-from amptui.records import PRECISIONS, Record
+from amptui.records.findings import MemoryBreakdown
+from amptui.records.run import PRECISIONS, Record
 from amptui.telemetry.memory import other_bytes, sides, size_of
 from amptui.telemetry.session import Session
 from tests.telemetry.memory_samples import KEPT_BYTES, memory

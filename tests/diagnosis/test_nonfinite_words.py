@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.nonfinite import by_module, found_line, named, storm_details, what_is_not_finite
-from amptui.records import NonFiniteKind
+from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import Storm
 from tests.telemetry.record_samples import nonfinite
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from amptui.engine.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
-from amptui.estimate import BLOCK_STEPS
-from amptui.steps import StepRecord
+from amptui.engine.estimate import BLOCK_STEPS
+from amptui.records.steps import StepRecord
 
 STEP = StepRecord(
     time=0.0,

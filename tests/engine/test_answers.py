@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.control import (
+from amptui.engine.checkpoint.file import write
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
     Control,
@@ -24,11 +25,10 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.engine.checkpoint.file import write
-from amptui.findings import Float16Window, ModulesTraced, PrecisionsCompared, XRayTaken
-from amptui.keeping import CheckpointWritten
-from amptui.records import Note, PauseChanged, PrecisionChanged, Record
-from amptui.steps import StepRecord, Steps
+from amptui.records.findings import Float16Window, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
+from amptui.records.steps import StepRecord, Steps
 from tests.tiny import Log, Tiny, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from amptui import Data, DataRequest
-from amptui.control import Control
+from amptui.base.errors import DataError
 from amptui.data.sources import Arrays, Source
-from amptui.errors import DataError
-from amptui.records import EpochFinished, Note
-from amptui.steps import StepRecord
+from amptui.records.control import Control
+from amptui.records.run import EpochFinished, Note
+from amptui.records.steps import StepRecord
 from tests.survival import survived
 from tests.tiny import Drawing, Log, Tiny, losses, prepare, resume, stopping, train
 

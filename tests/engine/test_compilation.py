@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
+from amptui.base.errors import DeviceError
 from amptui.cli import main
-from amptui.control import Control, TraceRequest, XRayRequest
 from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.compilation import (
     MAX_VARIANTS,
@@ -30,10 +30,10 @@ from amptui.engine.compilation import (
 )
 from amptui.engine.failure import explain
 from amptui.engine.prepared import Prepared
-from amptui.errors import DeviceError
-from amptui.findings import ModelCompiled, ModulesTraced, XRayTaken
-from amptui.records import PhaseChanged, PrecisionChanged, RunFinished, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.control import Control, TraceRequest, XRayRequest
+from amptui.records.findings import ModelCompiled, ModulesTraced, XRayTaken
+from amptui.records.run import PhaseChanged, PrecisionChanged, RunFinished, RunStarted
+from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.engine.working import Worker
 from tests.terminal import KNOBS

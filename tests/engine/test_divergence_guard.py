@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.control import Control, PauseRequest, StopRequest
+from amptui.base.errors import ExperimentError
 from amptui.engine.checkpoint.file import checkpoints
 from amptui.engine.divergence_guard import HOPELESS_STEPS, SUSPECT_STEPS
-from amptui.errors import ExperimentError
-from amptui.findings import ModulesTraced
-from amptui.keeping import CheckpointWritten
-from amptui.records import NonFinite, PauseChanged, Record
-from amptui.steps import StepRecord
+from amptui.records.control import Control, PauseRequest, StopRequest
+from amptui.records.findings import ModulesTraced
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import NonFinite, PauseChanged, Record
+from amptui.records.steps import StepRecord
 from tests.survival import survived
 from tests.tiny import Log, Tiny, losses, prepare, resume, train
 

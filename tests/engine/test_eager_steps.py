@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.answers import RequestRefused
-from amptui.control import ComparisonRequest, Control, StopRequest
 from amptui.engine.prepared import Prepared
-from amptui.findings import FlopsCounted, ModelCompiled, PrecisionsCompared
-from amptui.records import PrecisionChanged
-from amptui.steps import StepRecord
+from amptui.records.answers import RequestRefused
+from amptui.records.control import ComparisonRequest, Control, StopRequest
+from amptui.records.findings import FlopsCounted, ModelCompiled, PrecisionsCompared
+from amptui.records.run import PrecisionChanged
+from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.tiny import Log, Tiny, losses, prepare, train
 

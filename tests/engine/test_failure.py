@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from amptui.base.errors import AmptuiError, DataError, DeviceError, ExperimentError
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory, known_hint
-from amptui.errors import AmptuiError, DataError, DeviceError, ExperimentError
 
 
 def caught(kind: type[Exception], code: Callable[[], object]) -> Exception:

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
 from amptui.engine import building, compilation, setup
-from amptui.records import EpochFinished
+from amptui.records.control import Control
+from amptui.records.run import EpochFinished
 from tests.engine.compiled_runs import nothing_compiled
 from tests.tiny import Log, Tiny, losses, prepare, switching, train
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from amptui import Data, DataRequest
-from amptui.control import Control
+from amptui.base.errors import ExperimentError
 from amptui.data.sources import Arrays, Source
 from amptui.engine.description import describe_run
-from amptui.errors import ExperimentError
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control
+from amptui.records.steps import StepRecord
 from tests.survival import survived
 from tests.tiny import Drawing, Jittered, Log, Tiny, losses, prepare, resume, stopping, train
 

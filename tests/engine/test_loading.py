@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from amptui import Experiment
+from amptui.base.errors import ExperimentError, UsageError
 from amptui.engine.loading import build_experiment, load_class
-from amptui.errors import ExperimentError, UsageError
-from amptui.modelspec import parse_model
+from amptui.recipe.modelspec import parse_model
 from tests.tiny import Tiny
 
 BODY = """

@@ -3,7 +3,7 @@
 import time
 
 from amptui.engine.phase_progress import INTERVAL_SECONDS, PhaseProgress
-from amptui.records import PhaseChanged
+from amptui.records.run import PhaseChanged
 from tests.tiny import Log
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from amptui.control import Control, PauseRequest
+from amptui.base.errors import ExperimentError
 from amptui.engine.checkpoint.file import checkpoints, read
-from amptui.errors import ExperimentError
-from amptui.keeping import CheckpointWritten
-from amptui.records import NonFinite, Note, PauseChanged, Record
+from amptui.records.control import Control, PauseRequest
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import NonFinite, Note, PauseChanged, Record
 from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
 
 WITHIN_STEPS = 10

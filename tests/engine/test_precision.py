@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.control import Control, XRayRequest
+from amptui.base.errors import UsageError
 from amptui.engine.precision import Tf32Flags, build_precisions, check_supported, unsupported_precisions
 from amptui.engine.setup import prepare_precisions
-from amptui.errors import UsageError
-from amptui.findings import XRayTaken
-from amptui.records import PRECISIONS, PrecisionChanged
+from amptui.records.control import Control, XRayRequest
+from amptui.records.findings import XRayTaken
+from amptui.records.run import PRECISIONS, PrecisionChanged
 from tests.tiny import Log, Tiny, prepare, switching, train
 
 CPU = torch.device("cpu")

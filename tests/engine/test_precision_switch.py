@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.control import ComparisonRequest, Control, PrecisionRequest, StopRequest
 from amptui.engine.ab_test import MAX_ROUNDS
-from amptui.findings import PrecisionsCompared
-from amptui.records import BlockFinished, EpochFinished, Note, PrecisionChanged, Record
-from amptui.steps import StepRecord
+from amptui.records.control import ComparisonRequest, Control, PrecisionRequest, StopRequest
+from amptui.records.findings import PrecisionsCompared
+from amptui.records.run import BlockFinished, EpochFinished, Note, PrecisionChanged, Record
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, prepare, train
 
 STEPS_PER_EPOCH = 64 // 8

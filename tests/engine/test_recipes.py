@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
-from amptui.control import Control
+from amptui.base.errors import ExperimentError, UsageError
 from amptui.data.sources import Arrays
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.prepared import Prepared
-from amptui.errors import ExperimentError, UsageError
-from amptui.records import EpochFinished, Validated
-from amptui.steps import StepRecord
+from amptui.records.control import Control
+from amptui.records.run import EpochFinished, Validated
+from amptui.records.steps import StepRecord
 from tests.engine.recipes import Recipe, sizes_of, train_by_hand
 from tests.tiny import Log, Tiny, prepare, resume, stopping, switching, train
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from amptui.control import Control
 from amptui.engine.compilation import missing_for_compile
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.control import Control
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from tests.engine.recipes import Recipe
 from tests.tiny import Log, losses, prepare, resume, stopping, switching, train
 

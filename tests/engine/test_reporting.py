@@ -14,8 +14,15 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_columns import StepFacts, StepKind
 from amptui.engine.step_row import RowLayout
-from amptui.records import COLLAPSE_SKIPS, EpochFinished, LossScaleChanged, NonFinite, StepSkipped, Validation
-from amptui.steps import StepRecord
+from amptui.records.run import (
+    COLLAPSE_SKIPS,
+    EpochFinished,
+    LossScaleChanged,
+    NonFinite,
+    StepSkipped,
+    Validation,
+)
+from amptui.records.steps import StepRecord
 from tests.tiny import Log
 
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias

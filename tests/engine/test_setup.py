@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from amptui import Data, DataRequest, codec
+from amptui import Data, DataRequest
+from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.engine import building, description, setup
-from amptui.errors import DeviceError, ExperimentError, UsageError
-from amptui.request import TrainRequest
+from amptui.recipe.request import TrainRequest
+from amptui.records import codec
 from tests.tiny import Log, Tiny, prepare, train
 
 CPU = torch.device("cpu")

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 import amptui
-from amptui.control import Control, PrecisionRequest, StopRequest
 from amptui.engine.prepared import Prepared
-from amptui.keeping import CheckpointWritten
-from amptui.records import PrecisionChanged, Record
-from amptui.steps import StepRecord
+from amptui.records.control import Control, PrecisionRequest, StopRequest
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import PrecisionChanged, Record
+from amptui.records.steps import StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, train
 
 NEVER = 1e9

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from amptui import Data, DataRequest
-from amptui.control import Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.base.errors import UsageError
 from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
-from amptui.errors import UsageError
-from amptui.records import (
+from amptui.records.control import Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.records.run import (
     BlockFinished,
     EpochFinished,
     Note,
@@ -24,7 +24,7 @@ from amptui.records import (
     PrecisionChanged,
     Record,
 )
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, switching, train
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control, PauseRequest, PrecisionRequest
+from amptui.base.errors import ExperimentError
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE, SUSPECT_STEPS
-from amptui.errors import ExperimentError
-from amptui.records import (
+from amptui.records.control import Control, PauseRequest, PrecisionRequest
+from amptui.records.run import (
     EpochFinished,
     LossScaleChanged,
     NonFinite,
@@ -19,7 +19,7 @@ from amptui.records import (
     Record,
     StepSkipped,
 )
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, stopping, switching, train
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amptui import codec
-from amptui.records import RunFailed, RunFinished
+from amptui.records import codec
+from amptui.records.run import RunFailed, RunFinished
 from tests.engine.working import Worker
 from tests.recipes.twisted import WAYS
 from tests.survival import survived

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control, StopRequest
+from amptui.base.errors import ExperimentError
 from amptui.data.sources import Arrays
 from amptui.engine.validation import MetricSums, Validator, evaluating
-from amptui.errors import ExperimentError
-from amptui.records import PhaseChanged, Record, Validation
+from amptui.records.control import Control, StopRequest
+from amptui.records.run import PhaseChanged, Record, Validation
 from tests.tiny import Log, Tiny, prepare
 
 batches = st.lists(st.tuples(st.floats(-5, 5, width=32), st.integers(1, 100)), min_size=1, max_size=8)

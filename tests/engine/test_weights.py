@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from amptui.base.errors import DataError, OutputError, UsageError
 from amptui.cli import main
 from amptui.engine.weights import load_weights, save_weights
-from amptui.errors import DataError, OutputError, UsageError
-from amptui.keeping import WeightsSaved
-from amptui.records import RunFailed, RunFinished
-from amptui.steps import StepRecord
+from amptui.records.keeping import WeightsSaved
+from amptui.records.run import RunFailed, RunFinished
+from amptui.records.steps import StepRecord
 from tests.engine.recipes import Recipe
 from tests.engine.working import Worker
 from tests.single_steps import read

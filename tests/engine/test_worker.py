@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from torch.nn.modules.module import register_module_forward_hook
 
-from amptui.answers import RequestRefused
-from amptui.control import Control, PauseRequest, StopRequest
-from amptui.errors import DeviceError, ExperimentError, UsageError
-from amptui.records import Note, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
-from amptui.steps import StepRecord
+from amptui.base.errors import DeviceError, ExperimentError, UsageError
+from amptui.records.answers import RequestRefused
+from amptui.records.control import Control, PauseRequest, StopRequest
+from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
+from amptui.records.steps import StepRecord
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.living import records_of
 from tests.survival import survived

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from amptui.engine.probes.module_trace import ModuleTrace
-from amptui.findings import ModuleRange, ModulesTraced
+from amptui.records.findings import ModuleRange, ModulesTraced
 
 
 def told(trace: ModuleTrace, row: Sequence[float] | None = None) -> ModulesTraced:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from amptui.control import Control
 from amptui.engine.worker import TrainingThread
-from amptui.modelspec import ModelSpec, parse_model
-from amptui.records import Record, RunFailed, RunFinished
-from amptui.request import TrainRequest
+from amptui.recipe.modelspec import ModelSpec, parse_model
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import Control
+from amptui.records.run import Record, RunFailed, RunFinished
 from tests.terminal import KNOBS
 from tests.tiny import Log
 

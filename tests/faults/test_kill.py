@@ -10,8 +10,8 @@ from statistics import median_low
 
 import pytest
 
-from amptui.records import EpochFinished, RunFinished, RunResumed, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.run import EpochFinished, RunFinished, RunResumed, RunStarted
+from amptui.records.steps import StepRecord
 from tests.faults.watched import Lives
 from tests.living import outcome, records_of, steps_of
 from tests.recipes.witness import witnessed

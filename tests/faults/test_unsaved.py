@@ -12,10 +12,10 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from amptui import codec
-from amptui.keeping import UNSAVED_STATUS, KeepingChanged
+from amptui.records import codec
+from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged
+from amptui.records.steps import Steps
 from amptui.runs.journal import TRUNCATED, read
-from amptui.steps import Steps
 from tests.checkout import ROOT
 from tests.faults.test_disk import fill, small_disk
 from tests.living import ended_afterwards, last_step, records_of, run_pid, steps_of, wait_until

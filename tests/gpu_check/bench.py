@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from amptui.data.mnist import FILES, FOLDER
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab

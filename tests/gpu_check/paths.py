@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from amptui.findings import Float16Window, FlopsCounted, ModelCompiled, ModulesTraced, XRayTaken
-from amptui.keeping import CheckpointWritten, KeepingChanged
-from amptui.records import EpochFinished, Note, PrecisionChanged, Record
+from amptui.records.findings import Float16Window, FlopsCounted, ModelCompiled, ModulesTraced, XRayTaken
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
+from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record
 from tests.benchmarks.lab import last_line
 from tests.benchmarks.watched import finished_run
 from tests.checkout import ROOT

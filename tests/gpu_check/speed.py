@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from statistics import median
 
-from amptui.records import BlockFinished, EpochFinished, RunFinished, RunStarted
+from amptui.records.run import BlockFinished, EpochFinished, RunFinished, RunStarted
 from tests.benchmarks import beside
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import last_line

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from tests.loops.loop_plans import Example
 from tests.loops.loop_shapes import run_plan
 from tests.loops.loop_truth import Dropped, TrueStep

@@ -15,13 +15,13 @@ from torch.optim import Optimizer
 
 import amptui
 from amptui import Monitor
-from amptui.control import PrecisionRequest, new_number
-from amptui.engine.own_loop.loop_search import FoundLoop, search_loop
-from amptui.engine.own_loop.observed_loop import ObservedLoop
-from amptui.engine.own_loop.watched_loop import WatchedLoop
-from amptui.process.script_run import ScriptRun
-from amptui.process.watched_scripts import Observed, Watched
-from amptui.records import Record
+from amptui.guest.loop.loop_search import FoundLoop, search_loop
+from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.loop.watched_loop import WatchedLoop
+from amptui.guest.script import ScriptRun
+from amptui.guest.watched_scripts import Observed, Watched
+from amptui.records.control import PrecisionRequest, new_number
+from amptui.records.run import Record
 from tests.loops.loop_interpreter import LoopRun
 from tests.loops.loop_plans import Example, Watching
 from tests.loops.loop_players import Batch, Player, Unwatched
@@ -60,7 +60,7 @@ def _listed(seen: list[Seen]) -> Iterator[None]:
         return ListedRun(script, seen[-1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("amptui.monitor.GuestRun", open_run)
+        patch.setattr("amptui.guest.monitor.GuestRun", open_run)
         yield
 
 

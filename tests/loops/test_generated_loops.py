@@ -14,9 +14,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from amptui.engine.own_loop import loop_hooks
-from amptui.engine.own_loop.computed_precision import PrecisionReader
-from amptui.engine.own_loop.pass_account import PassAccount
+from amptui.guest.loop import loop_hooks
+from amptui.guest.loop.computed_precision import PrecisionReader
+from amptui.guest.loop.pass_account import PassAccount
 from tests.loops.loop_mismatches import Result, check, first_mismatch
 from tests.loops.loop_plans import Example, LoopPlan, ScalerPlan, Shape, Watching
 from tests.loops.loop_strategies import drawn, examples

@@ -8,8 +8,8 @@ from amptui.data.sources import Arrays
 from amptui.data.synthetic import synthetic_images
 from amptui.engine import setup
 from amptui.engine.prepared import Prepared
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.request import TrainRequest
+from amptui.records.steps import StepRecord
 from tests.tiny import Log
 
 SAMPLES = 3_200

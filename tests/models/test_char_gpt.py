@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from amptui.base.errors import ExperimentError
 from amptui.data.text_corpus import read_text
-from amptui.errors import ExperimentError
 from amptui.models.char_gpt import CharGpt
-from amptui.records import EpochFinished, StepSkipped
+from amptui.records.run import EpochFinished, StepSkipped
 from tests.models.on_digits import learned, losses
 from tests.tiny import Log, prepare, train
 

@@ -12,14 +12,14 @@ from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
 from amptui.engine.loading import build_experiment, load_class
 from amptui.engine.setup import experiment_settings
-from amptui.findings import FlopsCounted
 from amptui.models import CATALOGUE
 from amptui.models.mnist_deep import BLOCKS, MnistDeep
 from amptui.models.simple_cnn import SimpleCnn
-from amptui.modelspec import parse_model
-from amptui.records import EpochFinished
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.modelspec import parse_model
+from amptui.recipe.request import TrainRequest
+from amptui.records.findings import FlopsCounted
+from amptui.records.run import EpochFinished
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, prepare, train
 
 IMAGES = {

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from amptui import DataRequest, Experiment
+from amptui.base.errors import ExperimentError
 from amptui.engine import setup
 from amptui.engine.prepared import Prepared
-from amptui.errors import ExperimentError
 from amptui.models.char_gpt import CharGpt
 from amptui.models.multi_task import MultiTask
 from amptui.models.resnet50 import ResNet50
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
-from amptui.records import StepSkipped
-from amptui.request import TrainRequest
+from amptui.recipe.request import TrainRequest
+from amptui.records.run import StepSkipped
 from tests.models.on_digits import learned, losses, on_digits
 from tests.tiny import Log, train
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from amptui.models.multi_task import MultiTask
-from amptui.records import EpochFinished, StepSkipped
-from amptui.steps import StepRecord
+from amptui.records.run import EpochFinished, StepSkipped
+from amptui.records.steps import StepRecord
 from tests.models.on_digits import learned, on_digits
 from tests.tiny import Log, train
 

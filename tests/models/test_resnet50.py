@@ -11,9 +11,9 @@ from amptui.data.sources import DataRequest
 from amptui.engine import setup
 from amptui.engine.prepared import Prepared
 from amptui.models.resnet50 import Normalize, ResNet50
-from amptui.records import EpochFinished
-from amptui.request import TrainRequest
-from amptui.steps import StepRecord
+from amptui.recipe.request import TrainRequest
+from amptui.records.run import EpochFinished
+from amptui.records.steps import StepRecord
 from tests.models.on_digits import learned
 from tests.tiny import Log, prepare, train
 

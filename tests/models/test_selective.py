@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.errors import ExperimentError
+from amptui.base.errors import ExperimentError
 from amptui.models.selective import Selective
-from amptui.records import StepSkipped
+from amptui.records.run import StepSkipped
 from tests.models.on_digits import learned, losses, on_digits
 from tests.tiny import Log, train
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from amptui.base.errors import ExperimentError
 from amptui.engine.prepared import Prepared
-from amptui.errors import ExperimentError
 from amptui.models.unstable import Unstable
-from amptui.records import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
+from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
 from tests.models.on_digits import learned, losses, on_digits
 from tests.tiny import Log, train
 

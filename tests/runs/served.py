@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui import codec
-from amptui.records import Note
+from amptui.records import codec
+from amptui.records.run import Note
 from amptui.runs.server import Server
 from amptui.runs.socket_place import connect
 
 if TYPE_CHECKING:
-    from amptui.control import Request
-    from amptui.keeping import ViewersChanged
+    from amptui.records.control import Request
+    from amptui.records.keeping import ViewersChanged
 
 ENOUGH_SECONDS = 60.0
 

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from amptui import codec
+from amptui.records import codec
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session

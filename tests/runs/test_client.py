@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amptui import codec
-from amptui.control import KINDS, CheckpointRequest, Control, PauseRequest, Request, StopRequest, XRayRequest
-from amptui.errors import RunFolderError
-from amptui.records import Note, Record, RunFailed, RunFinished
+from amptui.base.errors import RunFolderError
+from amptui.records import codec
+from amptui.records.control import (
+    KINDS,
+    CheckpointRequest,
+    Control,
+    PauseRequest,
+    Request,
+    StopRequest,
+    XRayRequest,
+)
+from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
+from tests.records.test_control import ONE_OF_EACH
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
-from tests.test_control import ONE_OF_EACH
 
 if TYPE_CHECKING:
-    from amptui.answers import RequestMade
+    from amptui.records.answers import RequestMade
 
 FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
 UNEXPECTED_EXIT = "the training process exited unexpectedly"

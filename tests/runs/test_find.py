@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import codec
-from amptui.errors import RunFolderError, UsageError
-from amptui.records import RunFinished
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.records import codec
+from amptui.records.run import RunFinished
 from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, default_base

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import codec, strictjson
-from amptui.errors import RunFolderError
-from amptui.records import Note, Record
+from amptui.base import strictjson
+from amptui.base.errors import RunFolderError
+from amptui.records import codec
+from amptui.records.run import Note, Record
 from amptui.runs.journal import Journal, JournalReader, read
 from tests.runs import small_disk
 
@@ -102,7 +103,7 @@ def test_a_journal_in_a_place_that_is_no_folder_is_told_in_one_line(tmp_path: Pa
 PRELUDE = """
 import resource, sys
 from pathlib import Path
-from amptui.records import Note
+from amptui.records.run import Note
 from amptui.runs.journal import Journal, read
 
 def notes(first, last):

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import codec
-from amptui.records import PauseChanged, PrecisionChanged, Record, RunFailed, RunFinished
+from amptui.records import codec
+from amptui.records.run import PauseChanged, PrecisionChanged, Record, RunFailed, RunFinished
+from amptui.records.samples import DeviceSample, HostSample
 from amptui.runs import kept_run
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import RunLock
 from amptui.runs.recent import kept_names
 from amptui.runs.rundir import RunDir, default_base
-from amptui.samples import DeviceSample, HostSample
 from tests.single_steps import joined
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui import codec
-from amptui.records import Note, Record
+from amptui.records import codec
+from amptui.records.run import Note, Record
 from amptui.runs import journal as journals
 from amptui.runs import lasting
 from amptui.runs.journal import TRUNCATED, Journal, read

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.errors import RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.runs.lock import Holder, RunLock, holder
 from amptui.runs.rundir import RunDir, create_run_dir
 
@@ -121,7 +121,7 @@ def test_a_child_that_outlives_the_run_does_not_hold_its_folder(tmp_path: Path) 
 RACE = """
 import sys
 from pathlib import Path
-from amptui.errors import RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import create_run_dir
 print("ready", flush=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amptui import codec
-from amptui.control import (
+from amptui.records import codec
+from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
     HistogramRequest,
@@ -18,7 +18,7 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records import PRECISIONS, Note
+from amptui.records.run import PRECISIONS, Note
 from amptui.runs import protocol
 from amptui.runs.protocol import Ask, Hello, History, Leave, Lines, ProtocolError, RunError, RunHello
 

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import codec, strictjson
-from amptui.errors import RunFolderError
-from amptui.export import export
-from amptui.records import Note, PrecisionChanged, Record, RunFailed, RunFinished
+from amptui.base import strictjson
+from amptui.base.errors import RunFolderError
+from amptui.records import codec
+from amptui.records.run import Note, PrecisionChanged, Record, RunFailed, RunFinished
+from amptui.records.steps import StepRecord
+from amptui.reports.export import export
 from amptui.runs.journal import Journal
 from amptui.runs.repair import StepRanges, cut_after
-from amptui.steps import StepRecord
 from tests.single_steps import in_blocks, read
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
@@ -189,7 +190,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from typing import TypeGuard
-from amptui.errors import RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.runs.repair import cut_after
 resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
 try:

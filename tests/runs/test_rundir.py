@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.errors import RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.runs.rundir import (
     RunDir,
     create_run_dir,

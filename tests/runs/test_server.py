@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.control import CheckpointRequest, Control, PauseRequest
+from amptui.records.control import CheckpointRequest, Control, PauseRequest
 from amptui.runs import protocol, server, viewer
 from amptui.runs.protocol import Ask
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Run, Screen, attached, running, until

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from amptui.errors import RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.runs import server, socket_place
 from amptui.runs.lock import RunLock
 from amptui.runs.socket_place import connect, connect_to_live

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from amptui.errors import RunFolderError
-from amptui.options import build_parser
-from amptui.request import TrainRequest
+from amptui.base.errors import RunFolderError
+from amptui.command.options import build_parser
+from amptui.recipe.request import TrainRequest
 from amptui.runs import trust
 from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir
 from amptui.runs.trust import is_own, named_files, resume_command

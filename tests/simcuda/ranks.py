@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from tests.simcuda import device
 from tests.simcuda.training import Small
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from amptui.keeping import CheckpointWritten
-from amptui.records import RunFailed, RunFinished, RunStarted
-from amptui.samples import DeviceSample
-from amptui.steps import StepRecord
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import RunFailed, RunFinished, RunStarted
+from amptui.records.samples import DeviceSample
+from amptui.records.steps import StepRecord
 from tests import fake_nvml
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import Record, RunFailed, RunFinished, RunStarted
+from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of
 from tests.simcuda.build import environment

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control
 from amptui.data.sources import Arrays
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Trainer
+from amptui.records.control import Control
 from tests.simcuda import device
 from tests.simcuda.device import Wait
 from tests.tiny import Log, prepare

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amptui.findings import Float16Window
+from amptui.records.findings import Float16Window
 from tests.telemetry.record_samples import window
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from amptui.findings import MemoryBreakdown, MemoryKind
+from amptui.records.findings import MemoryBreakdown, MemoryKind
 
 _MIB = 2**20
 

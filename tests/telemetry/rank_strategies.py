@@ -4,8 +4,8 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from amptui import strictjson
-from amptui.ranks import (
+from amptui.base import strictjson
+from amptui.records.ranks import (
     RankLost,
     RankPhase,
     RankPlace,

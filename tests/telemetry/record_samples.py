@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from amptui.findings import (
+from amptui.records.findings import (
     Float16Window,
     FlopsCounted,
     LayerAgreement,
@@ -18,10 +18,10 @@ from amptui.findings import (
     UnalignedProduct,
     XRayTaken,
 )
-from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.records import DataInfo, LossScaleChanged, NonFinite, RunResumed, RunStarted, StepSkipped
-from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
-from amptui.steps import StepRecord, Steps
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
+from amptui.records.run import DataInfo, LossScaleChanged, NonFinite, RunResumed, RunStarted, StepSkipped
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.records.steps import StepRecord, Steps
 from amptui.telemetry import stretch
 from amptui.telemetry.stretch import Stretch
 

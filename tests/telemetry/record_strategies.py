@@ -6,12 +6,12 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from amptui import strictjson
-from amptui.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
-from amptui.findings import ModelCompiled, PhaseSeconds, StepTimed
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.loop_records import LossForm
-from amptui.records import (
+from amptui.base import strictjson
+from amptui.records.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
+from amptui.records.findings import ModelCompiled, PhaseSeconds, StepTimed
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.own_loop import LossForm
+from amptui.records.run import (
     BlockFinished,
     EpochFinished,
     Note,
@@ -22,7 +22,7 @@ from amptui.records import (
     RunFailed,
     RunFinished,
 )
-from amptui.steps import SAME, StepRecord, Steps
+from amptui.records.steps import SAME, StepRecord, Steps
 from tests.single_steps import joined
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.rank_strategies import RANK_RECORDS, RANKS, TIMES

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from amptui.ranks import RankPlace, RanksSampled, RanksStarted, StandingOut, condensed
-from amptui.records import Record
+from amptui.records.ranks import RankPlace, RanksSampled, RanksStarted, StandingOut, condensed
+from amptui.records.run import Record
 from tests.telemetry.record_samples import run, step
 
 Slow = Literal["", "input", "compute", "clocks"]

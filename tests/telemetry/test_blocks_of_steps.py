@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amptui.records import Record
-from amptui.steps import Steps
+from amptui.records.run import Record
+from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
 from tests.single_steps import joined, one_by_one
 from tests.telemetry.record_samples import run, step, steps

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import PhaseChanged, RunFinished
+from amptui.records.run import PhaseChanged, RunFinished
 from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, RunningTime
 from amptui.telemetry.session import Session
 from tests.telemetry.record_samples import device, resumed, run, step

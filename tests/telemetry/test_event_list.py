@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pytest
 
-from amptui.findings import ModelCompiled
-from amptui.keeping import KeepingChanged
-from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, RanksOverflowed, StacksTaken
-from amptui.records import (
+from amptui.records.findings import ModelCompiled
+from amptui.records.keeping import KeepingChanged
+from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, RanksOverflowed, StacksTaken
+from amptui.records.run import (
     EpochFinished,
     Note,
     PauseChanged,

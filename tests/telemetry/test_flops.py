@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
-from amptui.findings import FlopsCounted
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.findings import FlopsCounted
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.peak_flops import peak_flops
 from amptui.telemetry.session import Session

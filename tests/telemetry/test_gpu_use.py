@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, Record, RunStarted
-from amptui.samples import DeviceSample
+from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record, RunStarted
+from amptui.records.samples import DeviceSample
 from amptui.telemetry.gpu_use import MIN_SECONDS, EnergySpent, EnergySum, EnergyWatch
 from amptui.telemetry.session import Session
 from tests.telemetry.record_samples import device, run, steps, traced, xray

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.findings import LayerAgreement, ParameterWindow
+from amptui.records.findings import LayerAgreement, ParameterWindow
 from amptui.telemetry.health import (
     XRAY_CAREFUL_COSINE,
     XRAY_SAFE_COSINE,

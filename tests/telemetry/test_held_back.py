@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, Record
-from amptui.steps import StepRecord
+from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record
+from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import PrecisionLedger, data_fraction, held_back_by
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import Comparison, PrecisionStats

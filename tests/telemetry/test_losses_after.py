@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import MIN_STEPS_AFTER, losses_after
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.numerics import MIN_OF, headroom
 from amptui.telemetry.session import Session

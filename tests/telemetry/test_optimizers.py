@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.loop_records import OTHER_PRECISIONS
-from amptui.records import LossScaleChanged, PrecisionChanged, Record, RunFinished, StepSkipped
-from amptui.steps import StepRecord
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import LossScaleChanged, PrecisionChanged, Record, RunFinished, StepSkipped
+from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.optimizers import FOLLOW_AFTER_STEPS, MAX_OPTIMIZERS
 from amptui.telemetry.session import Session

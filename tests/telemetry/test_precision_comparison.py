@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.speed import why_no_ratio
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import MIN_STEPS, WINDOW_STEPS, PrecisionLedger
 from amptui.telemetry.view import Comparison
 from tests.telemetry.record_samples import step, steps, stretches

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amptui.ranks import RankLost, RanksDisagree, RanksSampled, RankValue
-from amptui.records import Record
+from amptui.records.ranks import RankLost, RanksDisagree, RanksSampled, RankValue
+from amptui.records.run import Record
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import WINDOW_SAMPLES, RankVerdict, SlowRankNews, StragglerNews

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import COLLAPSE_SKIPS, Severity
-from amptui.steps import StepRecord
+from amptui.records.run import COLLAPSE_SKIPS, Severity
+from amptui.records.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import (
     CALIBRATION_SKIPS,

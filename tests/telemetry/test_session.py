@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.event_words import event_text
-from amptui.records import (
+from amptui.records.run import (
     BlockFinished,
     Note,
     PauseChanged,

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 
 from amptui.diagnosis.event_words import event_text
-from amptui.findings import PhaseSeconds, StepTimed
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.records import (
+from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.run import (
     EpochFinished,
     PauseChanged,
     PhaseChanged,

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.codec import Codec
-from amptui.records import (
+from amptui.records.codec import Codec
+from amptui.records.run import (
     DataInfo,
     Note,
     Printed,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.codec import Codec
-from amptui.strictjson import JsonError
+from amptui.base.strictjson import JsonError
+from amptui.records.codec import Codec
 from amptui.telemetry.session import STATE_VERSION, Session
 from tests.telemetry.record_samples import (
     run,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from amptui.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records import Record, RunFailed, RunFinished
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.telemetry.session import Session
 from amptui.telemetry.status import MAX_KEPT
 from tests.telemetry.record_samples import resumed, run, steps

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from amptui.ranks import RanksSampled, StandingOut, condensed
+from amptui.records.ranks import RanksSampled, StandingOut, condensed
 from amptui.telemetry.stragglers import MIN_SAMPLES, RankVerdict, find_straggler
 from tests.telemetry.simulated_ranks import STEP_SECONDS, SimulatedRanks, Slow
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.steps import StepRecord, Steps
+from amptui.records.steps import StepRecord, Steps
 from amptui.telemetry.numerics import headroom, headrooms
 from amptui.telemetry.stretch import are_finite, stretches
 from tests.telemetry.record_strategies import BLOCKS

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.findings import PhaseSeconds, StepTimed
-from amptui.records import PrecisionChanged
+from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.run import PrecisionChanged
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged_timing, shares_of
 from amptui.telemetry.view import Comparison, PrecisionStats

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.findings import Float16Window
+from amptui.records.findings import Float16Window
 from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import (
     RECOVERED_SHARE,

@@ -1,6 +1,6 @@
 """Parts of steps, timed on the host and the device, and what they are judged as."""
 
-from amptui.findings import PhaseSeconds
+from amptui.records.findings import PhaseSeconds
 from amptui.telemetry.timing import PhaseName, judged_timing
 from amptui.telemetry.view import PrecisionTiming
 

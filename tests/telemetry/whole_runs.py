@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from amptui.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.findings import ModelCompiled, OperatorCount, PhaseSeconds, StepTimed
-from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, RankStack, RankValue, StacksTaken
-from amptui.records import (
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.records.findings import ModelCompiled, OperatorCount, PhaseSeconds, StepTimed
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, RankStack, RankValue, StacksTaken
+from amptui.records.run import (
     EpochFinished,
     Note,
     PauseChanged,
@@ -22,7 +22,7 @@ from amptui.records import (
     Validated,
     Validation,
 )
-from amptui.samples import HostSample
+from amptui.records.samples import HostSample
 from amptui.telemetry.session import Session
 from tests.telemetry.float16_windows import squares_of
 from tests.telemetry.memory_samples import memory

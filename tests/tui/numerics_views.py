@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from amptui.findings import (
+from amptui.records.findings import (
     Float16Window,
     LayerAgreement,
     ModuleRange,
@@ -13,7 +13,7 @@ from amptui.findings import (
     ParameterWindow,
     XRayTaken,
 )
-from amptui.records import StepSkipped
+from amptui.records.run import StepSkipped
 from amptui.telemetry.scaling import ScalerFacts, ScalerVerdict, judge_scaler
 from amptui.telemetry.view import GrowthOutlook, NumericsView, SessionView
 from tests.tui.views import NOW, compared, fp32_only, series, trained, with_skips

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from functools import cache
 
-from amptui.ranks import RankLost, RanksDisagree, RankValue
-from amptui.records import Record
+from amptui.records.ranks import RankLost, RanksDisagree, RankValue
+from amptui.records.run import Record
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from tests.telemetry.simulated_ranks import SimulatedRanks, Slow, run_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.control import REQUESTS, PauseRequest, PrecisionRequest
-from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
+from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest
+from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keys import ENDED_KEYS, KEYS, RUN_KEYS

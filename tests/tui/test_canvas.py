@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from amptui.text import MAX_CHARACTERS
+from amptui.base.text import MAX_CHARACTERS
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.style import BOLD, STYLES, Style
 

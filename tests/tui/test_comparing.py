@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from amptui.control import ComparisonRequest
-from amptui.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.records import PauseChanged, PrecisionChanged, RunFinished
+from amptui.records.control import ComparisonRequest
+from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.records.run import PauseChanged, PrecisionChanged, RunFinished
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured
 from tests.tui.watching import Screen, awaited, started, step, steps, watching

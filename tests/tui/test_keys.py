@@ -3,7 +3,7 @@
 import pytest
 from textual.binding import Binding
 
-from amptui.answers import REQUEST_KINDS
+from amptui.records.answers import REQUEST_KINDS
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas import text_width
 from amptui.tui.keys import ACTIONS, ENDED_KEYS, FOOTER_HINTS, KEYS, RUN_KEYS, Key, footer_hints, keys_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.control import StopRequest
-from amptui.records import PauseChanged, PhaseChanged, RunFailed, RunFinished
+from amptui.records.control import StopRequest
+from amptui.records.run import PauseChanged, PhaseChanged, RunFailed, RunFinished
 from tests.tui.watching import Screen, awaited, started, steps, watching
 
 FAILURE = RunFailed(time=0.0, step=0, error="no such layer; check build_model()", traceback="Traceback ...")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from amptui.control import HistogramRequest, PauseRequest, TraceRequest, XRayRequest
-from amptui.findings import Float16Window, ModuleRange, ModulesTraced
-from amptui.records import LossScaleChanged, Note, PauseChanged, Record, RunFinished
+from amptui.records.control import HistogramRequest, PauseRequest, TraceRequest, XRayRequest
+from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced
+from amptui.records.run import LossScaleChanged, Note, PauseChanged, Record, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import UNANSWERED
 from tests.telemetry import record_samples as samples

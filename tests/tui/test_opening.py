@@ -8,7 +8,7 @@ from tests.terminal import Terminal
 
 BEGIN = """
 import sys
-from amptui.terminal import HeldTerminal
+from amptui.base.terminal import HeldTerminal
 from amptui.tui.opening import Opening
 
 def wait():
@@ -32,7 +32,7 @@ with HeldTerminal() as terminal, Opening(terminal):
 FOLLOWED = """
 with HeldTerminal() as terminal, Opening(terminal) as opening:
     import threading
-    from amptui.control import Control
+    from amptui.records.control import Control
     from amptui.telemetry.session import Session
     from amptui.tui.app import WatchApp
     app = WatchApp(look=Session("x").view, control=Control(), ended=threading.Event(), start=lambda: None,

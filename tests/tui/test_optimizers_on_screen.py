@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import Record
-from amptui.replay.player import Player
+from amptui.records.run import Record
 from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.panels import loss, optimizer_line
+from amptui.tui.replay.player import Player
 from amptui.tui.style import Style
 from tests.gan_journal import DISCRIMINATOR, gan_records, write_gan_journal
 from tests.telemetry.record_samples import steps

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from amptui.control import CheckpointRequest
-from amptui.keeping import CheckpointWritten
-from amptui.records import PauseChanged, PhaseChanged, RunFinished
+from amptui.records.control import CheckpointRequest
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import PauseChanged, PhaseChanged, RunFinished
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
 
 WAITING = "checkpoint after this step …"

@@ -16,7 +16,7 @@ from tests.warm import WarmSource
 PROGRAM = """
 import signal, sys, threading, traceback
 from pathlib import Path
-from amptui.control import Control
+from amptui.records.control import Control
 from amptui.telemetry.session import Session
 from amptui.tui import outlet
 from amptui.tui.app import WatchApp

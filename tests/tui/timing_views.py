@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from amptui.findings import PhaseSeconds
+from amptui.records.findings import PhaseSeconds
 from amptui.telemetry.timing import PhaseName, judged_timing
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from tests.tui import views

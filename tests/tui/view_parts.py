@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from amptui.records import (
+from amptui.records.run import (
     EpochFinished,
     LossScaleChanged,
     Note,
@@ -11,7 +11,7 @@ from amptui.records import (
     Severity,
     StepSkipped,
 )
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event, SkipRow
 from amptui.telemetry.view import Comparison, PrecisionStats, ScalerView
 

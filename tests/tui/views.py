@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from amptui.records import (
+from amptui.records.run import (
     DataInfo,
     EpochFinished,
     NonFinite,
@@ -16,7 +16,7 @@ from amptui.records import (
     RunStarted,
     Validation,
 )
-from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.events import Event, Storm
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import (

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import textual.app
 
-from amptui.answers import Refusal
-from amptui.control import Control, PrecisionRequest, Request
-from amptui.records import Record, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.answers import Refusal
+from amptui.records.control import Control, PrecisionRequest, Request
+from amptui.records.run import Record, RunStarted
+from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.tui.app import WatchApp
 from amptui.tui.panels.screen_state import ScreenState

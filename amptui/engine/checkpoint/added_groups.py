@@ -1,8 +1,8 @@
 """Parameter groups that an optimizer got while training, such as those of layers that were unfrozen."""
 
+from amptui.base.errors import UsageError
 from amptui.engine.checkpoint.file import Checkpoint, checkpoint_name
 from amptui.engine.prepared import Prepared
-from amptui.errors import UsageError
 
 CANNOT_BE_RESUMED = (
     "checkpoints from here on cannot be resumed: the optimizer got a parameter group with parameters that "

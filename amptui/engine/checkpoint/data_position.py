@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from amptui.control import Control
 from amptui.data.batches import Batch
 from amptui.engine.batch_count import BatchCount
 from amptui.engine.checkpoint.file import Place
 from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.prepared import Prepared
 from amptui.engine.snapshot import Generators
-from amptui.records import Record
+from amptui.records.control import Control
+from amptui.records.run import Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)

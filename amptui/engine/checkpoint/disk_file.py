@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from amptui.runfiles import is_still
+from amptui.base.runfiles import is_still
 
 _PIECE_BYTES = 2**22
 

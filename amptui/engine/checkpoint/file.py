@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from amptui.base.runfiles import FOLDER_MODE, names_in, open_new, open_to_read, opened_folder
 from amptui.engine.checkpoint.disk_file import load_plain, save_whole
 from amptui.engine.checkpoint.shards import Part, Shards, remove_shards, step_of_shards
-from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read, opened_folder
 
 FORMAT = 1
 """Increased when the meaning of a file's content changes."""

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from amptui.base.errors import UsageError
 from amptui.engine.checkpoint.data_position import RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, checkpoint_name
 from amptui.engine.checkpoint.resume import Warn, restore
 from amptui.engine.prepared import Prepared
-from amptui.errors import UsageError
-from amptui.request import TrainRequest
+from amptui.recipe.request import TrainRequest
 
 _BATCH_SIZE = "batch_size"
 

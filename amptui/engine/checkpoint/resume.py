@@ -12,6 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
+from amptui.base.errors import RunFolderError, UsageError
 from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED, add_groups, added_groups
 from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
@@ -19,7 +20,6 @@ from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
 from amptui.engine.checkpoint.shards import Part, whole_room
 from amptui.engine.description import plain_fields
 from amptui.engine.prepared import Prepared
-from amptui.errors import RunFolderError, UsageError
 
 _OLD_DEFAULTS = {"weight_decay": 0.0, "label_smoothing": 0.0, "accumulate": 1}
 """Settings that checkpoints of version 0.1.0 do not contain, and their values in it."""

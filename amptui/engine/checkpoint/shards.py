@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import torch
 from torch import Tensor
 
+from amptui.base.runfiles import FOLDER_MODE, open_new, open_to_read, opened_folder
 from amptui.engine.checkpoint.disk_file import SummedFile
-from amptui.runfiles import FOLDER_MODE, open_new, open_to_read, opened_folder
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from amptui.control import Asked, CheckpointRequest, Control
 from amptui.engine.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
 from amptui.engine.checkpoint.shards import Part
-from amptui.keeping import CheckpointWritten, KeepingChanged
-from amptui.records import Note, Record, Severity
+from amptui.records.control import Asked, CheckpointRequest, Control
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
+from amptui.records.run import Note, Record, Severity
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 

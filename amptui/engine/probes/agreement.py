@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.checkpoint.host_copy import HostCopy
-from amptui.findings import LayerAgreement
+from amptui.records.findings import LayerAgreement
 
 Gradients = Mapping[Tensor, Tensor]
 """Gradients by parameter; those that the backward pass did not reach are missing."""

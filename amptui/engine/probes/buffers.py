@@ -14,7 +14,7 @@ from amptui.engine.probes.gradients import (
     row_with_gaps,
 )
 from amptui.engine.probes.magnitude import is_measurable, largest_absolute
-from amptui.records import NonFinite, NonFiniteKind
+from amptui.records.run import NonFinite, NonFiniteKind
 
 
 class BufferWatch:

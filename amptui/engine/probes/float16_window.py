@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.probes.gradients import GradientProbe, dense_elements, in_memory_order, together
-from amptui.findings import Float16Window, ParameterWindow
+from amptui.records.findings import Float16Window, ParameterWindow
 
 MAX_PARAMETERS = 8
 """Parameters named in one record."""

@@ -14,12 +14,12 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.probes.flop_formulas import Formula, flop_formulas
 from amptui.engine.probes.free_operators import is_free
 from amptui.engine.probes.operators import dtype_name, tensors_in
-from amptui.findings import FlopsCounted, UnalignedProduct
-from amptui.script_signals import is_from_signal_handler
+from amptui.records.findings import FlopsCounted, UnalignedProduct
 
 MAX_PRODUCTS = 3
 """Products named in one record; the others are summed."""

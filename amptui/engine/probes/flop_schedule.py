@@ -10,7 +10,7 @@ from torch import nn
 from amptui.engine.precision import Precision
 from amptui.engine.probes.flop_counter import is_compiled
 from amptui.engine.probes.operators import tensors_in
-from amptui.findings import FlopsCounted
+from amptui.records.findings import FlopsCounted
 
 MAX_SHAPES = 4
 """Counts of steps of one size in one precision: if so many agree, it is not the input that varies."""

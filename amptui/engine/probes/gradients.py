@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from amptui.records import NonFiniteKind
+from amptui.records.run import NonFiniteKind
 
 MAX_NAMES = 8
 """Parameters named in one record; the rest are only counted."""

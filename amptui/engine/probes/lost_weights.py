@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.probes.gradients import dense_elements, together
 from amptui.engine.probes.magnitude import is_measurable, largest_absolute
-from amptui.script_signals import is_from_signal_handler
 
 
 class LostWeights:

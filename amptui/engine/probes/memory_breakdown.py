@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from amptui.engine.probes.operators import dtype_name, tensors_in
-from amptui.findings import MemoryBreakdown, MemoryKind
-from amptui.records import AMP_PRECISIONS
+from amptui.records.findings import MemoryBreakdown, MemoryKind
+from amptui.records.run import AMP_PRECISIONS
 
 _HALVES = (torch.float16, torch.bfloat16)
 

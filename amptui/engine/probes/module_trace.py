@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.probes.gradients import MAX_NAMES, together
 from amptui.engine.probes.lost_weights import LostWeights
 from amptui.engine.probes.magnitude import is_measurable, largest_absolute
 from amptui.engine.probes.operators import dtype_name, tensors_in
-from amptui.findings import ModuleRange, ModulesTraced
-from amptui.script_signals import is_from_signal_handler
+from amptui.records.findings import ModuleRange, ModulesTraced
 
 MAX_NEAREST = 8
 """Modules that one record names as nearest to an overflow."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amptui.findings import OperatorCount
+from amptui.records.findings import OperatorCount
 
 _UNCOUNTED = frozenset(
     {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
 from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
@@ -25,9 +26,8 @@ from amptui.engine.probes.lost_weights import infinite_names
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.readback import open_readback
 from amptui.engine.trained import Trained
-from amptui.findings import ModulesTraced, is_old
-from amptui.records import Note, Record
-from amptui.script_signals import is_from_signal_handler
+from amptui.records.findings import ModulesTraced, is_old
+from amptui.records.run import Note, Record
 
 TRACE_STEPS = 3
 """Steps that are traced in a row, fewer if a non-finite module is found."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from amptui.engine.probes.budget import TIMELINE_BUDGET, Cadence
-from amptui.findings import PhaseSeconds, StepTimed
+from amptui.records.findings import PhaseSeconds, StepTimed
 
 PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
 

@@ -25,7 +25,7 @@ from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_
 from amptui.engine.snapshot import Snapshot
 from amptui.engine.trained import Trained
 from amptui.engine.validation import checked_loss
-from amptui.findings import FlopsCounted, XRayTaken
+from amptui.records.findings import FlopsCounted, XRayTaken
 
 
 def take_xray(

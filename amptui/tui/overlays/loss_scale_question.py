@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import signed_label
 from amptui.diagnosis.loss_scale import scaler_sentence

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from amptui.diagnosis.labels import signed_label
-from amptui.records import PRECISIONS
+from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import Key

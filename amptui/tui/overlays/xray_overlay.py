@@ -4,10 +4,10 @@ import math
 from collections import Counter
 from typing import ClassVar, NamedTuple
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.float16_verdicts import xray_verdict
 from amptui.diagnosis.labels import precision_label, signed_label
-from amptui.findings import XRayTaken
+from amptui.records.findings import XRayTaken
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, open_box, write_edge

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
 from typing import Literal, NamedTuple
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_glyph
-from amptui.findings import LayerAgreement, OperatorCount
+from amptui.records.findings import LayerAgreement, OperatorCount
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import GAP, Word, end_of

@@ -1,9 +1,9 @@
 """The A/B test in words: that it is running, its progress and its result."""
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import compared_label, precision_glyph
 from amptui.diagnosis.speed import result_cards, speed_of
-from amptui.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, wrapped, wrapped_phrases, write

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from amptui import units
-from amptui.answers import RequestKind
+from amptui.base import units
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
 from amptui.diagnosis.amp_finding import Finding, Measurement
 from amptui.diagnosis.answer_words import (
@@ -22,6 +21,7 @@ from amptui.diagnosis.answer_words import (
     worth_words,
 )
 from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.records.answers import RequestKind
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import KEYS

@@ -2,10 +2,10 @@
 
 import time
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_glyph
-from amptui.records import PrecisionChanged
+from amptui.records.run import PrecisionChanged
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas

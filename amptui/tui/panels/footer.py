@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from amptui import units
-from amptui.records import Severity
+from amptui.base import units
+from amptui.records.run import Severity
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, wrapped, write, write_right

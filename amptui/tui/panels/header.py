@@ -1,8 +1,8 @@
 """The top line: what trains where, in which precision, and its progress."""
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_glyph, precision_label
-from amptui.records import RunFinished
+from amptui.records.run import RunFinished
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison, pending_requests

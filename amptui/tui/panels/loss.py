@@ -2,7 +2,7 @@
 
 import math
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.loss_form import has_no_loss, step_loss_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas

@@ -2,8 +2,8 @@
 
 from itertools import count
 
-from amptui import units
-from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.base import units
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import memory_table

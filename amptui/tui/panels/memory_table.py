@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_glyph, precision_label
 from amptui.diagnosis.memory_use import memory_sentences, signed_bytes
-from amptui.findings import MemoryBreakdown
+from amptui.records.findings import MemoryBreakdown
 from amptui.telemetry.memory import other_bytes, sides
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect

@@ -1,12 +1,12 @@
 """The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_facts, xray_verdict
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_scale import outlook
-from amptui.findings import Float16Window, is_old
-from amptui.records import base_precision
+from amptui.records.findings import Float16Window, is_old
+from amptui.records.run import base_precision
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels import pending_requests, verdicts

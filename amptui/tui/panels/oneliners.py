@@ -1,6 +1,6 @@
 """Panels folded to one line each, for screens without room for their frames."""
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.rank_words import (
     rank_lost,
     ranks_awaited,
@@ -10,7 +10,7 @@ from amptui.diagnosis.rank_words import (
     slow_in_short,
 )
 from amptui.diagnosis.speed import result_of_the_pair, why_no_ratio
-from amptui.findings import PrecisionsCompared
+from amptui.records.findings import PrecisionsCompared
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison

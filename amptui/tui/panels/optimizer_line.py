@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_letter
 from amptui.diagnosis.loss_form import loss_form_words
 from amptui.telemetry.optimizers import MAX_OPTIMIZERS

@@ -1,7 +1,7 @@
 """Requests to the run from any screen, in words: what is pending, and what was refused."""
 
-from amptui.answers import RequestKind, RequestMade, RequestRefused
 from amptui.diagnosis.labels import precision_label
+from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import ab_comparison
 

@@ -1,7 +1,7 @@
 """What the run is doing while there are no steps to show, in words."""
 
-from amptui import units
-from amptui.records import PhaseChanged
+from amptui.base import units
+from amptui.records.run import PhaseChanged
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels.screen_state import ScreenState
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_glyph, precision_label
 from amptui.diagnosis.speed import (
     PROVISIONAL,
@@ -14,7 +14,7 @@ from amptui.diagnosis.speed import (
     uncounted,
     why_no_ratio,
 )
-from amptui.records import AMP_PRECISIONS
+from amptui.records.run import AMP_PRECISIONS
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect

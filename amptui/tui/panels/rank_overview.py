@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from amptui import units
+from amptui.base import units
 from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.rank_strips import draw_percentiles, draw_rank_axis, draw_strip

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.rank_words import (
     batch_words,
     place_words,

@@ -1,9 +1,9 @@
 """The loss scale: its value, its changes, and the progress to the next doubling."""
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_scale import last_change
-from amptui.records import MIN_SOUND_SCALE
+from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from amptui.answers import RequestKind
-from amptui.records import Severity
+from amptui.records.answers import RequestKind
+from amptui.records.run import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line

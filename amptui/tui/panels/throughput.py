@@ -1,6 +1,6 @@
 """The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.tensor_cores import mfu_words, rate_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable
 
-from amptui import units
+from amptui.base import units
 from amptui.diagnosis.amp_finding import Grade
 from amptui.diagnosis.answer_words import SIGNS
 from amptui.diagnosis.float16_verdicts import at_scale
 from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence, scaler_state
-from amptui.findings import Float16Window, ParameterWindow
+from amptui.records.findings import Float16Window, ParameterWindow
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.scaling import ScalerVerdict
 from amptui.telemetry.underflow import underflowing_share

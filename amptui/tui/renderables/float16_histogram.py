@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from amptui import units
-from amptui.findings import FLOAT16_ZONES, Float16Window
+from amptui.base import units
+from amptui.records.findings import FLOAT16_ZONES, Float16Window
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.step_window import GUTTER

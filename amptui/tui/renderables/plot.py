@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from amptui import units
+from amptui.base import units
 from amptui.telemetry.axis import Axis, Kind
 from amptui.telemetry.smoothing import smoothed_by_weight
 from amptui.telemetry.view import PrecisionSwitch, Series

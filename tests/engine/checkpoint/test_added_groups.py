@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.control import Control
+from amptui.base.errors import UsageError
 from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED
 from amptui.engine.checkpoint.resume import newest_checkpoint
-from amptui.errors import UsageError
-from amptui.records import Note
-from amptui.steps import StepRecord
+from amptui.records.control import Control
+from amptui.records.run import Note
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, prepare, resume, stopping, train
 
 UNFREEZES_AT = 5

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.base.runfiles import open_new
 from amptui.engine.checkpoint.disk_file import DiskFile
 from amptui.engine.checkpoint.file import (
     FORMAT,
@@ -29,7 +30,6 @@ from amptui.engine.checkpoint.file import (
     read,
     write,
 )
-from amptui.runfiles import open_new
 from tests import deprecations
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from amptui.base.errors import UsageError
 from amptui.engine.checkpoint.file import Checkpoint, checkpoints, read
 from amptui.engine.checkpoint.rank_share import (
     rank_change,
@@ -13,8 +14,7 @@ from amptui.engine.checkpoint.rank_share import (
     restore_rank,
     with_rank_batch,
 )
-from amptui.errors import UsageError
-from amptui.request import TrainRequest
+from amptui.recipe.request import TrainRequest
 from tests.tiny import Drawing, Log, Tiny, prepare, train
 
 

@@ -17,14 +17,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import ComparisonRequest, Control, PauseRequest, StopRequest
+from amptui.base.errors import DataError
 from amptui.engine.checkpoint.file import checkpoint_name, checkpoints
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
-from amptui.errors import DataError
-from amptui.keeping import CheckpointWritten
-from amptui.records import EpochFinished, Note, PauseChanged, PhaseChanged, Record, StepSkipped
-from amptui.steps import StepRecord
+from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import EpochFinished, Note, PauseChanged, PhaseChanged, Record, StepSkipped
+from amptui.records.steps import StepRecord
 from tests.tiny import Drawing, Exploding, Log, Tiny, prepare, resume, stopping, switching, train
 
 STEPS_PER_EPOCH = 8

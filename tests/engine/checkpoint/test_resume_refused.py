@@ -8,12 +8,12 @@ import pytest
 from torch import nn
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control
+from amptui.base.errors import RunFolderError, UsageError
 from amptui.engine.checkpoint.file import checkpoints
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
-from amptui.errors import RunFolderError, UsageError
-from amptui.records import Note
-from amptui.steps import StepRecord
+from amptui.records.control import Control
+from amptui.records.run import Note
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from amptui.control import Control, StopRequest
+from amptui.base.errors import RunFolderError, UsageError
 from amptui.engine.checkpoint.file import checkpoints, read, write
-from amptui.errors import RunFolderError, UsageError
-from amptui.keeping import CheckpointWritten
-from amptui.records import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.steps import StepRecord
+from amptui.records.control import Control, StopRequest
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records.steps import StepRecord
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.terminal import KNOBS
 from tests.tiny import stopping

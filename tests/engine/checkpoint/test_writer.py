@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.engine.checkpoint.file import checkpoints, read, write
-from amptui.keeping import CheckpointWritten, KeepingChanged
-from amptui.records import EpochFinished, Note, PauseChanged, PhaseChanged, Record
-from amptui.steps import StepRecord
+from amptui.records.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
+from amptui.records.run import EpochFinished, Note, PauseChanged, PhaseChanged, Record
+from amptui.records.steps import StepRecord
 from tests.engine.checkpoint.writing import (
     ENOUGH_SECONDS,
     Journal,

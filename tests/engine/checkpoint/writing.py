@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control, StopRequest
-from amptui.keeping import CheckpointWritten, KeepingChanged
-from amptui.records import Note, Record
-from amptui.steps import StepRecord, Steps
+from amptui.records.control import Control, StopRequest
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
+from amptui.records.run import Note, Record
+from amptui.records.steps import StepRecord, Steps
 from tests.tiny import Log, Tiny
 
 ENOUGH_SECONDS = 60.0

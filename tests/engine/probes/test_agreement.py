@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from amptui.engine.probes.agreement import Gradients, Layer, agreements, layer_sums, layers_of, on_host
-from amptui.findings import LayerAgreement
+from amptui.records.findings import LayerAgreement
 
 finite = st.floats(width=32, min_value=-1e4, max_value=1e4)
 vectors = st.integers(1, 6).flatmap(

@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.gradients import MAX_NAMES, SMALL_ELEMENTS
-from amptui.records import NonFinite
+from amptui.records.run import NonFinite
 
 
 def holding(buffers: Mapping[str, Tensor]) -> nn.Module:

@@ -21,7 +21,7 @@ from amptui.engine.probes.float16_window import (
     norms_of_each,
 )
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.findings import Float16Window, ParameterWindow
+from amptui.records.findings import Float16Window, ParameterWindow
 
 LARGE = 1 << 14
 """Elements of a parameter that is counted by itself."""

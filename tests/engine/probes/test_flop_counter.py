@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from amptui.control import Control, XRayRequest
 from amptui.engine.compilation import compile_in_place
 from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_counter import FlopCounter
-from amptui.findings import FlopsCounted
-from amptui.records import Record
-from amptui.steps import StepRecord
+from amptui.records.control import Control, XRayRequest
+from amptui.records.findings import FlopsCounted
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, switching, train
 
 

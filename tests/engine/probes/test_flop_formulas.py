@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.flop_formulas import flop_formulas
-from amptui.findings import FlopsCounted
 from amptui.models.char_gpt import CharGpt
+from amptui.records.findings import FlopsCounted
 
 
 def counted(model: nn.Module, run: Callable[[], Tensor]) -> FlopsCounted:

@@ -11,12 +11,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from amptui import Data, DataRequest
-from amptui.control import Control
 from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_schedule import MAX_SHAPES, MAX_SIZES, FlopSchedule, step_inputs
 from amptui.engine.setup import prepare_precisions
-from amptui.findings import FlopsCounted
-from amptui.steps import StepRecord
+from amptui.records.control import Control
+from amptui.records.findings import FlopsCounted
+from amptui.records.steps import StepRecord
 from tests.telemetry.record_samples import flops
 from tests.tiny import Log, Tiny, prepare, switching, train
 

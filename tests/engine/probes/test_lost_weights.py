@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from amptui.base.errors import ExperimentError
 from amptui.engine.probes.lost_weights import infinite_names
 from amptui.engine.probes.module_trace import ModuleTrace
-from amptui.errors import ExperimentError
-from amptui.findings import ModulesTraced
+from amptui.records.findings import ModulesTraced
 from amptui.telemetry.health import judge_trace
 from tests.engine.traced import told, traced_step
 from tests.tiny import Log, Tiny, prepare, train

@@ -11,9 +11,9 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
-from amptui.control import Control
 from amptui.engine.probes.memory_breakdown import break_down
-from amptui.findings import MemoryBreakdown
+from amptui.records.control import Control
+from amptui.records.findings import MemoryBreakdown
 from tests.tiny import Log, Tiny, prepare, switching, train
 
 Sizes = dict[tuple[str, str], int]

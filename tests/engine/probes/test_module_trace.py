@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from amptui.engine.probes.magnitude import is_measurable, largest_absolute
 from amptui.engine.probes.module_trace import MAX_NEAREST, ModuleTrace
-from amptui.findings import ModuleRange
+from amptui.records.findings import ModuleRange
 from tests.engine.traced import Scale, by_name, told, traced_step
 
 

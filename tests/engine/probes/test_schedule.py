@@ -9,13 +9,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control, PauseRequest, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS, Probes
-from amptui.findings import OLD_STEPS, Float16Window, MemoryBreakdown, ModulesTraced, StepTimed, XRayTaken
-from amptui.records import (
+from amptui.records.control import (
+    Control,
+    PauseRequest,
+    PrecisionRequest,
+    StopRequest,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.records.findings import (
+    OLD_STEPS,
+    Float16Window,
+    MemoryBreakdown,
+    ModulesTraced,
+    StepTimed,
+    XRayTaken,
+)
+from amptui.records.run import (
     LossScaleChanged,
     NonFinite,
     Note,
@@ -24,7 +38,7 @@ from amptui.records import (
     Record,
     StepSkipped,
 )
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, switching, train
 
 

@@ -15,7 +15,7 @@ from amptui.engine.probes.step_timer import (
     PhaseName,
     StepTimer,
 )
-from amptui.findings import StepTimed
+from amptui.records.findings import StepTimed
 
 CPU = torch.device("cpu")
 PARTS: tuple[PhaseName, ...] = ("forward", "backward", "clip", "optimizer")

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.snapshot import Snapshot
-from amptui.findings import Float16Window, MemoryBreakdown
-from amptui.records import Note, PrecisionChanged
+from amptui.records.control import Control
+from amptui.records.findings import Float16Window, MemoryBreakdown
+from amptui.records.run import Note, PrecisionChanged
 from tests.tiny import Log, Tiny, losses, prepare, switching, train
 
 

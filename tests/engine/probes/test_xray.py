@@ -13,7 +13,7 @@ from torch.nn import functional
 from amptui.engine import setup
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
-from amptui.findings import LayerAgreement, XRayTaken
+from amptui.records.findings import LayerAgreement, XRayTaken
 from tests.tiny import Log, Tiny, prepare, train
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from amptui.base.errors import ExperimentError
 from amptui.engine import setup
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
-from amptui.errors import ExperimentError
-from amptui.steps import StepRecord
+from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, train
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.control import Control, StopRequest
-from amptui.keeping import CheckpointWritten, KeepingChanged
+from amptui.records.control import Control, StopRequest
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from tests.simcuda.training import FIRST_STEPS, Small, run
 from tests.tiny import Log, losses, prepare, resume
 

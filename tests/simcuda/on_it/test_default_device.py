@@ -10,13 +10,13 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
-from amptui.control import Control, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
 from amptui.data.folder import ImageBatches, image_folder
 from amptui.data.sources import Arrays, Source
-from amptui.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.keeping import CheckpointWritten
-from amptui.records import EpochFinished, PrecisionChanged
-from amptui.steps import StepRecord
+from amptui.records.control import Control, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
+from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import EpochFinished, PrecisionChanged
+from amptui.records.steps import StepRecord
 from tests.simcuda.training import Pairs, Small, run
 from tests.tiny import Log, losses, prepare, resume
 

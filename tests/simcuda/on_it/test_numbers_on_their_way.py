@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.readback import open_readback
-from amptui.records import EpochFinished
-from amptui.steps import StepRecord
+from amptui.records.run import EpochFinished
+from amptui.records.steps import StepRecord
 from tests.simcuda.device import configured
 from tests.simcuda.training import Small, run
 from tests.tiny import losses

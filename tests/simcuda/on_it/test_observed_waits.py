@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import amptui
-from amptui.control import PrecisionRequest
-from amptui.steps import StepRecord
+from amptui.records.control import PrecisionRequest
+from amptui.records.steps import StepRecord
 from tests.observed import Loop
 from tests.own_loops import FORMS, Form, Own, ask
 from tests.single_steps import read

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.control import CheckpointRequest, Control, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.engine.failure import explain, is_device_lost
-from amptui.records import Note, PrecisionChanged
-from amptui.steps import StepRecord
+from amptui.records.control import CheckpointRequest, Control, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.run import Note, PrecisionChanged
+from amptui.records.steps import StepRecord
 from tests.simcuda import device
 from tests.simcuda.training import Trained, run
 from tests.tiny import Log, losses

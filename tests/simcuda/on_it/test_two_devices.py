@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.base.errors import ExperimentError
 from amptui.engine import setup
-from amptui.errors import ExperimentError
-from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
-from amptui.records import Note, PrecisionChanged
-from amptui.steps import StepRecord
+from amptui.records.control import Control, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
+from amptui.records.run import Note, PrecisionChanged
+from amptui.records.steps import StepRecord
 from tests.simcuda.training import Small, Trained, run
 from tests.tiny import losses
 

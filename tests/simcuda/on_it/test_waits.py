@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
-from amptui.control import (
+from amptui.data.sources import Arrays
+from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
     Control,
@@ -19,10 +20,9 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.data.sources import Arrays
-from amptui.findings import Float16Window, ModulesTraced, PrecisionsCompared, XRayTaken
-from amptui.records import EpochFinished, Note, PrecisionChanged
-from amptui.steps import StepRecord
+from amptui.records.findings import Float16Window, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.run import EpochFinished, Note, PrecisionChanged
+from amptui.records.steps import StepRecord
 from tests.gpu_check.paths import waits_told
 from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from amptui.findings import LayerAgreement, OperatorCount, XRayTaken
+from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import Overlay

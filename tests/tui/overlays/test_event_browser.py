@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.records import NonFinite, Note, Record, RunFailed
+from amptui.records.run import NonFinite, Note, Record, RunFailed
 from amptui.telemetry.events import Event, event_of
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW

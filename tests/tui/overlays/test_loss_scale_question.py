@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.keeping import CheckpointWritten
+from amptui.records.keeping import CheckpointWritten
 from amptui.telemetry.view import SessionView
 from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import PRECISIONS
+from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.menus import MEANINGS, Help, PrecisionMenu, QuitQuestion

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.findings import LayerAgreement
+from amptui.records.findings import LayerAgreement
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas

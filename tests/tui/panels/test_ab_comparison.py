@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.speed import result_cards
-from amptui.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison, header, oneliners, precision_table

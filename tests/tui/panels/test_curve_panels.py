@@ -1,7 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
-from amptui.records import PhaseChanged, Validated, Validation
+from amptui.records.run import PhaseChanged, Validated, Validation
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import loss, throughput

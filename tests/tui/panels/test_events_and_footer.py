@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.records import Severity
+from amptui.records.run import Severity
 from amptui.telemetry.events import Event, EventKind
 from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import event_list, footer

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.control import PauseRequest, PrecisionRequest, Request, StopRequest, record_of
-from amptui.records import PhaseChanged, RunFinished
+from amptui.records.control import PauseRequest, PrecisionRequest, Request, StopRequest, record_of
+from amptui.records.run import PhaseChanged, RunFinished
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import header
 from amptui.tui.panels.screen_state import ScreenState

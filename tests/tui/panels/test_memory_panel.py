@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from amptui.samples import GpuSample, HostSample
+from amptui.records.samples import GpuSample, HostSample
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import memory_panel
 from amptui.tui.panels.phrases import Word

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.labels import precision_glyph
-from amptui.findings import MemoryBreakdown
+from amptui.records.findings import MemoryBreakdown
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import memory_panel, memory_table

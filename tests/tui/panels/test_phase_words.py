@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from amptui.records import PhaseChanged
+from amptui.records.run import PhaseChanged
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from tests.tui import views

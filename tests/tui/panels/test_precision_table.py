@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from amptui.answers import REQUEST_KINDS
 from amptui.diagnosis.speed import explanations
+from amptui.records.answers import REQUEST_KINDS
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.panels import oneliners, precision_table
 from amptui.tui.panels.phrases import Word

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.amp_finding import Grade
-from amptui.findings import ParameterWindow
-from amptui.records import Severity
+from amptui.records.findings import ParameterWindow
+from amptui.records.run import Severity
 from amptui.telemetry.scaling import ScalerState, ScalerVerdict
 from amptui.telemetry.view import NumericsView
 from amptui.tui.panels import verdicts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.findings import Float16Window
+from amptui.records.findings import Float16Window
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents, width_beside
 from amptui.tui.renderables.step_window import GUTTER

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import units
+from amptui.base import units
 from amptui.telemetry.axis import Kind
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import units
+from amptui.base import units
 from amptui.telemetry.history import RateTrack
 from amptui.telemetry.smoothing import smoothed_by_weight
 from amptui.telemetry.view import Series

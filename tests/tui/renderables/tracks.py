@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from amptui.records import PRECISIONS
+from amptui.records.run import PRECISIONS
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.renderables.step_window import Window

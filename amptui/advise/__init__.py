@@ -1,5 +1,0 @@
-"""Recommends a precision for a model or a script, from measurements, with the lines to paste."""
-
-from amptui.advise.advise_command import advise
-
-__all__ = ["advise"]

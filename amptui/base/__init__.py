@@ -1,0 +1,1 @@
+"""What everything stands on: errors, units, text, files and terminals. It knows no run and no torch."""

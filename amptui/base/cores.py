@@ -1,0 +1,104 @@
+"""How many cores and how much memory this process may use, for example in a container."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from amptui.base.script_signals import is_from_signal_handler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of this process's control groups; None if there is none."""
+
+    cores: float | None
+    """CPU seconds per second."""
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """The number of cores of the machine, and how many this process may use."""
+
+    machine: int
+    allowed: int
+    """In its CPU affinity mask."""
+    limit: float | None
+    """The control group's limit, in CPU seconds per second."""
+
+    @property
+    def usable(self) -> int:
+        """How many threads can compute at once."""
+        return max(1, min(self.allowed, math.ceil(self.limit or self.allowed)))
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds per second that all threads together may use."""
+        return min(self.allowed, self.limit or self.allowed)
+
+
+def read_cores(limits: Limits) -> Cores:
+    """The cores of this machine and process."""
+    return Cores(machine=os.cpu_count() or 1, allowed=len(os.sched_getaffinity(0)), limit=limits.cores)
+
+
+def read_limits(root: Path = Path("/")) -> Limits:
+    """The smallest limits of this process's control groups (version 2 and 1) and their parents.
+
+    ``root`` is the folder that contains ``proc`` and ``sys``. Kernel documentation:
+    admin-guide/cgroup-v2.rst (``cpu.max``, ``memory.max``), admin-guide/cgroup-v1/memory.rst and
+    scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
+    """
+    cores, memory = [], []
+    for controllers, folder in control_groups(root):
+        if not controllers:
+            cores.append(_quota(_read(folder / "cpu.max")))
+            memory.append(_number(_read(folder / "memory.max")))
+        if "cpu" in controllers:
+            period = _read(folder / "cpu.cfs_period_us")
+            cores.append(_quota(f"{_read(folder / 'cpu.cfs_quota_us')} {period}"))
+        if "memory" in controllers:
+            memory.append(_number(_read(folder / "memory.limit_in_bytes")))
+    return Limits(
+        cores=min((limit for limit in cores if limit is not None), default=None),
+        memory_bytes=min((limit for limit in memory if limit is not None), default=None),
+    )
+
+
+def control_groups(root: Path) -> Iterator[tuple[list[str], Path]]:
+    """Each control group of this process and its parents; version 2 has an empty list of controllers."""
+    mount = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        controllers = [name for name in names.split(",") if name]
+        # If both versions are mounted, version 2 is in a subfolder.
+        mounts = [mount / names] if controllers else [mount, mount / "unified"]
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for base in mounts:
+            # A container may see its path on the host, which its own mount lacks: its group is then the
+            # mount itself.
+            yield from ((controllers, base.joinpath(*parts[:depth])) for depth in range(len(parts) + 1))
+
+
+def _quota(text: str) -> float | None:
+    """Microseconds of CPU time and of the period: ``200000 100000`` is 2; ``max`` and -1 mean no limit."""
+    words = text.split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdecimal() else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError as error:
+        if is_from_signal_handler(error):
+            raise
+        return ""

@@ -1,0 +1,1 @@
+"""The command line: a file for each command, its options, and the processes that it starts."""

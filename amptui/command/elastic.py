@@ -1,0 +1,192 @@
+"""Starts the ranks of a run with torch's elastic launcher, and stays until all have ended."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amptui.base.cores import read_cores, read_limits
+from amptui.base.errors import RunFolderError
+from amptui.base.fork import how_ended
+from amptui.base.prompt import complain
+from amptui.base.text import one_line
+from amptui.command.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
+from amptui.command.stop_signals import received_within
+from amptui.runs import protocol
+from amptui.runs.lock import holder
+from amptui.runs.rundir import RunDir
+from amptui.runs.socket_place import connect
+from amptui.runs.trust import resume_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOOK_INTERVAL_SECONDS = 0.2
+
+_PIECE_BYTES = 1 << 16
+
+
+def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -> int:
+    """Train with so many ranks on this machine; return rank 0's exit status.
+
+    ``viewer`` is the connection of a screen that is open already. Stop signals, which are blocked, are passed
+    to rank 0 alone: all ranks then stop together.
+    """
+    launch = _Launch(plan, ranks)
+    launch.start()
+    folder = plan.run_dir.path
+    if viewer is not None:
+        threading.Thread(target=_connect, args=(viewer, folder, launch), daemon=True).start()
+    passed = _PassedOn(folder)
+    while launch.is_alive():
+        received = received_within(_LOOK_INTERVAL_SECONDS)
+        if received is not None and received.si_signo != signal.SIGHUP:
+            passed.take(received.si_signo)
+        passed.pass_on()
+    status = _status(launch, folder) or passed.status
+    if viewer is not None:
+        with suppress(OSError):  # the screen may have left
+            viewer.shutdown(socket.SHUT_WR)
+    return status
+
+
+class _PassedOn:
+    """The stop signals for rank 0; one that is started after the first of them gets that one too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._first = 0
+        self._waiting: list[int] = []
+        self._told: int | None = None
+
+    def take(self, number: int) -> None:
+        """Keep a signal until there is a rank 0."""
+        self._first = self._first or number
+        self._waiting.append(number)
+
+    def pass_on(self) -> None:
+        """Send what waits, one at a time."""
+        leader = holder(self._folder) if self._first else None
+        if leader is None or leader.pid is None:
+            return
+        if leader.pid != self._told and self._told is not None:
+            self._waiting = [self._first]
+        if self._waiting:
+            self._told = leader.pid
+            with suppress(ProcessLookupError):
+                os.kill(leader.pid, self._waiting.pop(0))
+
+    @property
+    def status(self) -> int:
+        """The exit status of a run that was asked to stop."""
+        return 128 + self._first if self._first else 0
+
+
+class _Launch(threading.Thread):
+    """Torch's launcher: not in the main thread, where it would take the signals.
+
+    It would send each to whole process groups, and kill the workers that load the data of a clean end.
+    """
+
+    def __init__(self, plan: RankPlan, ranks: int) -> None:
+        super().__init__(name="amptui-launcher", daemon=True)
+        self._plan = plan
+        self._ranks = ranks
+        self.failures: Mapping[int, Any] = {}
+        """How each rank ended that failed, as torch tells it."""
+        self.error = ""
+
+    def run(self) -> None:
+        """Start the ranks and wait for their end."""
+        logging.disable(logging.CRITICAL)  # the ranks tell what happened, in one line
+        try:
+            self._launch()
+        except Exception as error:  # noqa: BLE001 - whatever torch raises, a screen waits for its end
+            self.failures = getattr(error, "failures", {})
+            if not self.failures:
+                self.error = one_line(f"{type(error).__name__}: {error}")
+
+    def _launch(self) -> None:
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        os.environ[RANK_VARIABLE] = self._plan.text()
+        # Each rank would take all cores; torchrun leaves them one thread.
+        threads = max(1, read_cores(read_limits()).usable // self._ranks)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=self._ranks,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=self._plan.request.max_restarts,
+            logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        )
+        # `python -m` alone would import json.py and the like from the current folder, which may not be on the
+        # path of this process. The ranks get that path, and so import the model as one process would.
+        os.environ[IMPORT_PATH_VARIABLE] = json.dumps([each for each in sys.path if isinstance(each, str)])
+        elastic_launch(config, sys.executable)("-P", "-m", "amptui.command.rank_process")
+
+
+def _status(launch: _Launch, folder: Path) -> int:
+    if launch.error:
+        complain(f"the ranks could not be started: {launch.error}")
+        return 1
+    codes = {rank: failure.exitcode for rank, failure in launch.failures.items()}
+    if codes.get(0, 0) > 0:
+        return int(codes[0])
+    if codes:
+        first = min(launch.failures, key=lambda rank: (codes[rank] > 0, launch.failures[rank].timestamp))
+        cause = _cause_in_journal(folder)
+        if cause and 0 not in codes:  # torch 2.9 knows only who failed first; rank 0 has said why
+            return 1
+        cause = cause if codes.get(0, 0) < 0 else ""  # another rank wrote it for a rank 0 that hung
+        complain(cause or f"rank {first} {how_ended(codes[first])}{_way_back(folder)}")
+    return int(bool(codes))
+
+
+def _cause_in_journal(folder: Path) -> str:
+    """Why the run failed, if its journal ends with that."""
+    from amptui.runs.kept_run import look_at
+
+    kept = look_at(RunDir(folder)) if RunDir(folder).journal_path.exists() else None
+    return kept.error or "" if kept is not None and kept.state == "failed" else ""
+
+
+def _way_back(folder: Path) -> str:
+    if not RunDir(folder).holds_checkpoints:
+        return ""
+    return f"; to resume from the last checkpoint: {resume_command(folder)}"
+
+
+def _connect(viewer: socket.socket, folder: Path, launch: _Launch) -> None:
+    """Connect the screen to rank 0 once it listens, and pass on what both say."""
+    while launch.is_alive():
+        with suppress(RunFolderError):
+            leader = connect(folder)
+            threading.Thread(target=_copy, args=(viewer, leader), daemon=True).start()
+            _copy(leader, viewer)
+            return
+        time.sleep(_LOOK_INTERVAL_SECONDS)
+    with suppress(OSError):
+        viewer.sendall(protocol.error_line(launch.error or "rank 0 ended before it could be watched"))
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Pass on everything until one side ends, and its end."""
+    with suppress(OSError):
+        while piece := source.recv(_PIECE_BYTES):
+            target.sendall(piece)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

@@ -1,0 +1,394 @@
+"""The commands `train` and `attach`: plan a run, start its process, show it, report how it ended.
+
+A run forks before anything heavy is imported: its process imports torch while this one draws the screen.
+"""
+
+import importlib.util
+import os
+import shlex
+import signal
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amptui.base.errors import OutputError, RunFolderError, UsageError
+from amptui.base.fork import Offspring, fork, how_ended
+from amptui.base.prompt import complain, say
+from amptui.base.terminal import HeldTerminal, can_show_a_screen
+from amptui.command.stop_signals import blocked_stop_signals
+from amptui.ranks.world import refuse_unsupported
+from amptui.recipe.model_options import check_settings
+from amptui.recipe.modelspec import ModelSpec, parse_model
+from amptui.recipe.request import SAFETENSORS, TrainRequest
+from amptui.records.run import RunFailed
+from amptui.runs.find import live_run, resumable
+from amptui.runs.lock import RunLock, holder
+from amptui.runs.own_files import why_owned
+from amptui.runs.rundir import (
+    RunDir,
+    create_run_dir,
+    default_data_dir,
+    expanded,
+    folder_name,
+    read_run_json,
+    reason,
+    run_argument,
+)
+from amptui.runs.trust import is_own, named_files, resume_command
+
+if TYPE_CHECKING:
+    from amptui.command.rank_process import RankPlan
+    from amptui.command.viewer import ViewerEnd
+
+_ENDING_SECONDS = 20.0
+"""How long a run's process may take to exit after its last record, for example to close a file."""
+
+_MAY_CHANGE = (
+    *("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive"),
+    *("cudnn_benchmark", "compile_mode", "save_weights", "workers", "nproc", "max_restarts"),
+    *("stop_timeout", "hang_timeout"),
+)
+"""What may change when a run is resumed: its length, devices and files, who watches, what speeds it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that is about to start or resume."""
+
+    request: TrainRequest
+    spec: ModelSpec
+    run_dir: RunDir
+
+
+def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
+    """A new run; creates its folder. Raises UsageError and RunFolderError."""
+    spec = parse_model(request.model)
+    refuse_unsupported(request, request.nproc)
+    if request.nproc == 1 and request.max_restarts:
+        raise UsageError("--max-restarts is for the ranks of --nproc", hint="leave out --max-restarts")
+    if request.nproc == 1 and request.hang_timeout is not None:
+        raise UsageError("--hang-timeout is for the ranks of --nproc", hint="leave out --hang-timeout")
+    check_settings(spec, request.settings)
+    _check_weights(request, run_dir)
+    folder = create_run_dir(run_dir, spec.name)
+    kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
+    return Plan(kept, spec, folder)
+
+
+def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
+    """The run that ``text`` names, resumed from its newest checkpoint with its original options.
+
+    ``given`` holds the fields of ``TrainRequest`` that the command line sets now. Raises UsageError if they
+    differ in more than ``_MAY_CHANGE``, or if the run is not the user's own and they leave it to its folder
+    which file runs, is read or is written. Raises RunFolderError if the run cannot be resumed.
+    """
+    folder = resumable(text)
+    asked = _asked_at_first(folder)
+    asked = _with_rank_batch(asked, given.get("nproc", asked.nproc), folder.path.name)
+    if "model" in given:
+        given = {**given, "model": parse_model(given["model"]).anywhere}
+    if not is_own(folder.path):
+        asked = _with_files_of_this_user(asked, given, folder.path)
+    for name, value in given.items():
+        before = getattr(asked, name)
+        if name not in _MAY_CHANGE and value != before:
+            then, now = _as_option(name, before), _as_option(name, value)
+            what = f"{folder.path.name} was started with {then}, not {now}"
+            raise UsageError(what, hint="leave out that option, or start a new run without --resume")
+    changed = {name: value for name, value in given.items() if name in _MAY_CHANGE}
+    request = replace(asked, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
+    if request.nproc > 1:
+        refuse_unsupported(request, request.nproc)
+    _check_weights(request, folder.path)
+    return Plan(request, parse_model(request.model), folder)
+
+
+def _with_files_of_this_user(asked: TrainRequest, given: Mapping[str, Any], folder: Path) -> TrainRequest:
+    """``asked``, which comes from somebody else's ``folder``, if the command line names the files in it.
+
+    Raises UsageError if not.
+    """
+    effects = [named.effect for named in named_files(asked) if named.field not in given]
+    if effects:
+        what = f"{folder} is not one of your runs, and resuming it {' and '.join(effects)}"
+        raise UsageError(what, hint=f"if you trust that: {resume_command(folder)}")
+    return asked if "data_dir" in given else replace(asked, data_dir=default_data_dir())
+
+
+def _with_rank_batch(asked: TrainRequest, ranks: int, run: str) -> TrainRequest:
+    """``asked`` with the batch size of each of ``ranks``, if it names one: the global batch stays.
+
+    Raises UsageError if they cannot have equal parts of it.
+    """
+    if ranks == asked.nproc:
+        return asked
+
+    def part(batch_size: int) -> int:
+        whole = batch_size * asked.nproc
+        if whole % ranks:
+            what = (
+                f"--nproc {ranks}: {run} has a global batch of {whole:,} samples, which {ranks} ranks cannot"
+            )
+            raise UsageError(f"{what} share equally", hint="use another number of ranks")
+        return whole // ranks
+
+    settings = dict(asked.settings)
+    if settings.get("batch_size", "").isdecimal():
+        settings["batch_size"] = str(part(int(settings["batch_size"])))
+    batch_size = None if asked.batch_size is None else part(asked.batch_size)
+    return replace(asked, batch_size=batch_size, settings=settings)
+
+
+def _check_weights(request: TrainRequest, run_dir: Path | None) -> None:
+    """Raise UsageError where a file of weights cannot be read or written, before the run leaves any trace.
+
+    The folder of the run itself may be missing: it is created next.
+    """
+    initial = None if request.resume else request.init_weights  # the checkpoint holds newer ones
+    for option, text in (("--init-weights", initial), ("--save-weights", request.save_weights)):
+        if text is not None and text.endswith(SAFETENSORS) and not importlib.util.find_spec("safetensors"):
+            raise UsageError(f"{option} {text} needs safetensors", hint="pip install safetensors")
+    if initial is not None and (trouble := _why_unreadable(Path(initial))):
+        raise UsageError(f"--init-weights {initial}: {trouble}", hint="check the path")
+    if request.save_weights is not None and (trouble := _why_unwritable(Path(request.save_weights), run_dir)):
+        raise UsageError(f"--save-weights {request.save_weights}: {trouble}", hint="name another file")
+
+
+def _why_unreadable(path: Path) -> str:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "not a file"
+        path.open("rb").close()
+    except OSError as error:
+        return reason(error)
+    return ""
+
+
+def _why_unwritable(path: Path, run_dir: Path | None) -> str:
+    """Why no file can take the place of ``path``; empty if one can, as far as that is known now."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "not a file"  # the new file would replace a device
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return reason(error)
+    next_created = expanded(run_dir).absolute() if run_dir is not None else None
+    if trouble := why_owned(path, created=next_created):
+        return trouble
+    if path.parent.is_dir():
+        return "" if os.access(path.parent, os.W_OK | os.X_OK) else "its folder cannot be written"
+    is_created = next_created is not None and path.parent in (next_created, *next_created.parents)
+    return "" if is_created else "no such folder"
+
+
+def _asked_at_first(folder: RunDir) -> TrainRequest:
+    try:
+        return TrainRequest.from_json(read_run_json(folder.path)["asked"])
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        what = f"{folder.run_json_path} does not hold the options of the run"
+        raise RunFolderError(what, hint="start a new run") from error
+
+
+def newest_of(model: str) -> str:
+    """The name that stands for the newest run of ``model``. Raises UsageError."""
+    return folder_name(parse_model(model).name)
+
+
+def can_go_on(run_dir: Path) -> bool:
+    """Whether a run can be resumed there; one that died before its first checkpoint is set aside.
+
+    Raises RunFolderError if it is running or the folder cannot be written.
+    """
+    folder = RunDir(expanded(run_dir))
+    if not folder.path.is_dir() or not folder.holds_a_run:
+        return False
+    if not folder.holds_checkpoints:
+        with RunLock.take(folder.path):
+            folder.set_aside()
+    return folder.holds_a_run
+
+
+def train(
+    plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None, quiet: bool = False
+) -> int:
+    """Run one training, on the screen or with plain output; return the exit status.
+
+    ``quiet``: the terminal gets no bell and no notification.
+    """
+    # A signal without a handler would end this process and leave the run unattended.
+    with blocked_stop_signals():
+        if plan.request.nproc > 1 and not plan.request.interactive:
+            from amptui.command.elastic import run_ranks
+
+            return run_ranks(rank_plan(plan, json=json, quiet=quiet), plan.request.nproc)
+        if detach or plan.request.interactive:
+            return _train_in_a_process(plan, detach=detach, frames_per_second=frames_per_second, quiet=quiet)
+        from amptui.command.training import run_plainly
+
+        return run_plainly(plan.request, plan.spec, plan.run_dir, json=json, quiet=quiet)
+
+
+def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | None, quiet: bool) -> int:
+    ours, theirs = socket.socketpair()
+
+    def work() -> int:
+        ours.close()
+        if plan.request.nproc > 1:
+            from amptui.command.elastic import run_ranks
+
+            return run_ranks(rank_plan(plan), plan.request.nproc, theirs)
+        from amptui.command.training import run_for_viewers
+
+        return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
+
+    offspring = fork(work)
+    theirs.close()
+    folder = plan.run_dir.path
+    if detach:
+        from amptui.command.viewer import follow_until_first_step
+
+        return _conclude(follow_until_first_step(ours, folder), folder, offspring)
+    watched = watch_run(ours, folder, frames_per_second, attached=False, quiet=quiet)
+    return _conclude(watched, folder, offspring)
+
+
+def rank_plan(plan: Plan, *, json: bool = False, quiet: bool = False) -> "RankPlan":
+    """What each rank of ``plan`` has to know."""
+    from amptui.command.rank_process import RankPlan
+
+    shown = plan.request.interactive
+    return RankPlan(request=plan.request, run_dir=plan.run_dir, shown=shown, json=json, quiet=quiet)
+
+
+def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -> int:
+    """Watch a live run; return the exit status. Raises UsageError and RunFolderError.
+
+    ``quiet``: the terminal gets no bell and no notification.
+    """
+    if not can_show_a_screen():
+        raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
+    from amptui.runs.socket_place import connect_to_live
+
+    folder = live_run(text).path
+    watched = watch_run(connect_to_live(folder), folder, frames_per_second, attached=True, quiet=quiet)
+    return _conclude(watched, folder, None)
+
+
+def watch_run(
+    connection: socket.socket,
+    folder: Path,
+    frames_per_second: float | None,
+    *,
+    attached: bool,
+    quiet: bool,
+    why_lost: Callable[[], str] = str,
+) -> "ViewerEnd":
+    """Show the run in ``folder`` on the screen; see :func:`amptui.command.viewer.watch`."""
+    # It forks, so it must run before numpy is imported, which starts threads.
+    with HeldTerminal(lambda: _farewell(folder)) as terminal:
+        from amptui.tui.opening import Opening
+
+        # Shows the boxes of the panels while Textual is imported.
+        with Opening(terminal) as opening:
+            from amptui.command.viewer import watch
+
+            return watch(
+                connection,
+                folder,
+                attached=attached,
+                frames_per_second=frames_per_second,
+                opening=opening,
+                quiet=quiet,
+                why_lost=why_lost,
+            )
+
+
+def _farewell(folder: Path) -> str:
+    """What to tell a user whose screen was killed."""
+    if holder(folder) is None:
+        return "the screen was killed and the run has ended; `amptui runs` shows how"
+    return f"the screen was killed, training continues; to watch it again: amptui attach {_quoted(folder)}"
+
+
+def left_running(watched: "ViewerEnd", folder: Path) -> int | None:
+    """Report to a user who left a run that goes on; return the exit status.
+
+    None if the run has ended or was asked to.
+    """
+    if watched.left == "hung up":
+        return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
+    if watched.over or watched.stop_asked:
+        return None
+    if watched.error:
+        complain(watched.error)
+    tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training continues'}")
+    tell(f"to watch it again: amptui attach {_quoted(folder)}")
+    return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
+
+
+def _conclude(watched: "ViewerEnd", folder: Path, offspring: Offspring | None) -> int:
+    """Report how the run stands to a user who is back at the shell prompt."""
+    status = left_running(watched, folder)
+    if status is not None:
+        return status
+    ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
+    if not watched.over:
+        tell("", f"the run is still stopping (step {watched.view.step:,}); `amptui runs` shows its status")
+        return 128 + (watched.signal or signal.SIGINT)
+    from amptui.diagnosis.summary import summary_lines
+
+    # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
+    tell("", *summary_lines(watched.view))
+    return _status(watched, folder, ended)
+
+
+def tell(*lines: str) -> None:
+    """Print it if possible; the exit status is the run's either way."""
+    try:
+        say(*lines)
+    except OutputError as error:
+        complain(str(error))
+
+
+def _status(watched: "ViewerEnd", folder: Path, ended: int | None) -> int:
+    outcome = watched.view.outcome
+    if outcome is None:
+        complain(watched.error if not (ended or 0) < 0 else _killed(-(ended or 0), folder))
+        return ended if ended is not None and ended > 0 else RunFolderError.exit_status
+    from amptui.diagnosis.summary import tell_unsaved
+
+    unsaved_status = tell_unsaved(watched.view.not_kept)
+    if isinstance(outcome, RunFailed):
+        complain(outcome.error)
+        return ended or 1
+    if watched.left == "interrupted" or watched.signal is not None:
+        return 128 + (watched.signal or signal.SIGINT)
+    return ended or unsaved_status
+
+
+def _killed(number: int, folder: Path) -> str:
+    what = f"the training process {how_ended(-number)}"
+    if not RunDir(folder).holds_checkpoints:
+        return f"{what} before its first checkpoint"
+    return f"{what}; to resume from its last checkpoint: {resume_command(folder)}"
+
+
+def _quoted(folder: Path) -> str:
+    """RUN for the shell."""
+    return shlex.quote(run_argument(folder))
+
+
+def _as_option(name: str, value: object) -> str:
+    """An option and its value as on the command line: ``--lr 0.01``."""
+    option = {"learning_rate": "lr", "amp_precision": "amp-dtype", "settings": "set"}.get(name, name)
+    if value is True:
+        return f"--{option.replace('_', '-')}"
+    if value is None or value is False or value == {}:
+        return f"no --{option.replace('_', '-')}"
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{key}={each}" for key, each in value.items())
+    return f"{value}" if name == "model" else f"--{option.replace('_', '-')} {value}"

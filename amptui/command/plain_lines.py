@@ -1,0 +1,319 @@
+"""Output without a screen: a few plain lines for a log file or a pipe, or every record as JSON."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
+
+from amptui.base import units
+from amptui.base.notification import notify
+from amptui.base.prompt import complain
+from amptui.base.runfiles import is_still
+from amptui.base.text import NO_ROOM, fall_silent, write_line
+from amptui.diagnosis.alerts import Alerts
+from amptui.diagnosis.amp_answer import amp_answer, answer_json
+from amptui.diagnosis.answer_words import answer_line, safety_grade
+from amptui.diagnosis.event_words import event_text
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.loss_form import has_no_loss, loss_form_words, step_loss_words
+from amptui.diagnosis.rank_words import samples_each, slow_in_short
+from amptui.diagnosis.summary import summary_lines
+from amptui.records import codec
+from amptui.records.run import Printed, Record
+from amptui.telemetry.events import Event
+from amptui.telemetry.view import OptimizerView, SessionView
+
+STATUS_INTERVAL_SECONDS = 5.0
+"""Time between two status lines during training."""
+
+_SIGNS = {"info": " ", "neutral": " ", "good": " ", "unknown": " ", "warning": "!", "error": "x"}
+"""Of severities, and of the grades of a finding on AMP."""
+
+
+class JsonLines:
+    """Writes every record as one JSON object a line, the answer last; stops when the reader is gone."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._gone = False
+
+    def __call__(self, records: Sequence[Record]) -> None:
+        """Write a batch of records."""
+        self._write("".join(f"{codec.dumps(record)}\n" for record in records))
+
+    def finish(self, view: SessionView) -> None:
+        """Write the answer on AMP as the last line: no record, but what all records come to."""
+        self._write(f"{answer_json(amp_answer(view))}\n")
+
+    def _write(self, text: str) -> None:
+        if self._gone:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError as error:
+            self._gone = True  # the training and its journal continue without a reader
+            fall_silent(self._out)
+            if error.errno in NO_ROOM:
+                complain(f"cannot write to standard output: {error.strerror}; training continues")
+
+
+class PlainFront:
+    """Follows a session with plain lines; ``alerts`` ring the bell if these lead to a terminal."""
+
+    def __init__(
+        self,
+        look: Callable[[], SessionView],
+        out: TextIO,
+        *,
+        alerts: Alerts | None = None,
+        stop_asked: Callable[[], bool] = bool,
+    ) -> None:
+        self._look = look
+        self._out = out
+        self._alerts = alerts
+        self._stop_asked = stop_asked
+        self._gone = False
+        self._told = 0
+        self._status_due = 0.0
+        self._phase = ""
+        self._status_step = 0
+        self._status_front = ""
+        self._answer: tuple[object, ...] = ()
+
+    def update(self) -> None:
+        """Write what happened since the last call; call it a few times a second."""
+        self._write_news(self._look())
+
+    def finish(self) -> None:
+        """Write the last events and the summary."""
+        view = self._look()
+        self._write_news(view)
+        for line in summary_lines(view):
+            self._write(line)
+
+    def _write_news(self, view: SessionView) -> None:
+        for event in self._new_events(view.events):
+            self._write(event_line(event))
+        phase = view.phase.detail if view.phase is not None else ""
+        if phase != self._phase:
+            self._phase = phase
+            if phase and view.state == "starting":
+                self._write(f"{_clock(time.time())}   {phase}")
+        is_new = view.step > self._status_step or view.front != self._status_front
+        if is_new and time.monotonic() >= self._status_due:
+            self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
+            self._status_step, self._status_front = view.step, view.front
+            self._write(f"{_clock(time.time())}   {status_line(view)}")
+            self._write_answer(view)
+        if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
+            notify(self._out, text)
+
+    def _write_answer(self, view: SessionView) -> None:
+        """The answer on AMP beside a status line, when it has changed."""
+        answer = amp_answer(view)
+        if answer.headline_key != self._answer:
+            self._answer = answer.headline_key
+            self._write(f"{_clock(time.time())} {_SIGNS[safety_grade(answer)]} {answer_line(answer)}")
+
+    def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
+        """The events since the last look, oldest first; an event whose count grows is written once.
+
+        A progress bar is written once it is complete.
+        """
+        fresh = [event for event in reversed(events) if event.number > self._told]
+        self._told = max((event.number for event in fresh), default=self._told)
+        return [event for event in fresh if not (isinstance(event.about, Printed) and event.about.live)]
+
+    def _write(self, line: str) -> None:
+        self._gone = self._gone or not write_line(self._out, line)
+
+
+def event_line(event: Event) -> str:
+    """``12:04:31 ! step 612: overflow: step skipped, ...``."""
+    step = f"step {event.step:,}: " if event.step else ""
+    return f"{_clock(event.time)} {_SIGNS[event.severity]} {step}{event_text(event)}"
+
+
+def status_line(view: SessionView) -> str:
+    """The current numbers in one line, without those not measured."""
+    last, run = view.last, view.run
+    total = f"/{run.total_steps:,}" if run is not None and run.total_steps else ""
+    parts = [f"step {view.step:,}{total}", f"epoch {view.epoch}", precision_label(view.precision or "")]
+    parts += _loss_parts(view)
+    if view.smoothed_loss is not None:
+        parts.append(f"smoothed {units.loss(view.smoothed_loss)}")
+    if view.step_seconds is not None:
+        parts += [units.milliseconds(view.step_seconds), units.rate(view.samples_per_second, "samples")]
+    if last is not None and last.loss_scale is not None:
+        parts += [f"scale {units.count(last.loss_scale)}", f"skipped {view.scaler.skipped:,}"]
+        if view.numerics.headroom is not None and not view.numerics.hypothetical:
+            parts.append(f"headroom {units.doublings(view.numerics.headroom)}")
+    if last is not None and last.grad_norm is not None:
+        parts.append(f"grad norm {units.loss(last.grad_norm)}")
+    parts += [*_memory_parts(view), *_rank_parts(view)]
+    if view.eta_seconds is not None:
+        parts.append(f"ETA {units.duration(view.eta_seconds)}")
+    if run is not None and not run.data.real:
+        parts.append("synthetic data")
+    return "  ".join([*_front_parts(view), *parts, *_other_parts(view)])
+
+
+def _loss_parts(view: SessionView) -> list[str]:
+    """The newest loss and what it is, or why there is none."""
+    words = step_loss_words(view.newest)
+    if has_no_loss(view.newest):
+        return [words]
+    beside = f" ({words})" if words else ""
+    return [] if view.last is None else [f"loss {units.loss(view.last.loss)}{beside}"]
+
+
+def _front_parts(view: SessionView) -> list[str]:
+    """Which of several optimizers the numbers are of."""
+    return [f"{line.label}:" for line in view.optimizers if line.is_front]
+
+
+def _other_parts(view: SessionView) -> list[str]:
+    """The others in short."""
+    parts = [_other(line) for line in view.optimizers if not line.is_front]
+    return [*parts, f"more than {len(view.optimizers)} optimizers"] if view.optimizers_left_out else parts
+
+
+def _other(optimizer: OptimizerView) -> str:
+    """``| discriminator: step 2,400  AMP fp16  loss 0.391  lr 0.0004  grad norm 1.21  skipped 3``."""
+    parts = [f"| {optimizer.label}: step {optimizer.step:,}", precision_label(optimizer.precision or "")]
+    if optimizer.loss is not None:
+        parts.append(f"loss {units.loss(optimizer.loss)}")
+    elif words := loss_form_words(optimizer.loss_form, optimizer.micro_batches):
+        parts.append(words)
+    if optimizer.lr is not None:
+        parts.append(f"lr {units.loss(optimizer.lr)}")
+    if optimizer.grad_norm is not None:
+        parts.append(f"grad norm {units.loss(optimizer.grad_norm)}")
+    if optimizer.skipped:
+        parts.append(f"skipped {optimizer.skipped:,}")
+    return "  ".join(part for part in parts if part)
+
+
+def _memory_parts(view: SessionView) -> list[str]:
+    parts = []
+    if view.allocator is not None:
+        parts.append(f"allocated {units.number_of_bytes(view.allocator.allocated_bytes)}")
+    if view.device is None:
+        return parts
+    if (gpu := view.training_gpu) is not None:
+        used = units.number_of_bytes(gpu.memory_used_bytes)
+        parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
+    if not view.device.gpus:
+        whose = "process" if view.world_size == 1 else "rank 0"
+        parts.append(f"{whose} {units.number_of_bytes(view.device.host.process_rss_bytes)}")
+    return parts
+
+
+def _rank_parts(view: SessionView) -> list[str]:
+    parts: list[str] = []
+    if view.ranks is None:
+        return parts
+    if view.samples_per_second is not None:
+        own = samples_each(view.samples_per_second, view.ranks.world_size, view.run)
+        parts.append(f"each rank {units.rate(own, 'samples')}")
+    if view.ranks.straggler is not None:
+        parts.append(slow_in_short(view.ranks.straggler))
+    return parts
+
+
+def _clock(unix_seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
+
+
+@contextmanager
+def lasting_streams() -> Iterator[None]:
+    """Within, no print of ours or of the model fails on a full disk or a reader that is gone."""
+    before = sys.stdout, sys.stderr
+    streams = LastingStream(sys.stdout, "standard output"), LastingStream(sys.stderr, "standard error")
+    sys.stdout, sys.stderr = streams
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.finish()
+
+
+class LastingStream:
+    """A text stream that drops what it cannot write, reports it once, and keeps trying.
+
+    A model that closes it closes nothing; once the model has closed its descriptor, all is dropped.
+    """
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream = stream
+        self._name = name
+        self._told = False
+        self._opened: os.stat_result | None = None
+        """What the descriptor is; None of a stream in memory."""
+        self.renew()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def renew(self) -> None:
+        """Its descriptor leads elsewhere from now on."""
+        with suppress(OSError, ValueError):
+            self._opened = os.fstat(self._stream.fileno())
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text) if self._is_there() else len(text)
+        except OSError as error:
+            self._bear(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            if self._is_there():
+                self._stream.flush()
+        except OSError as error:
+            self._bear(error)
+
+    def close(self) -> None:
+        """Only flush: others print as well."""
+        self.flush()
+
+    def finish(self) -> None:
+        """Flush, so that nothing left over can fail when the process exits."""
+        try:
+            if self._is_there():
+                self._stream.flush()
+        except OSError as error:
+            self._bear(error)
+            fall_silent(self._stream)
+
+    def _is_there(self) -> bool:
+        """Whether nobody has closed it; its number may be another file's by now."""
+        return self._opened is None or is_still(self._stream.fileno(), self._opened)
+
+    def _bear(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            fall_silent(self._stream)
+        elif not self._told:
+            self._told = True
+            complain(f"cannot write to {self._name}: {error.strerror}; training continues")
+
+
+def separate_stdout() -> TextIO:
+    """A stream of our own on standard output; from now on, what others print there goes to standard error."""
+    sys.stdout.flush()
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    renew_streams()
+    return own
+
+
+def renew_streams() -> None:
+    """Tell the standard streams that their descriptors lead elsewhere."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, LastingStream):
+            stream.renew()

@@ -1,0 +1,352 @@
+"""The command `run`: starts a script of the user's in a fresh process and shows the run that it opens.
+
+On a terminal, the script leads a session of its own, its output goes to a file, and the screen opens once the
+script calls ``amptui.observe()`` or, with ``--observe``, makes its first step. Without a screen, the script
+has this process's streams and terminal.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from amptui.base.errors import RunFolderError, TerminalClosedError, UsageError
+from amptui.base.fork import Offspring, how_ended
+from amptui.base.prompt import complain
+from amptui.base.runfiles import open_file, open_to_read
+from amptui.base.text import write_line
+from amptui.command.launch import left_running, tell, watch_run
+from amptui.command.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
+from amptui.guest.handover import OPTIMIZERS_FILE, environment, take_unsaved
+from amptui.records.keeping import UNSAVED_STATUS
+from amptui.records.run import Note, Record, RunFailed, RunFinished
+from amptui.runs.rundir import RunDir, create_run_dir, folder_name
+from amptui.runs.socket_place import connect
+
+if TYPE_CHECKING:
+    from amptui.telemetry.view import SessionView
+
+_POLL_SECONDS = 0.05
+
+_PIECE_BYTES = 65536
+
+_PASSED_ON = (signal.SIGHUP, signal.SIGTERM, *BY_SCHEDULER)
+"""Signals to this process that are meant for the script, as SIGINT is unless it is a terminal's Ctrl+C."""
+
+_SI_KERNEL = 0x80
+"""Linux's ``si_code`` of a signal that no process sent (asm-generic/siginfo.h)."""
+
+_TORCHRUN = "torch.distributed.run"
+"""The module that ``torchrun`` runs."""
+
+NEVER_CALLED = "the script never called amptui, so nothing was recorded; see amptui.observe() or --observe"
+
+LEFT = "and left its run by os._exit, or by os.exec"
+
+_ENDING_SECONDS = 1.0
+"""How long a process may take to end after its connections."""
+
+NO_STEP = "the script's process made no step with an optimizer of torch.optim, so nothing was recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is run, and where its run is kept."""
+
+    interpreter_options: Sequence[str]
+    command: Sequence[str]
+    folder: RunDir
+    observe: bool
+    """Whether the script itself says nothing of amptui."""
+    launches: bool
+    """Whether it is torchrun, which starts the script."""
+
+
+def run_script(
+    command: Sequence[str],
+    *,
+    run_dir: Path | None,
+    observe: bool,
+    screen: bool,
+    frames_per_second: float | None,
+    quiet: bool,
+) -> int:
+    """Run ``python command``, on the ``screen`` or passed through; return the exit status.
+
+    ``observe``: also if it never calls amptui. A command that begins with ``torchrun`` starts its ranks.
+
+    That of the script if this process stays to its end; 128 + N where signal N ended it; instead of 0
+    ``UNSAVED_STATUS`` if not all records are saved. Raises UsageError and RunFolderError.
+    """
+    script = plan_script(command, run_dir, observe=observe)
+    if not screen:
+        return _pass_through(script)
+    # A signal without a handler would end this process and leave the script unattended.
+    with blocked_stop_signals():
+        return _show(script, frames_per_second, quiet=quiet)
+
+
+def plan_script(command: Sequence[str], run_dir: Path | None, *, observe: bool) -> Script:
+    """What ``python command`` runs, with the folder of its run. Raises UsageError and RunFolderError."""
+    options: tuple[str, ...] = ()
+    if command[0] == "torchrun" and not os.path.exists("torchrun"):  # noqa: PTH110 - as below
+        # The program torchrun imports nothing from the current folder, as `python -m` alone would.
+        options, command = ("-P",), ("-m", _TORCHRUN, *command[1:])
+    if command[0] not in ("-m", "-") and not os.path.exists(command[0]):  # noqa: PTH110 - a path may be too long
+        raise UsageError(f"no script {command[0]!r}", hint="check the path, or use -m MODULE")
+    folder = create_run_dir(run_dir, script_name(command))
+    return Script(options, command, folder, observe, launches=_launched(command) is not None)
+
+
+def script_name(command: Sequence[str]) -> str:
+    """What the run is called: the script's file without its suffix, or the last part of a module's name."""
+    if launched := _launched(command):
+        command = launched
+    if command[0] == "-m":
+        return folder_name(command[1].rpartition(".")[2])
+    return folder_name(Path(command[0]).stem)
+
+
+def _launched(command: Sequence[str]) -> Sequence[str] | None:
+    """What torchrun starts, from the script on, as far as a look at its options tells; else None."""
+    if command[0] == "-m" and command[1] == _TORCHRUN:
+        given = command[2:]
+    elif Path(command[0]).name == "torchrun":
+        given = command[1:]
+    else:
+        return None
+    for index, each in enumerate(given):
+        if each.endswith(".py"):
+            return given[index:]
+        if each in ("-m", "--module") and index + 1 < len(given):
+            return "-m", *given[index + 1 :]
+    return "torchrun", *given
+
+
+def _pass_through(script: Script) -> int:
+    """Run the script with the streams, terminal and session of this process."""
+    complain(f"recording {script.folder.path}")
+    heeded = {n for n in (signal.SIGINT, *_PASSED_ON) if signal.getsignal(n) is not signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
+    try:
+        offspring = Offspring(spawn(script))
+        while offspring.status is None:
+            received = received_within(_POLL_SECONDS, {*heeded, signal.SIGCHLD})
+            if received is not None and received.si_signo in heeded and not _is_ctrl_c(received):
+                _pass_on(offspring.pid, received.si_signo)
+        while signal.sigtimedwait(heeded, 0):  # what came too late for the script would end this process
+            pass
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _report(script, offspring)
+    return _exit_status(offspring.status, script.folder)
+
+
+def _is_ctrl_c(received: signal.struct_siginfo) -> bool:
+    """Whether a terminal sent it: then the script, which is in the same process group, has it too."""
+    return received.si_signo == signal.SIGINT and received.si_code == _SI_KERNEL
+
+
+def _pass_on(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
+    """Run the script behind the screen; until it opens, and once it is closed, show the script's output."""
+    path, log = script.folder.path, script.folder.output_path
+    output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        offspring = Offspring(spawn(script, output=output))
+    finally:
+        os.close(output)
+    with log.open("rb") as written:
+        connection = _follow_output(offspring, written, path)
+        if connection is None:
+            _report(script, offspring)
+            return _exit_status(offspring.status, script.folder)
+        ending = _Ending(script, offspring)
+        watched = watch_run(
+            connection, path, frames_per_second, attached=False, quiet=quiet, why_lost=ending.why_lost
+        )
+        view, status = watched.view, left_running(watched, path)
+        if status is not None:
+            return status
+        if not watched.over:
+            tell("", f"the script is still running (pid {offspring.pid}), although it was asked to stop")
+            return 128 + (watched.signal or signal.SIGINT)
+        from amptui.diagnosis.summary import summary_lines, tell_unsaved
+
+        written.seek(0, os.SEEK_END)
+        is_known = view.run is not None  # not if it was over before the screen could ask
+        if not is_known or _has_ended(view.outcome):
+            _follow_output(offspring, written, None)
+        if is_known:
+            view = ending.told(view)
+            tell("", *summary_lines(view))
+        else:
+            _report(script, offspring)
+        if isinstance(view.outcome, RunFailed):
+            complain(f"{view.outcome.error} (all output: {log})")
+        unsaved_status = tell_unsaved(view.not_kept)
+        _follow_output(offspring, written, None)
+        return _exit_status(offspring.status, script.folder) or unsaved_status
+
+
+def spawn(script: Script, *, output: int | None = None) -> int:
+    """Start it; with ``output`` in a session of its own, reading nothing. Returns its pid."""
+    how = {"observe": script.observe, "launches": script.launches}
+    variables = environment(os.environ, str(script.folder.path.absolute()), **how)
+    files: list[Any] = []
+    if output is not None:
+        variables |= {"PYTHONUNBUFFERED": "1"}  # a file gets lines in blocks otherwise
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            *((os.POSIX_SPAWN_DUP2, output, descriptor) for descriptor in (1, 2)),
+        ]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, the kernel would discard how the script ended
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, *script.interpreter_options, *script.command],
+        variables,
+        file_actions=files,
+        setsid=output is not None,
+        setsigmask=(),
+    )
+
+
+def _follow_output(offspring: Offspring, written: BinaryIO, folder: Path | None) -> socket.socket | None:
+    """Copy the script's output to the terminal until it ends, or until its run in ``folder`` can be watched.
+
+    Returns the connection to that run. Stop signals, which are blocked, go to the script; a closed terminal
+    raises TerminalClosedError.
+    """
+    while offspring.status is None:
+        _copy(written)
+        if folder is not None:
+            with suppress(RunFolderError):
+                return connect(folder)
+        received = received_within(_POLL_SECONDS)
+        if received is not None and received.si_signo == signal.SIGHUP:
+            raise TerminalClosedError("the terminal was closed; the script goes on")
+        if received is not None:
+            _pass_on(offspring.pid, received.si_signo)
+    _copy(written)
+    return None
+
+
+def _copy(written: BinaryIO) -> None:
+    with suppress(OSError):
+        while data := written.read(_PIECE_BYTES):
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+
+def _has_ended(outcome: RunFinished | RunFailed | None) -> bool:
+    """Whether the run ended with its script, so that the exit status is known soon."""
+    return outcome is None or (isinstance(outcome, RunFinished) and outcome.reason == "ended")
+
+
+class _Ending:
+    """The journal's last record, by the script's exit status: 0 is done, any other a failure.
+
+    The script itself cannot write it: Python tells it nothing of a ``sys.exit(1)``, and one that is killed,
+    or leaves by ``os._exit``, has no time for it.
+    """
+
+    def __init__(self, script: Script, offspring: Offspring) -> None:
+        self._script = script
+        self._offspring = offspring
+        self._last: RunFinished | RunFailed | None = None
+
+    def told(self, view: "SessionView") -> "SessionView":
+        """``view`` with that record, if it was missing."""
+        if self._last is None and self._offspring.status is not None and _has_ended(view.outcome):
+            seconds = view.elapsed_seconds or 0.0
+            last = view.outcome if isinstance(view.outcome, RunFinished) else None
+            self._record(self._offspring.status, last, step=view.step, seconds=seconds)
+        return view if self._last is None else replace(view, outcome=self._last)
+
+    def why_lost(self) -> str:
+        """How a script ended whose run has no last record, for its screen; empty if it has not ended."""
+        status = self._offspring.wait(_ENDING_SECONDS)
+        if status is None:
+            return ""
+        from amptui.runs.kept_run import look_at
+
+        kept = look_at(self._script.folder)
+        if kept.state == "died" and self._last is None:
+            seconds = (kept.written or 0.0) - (kept.started or kept.written or 0.0)
+            self._record(status, None, step=kept.step or 0, seconds=seconds)
+        return self._words(status, recorded=False)
+
+    def _record(self, status: int, ended: RunFinished | None, *, step: int, seconds: float) -> None:
+        now = time.time()
+        records: list[Record] = []
+        if status:
+            error = self._words(status, recorded=ended is not None)
+            self._last = RunFailed(time=now, step=ended.steps if ended else step, error=error, traceback="")
+        elif ended is not None:
+            self._last = replace(ended, reason="done")
+        else:
+            text = f"{self._words(status, recorded=False)}: its last steps may be missing"
+            records.append(Note(time=now, severity="warning", text=text))
+            self._last = RunFinished(time=now, steps=step, seconds=seconds, reason="done")
+        from amptui.runs.journal import Journal
+
+        try:
+            journal = Journal(self._script.folder.journal_path)
+            journal.append([*records, self._last])
+            journal.close()
+        except RunFolderError as trouble:
+            complain(str(trouble))
+
+    def _words(self, status: int, *, recorded: bool) -> str:
+        words = f"{'torchrun' if self._script.launches else 'the script'} {how_ended(status)}"
+        return words if recorded or status < 0 else f"{words}, {LEFT}"
+
+
+def _report(script: Script, offspring: Offspring) -> None:
+    """After the script's own output: what was recorded, on standard error, or that nothing was."""
+    folder = script.folder
+    if not folder.journal_path.exists():
+        complain(_why_no_step(folder) if script.observe else NEVER_CALLED)
+        with suppress(OSError):
+            (folder.path / OPTIMIZERS_FILE).unlink(missing_ok=True)
+            folder.output_path.unlink(missing_ok=True)  # all of it was shown
+            folder.path.rmdir()
+        return
+    from amptui.diagnosis.summary import summary_lines
+    from amptui.runs.journal import read
+    from amptui.telemetry.session import Session
+
+    session = Session(str(folder.path))
+    session.fold(read(folder.journal_path))
+    for line in summary_lines(_Ending(script, offspring).told(session.view())):
+        write_line(sys.stderr, line)
+
+
+def _why_no_step(folder: RunDir) -> str:
+    """That nothing was recorded, and which optimizers the script may have trained with instead."""
+    try:
+        with open_to_read(folder.path / OPTIMIZERS_FILE) as file:
+            name = file.read().decode()
+    except (OSError, UnicodeDecodeError):
+        return NO_STEP
+    return f"{NO_STEP}; it loaded {name}, whose steps are not seen" if name else NO_STEP
+
+
+def _exit_status(status: int | None, folder: RunDir) -> int:
+    """The script's as a shell gives it; of one that ended well but whose run is not all saved, that."""
+    is_unsaved = take_unsaved(folder.path)
+    if status == 0:
+        return UNSAVED_STATUS if is_unsaved else 0
+    return 1 if status is None else status if status > 0 else 128 - status

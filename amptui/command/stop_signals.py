@@ -1,0 +1,199 @@
+"""Signals that stop a run: the first requests a clean end, the second one at once."""
+
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from amptui.base.terminal import HeldTerminal
+from amptui.records.control import StopRequest
+
+LEAVE_AFTER_SECONDS = 15.0
+"""A process with nothing to wait for exits within that time after SIGINT or SIGTERM, even if its terminal
+blocks every write."""
+
+AT_ONCE_SECONDS = 5.0
+"""The same after the second one."""
+
+_BY_HAND = (signal.SIGINT, signal.SIGTERM)
+"""A person waits: the second one ends the run at once."""
+
+BY_SCHEDULER = (
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+    *(signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR),
+)
+"""Sent by batch systems, limits and timers before they kill, perhaps twice, perhaps to all processes."""
+
+_FATAL = (signal.SIGQUIT, signal.SIGABRT)
+
+HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
+"""What is blocked until it can be handled."""
+
+_LOOK_SECONDS = 0.02
+
+_leave_at_once = os._exit
+"""The original: a model file's code gets another one."""
+
+
+@contextmanager
+def blocked_stop_signals() -> Iterator[None]:
+    """While entered, stop signals and SIGHUP are blocked, until :class:`StopSignals` handles them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def received_within(seconds: float, numbers: Iterable[int] = HEEDED) -> signal.struct_siginfo | None:
+    """The first of ``numbers``, which are blocked, that comes within so many seconds; None if none does.
+
+    ``sigtimedwait`` with a timeout makes up a signal, most often SIGHUP, where this process is stopped and
+    goes on (Ctrl+Z and ``fg``): CPython (seen in 3.11) reads what the interrupted call has not written.
+    """
+    numbers, limit = tuple(numbers), time.monotonic() + seconds
+    while (received := signal.sigtimedwait(numbers, 0)) is None and time.monotonic() < limit:
+        time.sleep(_LOOK_SECONDS)
+    return received
+
+
+class StopSignals:
+    """While entered, signals that would kill the process ask the run to stop instead.
+
+    ``ask`` gets that request in the main thread; its reason is the first signal's name. With ``hung_up``,
+    SIGHUP calls that instead of stopping. While ``busy()`` is true, a slow end is not cut short.
+
+    The second SIGINT or SIGTERM exits at once. With ``closes``, ``ask`` gets a request to stop at once
+    instead, the process exits by itself within ``AT_ONCE_SECONDS``, and the third one exits before that.
+
+    ``terminal`` is restored before the process exits at once, or dies of SIGQUIT or SIGABRT. A signal that
+    was ignored at the start stays ignored, as nohup requires. Those of `BY_SCHEDULER` that have a handler
+    keep it.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[StopRequest], object],
+        *,
+        hung_up: Callable[[], object] | None = None,
+        busy: Callable[[], bool] = lambda: False,
+        closes: bool = False,
+        terminal: HeldTerminal | None = None,
+    ) -> None:
+        self._ask_run = ask
+        self._closes = closes
+        self._hung_up = hung_up
+        self._busy = busy
+        self._was_busy = False
+        self._terminal = terminal
+        self._before: dict[signal.Signals, Any] = {}
+        self._pid = os.getpid()
+        self._urged = False
+        self._last_resorts: list[threading.Timer] = []
+        self.received: int | None = None
+        """The number of the first stop signal."""
+
+    def __enter__(self) -> "StopSignals":
+        self._catch(signal.SIGHUP, self._urge if self._hung_up is None else self._hang_up)
+        for number in _BY_HAND:
+            self._catch(number, self._urge)
+        for number in BY_SCHEDULER:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._catch(number, self._ask)
+        if self._terminal is not None:
+            for number in _FATAL:
+                # faulthandler's traceback of an abort is worth more than a restored terminal.
+                if number != signal.SIGABRT or not faulthandler.is_enabled():
+                    self._catch(number, self._die)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for last_resort in self._last_resorts:
+            last_resort.cancel()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _catch(self, number: signal.Signals, handle: Callable[[int, FrameType | None], None]) -> None:
+        before = signal.getsignal(number)
+        if before is not signal.SIG_IGN:
+            self._before[number] = before
+            signal.signal(number, handle)
+
+    def _is_ours(self, number: int) -> bool:
+        """Whether this is the process that entered, not a forked one such as a DataLoader worker.
+
+        A worker dies of SIGTERM only. It survives other signals that are sent to the whole process group:
+        the run still needs its batches for a clean end.
+        """
+        if os.getpid() == self._pid:
+            return True
+        if number == signal.SIGTERM:
+            _die_of(number)
+        return False
+
+    def _hang_up(self, number: int, _frame: FrameType | None) -> None:
+        if self._hung_up is not None and self._is_ours(number):
+            self._hung_up()
+
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_ours(number) and self.received is None:
+            self.received = number
+            self._ask_run(StopRequest(signal.Signals(number).name))
+
+    def _urge(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_ours(number):
+            return
+        if self._urged:
+            self._end_at_once(number)
+            return
+        self._urged = True
+        self._ask(number, frame)
+        self._leave_in_time(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
+
+    def _end_at_once(self, number: int) -> None:
+        """Of a process that ``closes``, leave it the time to say how it ended."""
+        if not self._closes:
+            self._leave(number)
+        self._closes = False
+        self._ask_run(StopRequest(signal.Signals(number).name, at_once=True))
+        self._leave_in_time(AT_ONCE_SECONDS, self._leave)
+
+    def _die(self, number: int, _frame: FrameType | None) -> None:
+        if self._terminal is not None and os.getpid() == self._pid:
+            self._terminal.give_up()
+        _die_of(number)
+
+    def _leave_in_time(self, seconds: float, leave: Callable[[], object]) -> None:
+        """Exit later in any case: the main thread may be blocked writing to a terminal."""
+        last_resort = threading.Timer(seconds, leave)
+        self._last_resorts.append(last_resort)
+        last_resort.daemon = True
+        last_resort.start()
+
+    def _leave_unless_busy(self) -> None:
+        # What ended a moment ago may need time to finish.
+        is_busy, was_busy = self._busy(), self._was_busy
+        self._was_busy = is_busy
+        if is_busy or was_busy:
+            self._leave_in_time(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
+        else:
+            self._leave()
+
+    def _leave(self, number: int = 0) -> None:
+        if self._terminal is not None:
+            self._terminal.give_up()
+        # A second signal may interrupt the handler of the first before that has noted its own.
+        _leave_at_once(128 + (self.received or number))
+
+
+def _die_of(number: int) -> None:
+    """Apply the signal's default action, including its core dump."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+    os.kill(os.getpid(), number)

@@ -1,0 +1,258 @@
+"""One training in this process: connects its trainer with its recording, and ends both cleanly."""
+
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from amptui.base.errors import AmptuiError, DeviceLostError
+from amptui.base.fork import end_workers
+from amptui.base.prompt import complain
+from amptui.base.runfiles import open_file
+from amptui.command.plain_lines import (
+    JsonLines,
+    PlainFront,
+    lasting_streams,
+    renew_streams,
+    separate_stdout,
+)
+from amptui.command.stop_signals import StopSignals
+from amptui.command.stopping import Stopping, lost_words, signal_of
+from amptui.device.sampler import watch_gpu
+from amptui.diagnosis.alerts import Alerts
+from amptui.diagnosis.summary import tell_unsaved
+from amptui.engine.worker import TrainingThread
+from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.world import World
+from amptui.recipe.modelspec import ModelSpec
+from amptui.recipe.request import TrainRequest
+from amptui.recording.capture import OutputCapture
+from amptui.recording.recorder import Listener
+from amptui.recording.recording import Recording
+from amptui.records.control import Control
+from amptui.records.run import Note, PhaseChanged, RunFailed
+from amptui.runs import protocol
+from amptui.runs.rundir import RunDir
+from amptui.runs.trust import resume_command
+
+LOOK_INTERVAL_SECONDS = 0.5
+"""How often lines are written without a screen."""
+
+_SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long one thread may hold the interpreter: a tenth of the default lets the pump and the socket through
+beside a trainer that never lets go, at no measured cost to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """The connected parts of one training."""
+
+    recording: Recording
+    control: Control
+    thread: TrainingThread
+    stopping: Stopping
+
+    def start(self, viewer: socket.socket | None = None) -> None:
+        """Start every thread; ``viewer`` watches from the start."""
+        gc.enable()
+        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+        self.recording.start(self.control.ask, read_allocator=self.thread.allocator, viewer=viewer)
+        self.thread.start()
+
+    def close(self) -> None:
+        """End the recording, after the trainer's last record, and the trainer's workers."""
+        self.recording.close()
+        self.thread.close()
+        end_workers()
+
+
+@contextmanager
+def wire(
+    request: TrainRequest,
+    spec: ModelSpec,
+    run_dir: RunDir,
+    *,
+    listeners: Sequence[Listener] = (),
+    world: World | None = None,
+    report: Callable[[str], object] | None = None,
+) -> Iterator[Training]:
+    """A training of ``request`` in ``run_dir`` that serves viewers, ready to start; its recording is closed.
+
+    ``world``: this process is rank 0 of several. ``report`` gets what a stop waits for, as every screen does.
+    Raises RunFolderError.
+    """
+    recording = Recording(run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume)
+
+    def tell(words: str) -> None:
+        recording.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))
+        if report is not None:
+            report(f"{words}; a second Ctrl+C or SIGTERM ends the run at once, without a checkpoint")
+
+    with recording:
+        control = Control(recording.emit) if world is None else RankControl(world, recording.emit)
+        thread = _thread(request, spec, control, recording, world)
+        stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
+        yield Training(recording, control, thread, stopping)
+
+
+def _thread(
+    request: TrainRequest,
+    spec: ModelSpec,
+    control: Control,
+    recording: Recording,
+    world: World | None,
+) -> TrainingThread:
+    files: dict[str, Any] = {
+        "cut": recording.cut_after,
+        "journaled": recording.wait_until_kept,
+        "resume_command": partial(resume_command, recording.run_dir.path),
+    }
+    if world is None:
+        return TrainingThread(request, spec, control, recording.emit, **files)
+    from amptui.ranks.thread import RankThread
+
+    assert isinstance(control, RankControl), "made above"
+    return RankThread(request, spec, control, recording.emit, world, watch_gpu=watch_gpu, **files)
+
+
+def run_for_viewers(
+    request: TrainRequest,
+    spec: ModelSpec,
+    run_dir: RunDir,
+    viewer: socket.socket | None,
+    *,
+    world: World | None = None,
+) -> int:
+    """Train in a process without a terminal, watched by ``viewer``, if given, and others.
+
+    Returns the exit status. ``world``: this process is rank 0 of several.
+    """
+    with ExitStack() as opened:
+        try:
+            training = opened.enter_context(wire(request, spec, run_dir, world=world))
+            signals = opened.enter_context(_stop_signals(training))
+            with OutputCapture(training.recording.emit, run_dir.output_path):
+                training.start(viewer)
+                follow(training)
+                return _finish(training, signals, lambda: None)
+        except Exception as error:
+            # This process has no terminal: its viewers report what it cannot do, before they are sent away.
+            if viewer is not None:
+                with suppress(OSError):
+                    viewer.sendall(protocol.error_line(str(error)))
+            if isinstance(error, AmptuiError):
+                return error.exit_status
+            raise
+
+
+def run_plainly(
+    request: TrainRequest,
+    spec: ModelSpec,
+    run_dir: RunDir,
+    *,
+    json: bool,
+    quiet: bool = False,
+    world: World | None = None,
+) -> int:
+    """Train in this process, in plain lines or with every record as JSON on standard output.
+
+    ``quiet``: plain lines on a terminal ring no bell. ``world``: this process is rank 0 of several.
+    """
+    with ExitStack() as opened:
+        opened.enter_context(lasting_streams())
+        lines = JsonLines(separate_stdout()) if json else None
+        listeners: list[Listener] = [] if lines is None else [lines]
+        wired = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
+        training = opened.enter_context(wired)
+        signals = opened.enter_context(_stop_signals(training))
+        training.start()
+        view = training.recording.view
+        if lines is not None:
+            follow(training)
+            return _finish(training, signals, lambda: lines.finish(view()))
+        front = PlainFront(
+            view,
+            sys.stdout,
+            alerts=None if quiet else Alerts(time.time()),
+            stop_asked=lambda: training.control.stop_reason is not None,
+        )
+        follow(training, front.update)
+        return _finish(training, signals, front.finish)
+
+
+def _stop_signals(training: Training) -> StopSignals:
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+
+    def hung_up() -> None:
+        text = "the terminal was closed (SIGHUP); training continues"
+        training.recording.emit(Note(time=time.time(), severity="info", text=text))
+        _redirect_output(training.recording.run_dir.output_path, terminals)
+
+    busy = training.stopping
+    return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: busy.waits, closes=True)
+
+
+def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
+    """Write further output to a file: on a closed terminal every print would fail."""
+    try:
+        file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError:
+        file = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+    os.close(file)
+    renew_streams()
+
+
+def follow(
+    training: Training,
+    *looks: Callable[[], object],
+    interval_seconds: float = LOOK_INTERVAL_SECONDS,
+) -> None:
+    """Poll until the trainer has ended or was asked to stop."""
+    while not training.thread.ended.wait(interval_seconds) and not training.control.stop_reason:
+        for look in looks:
+            look()
+
+
+def _abandon(training: Training, signals: StopSignals, tell: Callable[[], None]) -> NoReturn:
+    """End in the middle of a step that is not waited for, and say what is lost."""
+    recording, control, thread = training.recording, training.control, training.thread
+    step = thread.finished_step
+    thread.emit_finished_steps()
+    lost = lost_words(recording.view(), step, resume_command(recording.run_dir.path))
+    text = f"{training.stopping.why_given_up()}: {lost}"
+    recording.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
+    training.close()
+    tell()
+    tell_unsaved(recording.unsaved)
+    complain(text)
+    asked = signals.received or signal_of(control.stop_reason)
+    # Exiting the interpreter while a thread is inside torch aborts the process.
+    os._exit(128 + asked if control.ends_at_once else 1)
+
+
+def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
+    """Wait for the trainer, close everything and report how it ended; exit hard if it does not end."""
+    if not training.stopping.wait():
+        _abandon(training, signals, tell)
+    training.close()
+    tell()
+    unsaved_status = tell_unsaved(training.recording.unsaved)
+    error = training.thread.error
+    if error is not None:
+        complain(str(error))
+        if isinstance(error, DeviceLostError):
+            # torch would abort when it frees pinned memory, as a normal exit does.
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(error.exit_status)
+        return error.exit_status
+    return 128 + signals.received if signals.received else unsaved_status

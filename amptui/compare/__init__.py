@@ -1,5 +1,0 @@
-"""Compares runs: FP32 against AMP to the end of training, with the spread between seeds."""
-
-from amptui.compare.command import compare
-
-__all__ = ["compare"]

@@ -1,5 +1,0 @@
-"""What this machine can do for mixed-precision training; each problem comes with a hint."""
-
-from amptui.doctor.report import doctor
-
-__all__ = ["doctor"]

@@ -1,5 +1,0 @@
-"""Exports a recorded run as a CSV table, a TensorBoard event file or an HTML page."""
-
-from amptui.export.exporting import Exported, export
-
-__all__ = ["Exported", "export"]

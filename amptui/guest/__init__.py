@@ -1,0 +1,1 @@
+"""Somebody else's training loop: `observe()`, `watch()`, `amptui run`, and the run that each opens."""

@@ -1,0 +1,230 @@
+"""Watches somebody else's loop and switches its precision: ``watch()`` gives it an autocast and a scaler."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from amptui.engine.precision import unsupported_precisions
+from amptui.engine.sharding import is_sharded, sharded_dtype
+from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, named_optimizers
+from amptui.guest.loop.step_functions import ComputeLoss
+from amptui.guest.loop.switched_amp import SwitchedAmp
+from amptui.guest.loop.trained_script import OwnLoop
+from amptui.guest.loop.watched_loop import WatchedLoop
+from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step
+from amptui.guest.watched_scripts import Watched
+from amptui.records.run import PRECISIONS
+
+PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16"]
+
+
+def watch(  # noqa: PLR0913 - options by name, as in torch
+    model: nn.Module | Pairs,
+    optimizer: Optimizer | None = None,
+    *,
+    precision: PrecisionName = "fp32",
+    amp: Literal["fp16", "bf16"] | None = None,
+    scaler: GradScaler | None = None,
+    clip_norm: float | None = None,
+    samples_per_step: int | None = None,
+    save: Callable[[], object] | None = None,
+    start_step: int = 0,
+    data_parallel: int | None = None,
+) -> "AmpMonitor":
+    """Watch a training loop and switch its precision from the screen; call it once, before the first step.
+
+    The loop runs its forward passes in :meth:`AmpMonitor.autocast`, and its steps either with
+    :meth:`AmpMonitor.backward` and :meth:`AmpMonitor.step`, with :attr:`AmpMonitor.scaler` as in any AMP
+    loop, or with :meth:`AmpMonitor.train_step`. It starts in ``precision``; ``amp`` is what AMP means, by
+    default ``fp16`` on a GPU, and ``bf16`` on a CPU or where ``fp16`` would break the script.
+
+    ``scaler``: one whose scale and settings :attr:`AmpMonitor.scaler` starts with. ``clip_norm``: the largest
+    norm of the gradients, for :meth:`AmpMonitor.step`. ``samples_per_step``: how many samples one optimizer
+    step takes. ``save``: writes whatever the script resumes from; the key ``s`` calls it after a step.
+    ``start_step``: how many steps a resumed script has made before. ``data_parallel``: how many of several
+    ranks take samples of their own, by default what the model and its device mesh say.
+
+    Of several optimizers, ``model`` is a mapping of names to (model, optimizer) pairs, the most important one
+    first: their precision is switched together, and ``monitor.step(name)`` makes the step of one.
+
+    Raises TypeError for arguments of other kinds, and ValueError for a precision that the device does not
+    support, for ``fp16`` with LBFGS or float16 weights, which no scaler can serve, and for a negative
+    ``start_step`` or a ``data_parallel`` below 1. If anything else of amptui's own fails, it writes one line
+    to standard error and the script continues in the current precision.
+    """
+    first, *others = named = named_optimizers(model, optimizer)
+    start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
+    device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
+    unsupported = {**_what_cannot_scale(named), **unsupported_precisions(device)}
+    usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
+    amp_precision = amp or (precision if precision in ("fp16", "bf16") else usual_amp)
+    for name in (precision, amp or precision):
+        if name not in PRECISIONS:
+            raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
+        if name in unsupported:
+            raise ValueError(f"precision {name}: {unsupported[name]}")
+    if (cast := sharded_dtype(first.model)) is not None:
+        why = f"the MixedPrecisionPolicy of fully_shard() casts parameters to {cast}"
+        unsupported.update({name: why for name in PRECISIONS if name != precision})
+    switched = SwitchedAmp(device, scaler)
+    switched.follow(switched.precisions[precision])
+    own = OwnLoop(
+        device=device,
+        trained=first,
+        precisions=switched.precisions,
+        precision=precision,
+        amp_precision=amp_precision,
+        unsupported=unsupported,
+        probes=not is_sharded(first.model),
+    )
+    watched = Watched(own, switched, samples_per_step, save, tuple(others), data_parallel=data_parallel)
+    return AmpMonitor(watched, clip_norm=clip_norm, start_step=start_step)
+
+
+def _what_cannot_scale(named: Iterable[NamedOptimizer]) -> dict[str, str]:
+    """Why ``fp16``, which scales the loss, would break the script; empty if it would not."""
+    for pair in named:
+        kind = type(pair.optimizer).__name__
+        if must_have_closure(pair.optimizer):
+            return {"fp16": f"{kind} calls its closure again, which no GradScaler allows"}
+        parameters = (p for group in pair.optimizer.param_groups for p in group["params"])
+        if any(parameter.dtype == torch.float16 for parameter in parameters):
+            return {"fp16": "GradScaler cannot unscale gradients of float16 weights"}
+    return {}
+
+
+def must_have_closure(optimizer: Optimizer) -> bool:
+    """Whether ``optimizer.step`` takes a closure always, as that of LBFGS; no scaler passes one on."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
+
+
+def default_amp(device: torch.device) -> Literal["fp16", "bf16"]:
+    """What AMP means on ``device`` unless somebody says otherwise."""
+    return "fp16" if device.type == "cuda" else "bf16"
+
+
+class AmpMonitor(Monitor):
+    """A run whose precision the screen switches, from :func:`watch` to the end of the script."""
+
+    def __init__(self, script: Watched, *, clip_norm: float | None, start_step: int) -> None:
+        self._amp = script.amp
+        self._named = {pair.name: pair for pair in (script.own.trained, *script.others)}
+        self._clip_norm = clip_norm
+        self._stepped: set[str] = set()
+        """Optimizers that have stepped since the scale was updated."""
+        super().__init__(script, start_step=start_step)
+
+    @property
+    def precision(self) -> str:
+        """The precision of the next step."""
+        return self._amp.precision.name
+
+    @property
+    def scaler(self) -> GradScaler:
+        """The scaler for ``scale()``, ``unscale_()``, ``step()`` and ``update()``.
+
+        It passes losses and steps through except in ``fp16``. Its ``state_dict()`` is complete in every
+        precision.
+        """
+        self._begin_pass()  # what asks for its state may save it
+        return self._amp.scaler
+
+    def autocast(self) -> torch.autocast:
+        """The context for a forward pass and its loss in the current precision."""
+        self._begin_pass()
+        return self._amp.autocast()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of ``loss``, times the loss scale in ``fp16``.
+
+        May be called several times in a step; losses that are accumulated should be divided by their number.
+        """
+        self._begin_pass()
+        # Outside autocast: the scale of 65,536 does not exist in float16.
+        self._amp.scaler.scale(loss.float()).backward()
+
+    def step(self, name: str = "") -> None:
+        """Unscale and clip the gradients, update the weights unless they overflowed, zero the gradients.
+
+        ``name``: of several optimizers, the one whose step it is. What its loss left in the gradients of
+        others is the script's to clear. Raises ValueError if there is no optimizer of that name.
+        """
+        scaler, optimizer = self._amp.scaler, self._optimizer_of(name)
+        if self._clip_norm is not None:
+            scaler.unscale_(optimizer)
+            groups = optimizer.param_groups  # which a script may add to at any time
+            nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], self._clip_norm)
+        if name in self._stepped:
+            self._update_scale()
+        scaler.step(optimizer)
+        self._stepped.add(name)
+        if len(self._named) == 1:
+            self._update_scale()
+        optimizer.zero_grad(set_to_none=True)
+
+    def _update_scale(self) -> None:
+        """Update the loss scale after the steps of an iteration."""
+        self._stepped.clear()
+        self._amp.scaler.update()
+
+    def _begin_pass(self) -> None:
+        """Update the scale before the next loss, unless an optimizer has gradients of the scale of now."""
+        if self._stepped and (self._run is None or self._run.loop.lanes.may_update_scale):
+            self._update_scale()
+
+    def _optimizer_of(self, name: str) -> Optimizer:
+        if name not in self._named:
+            names = ", ".join(map(repr, self._named))
+            raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
+        return self._named[name].optimizer
+
+    def _see(self, batch: object) -> None:
+        run = self._run
+        if run is not None and isinstance(run.loop, WatchedLoop) and run.loop.counted.wants_shapes:
+            run.loop.counted.see(batch)
+
+    def train_step(self, *compute_losses: ComputeLoss) -> Tensor:
+        """Make a whole step of the functions, each of which runs a forward pass and returns its loss.
+
+        Returns the mean of their losses, detached. amptui may run them again: for an X-ray, or in the
+        previous precision if the first step in a new one fails.
+
+        Raises TypeError if a function returns no tensor; what a function raises passes through.
+        """
+        if not compute_losses:
+            raise TypeError("train_step() takes at least one function that returns a loss")
+        if len(self._named) > 1:
+            raise ValueError("train_step() makes the step of one optimizer: use backward() and step(name)")
+        run = self._run
+        if run is None or not isinstance(run.loop, WatchedLoop):
+            return self._make_step(compute_losses)
+        loop = run.loop
+
+        def make() -> Tensor:
+            return self._make_step(compute_losses, loop)
+
+        return loop.attempt(compute_losses, make)
+
+    def _make_step(self, compute_losses: tuple[ComputeLoss, ...], loop: WatchedLoop | None = None) -> Tensor:
+        self._optimizer_of(next(iter(self._named))).zero_grad(set_to_none=True)
+        with nullcontext() if loop is None else loop.around_passes():
+            losses = [self._run_passes(each, len(compute_losses)) for each in compute_losses]
+        self.step(next(iter(self._named)))
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _run_passes(self, compute_loss: ComputeLoss, count: int) -> Tensor:
+        """Run one forward and backward pass; return its share of the step's loss."""
+        with self.autocast():
+            loss = compute_loss()
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"a function of train_step() returned a {type(loss).__name__}, not a loss")
+        loss = loss if count == 1 else loss / count
+        self.backward(loss)
+        return loss.detach()

@@ -1,0 +1,135 @@
+"""Observes a script that never calls amptui, for ``amptui run --observe``.
+
+The script's lines are not changed, and Python itself starts it, as ``python script.py`` does. The folder
+``startup`` is put in front of ``PYTHONPATH``; the ``sitecustomize`` in it runs before the script, takes that
+entry and amptui's own variables out again, and leaves one finder in ``sys.meta_path``. It finds nothing and
+wraps no loader: whenever any module is imported, it looks whether ``torch.optim`` has been loaded meanwhile,
+and then waits for the first optimizer. The optimizers that make steps are observed, each with the module that
+has its parameters, and with the scalers that they are used with. A script that never imports torch keeps a
+finder that finds nothing. Child processes, however they are started, are not observed; a script that starts
+itself anew in the same process, by ``os.exec*``, is.
+
+Other ways in, and why not:
+
+- ``python -c`` or ``runpy`` with the script as an argument: amptui's frames stand under every traceback,
+  stack and debugger; ``__main__.__spec__``, ``sys.orig_argv`` and workers that import ``__main__`` again
+  differ; a package, a folder and a zip file would each need code of their own.
+- a ``.pth`` file or an entry point of torch's (``torch.backends``): runs in every process of the environment.
+- ``usercustomize``: off in virtual environments. ``LD_PRELOAD``: needs a compiler.
+- ``sys.remote_exec``: Python 3.14; may come after the first steps.
+- an audit hook: cannot be removed, and is called for every event of the process.
+- hooks of ``nn.Module``: they slow every forward pass, and ``torch.compile`` guards on them.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from amptui.guest import handover
+
+if TYPE_CHECKING:
+    from amptui.guest.loop.loop_search import FoundLoop
+    from amptui.guest.loop.observed_loop import ObservedLoop
+
+_OPTIMIZERS = "torch.optim.optimizer"
+
+_OTHER_OPTIMIZERS = {"keras": "keras.optimizers", "fastai.optimizer": "fastai.optimizer"}
+"""Modules that train with optimizers of their own, of which no step is seen."""
+
+
+def await_torch() -> None:
+    """Observe the first optimizer step of this process, which has not run a line of the script yet."""
+    if handover.keep_run_dir():
+        sys.meta_path.insert(0, _AwaitsTorch())
+        atexit.register(_note_other_optimizers, os.getpid())
+
+
+def _note_other_optimizers(pid: int) -> None:
+    """At the end of a script: why it may have trained and made no step that was seen."""
+    name = next((name for module, name in _OTHER_OPTIMIZERS.items() if module in sys.modules), "")
+    if name and os.getpid() == pid:
+        handover.note_optimizers(name)
+
+
+class _AwaitsTorch:
+    """Finds no module. Asked for one, it looks whether torch's optimizers have been loaded meanwhile.
+
+    torch's own import asks for hundreds of modules after them. The import is not wrapped, since a wrapped
+    loader would stand in its tracebacks.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._waits = True
+
+    def find_spec(self, _name: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
+        """Find nothing."""
+        module = sys.modules.get(_OPTIMIZERS)
+        if self._waits and module is not None and not _is_being_imported(module):
+            self._waits = False
+            if os.getpid() == self._pid:
+                _await_optimizer(module.Optimizer, self._search)
+
+    def _search(self) -> None:
+        # Not in find_spec: the import system is iterating over the list.
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if os.getpid() == self._pid:
+            _search_loop()
+
+
+def _is_being_imported(module: Any) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _await_optimizer(optimizer_class: Any, made: Callable[[], None]) -> None:
+    """Call ``made`` when the first optimizer has been made; its class is as before then."""
+    import functools
+
+    before = optimizer_class.__init__
+
+    @functools.wraps(before)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            before(self, *args, **kwargs)
+        except BaseException as error:
+            # A bare `raise` does not put this frame back.
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+        if optimizer_class.__init__ is hooked:
+            optimizer_class.__init__ = before
+            made()
+
+    optimizer_class.__init__ = hooked
+
+
+def _search_loop() -> None:
+    try:
+        from amptui.guest.loop.loop_search import search_loop
+
+        search_loop(open_loop=_observe, failed=_tell_fault)
+    except Exception as error:  # whatever fails here, the script goes on
+        from amptui.base.script_signals import is_from_signal_handler
+
+        if is_from_signal_handler(error):
+            raise
+        _tell_fault(error)
+
+
+def _observe(loop: "FoundLoop") -> "ObservedLoop | None":
+    if not handover.is_run_dir_kept():
+        return None  # the script opened a run itself
+    from amptui.guest.monitor import observe_found
+
+    return observe_found(loop)
+
+
+def _tell_fault(error: Exception) -> None:
+    with suppress(Exception):
+        from amptui.base.prompt import complain
+        from amptui.base.text import one_line
+
+        complain(one_line(f"cannot watch this script: {type(error).__name__}: {error}"))

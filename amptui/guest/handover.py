@@ -1,0 +1,148 @@
+"""What `amptui run` hands to the script's process, and how that process takes it."""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+RUN_DIR_VARIABLE = "AMPTUI_RUN_DIR"
+"""The environment variable by which `amptui run` tells a script where to keep its run."""
+
+OBSERVE_VARIABLE = "AMPTUI_OBSERVE"
+"""Set by `amptui run --observe`: ``+`` and the PYTHONPATH that the script shall find, or ``-`` for none."""
+
+LAUNCHER_VARIABLE = "AMPTUI_LAUNCHER"
+"""Set if `amptui run --observe` starts a launcher, such as torchrun, whose ranks shall be observed."""
+
+PROCESS_VARIABLE = "AMPTUI_PROCESS"
+"""Set if a script replaces itself by ``os.exec``: the process that shall be observed, and no child of it."""
+
+OPTIMIZERS_FILE = "optimizers"
+"""In the folder of a run that was never opened: which optimizers other than torch's the script could use."""
+
+UNSAVED_FILE = "unsaved"
+"""In the folder of a run that has ended: empty, and there if not all records could be saved."""
+
+_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
+
+_kept = ""
+
+_replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+"""Functions of :mod:`os` by name, each with ours that stands in its place."""
+
+
+def environment(
+    before: Mapping[str, str], run_dir: str, *, observe: bool, launches: bool = False
+) -> dict[str, str]:
+    """The environment of a script whose run is kept in ``run_dir``, made of the one ``before``.
+
+    With ``observe`` the process runs ``startup/sitecustomize.py`` before the script. One that ``launches``
+    ranks has each of them do so instead.
+    """
+    after = {**before, RUN_DIR_VARIABLE: run_dir}
+    if observe:
+        path = before.get("PYTHONPATH")
+        after[OBSERVE_VARIABLE] = "-" if path is None else f"+{path}"
+        if launches:
+            after[LAUNCHER_VARIABLE] = "1"
+        after["PYTHONPATH"] = os.pathsep.join(filter(None, (_STARTUP, path)))
+    return after
+
+
+def keep_run_dir() -> bool:
+    """Keep the run's folder for :func:`take_run_dir` without a variable that child processes inherit."""
+    global _kept  # noqa: PLW0603 - a process is started once
+    _kept = os.environ.pop(RUN_DIR_VARIABLE, "")
+    if _kept:
+        _follow_exec()
+    return is_run_dir_kept()
+
+
+def _follow_exec() -> None:
+    """Let a program that takes this process's place know of the run, until somebody takes its folder.
+
+    Scripts do that to set environment variables that Python or a library reads at its start. All functions
+    ``os.exec*`` lead to these two, and :mod:`subprocess` and :mod:`multiprocessing` to neither. A process
+    that was forked from this one executes as ever.
+    """
+    pid, execv, execve = os.getpid(), os.execv, os.execve
+
+    def is_observed() -> bool:
+        return os.getpid() == pid and is_run_dir_kept()
+
+    def observed(env: Mapping[Any, Any]) -> dict[str, str]:
+        before = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        return {**environment(before, _kept, observe=True), PROCESS_VARIABLE: str(pid)}
+
+    @functools.wraps(execv)
+    def execv_observed(path: Any, argv: Any, /) -> None:
+        try:
+            if is_observed():
+                with suppress(OSError):
+                    execve(path, argv, observed(os.environ))
+            execv(path, argv)  # or its own error
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise  # which, bare, does not put this frame back
+
+    @functools.wraps(execve)
+    def execve_observed(path: Any, argv: Any, env: Any) -> None:
+        try:
+            execve(path, argv, observed(env) if is_observed() else env)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+
+    _replaced.update(execv=(execv, execv_observed), execve=(execve, execve_observed))
+    os.execv, os.execve = execv_observed, execve_observed  # type: ignore[assignment]
+
+
+def _follow_exec_no_more() -> None:
+    for name, (function, ours) in _replaced.items():
+        if getattr(os, name) is ours:
+            setattr(os, name, function)
+    _replaced.clear()
+
+
+def is_run_dir_kept() -> bool:
+    """Whether a folder is kept that nobody has taken."""
+    return bool(_kept)
+
+
+def note_optimizers(name: str) -> None:
+    """Leave a word for `amptui run` where no run has been opened."""
+    if not is_run_dir_kept():
+        return
+    from amptui.base.script_signals import suppressed  # not in a script's process that never needs it
+
+    path = os.path.join(_kept, OPTIMIZERS_FILE)  # noqa: PTH118
+    with suppressed(OSError):
+        with suppressed(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
+        with open(path, "x") as file:  # noqa: PTH123
+            file.write(name)
+
+
+def note_unsaved(run_dir: str | os.PathLike[str]) -> None:
+    """Leave a word for `amptui run` that not all records are saved: an empty file fits on a full disk."""
+    path = os.path.join(run_dir, UNSAVED_FILE)  # noqa: PTH118
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def take_unsaved(run_dir: str | os.PathLike[str]) -> bool:
+    """Whether the script's process has left that word; it is removed."""
+    try:
+        os.unlink(os.path.join(run_dir, UNSAVED_FILE))  # noqa: PTH108, PTH118
+    except OSError:
+        return False
+    return True
+
+
+def take_run_dir() -> str:
+    """The folder that `amptui run` chose for this process's run, to whoever asks first; else ``""``."""
+    global _kept
+    taken, _kept = os.environ.pop(RUN_DIR_VARIABLE, "") or _kept, ""
+    _follow_exec_no_more()
+    return taken

@@ -1,0 +1,222 @@
+"""One call of ``backward()`` in somebody else's loop: the loss that it was called with, and from where.
+
+``GradScaler.scale`` leaves a mark at the node of the graph that multiplies: whatever the loop does with the
+product before ``backward()`` (divides it, adds several), the graph still says which scaler's it is.
+"""
+
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.records.own_loop import LossForm
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_MARK: Any = "amptui_scaled"
+"""The key in the metadata of a graph's node; torch's own anomaly mode writes there too."""
+
+_MAX_SEARCHED_NODES = 32
+"""Between a scaled loss and what is backpropagated there are few operations."""
+
+_SITE_FRAMES = 4
+"""Frames of the caller that tell one place in the loop from another."""
+
+_SITE_MASK = 2**62 - 1
+
+_TENSOR_BACKWARD = Tensor.backward.__code__
+
+
+_numbers = count(1)
+
+
+class ScaledLoss:
+    """What ``GradScaler.scale`` was called with; stands at the graph's node that multiplies."""
+
+    __slots__ = ("loss", "product", "scaler")
+
+    def __init__(self, scaler: GradScaler, loss: Tensor, product: Tensor) -> None:
+        self.scaler = weakref.ref(scaler)
+        self.loss = loss.detach()
+        self.product = weakref.ref(product)
+
+
+class BackwardPass:
+    """One call of ``torch.autograd.backward``, from its beginning on.
+
+    What is the same for most passes stands in the class.
+    """
+
+    loss: Tensor | None = None
+    """The sum of its tensors, unscaled, without a graph and dimensions; None for the reason ``absence``."""
+    scaler: GradScaler | None = None
+    """The enabled one whose scale the gradients are multiplied with; None if they are not."""
+    dtype: torch.dtype | None = torch.float32
+    """What its matrix products and convolutions ran in; None if that cannot be told."""
+    may_be_lower = False
+    """Whether autocast to a lower precision ran before it that its graph does not show."""
+
+    def __init__(self, tensors: Sequence[Tensor], absence: LossForm, site: int) -> None:
+        self.tensors = tensors
+        """What is backpropagated."""
+        self.absence: LossForm = absence
+        self.number = next(_numbers)
+        self.site = site
+        """A number that is the same for calls from the same place in the loop."""
+
+
+def mark_scaled(scaler: GradScaler, losses: object, products: object) -> None:
+    """Mark each of ``products`` as the one of ``losses`` at its place times the scale of ``scaler``."""
+    if isinstance(products, Tensor):
+        if isinstance(losses, Tensor) and products.grad_fn is not None:
+            _metadata(products.grad_fn)[_MARK] = ScaledLoss(scaler, losses, products)
+    elif isinstance(products, list | tuple) and isinstance(losses, list | tuple):
+        for loss, product in zip(losses, products, strict=False):
+            mark_scaled(scaler, loss, product)
+
+
+def read_pass(
+    args: tuple[Any, ...], kwargs: dict[str, Any], site: int, *, may_be_scaled: bool
+) -> BackwardPass:
+    """The pass that a call of ``torch.autograd.backward`` with these arguments makes, from this ``site``.
+
+    ``may_be_scaled``: whether any scaler has scaled anything since the last one.
+    """
+    given = args[0] if args else kwargs.get("tensors", ())
+    if isinstance(given, Tensor) and len(args) > 1 and args[1] is None:  # as Tensor.backward calls it
+        dimensions = given.dim()
+        if not dimensions or given.numel() == 1:
+            result = BackwardPass((given,), "", site)
+            if not may_be_scaled or not _read_mark(given, result):
+                result.loss = given.detach().reshape(()) if dimensions else given.detach()
+            return result
+    tensors = (given,) if isinstance(given, Tensor) else _tensors_of(given)
+    gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+    scales = _has_factor(gradients)
+    if not tensors or any(tensor.numel() != 1 for tensor in tensors):
+        result = BackwardPass(tensors, "several values", site)
+    else:
+        result = BackwardPass(tensors, "scaled" if scales else "", site)
+    if may_be_scaled:
+        _read_scaled(result)
+    elif not result.absence:
+        result.loss = _sum(tensor.detach() for tensor in tensors)
+    return result
+
+
+def _read_mark(tensor: Tensor, result: BackwardPass) -> bool:
+    """Read the loss of one tensor with one value, if a scaler has scaled it; returns whether one has."""
+    mark = scaled_loss(tensor)
+    if mark is None:
+        return False
+    result.scaler = mark.scaler()
+    loss = _unscaled(tensor, mark)
+    if loss is None:
+        result.absence = "scaled"
+    else:
+        result.loss = loss.reshape(()) if loss.dim() else loss
+    return True
+
+
+def _tensors_of(given: Any) -> tuple[Tensor, ...]:
+    """The tensors among what is backpropagated; none if anything else is, such as an edge of the graph."""
+    try:
+        tensors = tuple(given)
+    except TypeError as error:
+        if is_from_signal_handler(error):
+            raise
+        return ()
+    return tensors if all(isinstance(tensor, Tensor) for tensor in tensors) else ()
+
+
+def _has_factor(gradients: Any) -> bool:
+    """Whether gradients were given to begin with, other than None."""
+    if isinstance(gradients, Tensor):
+        return True
+    return gradients is not None and any(gradient is not None for gradient in gradients)
+
+
+def _read_scaled(backward: BackwardPass) -> None:
+    """The loss of a pass that a scaler may have scaled."""
+    marks = [scaled_loss(tensor) for tensor in backward.tensors]
+    scalers = {id(mark.scaler()): mark.scaler() for mark in marks if mark is not None}
+    if len(scalers) == 1:
+        backward.scaler = next(iter(scalers.values()))
+    if backward.absence:
+        return
+    if (any(mark is None for mark in marks) and scalers) or len(scalers) > 1:
+        backward.absence = "scaled"  # some are scaled, or by several
+        return
+    losses = [_unscaled(tensor, mark) for tensor, mark in zip(backward.tensors, marks, strict=True)]
+    if any(loss is None for loss in losses):
+        backward.absence = "scaled"
+    else:
+        backward.loss = _sum(loss for loss in losses if loss is not None)
+
+
+def _unscaled(tensor: Tensor, mark: ScaledLoss | None) -> Tensor | None:
+    if mark is None:
+        return tensor.detach()
+    if mark.product() is tensor:
+        return mark.loss
+    scaler = mark.scaler()
+    scale = None if scaler is None else scaler._scale
+    # Exact: a scale is a power of two, unless somebody chose another.
+    return None if scale is None else tensor.detach() / scale.to(tensor.device, non_blocking=True)
+
+
+def scaled_loss(tensor: Tensor) -> ScaledLoss | None:
+    """What ``GradScaler.scale`` has scaled in the graph of ``tensor``, near it; None if nothing."""
+    node = tensor.grad_fn
+    if node is None:
+        return None
+    mark: ScaledLoss | None = _metadata(node).get(_MARK)
+    if mark is not None:
+        return mark
+    searched, waiting = 0, [node]
+    while waiting and searched < _MAX_SEARCHED_NODES:
+        node = waiting.pop(0)
+        searched += 1
+        mark = _metadata(node).get(_MARK)
+        if isinstance(mark, ScaledLoss):
+            return mark
+        waiting += [child for child, _ in node.next_functions if child is not None]
+    return None
+
+
+def _metadata(node: Any) -> dict[Any, Any]:
+    """A place that a node of the graph has for its users; torch's types call it a method."""
+    return node.metadata  # type: ignore[no-any-return]
+
+
+def _sum(values: Iterable[Tensor]) -> Tensor | None:
+    total: Tensor | None = None
+    for value in values:
+        number = value.reshape(()) if value.dim() else value
+        total = number if total is None else total + number.to(total.device)
+    return total
+
+
+def call_site() -> int:
+    """A number that is the same for calls from the same place in the loop.
+
+    To be called by what stands in the place of ``torch.autograd.backward``.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    if frame is not None and frame.f_code is _TENSOR_BACKWARD:
+        frame = frame.f_back
+    site = 0
+    for _ in range(_SITE_FRAMES):
+        if frame is None:
+            break
+        # The hash of a code object is that of all its code: its place in memory tells as much.
+        site = (site * 31 + id(frame.f_code) + frame.f_lasti) & _SITE_MASK
+        frame = frame.f_back
+    return site

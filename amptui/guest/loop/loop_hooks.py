@@ -1,0 +1,370 @@
+"""The hooks in somebody else's loop: they tell of each part of a step, while anybody listens.
+
+Models are not hooked: hooks of a module would go into its copies, its saved files and what ``torch.compile``
+makes of it. Neither are optimizers and scalers, of which a loop may make new ones at any time: what is hooked
+are the functions that all of them go through, each once, however many listen.
+
+An error of the script's that passes through a hook has the traceback that it has without hooks, and the hooks
+hold nothing alive that the script has let go of.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from amptui.guest.loop.backward_pass import BackwardPass, call_site, mark_scaled, read_pass
+from amptui.guest.loop.computed_precision import PrecisionReader
+from amptui.guest.loop.guard import Guarded, is_settled, leave_traceback, not_compiled
+from amptui.guest.loop.patches import Patch
+
+_SCALER_METHODS = ("scale", "unscale_", "step", "update")
+
+
+class Listener(Guarded, Protocol):
+    """Whom the hooks tell. No method may change a tensor that it gets."""
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether a model is on a GPU; elsewhere it is never the wrong moment to look."""
+
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """An optimizer has been built: its steps may come."""
+
+    def after_autocast(self, context: torch.autocast) -> None:
+        """A context of autocast was entered."""
+
+    def after_scale(self) -> None:
+        """A scaler has multiplied a loss."""
+
+    def before_backward(self, backward: BackwardPass) -> None:
+        """A backward pass begins."""
+
+    def after_backward(self, backward: BackwardPass) -> None:
+        """It has ended: gradients are there, perhaps scaled, and not clipped."""
+
+    def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
+        """``optimizer.step()`` was called, perhaps with a closure."""
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """It has returned."""
+
+    def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """The scaler has divided the optimizer's gradients by the scale, and looked for overflows."""
+
+    def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """``scaler.step(optimizer)`` was called."""
+
+    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """It has returned: the weights changed, or the step was skipped."""
+
+    def before_update(self, scaler: GradScaler) -> None:
+        """``scaler.update()`` is about to write the scale in place."""
+
+    def after_update(self, scaler: GradScaler) -> None:
+        """It has."""
+
+
+class LoopHooks:
+    """All hooks of this process. They are in place while anybody listens."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._removals: list[Callable[[], object]] = []
+        self._is_in_backward = self._may_be_scaled = False
+        self._in_call: set[str] = set()
+        """Methods of a scaler that are being called: those of subclasses may call those of their class."""
+        self._suspended = 0
+        self._precisions = PrecisionReader()
+        self._patched_scalers: set[type] = {GradScaler}
+
+    def add(self, listener: Listener) -> None:
+        """Tell ``listener`` from now on. Hooks that cannot be put in place raise, and none is left."""
+        if not self._listeners:
+            self._install()
+        self._listeners = (*self._listeners, listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Tell it nothing more; nothing happens the second time."""
+        self._listeners = tuple(other for other in self._listeners if other is not listener)
+        if not self._listeners:
+            self._uninstall()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within, nobody is told anything: passes of our own."""
+        self._suspended += 1
+        try:
+            yield
+        finally:
+            self._suspended -= 1
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Within, listeners are added; after an error none of them is told anything any more."""
+        before = self._listeners
+        try:
+            yield
+        except BaseException:
+            for listener in self._listeners:
+                if listener not in before:
+                    self.remove(listener)
+            raise
+
+    # ------------------------------------------------------------------------- in place and off again
+
+    def _install(self) -> None:
+        self._precisions, self._patched_scalers = PrecisionReader(), {GradScaler}
+        self._is_in_backward = self._may_be_scaled = False
+        self._in_call.clear()
+        for function in _NEVER_COMPILED:
+            not_compiled(function, calls=True)
+        not_compiled(LoopHooks._call, calls=False)
+        removals = self._removals
+        try:
+            removals.append(Patch(torch.autograd, "backward", self._around_backward).remove)
+            removals.append(Patch(torch.autocast, "__enter__", self._around_autocast).remove)
+            removals.append(Patch(Optimizer, "__init__", self._around_building).remove)
+            self._patch_scaler(GradScaler)
+            removals.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            removals.append(register_optimizer_step_post_hook(self._after_step).remove)
+        except BaseException:
+            self._uninstall()
+            raise
+
+    def _uninstall(self) -> None:
+        while self._removals:
+            self._removals.pop()()
+
+    def _patch_scaler(self, kind: type) -> None:
+        around = {
+            "scale": self._around_scale,
+            "unscale_": self._around_unscale,
+            "step": self._around_scaled_step,
+            "update": self._around_update,
+        }
+        for name in _SCALER_METHODS:
+            if name in vars(kind):
+                self._removals.append(Patch(kind, name, around[name]).remove)
+
+    def _patch_kind_of(self, scaler: GradScaler) -> None:
+        """Some kinds of scalers have methods of their own that do not call GradScaler's."""
+        for kind in type(scaler).__mro__:
+            if kind is not object and kind not in self._patched_scalers:
+                self._patched_scalers.add(kind)
+                self._patch_scaler(kind)
+
+    # ----------------------------------------------------------------------------------- what is told
+
+    def _tell(self, name: str, *args: Any) -> None:
+        """Call a method of all listeners: a fault there ends the watching, nothing else."""
+        if self._suspended:
+            return
+        for listener in self._listeners:
+            try:
+                if listener.active and not (listener.on_cuda and listener.must_not_look):
+                    getattr(listener, name)(*args)
+            except BaseException as error:
+                if not is_settled(listener, error):
+                    raise
+
+    def _around_backward(self, patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            try:
+                # Within a backward pass a checkpoint runs others, of parts of the same graph.
+                if patch.is_removed or self._is_in_backward or self._suspended or is_compiling():
+                    return run(*args, **kwargs)
+                began = self._begin_backward(args, kwargs, call_site())
+                self._is_in_backward = True
+                try:
+                    result = run(*args, **kwargs)
+                finally:
+                    self._is_in_backward = False
+                if began is not None:
+                    self._tell("after_backward", began)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return backward
+
+    def _begin_backward(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], site: int
+    ) -> BackwardPass | None:
+        listener = self._listeners[0] if self._listeners else None
+        if listener is None or (listener.on_cuda and listener.must_not_look):
+            return None
+        try:
+            backward = read_pass(args, kwargs, site, may_be_scaled=self._may_be_scaled)
+            precisions = self._precisions
+            if precisions.quiet_passes:
+                precisions.quiet_passes -= 1
+                backward.dtype = precisions.quiet_dtype
+            else:
+                backward.dtype = precisions.read(backward)
+        except BaseException as error:
+            if not is_settled(listener, error):
+                raise
+            return None
+        self._tell("before_backward", backward)
+        return backward
+
+    def _around_autocast(self, patch: Patch, enter: Callable[..., Any]) -> Callable[..., Any]:
+        def enter_autocast(context: torch.autocast) -> Any:
+            try:
+                result = enter(context)
+                if not (patch.is_removed or self._suspended):
+                    self._see_autocast(context)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return enter_autocast
+
+    def _see_autocast(self, context: torch.autocast) -> None:
+        for listener in self._listeners[:1]:
+            try:
+                self._precisions.see_autocast(context)
+            except BaseException as error:
+                if not is_settled(listener, error):
+                    raise
+        self._tell("after_autocast", context)
+
+    def _around_building(self, patch: Patch, build: Callable[..., Any]) -> Callable[..., Any]:
+        def build_optimizer(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            try:
+                build(optimizer, *args, **kwargs)
+                if not patch.is_removed:
+                    self._tell("optimizer_built", optimizer)
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return build_optimizer
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A fused optimizer is called even where its scaler skips the step.
+        if "step" in self._in_call or is_compiling():
+            return
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
+        try:
+            self._tell("before_step", optimizer, closure is not None)
+        except BaseException as error:
+            leave_traceback(error)
+            raise
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        if "step" in self._in_call:
+            return
+        try:
+            self._tell("after_step", optimizer)
+        except BaseException as error:
+            leave_traceback(error)
+            raise
+
+    # --------------------------------------------------------------------------------------- scalers
+
+    def _around_scale(self, patch: Patch, scale: Callable[..., Any]) -> Callable[..., Any]:
+        def scale_losses(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = scale(scaler, *args, **kwargs)
+                # Each method asks for the attribute, which is is_enabled() without a call.
+                if scaler._enabled and not (patch.is_removed or self._suspended):
+                    self._may_be_scaled = True
+                    self._mark(scaler, args[0] if args else kwargs.get("outputs"), result)
+                    self._tell("after_scale")
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return scale_losses
+
+    def _mark(self, scaler: GradScaler, losses: object, products: object) -> None:
+        listener = self._listeners[0] if self._listeners else None
+        if listener is not None and not (listener.on_cuda and listener.must_not_look):
+            try:
+                mark_scaled(scaler, losses, products)
+            except BaseException as error:
+                if not is_settled(listener, error):
+                    raise
+
+    def _around_unscale(self, patch: Patch, unscale: Callable[..., Any]) -> Callable[..., Any]:
+        def unscale_gradients(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not scaler._enabled or patch.is_removed or "unscale_" in self._in_call:
+                    return unscale(scaler, *args, **kwargs)
+                result = self._call("unscale_", unscale, scaler, args, kwargs)
+                self._tell("after_unscale", scaler, _optimizer_in(args, kwargs))
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return unscale_gradients
+
+    def _around_scaled_step(self, patch: Patch, step: Callable[..., Any]) -> Callable[..., Any]:
+        def step_optimizer(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not scaler._enabled or patch.is_removed or "step" in self._in_call:
+                    return step(scaler, *args, **kwargs)
+                if type(scaler) not in self._patched_scalers:
+                    self._patch_kind_of(scaler)
+                optimizer = _optimizer_in(args, kwargs)
+                self._tell("before_scaled_step", scaler, optimizer)
+                result = self._call("step", step, scaler, args, kwargs)
+                self._tell("after_scaled_step", scaler, optimizer)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return step_optimizer
+
+    def _around_update(self, patch: Patch, update: Callable[..., Any]) -> Callable[..., Any]:
+        def update_scale(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not scaler._enabled or patch.is_removed or "update" in self._in_call:
+                    return update(scaler, *args, **kwargs)
+                self._tell("before_update", scaler)
+                result = self._call("update", update, scaler, args, kwargs)
+                self._tell("after_update", scaler)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return update_scale
+
+    def _call(
+        self, name: str, method: Callable[..., Any], scaler: GradScaler, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        self._in_call.add(name)
+        try:
+            return method(scaler, *args, **kwargs)
+        finally:
+            self._in_call.discard(name)
+
+
+def _optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("optimizer")
+
+
+_NEVER_COMPILED: tuple[Callable[..., Any], ...] = (
+    LoopHooks._tell,
+    LoopHooks._before_step,
+    LoopHooks._after_step,
+    LoopHooks._see_autocast,
+    LoopHooks._begin_backward,
+    LoopHooks._mark,
+)
+
+HOOKS = LoopHooks()
+"""Those of this process."""

@@ -1,0 +1,145 @@
+"""Counts the samples of a loop that says nothing of its batches: by what its model is called with.
+
+The first dimension of a model's input is its batch in most scripts. Where that is not sure, nothing is
+counted: a model that is called several times in a backward pass, inputs whose first dimensions differ or
+grow, layers that take time first.
+"""
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.engine.probes.flop_counter import is_anything_compiled
+from amptui.guest.loop.guard import not_compiled
+
+_TIME_FIRST = (nn.RNNBase, nn.Transformer, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+
+
+_TABLES = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+"""What a module keeps of its hooks: the functions, and which of them take keyword arguments."""
+
+
+class _OwnHooks(OrderedDict[int, Any]):
+    """A module's table of hooks, with one of ours that no copy and no saved file of the module has."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__()
+        self._own_key = key
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        others = [(key, hook) for key, hook in self.items() if key != self._own_key]
+        return OrderedDict, (), None, None, iter(others)
+
+    def __deepcopy__(self, _memo: Any) -> "OrderedDict[int, Any]":
+        return OrderedDict((key, hook) for key, hook in self.items() if key != self._own_key)
+
+
+class ModelInputs:
+    """Counts the samples that ``model`` is called with, here and on the other ranks; begins at once.
+
+    ``data_parallel`` ranks take as many as this one does; 0 if that number is not known.
+    """
+
+    def __init__(self, model: nn.Module, data_parallel: int = 1) -> None:
+        self._data_parallel = data_parallel
+        self._calls = self._size = self._usual_size = 0
+        self._remove: Callable[[], object] | None = None
+        has_hooks = any(vars(model).get(name) for name in _TABLES)
+        may_hook = not (has_hooks or is_anything_compiled() or _takes_time_first(model))
+        if may_hook and type(model).__call__ is nn.Module.__call__:
+            self._remove = _hook(model, self._see)
+
+    def take(self) -> int:
+        """The samples since the last call, which one backward pass used; 0 if that is not sure."""
+        calls, size, self._calls, self._size = self._calls, self._size, 0, 0
+        if calls != 1 or self._remove is None:
+            return 0
+        self._usual_size = self._usual_size or size
+        if size > self._usual_size or not size:  # a last batch may be smaller
+            self.close()
+            return 0
+        return size * self._data_parallel
+
+    def close(self) -> None:
+        """Count no more."""
+        remove, self._remove = self._remove, None
+        if remove is not None:
+            remove()
+
+    def _see(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return
+        self._calls += 1
+        try:
+            sizes = {value.shape[0] for value in (*args, *kwargs.values()) if _has_dimensions(value)}
+        except Exception as error:  # a class of the script's own may raise anything
+            if is_from_signal_handler(error):
+                raise
+            sizes = set()
+        self._size = sizes.pop() if len(sizes) == 1 else 0
+
+
+class FreshSamples:
+    """Samples of batches that no backward pass has used yet: as loaded, else as the model is called."""
+
+    def __init__(self, inputs: ModelInputs | None) -> None:
+        self._inputs = inputs
+        self._loaded = 0
+        self.may_be_known = inputs is not None
+        """Whether there may be any; else there is nothing to take."""
+
+    def load(self, samples: int, *, adds: bool) -> None:
+        """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
+        self.close()  # it knows better
+        self.may_be_known = True
+        self._loaded = samples + (self._loaded if adds else 0)
+
+    def take(self) -> int:
+        """A backward pass uses them; 0 if they are not known."""
+        if self._inputs is not None:
+            return self._inputs.take()
+        loaded, self._loaded = self._loaded, 0
+        return loaded
+
+    def close(self) -> None:
+        """Look at no inputs any more."""
+        inputs, self._inputs = self._inputs, None
+        if inputs is not None:
+            inputs.close()
+
+
+def _has_dimensions(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _takes_time_first(model: nn.Module) -> bool:
+    return any(
+        isinstance(module, _TIME_FIRST) and not getattr(module, "batch_first", False)
+        for module in model.modules()
+    )
+
+
+def _hook(model: nn.Module, see: Callable[..., None]) -> Callable[[], object]:
+    not_compiled(ModelInputs._see, calls=True)
+    # A handle of somebody else's would look into the module's own tables: it has none yet. Not by assignment:
+    # a wrapper, as Fabric's, would set it on what it wraps, too.
+    tables = {name: _OwnHooks(-1) for name in _TABLES}
+    vars(model).update(tables)
+    handle = model.register_forward_pre_hook(see, with_kwargs=True)
+    for table in tables.values():
+        table._own_key = handle.id
+    reference = weakref.ref(model)  # the script may drop it
+
+    def remove() -> None:
+        handle.remove()
+        own = {} if (left := reference()) is None else vars(left)
+        for name, table in tables.items():
+            if not table and own.get(name) is table:
+                own[name] = OrderedDict()
+
+    return remove

@@ -1,0 +1,404 @@
+"""Reports the steps of one optimizer in somebody else's loop, seen through hooks.
+
+It never waits for the device and changes nothing that the loop computes with. Any fault here takes the hooks
+off, is told once, and leaves the loop alone.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from amptui.base.fork import in_forks
+from amptui.base.script_signals import suppressed
+from amptui.engine.allocator import AllocatorWatch
+from amptui.engine.learning_rates import LearningRateReader
+from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
+from amptui.engine.probes.gradient_norms import GradientNorms
+from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
+from amptui.engine.reporting import StepReporter
+from amptui.engine.sharding import is_sharded
+from amptui.engine.warm_up import WarmUp
+from amptui.guest.loop.backward_pass import BackwardPass
+from amptui.guest.loop.dropped_batches import DroppedBatches
+from amptui.guest.loop.guard import harmless
+from amptui.guest.loop.loop_step import LoopStep
+from amptui.guest.loop.model_inputs import FreshSamples, ModelInputs
+from amptui.guest.loop.optimizer_lanes import OptimizerLanes
+from amptui.guest.loop.parameter_owner import kind_of
+from amptui.guest.loop.pass_account import DroppedPasses
+from amptui.guest.loop.row_sender import RowSender
+from amptui.records.run import Phase, PhaseChanged, PrecisionChanged, Record
+from amptui.records.steps import Steps
+
+if TYPE_CHECKING:
+    from amptui.guest.loop.named_optimizers import NamedOptimizer
+
+_MAX_MEASURED_OPTIMIZERS = 8
+"""A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""
+
+
+class ObservedLoop:
+    """Watches one optimizer's steps; the loop's thread calls it through the hooks.
+
+    ``begins`` is called once, at the end of the run's first step, before anything is emitted. ``failed`` gets
+    the one fault after which nothing more is observed. ``lanes`` are the run's, if they exist already.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        emit: Callable[[Record], object],
+        *,
+        samples_per_step: int | None,
+        begins: Callable[[str], object],
+        failed: Callable[[Exception], object],
+        name: str = "",
+        lanes: OptimizerLanes | None = None,
+        inputs: ModelInputs | None = None,
+    ) -> None:
+        self._emit = emit
+        self._begins = begins
+        self._failed = failed
+        self.name = name  # under which its steps are recorded; empty for the run's first
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.on_cuda = self.device.type == "cuda"
+        self._ended = time.perf_counter()
+        self._norms = GradientNorms(self.device)
+        self._reporter = StepReporter(self._take_reported, self._norms.probe)
+        self._sender = RowSender(
+            self.device, partial(getattr, self, "_ended"), self._reporter, name, samples_per_step or 0
+        )
+        self._warm_up, self._warms_up = WarmUp(), True
+        self.allocator = AllocatorWatch(self.device)
+        self.step = 0
+        """Steps that the loop has made; may be set before its first one, if it is resumed."""
+        self.epoch = 1
+        self._reported_precision = ""
+        self._look_step, self._look_due = 0, 0.0
+        self.pending: Callable[[], object] | None = None
+        """Sends a step that waits for what the loop may log with it; None if no step does."""
+        self._logs = False
+        self._validation: dict[str, Tensor] | None = None
+        self._loop_step = LoopStep()
+        """The step that is being made; until its numbers are sent, the one before."""
+        self._fresh_samples = FreshSamples(inputs)
+        self._dropped = DroppedBatches(name, self._sender, emit)
+        self._optimizers = 0
+        self.keeper: NamedOptimizer | None = None
+        """What keeps model and optimizer alive, if anything of ours does."""
+        self.active = True
+        self.follow(optimizer, model)
+        in_forks(self._become_copy)
+        self._sender.is_timed = lanes is None  # else its first step has begun before it was seen
+        self.lanes = lanes or OptimizerLanes()
+        if self.is_first:
+            shared: dict[str, Any] = {"begins": begins, "failed": failed, "lanes": self.lanes}
+            self.lanes.emit = emit
+            self.lanes.open_next = partial(ObservedLoop, emit=emit, samples_per_step=None, **shared)
+        self.account = self.lanes.add(self, optimizer)
+
+    def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
+        """Watch the steps of ``optimizer`` from now on, which changes parameters of ``model``."""
+        self._optimizers += 1
+        if self._optimizers > 1:
+            self.work_begins()
+            self._sender.is_timed = False
+            self._loop_step.trained_samples += self._fresh_samples.take()
+            if self.keeper is not None:
+                self.keeper.model, self.keeper.optimizer = model, optimizer
+        self._optimizer = weakref.ref(optimizer, self._let_go)
+        self.model_kind, self.kind = kind_of(model), type(optimizer).__name__
+        self.is_sharded = is_sharded(model)
+        self._has_frozen_parts = not all(parameter.requires_grad for parameter in model.parameters())
+        measured = self._optimizers <= _MAX_MEASURED_OPTIMIZERS
+        if measured and self._optimizers > 1:
+            self._sender.flush()  # names of parameters are those of the newest optimizer
+        self._norms.follow(model if measured else nn.Module(), is_sharded=self.is_sharded)
+        self._reporter.gradients = self._norms.probe
+        self._lrs = LearningRateReader()
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The one that is watched; None once the script has dropped it."""
+        return self._optimizer()
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the script has dropped the optimizer."""
+        return self._optimizer() is None or (self.keeper is not None and self.keeper.is_dropped)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the run's first: it alone counts epochs, memory and what the script logs."""
+        return not self.name
+
+    @property
+    def batches(self) -> int:
+        """Batches loaded for the step that is being made."""
+        return self._loop_step.batches
+
+    def _become_copy(self) -> None:
+        """In a forked process: the hooks there belong to nobody."""
+        self.active = False
+        self.lanes.leave()
+
+    def _let_go(self, optimizer: object) -> None:
+        """The script has dropped the optimizer: hold none of its memory. In any thread, at any time."""
+        if optimizer is self._optimizer:
+            self._norms.probe.parameters = ()
+
+    # ------------------------------------------------------------------- what the hooks call
+
+    def work_begins(self) -> None:
+        """Something of the next step is done: what the loop logs from here on is that one's."""
+        if self.pending is not None:
+            push, self.pending = self.pending, None
+            push()
+
+    forward_begins = work_begins
+
+    def after_pass(self, backward: BackwardPass) -> None:
+        """Gradients are complete, perhaps scaled, and not clipped: measure them where that is due."""
+        loop_step = self._loop_step
+        if loop_step.found_inf is not None:
+            return  # the step is made, and waits for its update
+        if self._fresh_samples.may_be_known:
+            samples = self._fresh_samples.take()
+            if not self.account.is_in_later_closure:
+                loop_step.trained_samples += samples
+        # Of several batches' gradients only the last look is at their sum.
+        norms, is_scaled = self._norms, backward.scaler is not None
+        if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
+            loop_step.norms, loop_step.norms_scaled = norms.measure(), is_scaled
+
+    def take_dropped(self, dropped: DroppedPasses) -> None:
+        """Gradients were cleared before any step: tell it if the loop does not do that as a rule."""
+        self._loop_step.trained_samples, self._loop_step.norms = 0, None
+        self._dropped.take(dropped, self.step)
+        self._look_step = self.step
+
+    def after_step(self) -> None:
+        """A step without a scaler is complete."""
+        self._read_step()
+        self._finish_step(None)
+
+    def other_stepped(self) -> None:
+        """Another optimizer of the run has made a step."""
+
+    def _read_step(self) -> LoopStep:
+        """The step is made: read what it was made with."""
+        if self.pending is not None or self._loop_step.scaler is not None:
+            self._end_step()
+        loop_step, optimizer = self._loop_step, self._optimizer()
+        assert optimizer is not None, "its step"
+        loop_step.lrs = self._lrs.read(optimizer)
+        loop_step.passes = passes = self.account.after_step()
+        self._dropped.sites = passes.sites or self._dropped.sites
+        return loop_step
+
+    def after_unscale(self, scaler: GradScaler) -> None:
+        """Clipping may follow, which makes NaN of Inf."""
+        overflow = self._loop_step.unscaled_inf = self._overflow(scaler)
+        self._name_overflow(overflow)
+
+    def after_scaled_step(self, scaler: GradScaler) -> None:
+        """The scaler has looked for overflows; its update follows."""
+        unscaled_inf, self._loop_step.unscaled_inf = self._loop_step.unscaled_inf, None
+        loop_step = self._read_step()
+        loop_step.scaler, passes = scaler, loop_step.passes
+        if passes.count and not passes.is_scaled and not passes.absence:
+            passes.absence = "scaled"  # the scaler divides the gradients: something has multiplied them
+        loop_step.found_inf = unscaled_inf
+        if loop_step.found_inf is None:
+            loop_step.found_inf = self._overflow(scaler)
+            self._name_overflow(loop_step.found_inf)
+
+    def before_update(self, scaler: GradScaler) -> None:
+        """Keep the scale that this step ran with."""
+        loop_step = self._loop_step
+        if loop_step.scaler is scaler and loop_step.found_inf is not None:
+            loop_step.scale_before = current_scale(scaler).clone()
+            if len(scaler._per_optimizer_states) > 1:  # the update adds up all of theirs, in place
+                loop_step.found_inf = loop_step.found_inf.clone()
+
+    def after_update(self, scaler: GradScaler) -> None:
+        """A step with a scaler is complete."""
+        loop_step = self._loop_step
+        before, overflow = loop_step.scale_before, loop_step.found_inf
+        if loop_step.scaler is scaler and overflow is not None and before is not None:
+            loop_step.found_inf = None
+            self._norms.scaled_steps += 1
+            self._finish_step(ScalerTensors(before, overflow, current_scale(scaler), growth_tracker(scaler)))
+
+    def _end_step(self) -> None:
+        """Report a step that still waits: for what is logged with it, or for an update that never came."""
+        self.work_begins()
+        scaler, overflow = self._loop_step.scaler, self._loop_step.found_inf
+        if scaler is not None and overflow is not None:
+            self._loop_step.found_inf = None
+            scale = current_scale(scaler)
+            self._finish_step(ScalerTensors(scale, overflow, scale, growth_tracker(scaler)))
+            self.work_begins()
+
+    @harmless
+    def loaded(self, asked: float, seconds: float, samples: int) -> None:
+        """A batch for the next step took ``seconds`` to load, from ``asked``, by ``perf_counter``."""
+        self.lanes.loaded(asked, seconds, samples)
+
+    def take_batch(self, asked: float, seconds: float, samples: int) -> None:
+        """As :meth:`loaded`, of this optimizer's next step."""
+        self.work_begins()
+        self._loop_step.load(asked, seconds, samples)
+        # Another optimizer's steps may have used the batches before this one.
+        self._fresh_samples.load(samples, adds=self.lanes.is_alone)
+
+    @harmless
+    def log(self, loss: Tensor | None, values: Mapping[str, Tensor]) -> None:
+        """Add numbers, each a tensor without dimensions, to the step that is being made.
+
+        Until the next one begins that is the last. Within a validation they are its results.
+        """
+        if self._validation is not None:
+            self._validation.update(values if loss is None else {"loss": loss, **values})
+            return
+        self._logs = True
+        self._loop_step.log(loss, values)
+
+    @harmless
+    def begin_validation(self) -> None:
+        """What is logged from here on belongs to a validation."""
+        self.work_begins()
+        self._validation = {}
+        self._emit(PhaseChanged(time=time.time(), phase="validating", detail="validating"))
+
+    @harmless
+    def finish_validation(self) -> None:
+        """Report it after the steps before, and leave its time out of the next step's."""
+        values, self._validation = self._validation or {}, None
+        if values:
+            report = partial(self._reporter.validated_by_script, self.step, self.epoch, tuple(values))
+            self._push_others([*values.values()], report)
+        phase: Phase = "training" if self.lanes.begun else "first step"
+        self._emit(PhaseChanged(time=time.time(), phase=phase))
+        self._begin_interval()
+
+    @harmless
+    def finish_epoch(self) -> None:
+        """Report the epoch once its last steps are delivered."""
+        self.work_begins()
+        report = partial(self._reporter.epoch, step=self.step, epoch=self.epoch, validation=None)
+        self._push_others([], lambda _row, _seconds: report())
+        self._begin_interval()
+        self.lanes.next_epoch(self.epoch + 1)
+
+    def _push_others(self, values: list[Tensor], deliver: Callable[..., object]) -> None:
+        self._sender.send_others(values, deliver)
+        self._look_step = self.step
+
+    def _begin_interval(self) -> None:
+        """Leave the time until now out of the next step's."""
+        self._ended = time.perf_counter()
+        self._sender.begin_interval()
+
+    def close(self, *, waits: bool = True) -> None:
+        """Take the hooks off and deliver what is left, of all optimizers; ``waits`` for the device."""
+        self.lanes.close(waits=waits)
+
+    def close_lane(self, *, waits: bool) -> None:
+        """Deliver what is left, or without ``waits`` what the device has finished."""
+        self._fresh_samples.close()
+        if self.active:
+            self._end_step()
+            self._sender.flush() if waits else self._sender.drain()
+        self.active = False
+
+    def give_up(self, error: Exception) -> None:
+        """Observe nothing more, of any optimizer."""
+        self.lanes.leave()
+        for lane in self.lanes.loops:
+            lane.active = False
+            with suppressed(Exception):
+                lane._sender.drain()
+        self._failed(error)
+
+    @property
+    def must_not_look(self) -> bool:
+        """Whether anything done now would become a part of a CUDA graph."""
+        return self.on_cuda and torch.cuda.is_current_stream_capturing()
+
+    def _overflow(self, scaler: GradScaler) -> Tensor:
+        """Whether the scaler found one in the optimizer's gradients, which it was just called with."""
+        optimizer = self.lanes.stepping or self._optimizer()
+        assert optimizer is not None, "its step"
+        return found_inf(scaler, optimizer)
+
+    def _name_overflow(self, overflow: Tensor) -> None:
+        """On a CPU a skip is known at once, while its gradients are there to name."""
+        if not self.on_cuda and self._loop_step.norms is None and overflow.item():
+            self._loop_step.norms, self._loop_step.norms_scaled = self._norms.measure(), False
+
+    def _finish_step(self, scaler: ScalerTensors | None) -> None:
+        """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
+        self.step += 1
+        precision, warming_up = self._precision(), self._begin_step()
+        first = not self.lanes.begun and self.lanes.begin(self._begins, precision)
+        self._ended = time.perf_counter()
+        if self._logs or (first and self.is_first):
+            self.pending = partial(self._push, scaler, precision, warming_up)
+        else:
+            self._push(scaler, precision, warming_up)
+        if self._look_is_due():
+            self._look()
+
+    def _look_is_due(self) -> bool:
+        return self.step >= self._look_step or self._ended >= self._look_due
+
+    def _push(self, scaler: ScalerTensors | None, precision: str, warming_up: bool) -> None:
+        loop_step, self._loop_step, sender = self._loop_step, LoopStep(), self._sender
+        if not sender.is_timed:  # it was begun before it was seen, and so were its batches
+            loop_step.trained_samples += self._fresh_samples.take()
+        sender.send(loop_step, scaler, self.step, self.epoch, precision, self._ended, warming_up=warming_up)
+
+    def _precision(self) -> str:
+        passes = self._loop_step.passes
+        if passes.may_be_lower and passes.precision == "fp32" and self._has_frozen_parts:
+            return "unknown"  # what needs no gradients leaves no graph
+        return passes.precision or self.account.weights_word or "unknown"
+
+    def _begin_step(self) -> bool:
+        """Count a step; return whether it is a warm-up step, which none is after the first that is not."""
+        if self._warms_up:
+            self._warms_up = self._warm_up.begin_step()
+        return self._warms_up
+
+    def _look(self) -> None:
+        """Deliver the numbers that have arrived."""
+        self._sender.drain()
+        self._norms.look(self.step, self._reporter)
+        self._look_at_memory()
+        self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
+        self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
+
+    def _look_at_memory(self) -> None:
+        if self.is_first:
+            self.allocator.look(self._reported_precision, settled=False)
+
+    def _take_reported(self, record: Record) -> None:
+        if type(record) is Steps:
+            before, now, first = self._reported_precision, record.precision, record.one(0)
+            self._reported_precision = now
+            if before and before != now:
+                changed = PrecisionChanged(
+                    time=first.time, step=first.step, previous=before, current=now, optimizer=self.name
+                )
+                self._emit(changed)
+            self._warm_up.add(record.step_seconds)
+        self._emit(record)

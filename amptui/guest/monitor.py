@@ -1,0 +1,340 @@
+"""Watches somebody else's training loop: ``observe()`` opens a run in the script's own process.
+
+The script keeps its loop, its output, its signals and its exit status. Threads in the background keep the
+journal and serve screens; a fault of amptui's is told in one line, and the script goes on without it.
+"""
+
+import atexit
+import operator
+import os
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, SupportsIndex, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.base.text import one_line
+from amptui.data.batches import count_samples
+from amptui.guest.error_hook import begin_taking, end_taking
+from amptui.guest.loop.loop_search import FoundLoop
+from amptui.guest.loop.named_optimizers import Pairs, named_optimizers
+from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.other_rank import OtherRank
+from amptui.guest.peer import world_of_script
+from amptui.guest.run import GuestRun, tell_fault
+from amptui.guest.watched_scripts import Observed, Watched
+
+if TYPE_CHECKING:
+    from amptui.guest.script import ScriptRun
+
+_T = TypeVar("_T")
+
+_OPEN: "weakref.WeakSet[Monitor]" = weakref.WeakSet()
+"""The monitors of this process, some of which may be closed."""
+
+
+def observe(
+    model: nn.Module | Pairs,
+    optimizer: Optimizer | None = None,
+    scaler: GradScaler | None = None,
+    *,
+    samples_per_step: int | None = None,
+    start_step: int = 0,
+    data_parallel: int | None = None,
+) -> "Monitor":
+    """Watch a training loop without changing it; call it once, before the first step.
+
+    The loop keeps its own autocast and scalers. Every step of ``optimizer`` is seen through hooks: the loss
+    of the backward passes whose gradients it used (unscaled; the sum if there were several), the loss scale
+    and skipped steps, learning rates, time, memory, and now and then the norm of the gradients of ``model``.
+    Nothing waits for the GPU, and the training stays the same bit for bit.
+
+    Of several optimizers, ``model`` is a mapping of names to (model, optimizer) pairs, the most important one
+    first: ``observe({"generator": (g, g_optimizer), "critic": (c, c_optimizer)})``. Optimizers that are not
+    named are watched too, from their first steps on, up to eight; one that takes another's place continues
+    its steps.
+
+    ``samples_per_step``: how many samples one optimizer step takes, for the throughput. ``start_step``: how
+    many steps a resumed script has made before; the first one seen is the next. ``data_parallel``: how many
+    of several ranks take samples of their own, by default what the model and its device mesh say; the others
+    share theirs, as in tensor parallelism.
+
+    ``scaler`` is needed for what the run is described by; whichever scaler steps an optimizer is followed.
+
+    Raises TypeError for arguments of other kinds and ValueError for a negative ``start_step`` or a
+    ``data_parallel`` below 1. If anything of
+    amptui's own fails, it writes one line to standard error and the script continues unobserved.
+    """
+    first, *others = named_optimizers(model, optimizer)
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
+    start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
+    observed = Observed(
+        first.model,
+        first.optimizer,
+        scaler,
+        samples_per_step,
+        name=first.name,
+        others=tuple(others),
+        data_parallel=data_parallel,
+    )
+    return Monitor(observed, start_step=start_step)
+
+
+def checked_start_step(start_step: object) -> int:
+    """The number of steps made before. Raises TypeError if it is no integer, ValueError if it is negative."""
+    if isinstance(start_step, bool) or not isinstance(start_step, SupportsIndex):
+        raise TypeError(f"start_step must be an integer, not {type(start_step).__name__}")
+    if (steps := operator.index(start_step)) < 0:
+        raise ValueError(f"start_step must not be negative, but is {steps}")
+    return steps
+
+
+def checked_data_parallel(ranks: object) -> int | None:
+    """How many ranks take samples of their own. Raises as :func:`checked_start_step`, below 1."""
+    if ranks is None:
+        return None
+    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex):
+        raise TypeError(f"data_parallel must be an integer, not {type(ranks).__name__}")
+    if (number := operator.index(ranks)) < 1:
+        raise ValueError(f"data_parallel must be at least 1, but is {number}")
+    return number
+
+
+def observe_found(loop: FoundLoop) -> ObservedLoop | None:
+    """As :func:`observe`, from the middle of the first step; None if that failed, which is told."""
+    return Monitor(Observed(loop.model, loop.optimizer, loop.scaler, None, lanes=loop.lanes)).loop
+
+
+class Monitor:
+    """A run that is being watched, from :func:`observe` to :meth:`close` or the end of the script.
+
+    As a context manager it closes at the end of the block.
+    """
+
+    def __init__(self, script: Observed | Watched | None, *, start_step: int = 0) -> None:
+        self._run: ScriptRun | None = None
+        self._error: BaseException | None = None
+        self._total_epochs = self._batches_per_epoch = 0
+        self._first_epoch = 1
+        self._start_step = start_step
+        self._pid = os.getpid()
+        if script is not None:
+            self._open(script)
+
+    def _open(self, script: Observed | Watched) -> None:
+        """Begin to watch: at once, or when a framework has made model and optimizer."""
+        self._take_over(script)
+        try:
+            world = world_of_script()
+            is_led = world is not None and not world.leads
+            self._run = OtherRank(script, world) if is_led else GuestRun(script, world)
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise  # the script's alarm found us at work
+            tell_fault("cannot watch this script", error)
+            return
+        try:
+            if self._start_step:
+                self._run.loop.step = self._run.start_step = self._start_step
+            begin_taking(self._take_error)
+            atexit.register(self._close_at_exit)
+        except BaseException:  # as above
+            self.close()
+            raise
+
+    def _take_over(self, script: Observed | Watched) -> None:
+        """Close the monitors that watch one of the script's optimizers: a notebook's cell was run again."""
+        optimizers = [script.optimizer, *(pair.optimizer for pair in script.others)]
+        for monitor in list(_OPEN):
+            if monitor._watches(optimizers):
+                monitor._replaced()
+        _OPEN.add(self)
+
+    def _watches(self, optimizers: Iterable[Optimizer]) -> bool:
+        if self._run is None or os.getpid() != self._pid:
+            return False
+        watched = [loop.optimizer for loop in self._run.loop.lanes.named_loops]
+        return any(optimizer is other for optimizer in optimizers for other in watched)
+
+    def _replaced(self) -> None:
+        """Another monitor watches the same optimizer now."""
+        if self._run is not None:
+            self._run.note("info", "another monitor watches this optimizer now: this run ends here")
+        self.close()
+
+    @property
+    def loop(self) -> ObservedLoop | None:
+        """What sees the steps; None if that could not begin, or is over."""
+        return None if self._run is None else self._run.loop
+
+    def log(self, loss: Tensor | float | None = None, **values: Tensor | float) -> None:
+        """Show ``values`` with the last step, or with the one that is being made; ``loss`` replaces its loss.
+
+        Tensors hold one number each; those on a GPU are not waited for. What is no number is left out, with
+        a warning.
+        """
+        run = self._run
+        if run is None:
+            return
+        try:
+            numbers = {name: _one_number(name, value) for name, value in values.items()}
+            run.loop.log(None if loss is None else _one_number("loss", loss), numbers)
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
+            run.warn_once(one_line(str(error)))
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a screen asked the script to stop.
+
+        A script that never asks is interrupted as by Ctrl+C, if ``amptui run`` started it.
+        """
+        run = self._run
+        if run is None:
+            return False
+        run.stops_when_asked = True
+        return run.stop_reason is not None
+
+    def epochs(self, epochs: Iterable[_T] | int) -> Iterator[_T | int]:
+        """Iterate over ``epochs``, or so many from 0 on, and tell the screen where each one ends.
+
+        The screen counts epochs from 1. ``range(10, 20)`` is what a resumed script has left of 20 epochs that
+        it counts from 0: the screen shows 11 of 20. ``range(1, 11)`` is 10 epochs that it counts from 1,
+        unless it has named a ``start_step``. Any other iterable counts from 1, whatever it holds.
+        """
+        all_epochs = range(epochs) if isinstance(epochs, int) else epochs
+        self._first_epoch, self._total_epochs = numbers_of_epochs(all_epochs, resumed=self._start_step > 0)
+        self._tell_length()
+        for each in all_epochs:
+            yield each
+            run = self._run
+            if run is None:
+                continue
+            if run.stop_reason is not None:
+                return
+            run.loop.finish_epoch()
+
+    def steps(self, batches: Iterable[_T]) -> Iterator[_T]:
+        """Iterate over ``batches`` until a screen asks to stop; measures the time to load each of them.
+
+        Also counts its samples, unless ``samples_per_step`` was given: the length of its first tensor.
+        """
+        self._batches_per_epoch = _length_of(batches)
+        self._tell_length()
+        source = iter(batches)
+        while not self.should_stop:
+            asked = time.perf_counter()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            self._loaded(asked, time.perf_counter() - asked, samples_of(batch))
+            self._see(batch)
+            yield batch
+
+    def _tell_length(self) -> None:
+        if self._run is not None:
+            self._run.total_epochs = self._total_epochs
+            self._run.epochs_before = self._first_epoch - 1
+            self._run.loop.epoch = max(self._run.loop.epoch, self._first_epoch)
+            self._run.batches_per_epoch = self._batches_per_epoch
+
+    def _loaded(self, asked: float, seconds: float, samples: int) -> None:
+        """A batch was loaded."""
+        if self._run is not None:
+            self._run.loop.loaded(asked, seconds, samples * self._run.layout.data_parallel)
+
+    def _see(self, batch: object) -> None:
+        """A batch is about to be given to the loop."""
+
+    @contextmanager
+    def validation(self) -> Iterator[None]:
+        """Within, :meth:`log` tells the results of a validation; its time belongs to no step."""
+        run = self._run
+        if run is not None:
+            run.loop.begin_validation()
+        try:
+            yield
+        finally:
+            if run is not None:
+                run.loop.finish_validation()
+
+    def close(self) -> None:
+        """Take every hook off and end the run; does nothing the second time."""
+        self._close(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._close(error)
+
+    def _take_error(self, error: BaseException) -> None:
+        """The script dies of ``error``: tell the run at exit."""
+        self._error = error
+
+    def _close_at_exit(self) -> None:
+        self._close(self._error, at_exit=True)
+
+    def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
+        run, self._run = self._run, None
+        if run is None or os.getpid() != self._pid:
+            return
+        atexit.unregister(self._close_at_exit)
+        end_taking(self._take_error)
+        try:
+            run.close(error, at_exit=at_exit)
+        except Exception as fault:
+            if is_from_signal_handler(fault):
+                raise
+            tell_fault("the run was not closed cleanly", fault)
+
+
+def samples_of(batch: object) -> int:
+    """As ``count_samples``; 0 also for a batch that cannot be counted, which is the script's own matter."""
+    try:
+        return count_samples(batch)
+    except Exception as error:
+        if is_from_signal_handler(error):
+            raise
+        return 0
+
+
+def numbers_of_epochs(epochs: Iterable[object], *, resumed: bool) -> tuple[int, int]:
+    """The numbers of the first and the last epoch, counted from 1; the last is 0 if it is unknown."""
+    if not (isinstance(epochs, range) and epochs.step == 1 and 0 < epochs.start < epochs.stop):
+        return 1, _length_of(epochs)
+    counts_from_one = epochs.start == 1 and not resumed
+    return (1, epochs.stop - 1) if counts_from_one else (epochs.start + 1, epochs.stop)
+
+
+def _length_of(values: Iterable[object]) -> int:
+    """How many there are; 0 if that is unknown, or cannot be asked without an error."""
+    try:
+        return operator.length_hint(values)
+    except Exception as error:
+        if is_from_signal_handler(error):
+            raise
+        return 0
+
+
+def _one_number(name: str, value: Tensor | float) -> Tensor:
+    """A number that was logged, as a tensor wherever it is. Raises ValueError if there are several."""
+    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
+    if tensor.numel() != 1:
+        raise ValueError(f"log({name}=...) takes one number, not a tensor of shape {tuple(tensor.shape)}")
+    return tensor.reshape(())

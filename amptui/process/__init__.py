@@ -1,1 +1,0 @@
-"""The processes of a run and its screens: starting, connecting, watching, recording and ending them."""

@@ -1,0 +1,262 @@
+"""What the ranks of somebody else's script agree on: each obeys the same requests after the same step.
+
+They order as ranks of ``amptui train`` do, see :mod:`amptui.ranks.agreement.orders`. But a script may
+count steps otherwise on one rank than on another. So each waits after the step of an order until all have
+come, and rank 0 lets them go: to obey, or to go on as they were. A rank that makes fewer steps than the
+others, for example because its data ends first, keeps nobody waiting but for one such meeting.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
+from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.agreement.orders import (
+    NEVER,
+    PATIENCE_SECONDS,
+    Agreement,
+    Order,
+    OrderBoard,
+    poll_seconds,
+)
+from amptui.ranks.world import World
+from amptui.records.control import (
+    Asked,
+    CheckpointRequest,
+    ComparisonRequest,
+    Control,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+)
+from amptui.records.run import Record
+
+MEETING_SECONDS = 10.0
+"""How long a rank waits after the step of an order. It then goes on, and so do all."""
+
+_SUSPICIOUS_SECONDS = 0.3
+"""Ranks that train together mostly come to the same step within that time."""
+
+_APART = "the ranks are not at the same step: did one take fewer batches, or call amptui later?"
+
+_SILENT = f"a rank did not answer within {PATIENCE_SECONDS:g} s"
+
+_LOST = "the connection between the ranks was lost"
+
+NO_SCRIPT_XRAY = "rank 0 would wait for the others in its forward pass"
+
+R = TypeVar("R", bound=Request)
+
+
+class GuestControl(RankControl):
+    """The control of one rank of a script. Its loop is given only what all ranks have agreed on.
+
+    The loop calls :meth:`look` after a step wherever there is attention, and :meth:`wait` while it is paused.
+    Until :meth:`connect`, :meth:`be_alone` or :meth:`end`, which any thread may call, requests wait.
+    """
+
+    counts_alike = False
+
+    together = (PrecisionRequest, PauseRequest, CheckpointRequest)
+
+    def __init__(self, world: World, emit: Callable[[Record], object]) -> None:
+        super().__init__(world, emit)
+        self.refuses = {"x-ray": NO_SCRIPT_XRAY}
+        self._store: OrderBoard | None = None
+        self._is_alone = False
+        self._over = ""
+        self._unanswered_call = False
+        """Whether a rank did not answer rank 0, which refuses what it has asked for."""
+        self._count_steps: Callable[[], int] = lambda: self._step
+        self.cannot_stop: Callable[[str], object] = lambda _why: None
+        """Called by the loop's thread with the reason if the ranks could not agree to stop."""
+
+    # From any thread.
+
+    def connect(self, board: OrderBoard, steps: Callable[[], int]) -> None:
+        """All ranks are there: agree with them. ``steps`` is how many this one's loop has made."""
+        self._store, self._count_steps = board, steps
+        self._agreement = Agreement(board, self._world.rank, self._world.size, self)
+        self.wake()
+
+    def be_alone(self) -> None:
+        """There are no other ranks to agree with."""
+        self._is_alone = True
+        self.wake()
+
+    def end(self, why: str) -> None:
+        """Agree on nothing more; requests are refused with ``why``. A pause ends."""
+        self._over = self._over or why
+        if self._agreement is not None:
+            self._agreement.finish()
+        self.wake()
+
+    def talk(self, called: int = 0) -> float:
+        """Talk to the other ranks; return after how many seconds to do so again. Not for the loop's thread.
+
+        ``called`` stands on the board under ``call``. Raises what the board raises.
+        """
+        if self._agreement is None:
+            return poll_seconds(self._world.size)
+        seconds = self._agreement.tick(called)
+        order = self.pending
+        if order is not None and self._store is not None:
+            collectives = collectives_by_group()  # before the steps, which grow meanwhile
+            self._store.post(f"near/{self._world.rank}", [order.number, collectives, self.arrived()])
+        return seconds
+
+    def arrived(self) -> int:
+        """The steps that the loop has made."""
+        return self._count_steps()
+
+    def notice(self) -> None:
+        """Have the loop look after this step, or in its pause."""
+        self.wake()
+
+    def voided(self) -> None:
+        """A rank does not answer: do not ask it again."""
+        self._unanswered_call = self._world.leads
+        self.wake()
+
+    @property
+    def pending(self) -> Order | None:
+        """The order whose step has not come, or where this rank waits."""
+        return None if self._agreement is None else self._agreement.pending
+
+    @property
+    def over(self) -> str:
+        """Why the ranks agree on nothing more; empty if they may."""
+        return self._over
+
+    @property
+    def stop_reason(self) -> str | None:
+        """See :class:`Control`; not before all ranks stop."""
+        return self._stop_reason if self._stop_agreed else None
+
+    # Called by the loop.
+
+    def take(self, kind: type[R]) -> Asked[R] | None:
+        return self._agreed.pop(kind, None) if kind in self.together else Control.take(self, kind)
+
+    def want_turn(self, precision: str, *, now: str) -> None:
+        super().want_turn(precision, now=now)
+        if self._over:  # there are no more turns
+            self._wishes.turn = ""
+            self._waiting.setdefault(ComparisonRequest, Asked(ComparisonRequest(), ()))
+        if self._wishes.turn:
+            self.attention = True
+
+    def look(self, step: int) -> None:
+        """See :class:`Control`; after the step of an order, wait for the other ranks."""
+        super().look(step)
+        agreement = self._agreement
+        if agreement is not None:
+            if step >= agreement.hold:
+                agreement.settle(step, self._meet)
+            if agreement.hold < NEVER:
+                self.attention = True
+        self._look_after_itself()
+
+    def wait(self) -> None:
+        """Block until there may be something to do; the run is paused."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.attention)
+            self.attention = False
+        if self._agreement is not None:
+            self._agreement.settle_in_pause(self._meet)
+        self._look_after_itself()
+        if self._over:
+            self._agreed[PauseRequest] = Asked(PauseRequest(False), ())
+
+    def finish(self) -> None:
+        """Nothing is on its way."""
+
+    def _look_after_itself(self) -> None:
+        """Without other ranks, or no longer with them."""
+        if self._over:
+            self._refuse_all(self._over)
+        elif self._unanswered_call:
+            self._unanswered_call = False
+            self.compose()
+            self._refuse_sent(_SILENT)
+        elif self._is_alone and self._agreement is None and self.is_something_wanted():
+            self._release(Order(0, self._step, **self.compose()))
+
+    def _meet(self, order: Order) -> None:
+        """After the step of ``order``: obey if all ranks do, else have rank 0's requests refused."""
+        assert self._store is not None, "there is an agreement"
+        try:
+            why = self._wait_for_all(order, self._store)
+        except RuntimeError as error:  # the store's
+            if is_from_signal_handler(error):
+                raise
+            self.end(_LOST)
+            return
+        if not why:
+            self._release(order)
+        elif why == _APART:
+            self.end(why)
+        else:
+            self._refuse_sent(why)
+
+    def _wait_for_all(self, order: Order, board: OrderBoard) -> str:
+        """Wait for the other ranks; return why none of them obeys, or nothing if all do."""
+        place, rank = [self._step, collectives_by_group()], self._world.rank
+        board.post(f"at/{rank}", [order.number, *place])
+        board.count(f"met/{order.number}", 1)
+        began, go = time.monotonic(), f"go/{order.number}"
+        while True:
+            waited = time.monotonic() - began
+            verdict = self._compare(order, place, board, waited) if self._world.leads else board.look(go)
+            if verdict is None and waited > MEETING_SECONDS:
+                verdict = self._missing(order, board)
+            if verdict is None and self._over:
+                verdict = self._over
+            if verdict is not None:
+                return str(board.decide(go, verdict))
+            time.sleep(min(0.0005 + waited / 20, 0.05))
+
+    def _compare(self, order: Order, place: list[Any], board: OrderBoard, waited: float) -> str | None:
+        """Rank 0: whether all ranks have come to the same place; None while some have not."""
+        ranks = range(self._world.size)
+        if board.count(f"met/{order.number}") >= len(ranks):
+            places = [place for _, *place in board.read([f"at/{rank}" for rank in ranks])]
+            board.remove(f"met/{order.number - 1}")
+            board.remove(f"go/{order.number - 1}")
+            return "" if is_same_place(places) else _APART
+        if waited > _SUSPICIOUS_SECONDS:
+            for number, collectives, _ in board.read([f"near/{rank}" for rank in ranks[1:]]):
+                if number == order.number and is_ahead(collectives, place[1]):
+                    return _APART  # it waits for this rank in a collective of the next step
+        return None
+
+    def _missing(self, order: Order, board: OrderBoard) -> str:
+        places = board.read([f"at/{rank}" for rank in range(self._world.size)])
+        missing = [rank for rank, (number, *_) in enumerate(places) if number != order.number]
+        who = f"rank {missing[0]}" if missing else "a rank"
+        return f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
+
+    def _stop(self, rank: int, reason: str) -> None:  # noqa: ARG002 - only rank 0 is asked
+        self._stop_reason, self._stop_agreed = self._stop_reason or reason, True
+
+    def is_something_wanted(self) -> bool:
+        """Whether rank 0 has something to order."""
+        self._asked_to_stop = None if self._stop_reason is None else (0, self._stop_reason)
+        return not self._over and not self._unanswered_call and super().is_something_wanted()
+
+    def _refuse_sent(self, why: str) -> None:
+        for asked in self._sent.values():
+            self.refuse(asked, "failed", why)
+        self._forget_sent()
+        if self._stop_reason is not None and not self._stop_agreed:
+            self._stop_reason = None
+            self.cannot_stop(why)
+
+    def _refuse_all(self, why: str) -> None:
+        self._refuse_sent(why)
+        for kind in (*self.together, ComparisonRequest):
+            newest = Control.newest(self, kind)
+            if newest is not None and newest != ComparisonRequest():  # a comparison may always end
+                self.refuse(Control.take(self, kind), "unavailable", why)

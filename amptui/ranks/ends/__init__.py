@@ -1,0 +1,1 @@
+"""How ranks come on, hang and end, and how the others notice."""

@@ -1,0 +1,266 @@
+"""The thread in each rank that sees how far all ranks come, also while a collective blocks the trainer.
+
+Each rank posts its progress once a second, over a connection to the launcher's store of its own; among
+thousands less often. Rank 0 looks at everybody's as often, the others less often the more ranks there are.
+Who finds that nothing has moved for ``--hang-timeout`` posts that, and the first post counts for all; each
+rank then posts the stack of its trainer, and one of them tells of all.
+"""
+
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import NamedTuple
+
+from amptui.base import units
+from amptui.ranks.ends.peer_ends import PeerEndedError, PeerEnds
+from amptui.ranks.ends.progress import (
+    MAX_NAMED,
+    AwaitedNews,
+    Beat,
+    ProgressTable,
+    RankProgress,
+    beat_seconds,
+    stack_of,
+)
+from amptui.ranks.store.launcher_store import LauncherStore
+from amptui.ranks.store.place import Place, here
+from amptui.ranks.store.steady_store import LostKeyError
+from amptui.ranks.world import World
+from amptui.records.ranks import PHASE_WORDS, RankPhase, RankStack, StacksTaken
+from amptui.records.run import Record
+
+GRACE_SECONDS = 6.0
+"""How long the trainer has to notice by itself that another rank has ended: a collective of gloo's fails at
+once. It is less than what a process is waited for that others have left."""
+
+_STORE_SECONDS = 30.0
+"""A store that takes so long to answer is lost; one over a network takes 0.1 ms."""
+
+_STACKS_SECONDS = 4.0
+"""How long, beside the time of a beat, the rank that tells of a hang waits for stacks."""
+
+_TELLING_SECONDS = 10.0
+"""How long the others wait for it to have told."""
+
+_POLL_SECONDS = 0.1
+
+_LOOKS_PER_SECOND = 32
+"""At everybody's progress by all ranks together: at 512 ranks each look reads 512 values."""
+
+_MAX_STACKS = 64
+
+_HANG, _TOLD = "hang", "hang/told"
+
+
+def teller_without(ranks: Collection[int], places: Sequence[Place]) -> int:
+    """The rank that tells of the end of ``ranks``: 0, or if that is among them one near its journal."""
+    left = [rank for rank in range(len(places)) if rank not in ranks]
+    if 0 in left or not left:
+        return 0
+    near = (rank for rank in left if _machine(places[rank]) == _machine(places[0]))
+    return next(near, left[0])
+
+
+def _machine(place: Place) -> tuple[str, int]:
+    return place.boot_id, place.pid_namespace
+
+
+class Hang(NamedTuple):
+    """What was decided: the ranks that made the others wait, what the first was doing, and who is silent."""
+
+    ranks: tuple[int, ...]
+    phase: RankPhase
+    step: int
+    seconds: float
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """The ranks whose processes do not answer."""
+        return self.ranks if self.phase == "silent" else ()
+
+    def error(self) -> PeerEndedError:
+        """It as the reason why this rank ends."""
+        words, seconds = PHASE_WORDS[self.phase], units.count(round(self.seconds))
+        if not self.ranks:
+            text = f"no rank came further for {seconds} s, and none is behind: {words}, step {self.step:,}"
+            return PeerEndedError(-1, "waited", "", text)
+        detail = f"it made the others wait for {seconds} s, {words}, step {self.step:,}"
+        if self.silent:
+            detail = f"{words} for {seconds} s"
+        others = f" and {len(self.ranks) - 1:,} others" if len(self.ranks) > 1 else ""
+        return PeerEndedError(self.ranks[0], "hung", detail, f"rank {self.ranks[0]}{others} hung: {detail}")
+
+    def teller(self, places: Sequence[Place]) -> int:
+        """The rank that tells of it."""
+        return teller_without(self.silent, places)
+
+
+class HangWatch:
+    """Watches the progress of all ranks for one of them; :meth:`start` begins once all have met.
+
+    ``trainer`` is the thread whose stack is posted. ``emit`` gets rank 0's records. ``end`` is called once,
+    in the watching thread, when the run cannot go on: with the other rank's end or with the hang, and, for
+    the rank that tells of it, with the records of that.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        launcher: LauncherStore,
+        world: World,
+        places: Sequence[Place],
+        progress: RankProgress,
+        *,
+        hang_seconds: float,
+        trainer: threading.Thread,
+        emit: Callable[[Record], object],
+        end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
+    ) -> None:
+        # A connection of its own: the trainer may wait on the other for minutes.
+        self._connect = partial(launcher.store.clone, timedelta(seconds=_STORE_SECONDS))
+        self.launcher = copy.copy(launcher)
+        self.launcher.store = self._store = self._connect()
+        self._ends = PeerEnds(self.launcher, world)
+        self._ends.places = tuple(places)
+        self._world, self._places, self._progress = world, places, progress
+        self._table, self._news = ProgressTable(world.size, hang_seconds), AwaitedNews()
+        self._trainer, self._emit, self._end = trainer, emit, end
+        self._beats = 0
+        self._beat_interval = beat_seconds(world.size)
+        self._look_interval = max(self._beat_interval, 0 if world.leads else world.size / _LOOKS_PER_SECOND)
+        self._look_due = 0.0
+        self._lost_since: float | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="amptui-hang-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch, once all ranks have posted a beat."""
+        self._thread.start()
+
+    def close(self, timeout_seconds: float = 2.0) -> None:
+        """Watch no more; a last beat tells the others whether this rank is done with them."""
+        self._stopping.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_seconds)
+        if (record := self._news.judge(None, 0.0)) is not None:
+            self._emit(record)
+
+    def _work(self) -> None:
+        with suppress(RuntimeError):  # the store is gone with the launcher: the trainer notices by itself
+            while not self._stopping.wait(self._beat_interval):
+                if self._ticked():
+                    return
+            self.post_beat()
+
+    def _ticked(self) -> bool:
+        """What :meth:`_tick` returns. Raises what the store does, unless its process only did not run."""
+        try:
+            return self._tick()
+        except RuntimeError:
+            if not self._store.is_still_there:
+                raise
+            # An answer may come yet: over the same connection, to the next question.
+            self.launcher.store = self._store = self._connect()
+            return False
+
+    def _tick(self) -> bool:
+        """Tell and look; whether the run has ended."""
+        self.post_beat()
+        if self._progress.left:
+            return False
+        if self._store.check([_HANG]):
+            self._obey(_hang(self._store.get(_HANG)))
+            return True
+        now = time.monotonic()
+        if (ended := self._unnoticed(now)) is not None:
+            self._give_up(ended, ())
+            return True
+        if now >= self._look_due:
+            self._look_due = now + self._look_interval - self._beat_interval / 2
+            with suppress(LostKeyError):  # another rank has not told its progress since the launcher is gone
+                self._look()
+        return False
+
+    def post_beat(self) -> None:
+        """Tell the others how far this rank is."""
+        self._beats += 1
+        self._store.set(f"beat/{self._world.rank}", json.dumps(self._progress.beat(self._beats)))
+
+    def _unnoticed(self, now: float) -> PeerEndedError | None:
+        """A rank that ended some time ago, which the trainer has not noticed; None while there is none."""
+        ended = self._ends.first()
+        if ended is None or ended.how == "stopped":
+            self._lost_since = None
+            return None
+        self._lost_since = now if self._lost_since is None else self._lost_since
+        return ended if now - self._lost_since >= GRACE_SECONDS else None
+
+    def _look(self) -> None:
+        beats = self._store.multi_get([f"beat/{rank}" for rank in range(self._world.size)])
+        now = time.monotonic()
+        newest_beats = [Beat(*json.loads(beat)) for beat in beats]
+        self._table.take(now, newest_beats, interval_seconds=self._look_interval)
+        if self._world.leads:
+            still_seconds = self._table.still_seconds(now)
+            if (record := self._news.judge(self._table.awaited(now), still_seconds)) is not None:
+                self._emit(record)
+        hung = self._table.hung(now)
+        if hung is not None and self._lost_since is None:
+            self._store.compare_set(_HANG, "", json.dumps(Hang(*hung)))
+
+    # ------------------------------------------------------------------------------ a hang
+
+    def _obey(self, hang: Hang) -> None:
+        """End this rank once all have told what they execute."""
+        phase, step = self._progress.activity()
+        stack = [phase, step, stack_of(self._trainer.ident)]
+        self._store.set(f"stack/{self._world.rank}", json.dumps(stack))
+        if hang.teller(self._places) == self._world.rank:
+            stacks = self._stacks(hang)
+            self._kill_silent(hang)
+            self._store.set(_TOLD, "yes")
+            self._give_up(hang, (stacks,))
+        else:
+            self._wait_until_told()
+            self._kill_silent(hang)
+            self._give_up(hang, ())
+
+    def _give_up(self, cause: PeerEndedError | Hang, records: Sequence[Record]) -> None:
+        self.launcher.part_lasting()
+        self._end(cause, records)
+
+    def _stacks(self, hang: Hang) -> StacksTaken:
+        """What the ranks execute that answer within a few seconds."""
+        wanted = [rank for rank in range(self._world.size) if rank not in hang.silent]
+        limit = time.monotonic() + self._beat_interval + _STACKS_SECONDS
+        while not self._store.check([f"stack/{rank}" for rank in wanted]) and time.monotonic() < limit:
+            time.sleep(_POLL_SECONDS)
+        posted = [rank for rank in wanted if self._store.check([f"stack/{rank}"])]
+        stacks = [
+            RankStack(rank=rank, phase=phase, step=step, stack=stack)
+            for rank in posted[:_MAX_STACKS]
+            for phase, step, stack in [json.loads(self._store.get(f"stack/{rank}"))]
+        ]
+        silent = [rank for rank in range(self._world.size) if rank not in posted]
+        return StacksTaken(
+            time=time.time(), step=hang.step, stacks=tuple(stacks), silent=tuple(silent[:MAX_NAMED])
+        )
+
+    def _wait_until_told(self) -> None:
+        limit = time.monotonic() + self._beat_interval + _TELLING_SECONDS
+        while not self._store.check([_TOLD]) and time.monotonic() < limit:
+            time.sleep(_POLL_SECONDS)
+
+    def _kill_silent(self, hang: Hang) -> None:
+        """Its launcher would wait for it: a process that is stopped receives no SIGTERM."""
+        for rank in hang.silent:
+            self._places[rank].kill(here())
+
+
+def _hang(text: bytes) -> Hang:
+    ranks, phase, step, seconds = json.loads(text)
+    return Hang(tuple(ranks), phase, step, seconds)

@@ -1,0 +1,326 @@
+"""The processes of a run: they meet, wait for each other, and part in order."""
+
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from amptui.base.errors import DataError, DeviceError
+from amptui.ranks.agreement.board import Board
+from amptui.ranks.agreement.other_ranks import OtherRanks
+from amptui.ranks.ends.hang_watch import Hang, HangWatch
+from amptui.ranks.ends.peer_ends import End, PeerEndedError, PeerEnds
+from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
+from amptui.ranks.store.descriptors import make_room
+from amptui.ranks.store.launcher_store import LauncherStore
+from amptui.ranks.store.place import Place
+from amptui.ranks.store.steady_store import LostKeyError, is_the_launchers, pauses
+from amptui.ranks.world import World
+from amptui.recipe.request import HANG_SECONDS
+from amptui.records.run import Record
+
+R = TypeVar("R")
+
+_COLLECTION_SECONDS = 600.0
+"""How long rank 0's checkpoint waits for what another rank hands in; training goes on meanwhile."""
+
+_FOREVER = timedelta(days=365)
+"""Of a collective, where no rank is ever given up."""
+
+_MEETING_SECONDS = 0.05
+
+_STORE_SECONDS = HANG_SECONDS
+"""A store that takes so long to answer is lost, and the agreement in it; Ctrl+Z may stop a launcher."""
+
+_SEARCH_SECONDS = 4.0
+"""How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
+
+_BAD_LOSS, _PLACES, _BOARD = "bad loss", "places", "agreement"
+
+
+class RankGroup(OtherRanks):
+    """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended."""
+
+    def __init__(
+        self,
+        world: World,
+        device: torch.device,
+        place: Place,
+        *,
+        stopping: Callable[[], bool],
+        hang_seconds: float,
+        compiles: bool = False,
+    ) -> None:
+        self.world = world
+        self.compiles = compiles
+        """Whether the model is compiled, which may take one rank much longer than another."""
+        self.progress = RankProgress()
+        self._hang_seconds = hang_seconds
+        self._stopping = stopping
+        self._device = device
+        self.launcher = LauncherStore(world)
+        self._store = self.launcher.store
+        self._ends = PeerEnds(self.launcher, world)
+        self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
+        self._gloo: Any = None
+        self._is_at_spare = False
+        """Whether the ranks agree at rank 0's store."""
+
+    def connect(self) -> None:
+        """Wait until all ranks are there, and connect to them."""
+        world = self.world
+        make_room(world.size, keeps_store=world.leads)
+        if world.leads and is_the_launchers():
+            self._store.open_spare()
+        self.meet("start")
+        self._store.know_spare()
+        self._ends.places = tuple(self._all_places())
+        timeout, on_cuda = _FOREVER, self._device.type == "cuda"
+        if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
+            timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
+            store=PrefixStore("torch", self._store.torch_store),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timeout,
+        )
+        self._gloo = dist.new_group(backend="gloo", timeout=timeout)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Where each rank runs, in their order."""
+        return self._ends.places
+
+    def watch(
+        self,
+        trainer: threading.Thread,
+        emit: Callable[[Record], object],
+        end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
+    ) -> HangWatch:
+        """Begin to watch the progress of all ranks, all of which have to call it; see :class:`HangWatch`."""
+        options: dict[str, Any] = {"trainer": trainer, "emit": emit, "end": end}
+        watch = HangWatch(
+            self.launcher, self.world, self.places, self.progress, hang_seconds=self._hang_seconds, **options
+        )
+        watch.post_beat()
+        self.meet("watch")
+        watch.start()
+        return watch
+
+    def _all_places(self) -> list[Place]:
+        """Where the ranks run; all of it at rank 0, the processes elsewhere: so many read it at once."""
+        if self.world.leads:
+            posted = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
+            places = [Place(**json.loads(text)) for text in posted]
+            brief = json.dumps([place.process for place in places])
+            self._store.set(_PLACES, zlib.compress(brief.encode()))
+            return places
+        self._wait_until(lambda: self._store.check([_PLACES]))
+        brief = zlib.decompress(self._store.get(_PLACES)).decode()
+        return [Place.of_process(*process) for process in json.loads(brief)]
+
+    def meet(self, where: str, *, stoppable: bool = True) -> None:
+        """Wait until all ranks have come to this point, however long it takes.
+
+        Before the first step, ``stoppable``: raises DeviceError if this rank is asked to stop meanwhile.
+        Later it waits for the others whatever it is asked.
+        """
+        key = f"meeting/{where}"
+        self.progress.place += 1
+        self._store.keep_count(key)
+        self._wait_until(lambda: self._store.add(key, 0) >= self.world.size, stoppable=stoppable)
+
+    def tell(self, name: str, text: str) -> None:
+        """Tell the other ranks something of their preparations."""
+        self._store.keep(f"told/{name}", text)
+
+    def hear(self, name: str) -> str:
+        """What another rank tells; waits as :meth:`meet` does."""
+        key = f"told/{name}"
+        self._wait_until(lambda: self._store.check([key]))
+        return self._store.get(key).decode()
+
+    def _wait_until(self, done: Callable[[], bool], *, stoppable: bool = True) -> None:
+        longer = pauses(self.world.size)
+        with self.waiting():
+            while not done():
+                # First: a launcher that lost a rank stops the others.
+                stopping = stoppable and self._stopping()
+                if (ended := self._ends.first()) is not None:
+                    raise ended
+                if stopping:
+                    raise DeviceError("asked to stop while waiting for the other ranks")
+                time.sleep(next(longer))
+
+    @contextmanager
+    def waiting(self, *, idle: bool = False) -> Iterator[None]:
+        """While entered, this rank waits for others, and makes none wait; ``idle``: for no rank."""
+        self.progress.waits, self.progress.idle = True, idle
+        try:
+            yield
+        finally:
+            self.progress.waits = self.progress.idle = False
+
+    def in_turn(self, load: Callable[[], Any], what: str = "loaded") -> Any:
+        """What ``load`` returns; rank 0 goes first, so that only it downloads a file, or refuses one."""
+        if not self.world.leads:
+            self.meet(f"{what} by rank 0")
+            return load()
+        loaded = load()
+        self.meet(f"{what} by rank 0")
+        return loaded
+
+    def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
+        """What ``work`` returns at rank 0; the others wait, and no collective waits with them."""
+        self.progress.alone = self.world.leads
+        try:
+            result = work() if self.world.leads else None
+        finally:
+            self.progress.alone = False
+        self.meet(where, stoppable=False)
+        return result
+
+    def check_equal(self, facts: dict[str, float]) -> None:
+        """Raise DataError if one of ``facts`` differs from rank 0's: the ranks would wait for each other."""
+        everybody: list[dict[str, float]] = self.gather(facts)
+        for rank, theirs in enumerate(everybody):
+            for name, value in everybody[0].items():
+                if theirs.get(name) != value:
+                    what = f"rank {rank} has {theirs.get(name):,} {name}, rank 0 has {value:,}"
+                    raise DataError(what, hint="let build_model() and load_data() give all ranks the same")
+
+    # ------------------------------------------------------------------ while training
+
+    def board(self) -> Board:
+        """Where the ranks agree on what they do."""
+        return Board(self._store.torch_store, _BOARD, timeout_seconds=_STORE_SECONDS)
+
+    def check_others(self) -> None:
+        """Raise PeerEndedError if another rank has ended."""
+        if (ended := self._ends.first()) is not None:
+            raise ended
+
+    def explain_lost(self, error: Exception) -> Board | Exception:
+        """The board to go on at after ``error``, which the last one raised; else this rank's end.
+
+        Ranks outlive their launcher and its store: they stop together, through rank 0's.
+        """
+        if not isinstance(error, dist.DistError):
+            return error
+        spare = None if self._is_at_spare else self._store.spare()
+        if spare is not None:
+            self._is_at_spare = True
+            with suppress(dist.DistError):  # rank 0 has ended as well
+                return Board(spare, _BOARD, timeout_seconds=_STORE_SECONDS)
+        text = "the connection to the launcher was lost: has it ended?"
+        return self.find_ended() or PeerEndedError(-1, "waited", "", text)
+
+    def agree(self, trouble: str) -> str:
+        """The ``trouble`` of the first rank that has one, which it names; "" if none has. Waits for all."""
+        for rank, theirs in enumerate(self.gather(trouble)):
+            if theirs:
+                return f"rank {rank}: {theirs}"
+        return ""
+
+    def gather(self, value: Any) -> list[Any]:
+        """The ``value`` of each rank; waits for all."""
+        self.progress.place += 1
+        everybody = [None] * self.world.size
+        with self.waiting():
+            dist.all_gather_object(everybody, value, group=self._gloo)
+        return everybody
+
+    def leave(self) -> None:
+        """Part from the others after the last step.
+
+        In this order: with a group destroyed before all had left it, runs of four processes ended in SIGABRT.
+        """
+        self.progress.place += 1
+        with self.waiting():
+            dist.barrier(group=self._gloo)
+        self.progress.left = True
+        dist.destroy_process_group(self._gloo)
+        dist.barrier()
+        dist.destroy_process_group()
+
+    # ------------------------------------------------------------------ through the store
+
+    def hand_in(self, name: str, value: bytes) -> None:
+        """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
+        # The next one with the same beginning comes when this one is done with.
+        self._store.keep(f"{name}/{self.world.rank}", value, place=name.partition("/")[0])
+
+    def collect(
+        self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
+    ) -> list[bytes]:
+        """What the other ranks have handed in as ``name``, from rank 1 on; waits for it, in any thread.
+
+        Raises :class:`PeerEndedError` for a rank that has ended, or if the wait is ``given_up`` or too long.
+        """
+        limit = time.monotonic() + (patience_seconds or _COLLECTION_SECONDS)
+        return [self._take(f"{name}/{rank}", rank, given_up, limit) for rank in range(1, self.world.size)]
+
+    def _take(self, key: str, rank: int, given_up: Callable[[], bool], limit: float) -> bytes:
+        while True:
+            ended = self._ends.first()
+            over = given_up() or time.monotonic() > limit
+            with suppress(LostKeyError):  # the rank hands it in again
+                if self._store.check([key]):  # last: a rank may hand it in and end
+                    value = self._store.get(key)
+                    self._store.delete_key(key)
+                    return value
+            if ended is not None:
+                raise ended
+            if over:
+                text = f"rank {rank} has not sent its part of the checkpoint"
+                raise PeerEndedError(rank, "waited", "", text)
+            time.sleep(_MEETING_SECONDS)
+
+    # ------------------------------------------------------------------ ends
+
+    def tell_end(self, how: End, text: str) -> None:
+        """Tell the others that this rank ends early, and why."""
+        self.launcher.tell_end(how, text)
+
+    def tell_bad_loss(self, step: int) -> None:
+        """Tell the others of the first step whose loss was not finite on this rank."""
+        with suppress(RuntimeError):
+            self._store.set(f"{_BAD_LOSS}/{self.world.rank}", str(step))
+
+    def bad_losses(self) -> dict[int, int]:
+        """What each rank has told of that, by rank."""
+        with suppress(RuntimeError):
+            keys = {rank: f"{_BAD_LOSS}/{rank}" for rank in range(self.world.size)}
+            return {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
+        return {}
+
+    def find_ended(self) -> PeerEndedError | None:
+        """Who made an operation of all ranks fail, within a few seconds; None if no rank is known to."""
+        limit, longer = time.monotonic() + _SEARCH_SECONDS, pauses(self.world.size)
+        while (ended := self._ends.first()) is None and time.monotonic() < limit:
+            time.sleep(next(longer))
+        return ended
+
+    @property
+    def one_has_ended(self) -> bool:
+        """Whether another rank has ended; for any thread."""
+        return self._ends.first() is not None
+
+    def leave_launcher(self) -> None:
+        """The launcher is gone, and its store: from any thread."""
+        self.launcher.leave()
+
+    @property
+    def cause_before(self) -> str:
+        """Why the ranks before these ended; empty if they did not say."""
+        return self.launcher.cause_before

@@ -1,0 +1,155 @@
+"""Which of a rank's own losses and gradients were not finite, before they were averaged over all ranks.
+
+DDP averages gradients before anybody checks them: one rank's Inf reaches all. The rank's own loss tells at no
+cost, since it stays on the device and is looked at only after trouble. Its gradients are checked in the few
+steps that are likely to overflow, at the end of the backward pass, before the averages replace them.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.probes.budget import SEARCH_STEPS, STEPS_AFTER_TROUBLE
+from amptui.engine.probes.gradients import norm_of_each, together
+from amptui.ranks.numbers.trouble_states import (
+    FINITE,
+    GRADIENTS,
+    LOSS,
+    REPORTED_STEPS,
+    STORM_GAP_STEPS,
+    UNKNOWN,
+    packed,
+)
+
+_KEPT_STEPS = 512
+"""More than are in flight between the host and the device."""
+
+
+class _Step(NamedTuple):
+    """What a step has left on the device."""
+
+    step: int
+    loss: Tensor
+    largest: Tensor | None
+    """The largest absolute value of the rank's own gradients; None where they were not checked."""
+    complete: bool
+    """Whether all gradients were among those checked."""
+
+
+class OwnOverflows:
+    """Keeps what a rank's last steps have left on the device, and looks at it after trouble.
+
+    Of the trainer's thread: :meth:`begin` before each step and :meth:`keep` after it; :meth:`judge` when the
+    numbers of a step have arrived and show trouble, so that nobody has to wait for the device.
+    ``parameters`` are those whose gradients are the rank's own until the backward pass ends.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._parameters = [each for each in parameters if each.requires_grad]
+        self._device = device
+        self._side_stream: torch.cuda.Stream | None = None
+        self._steps: deque[_Step] = deque(maxlen=_KEPT_STEPS)
+        self._step = self._scaled_steps = 0
+        self._growth_step: int | None = None
+        self._check_until = 0
+        self._checks = False
+        self._largest: Tensor | None = None
+        self._complete = False
+        self._states: dict[int, int] = {}
+        self._newest = 0
+        self.overflowed: int | None = None
+        """In how many of the judged steps something was not finite; None before one was."""
+        self.bad_since = 0
+        """The step with which the newest row of own losses that are not finite began; 0 without one."""
+        self._bad_until = -STORM_GAP_STEPS
+        if self._parameters:
+            self._parameters[0].register_post_accumulate_grad_hook(self._check_later)
+
+    # ------------------------------------------------------------------------------ each step
+
+    def begin(self, step: int | None, *, scaled: bool) -> None:
+        """A step begins, ``scaled`` by the loss scale; ``step`` may be left out but for the first."""
+        self._step = self._step + 1 if step is None else step
+        self._largest = None
+        if not scaled:
+            self._checks = False
+            return
+        self._scaled_steps += 1
+        if self._growth_step is not None and self._step == self._growth_step + 1:
+            self._check_until = max(self._check_until, self._growth_step + STEPS_AFTER_TROUBLE)
+        self._checks = self._scaled_steps <= SEARCH_STEPS or self._step <= self._check_until
+
+    def keep(self, loss: Tensor) -> None:
+        """The step was sent to the device; ``loss`` is the rank's own."""
+        self._steps.append(_Step(self._step, loss.detach(), self._largest, self._complete))
+        self._largest = None
+
+    def expect_growth(self, step: int) -> None:
+        """The loss scale will double after ``step`` if nothing overflows until then."""
+        self._growth_step = step
+
+    def _check_later(self, _parameter: Tensor) -> None:
+        """Check the gradients once all are there.
+
+        DDP has its own function called at the end of the backward pass, which puts the averages in their
+        place. It asks for that when the last parameter has its gradient: later than this hook of one does.
+        """
+        if self._checks:
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._check)
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        gradients = [each.grad for each in self._parameters if each.grad is not None]
+        own = [each for each in gradients if not each.is_sparse and each.numel()]
+        self._complete = len(own) == len(self._parameters)
+        if not own:
+            return
+        try:
+            self._largest = torch.stack(together(norm_of_each(own, math.inf), own[0].device)).amax()
+        except torch.OutOfMemoryError:  # no reason to end a run
+            self._largest = None
+
+    # -------------------------------------------------------------------------- after trouble
+
+    def judge(self, step: int) -> None:
+        """Find out whose fault the trouble of ``step`` was; its numbers have arrived."""
+        if step in self._states or step <= self._newest - REPORTED_STEPS:
+            return
+        found = next((each for each in reversed(self._steps) if each.step == step), None)
+        state = UNKNOWN if found is None else self._state(found)
+        self._states[step] = state
+        self._newest = max(self._newest, step)
+        self._states = {at: told for at, told in self._states.items() if at > self._newest - REPORTED_STEPS}
+        self._check_until = max(self._check_until, self._step + STEPS_AFTER_TROUBLE)
+        if state != UNKNOWN:
+            self.overflowed = (self.overflowed or 0) + (state > FINITE)
+        if state == LOSS:
+            self.bad_since = step if step > self._bad_until + STORM_GAP_STEPS else self.bad_since
+            self._bad_until = step
+
+    def _state(self, found: _Step) -> int:
+        if not math.isfinite(self._read(found.loss)):
+            return LOSS
+        if found.largest is None:
+            return UNKNOWN
+        if not math.isfinite(self._read(found.largest)):
+            return GRADIENTS
+        return FINITE if found.complete else UNKNOWN
+
+    def _read(self, value: Tensor) -> float:
+        """A value that the device has computed already: the work of later steps is not waited for."""
+        if not value.is_cuda:
+            return float(value.item())
+        if self._side_stream is None:
+            self._side_stream = torch.cuda.Stream(self._device)
+        with torch.cuda.stream(self._side_stream):
+            return float(value.item())
+
+    def told(self) -> tuple[int, int]:
+        """The newest judged step, and the states of it and of those before it, packed."""
+        return self._newest, packed(self._newest, self._states)

@@ -1,0 +1,280 @@
+"""FSDP2 around an experiment's loss: weights, gradients and optimizer states are divided among all ranks."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from amptui.base.errors import ExperimentError
+from amptui.data.batches import Batch
+from amptui.engine.checkpoint.host_copy import NotPlainError
+from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
+from amptui.engine.description import NO_XRAY
+from amptui.engine.micro_batch import weights
+from amptui.engine.probes.gradients import GradientProbe, local_part
+from amptui.ranks.group import RankGroup
+from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, is_trainable
+from amptui.ranks.parallel.sharded_gradients import ShardedGradients
+from amptui.recipe.experiment import Experiment
+
+T = TypeVar("T")
+
+
+class ShardedDataParallel(DataParallel):
+    """The loss of this rank's share of a global batch, of a model of which each rank keeps a part.
+
+    The model's blocks (:func:`blocks_of`) are gathered one by one as they run, and all other parameters once
+    for a whole forward pass, so that ``loss()`` may use them in any way. The optimizer is built after the
+    constructor, over this rank's parts. ``keeps_weights``: whether rank 0 takes the whole model at the end.
+    """
+
+    sharded = True
+
+    def __init__(
+        self, group: RankGroup, experiment: Experiment, model: nn.Module, *, keeps_weights: bool = False
+    ) -> None:
+        super().__init__(group, experiment, model)
+        self._keeps_weights = keeps_weights
+        group.meet("weights")
+        names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+        group.check_equal({"parameters": sum(p.numel() for p in model.parameters()), "tensors": len(names)})
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                torch.distributed.broadcast(tensor, src=0)
+        self._root = LossRoot(model, group.world.size)
+        try:
+            self._sharded = shard(self._root, group.world.size)
+        except (ValueError, NotImplementedError) as error:
+            what = f"FSDP cannot shard this model: {' '.join(str(error).split())[:300]}"
+            raise ExperimentError(what, hint="train without --fsdp") from error
+        self._mean = self._root.loss.mean
+        self.needs_others = NO_XRAY
+
+    def _compute_loss(
+        self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
+    ) -> object:
+        self.group.progress.batches += 1
+        if first:
+            self._mean.grad = None
+        self._root.loss.weigh = weigh
+        self._sharded.set_requires_gradient_sync(last)
+        return self._root(partial(self._experiment.loss, self._model, batch))
+
+    def evaluate(self, compute: Callable[[], T]) -> T:
+        result: T = self._root(compute)
+        return result
+
+    def take_mean_loss(self) -> Tensor | None:
+        if self._mean.grad is None:
+            return None
+        with torch.no_grad():
+            return local_part(self._mean.grad).reshape(())
+
+    def gradients(self, model: nn.Module) -> GradientProbe:
+        return ShardedGradients(model, self.world.size)
+
+    def states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
+        parts: list[Part] = []
+        states = {"model": self._model.state_dict(), "optimizer": optimizer.state_dict()}
+        split = replaced(states, _is_sharded, partial(_take_part, parts))
+        return split["model"], split["optimizer"], parts
+
+    def room(self, optimizer: Optimizer) -> Callable[[Keys, Tensor], Tensor]:
+        like: dict[object, object] = dict(enumerate(_parameters(optimizer)))
+        like.update(self._model.state_dict())
+        return partial(_room, like)
+
+    def load_states(self, model: dict[str, Any], state: dict[str, Any], optimizer: Optimizer) -> None:
+        divided = divided_optimizer(state, _parameters(optimizer))
+        super().load_states(divided_model(model, self._model.state_dict()), divided, optimizer)
+
+    def leave(self) -> None:
+        if self._keeps_weights:
+            self.state = gathered(self._model.state_dict(), keep=self.world.leads)
+        super().leave()
+
+    def _average(self) -> None:
+        """Sharded gradients are averaged already."""
+
+
+class LossRoot(nn.Module):
+    """What FSDP sees as the model, whatever methods of the model itself a loss calls."""
+
+    def __init__(self, model: nn.Module, ranks: int) -> None:
+        super().__init__()
+        self.model = model
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.loss = _MeanLoss(ranks, device)
+
+    def forward(self, compute: Callable[[], object]) -> object:
+        result = compute()
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if isinstance(loss, DTensor):
+            what = "loss() used the weights of a block outside its forward()"
+            raise ExperimentError(what, hint="call the block itself, or train without --fsdp")
+        if not is_trainable(loss):
+            return result
+        return {**result, "loss": self.loss(loss)} if isinstance(result, dict) else self.loss(loss)
+
+
+class _MeanLoss(nn.Module):
+    """Passes a loss through; the gradient of ``mean`` is then the mean loss of all ranks, once for each."""
+
+    def __init__(self, ranks: int, device: torch.device) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(ranks, device=device))
+        self.weigh: Callable[[Tensor], Tensor] = weights([1])[0]
+        """What the next loss counts for among a step's micro-batches."""
+
+    def forward(self, loss: Tensor) -> Tensor:
+        found: Tensor = LossAsGradient.apply(loss, self.mean, self.weigh)
+        return found
+
+
+def shard(root: LossRoot, ranks: int) -> FSDPModule:
+    """Shard the blocks, then the rest; parameters of other types than float32 have no room for the loss."""
+    mesh = init_device_mesh(root.loss.mean.device.type, (ranks,))
+    blocks = blocks_of(root.model)
+    _check_dtypes(root.model, blocks)
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    inside = {parameter for block in blocks for parameter in block.parameters()}
+    if any(p.dtype is not torch.float32 for p in root.model.parameters() if p not in inside):
+        fully_shard(root.loss, mesh=mesh)
+    return fully_shard(root, mesh=mesh)
+
+
+def _check_dtypes(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    """Raise ExperimentError if trained weights that are gathered together have several dtypes."""
+    block_of = {parameter: block for block in blocks for parameter in block.parameters()}
+    found: dict[nn.Module | None, dict[torch.dtype, str]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            found.setdefault(block_of.get(parameter), {}).setdefault(parameter.dtype, name)
+    for names in found.values():
+        if len(names) > 1:
+            told = " and ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in names.items())
+            what = f"FSDP gathers weights of one dtype together, but {told}"
+            raise ExperimentError(what, hint="give all weights of a block one dtype, or train without --fsdp")
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The modules that are sharded one by one: what each ``ModuleList`` and ``Sequential`` holds.
+
+    A list within a list is opened, unless it is a ``Sequential`` of single layers; a block is not. Left out
+    are modules without parameters, and those that share a parameter or a module with others: its users have
+    to be gathered together.
+    """
+    found = list(dict.fromkeys(_listed(model)))
+    users: dict[nn.Parameter, set[nn.Module]] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            users.setdefault(parameter, set()).add(module)
+    inside = {block: set(block.modules()) for block in found}
+    shared = Counter(module for modules in inside.values() for module in modules)
+    return [
+        block
+        for block, modules in inside.items()
+        if all(users[p] <= modules for p in block.parameters())
+        and all(shared[module] == 1 for module in modules)
+    ]
+
+
+def _listed(module: nn.Module) -> Iterator[nn.Module]:
+    """The members of all lists in ``module``, the outermost."""
+    for child in module.children():
+        if not _is_list(module) or (_is_list(child) and not _is_sequence_of_layers(child)):
+            yield from _listed(child)
+        elif any(True for _ in child.parameters()):
+            yield child
+
+
+def _is_list(module: nn.Module) -> bool:
+    # Subclasses of Sequential are blocks: Conv2dNormActivation of torchvision, say.
+    return type(module) is nn.Sequential or isinstance(module, nn.ModuleList)
+
+
+def _is_sequence_of_layers(module: nn.Module) -> bool:
+    """Whether it is a ``Sequential`` such as a convolution and its norm; nobody calls a ``ModuleList``."""
+    return type(module) is nn.Sequential and not any(any(layer.children()) for layer in module)
+
+
+@torch.no_grad()
+def gathered(state: Any, *, keep: bool) -> Any:
+    """``state`` with whole tensors in host memory instead of sharded ones, gathered one after the other.
+
+    All ranks have to call it with equal states; with ``keep`` False a rank takes part and keeps none of them.
+    Containers are copied; a ``state_dict()`` keeps its versions.
+    """
+
+    def take(_keys: Keys, tensor: Tensor) -> Tensor | None:
+        whole: Tensor = cast("DTensor", tensor).full_tensor()
+        return whole.cpu() if keep else None
+
+    return replaced(state, _is_sharded, take)
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return isinstance(tensor, DTensor)
+
+
+@torch.no_grad()
+def _take_part(parts: list[Part], keys: Keys, tensor: Tensor) -> Tensor:
+    """What stands for a sharded tensor; this rank's part is added to ``parts``, unless it is empty."""
+    assert isinstance(tensor, DTensor), "only those are replaced"
+    local = tensor.to_local()
+    if not tensor.numel() or all(placement.is_replicate() for placement in tensor.placements):
+        return local.reshape(tensor.shape)
+    if not all(placement.is_shard() for placement in tensor.placements):
+        raise NotPlainError(f"{keys} is a sum over ranks, which a checkpoint cannot store")
+    if local.numel():
+        (chunk,) = tensor.__create_chunk_list__()
+        parts.append(Part(keys, tensor.shape, chunk.offsets, local))
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _room(like: Mapping[object, object], keys: Keys, meta: Tensor) -> Tensor:
+    """Room for this rank's part of what has the shape of its parameter, or for another tensor as a whole."""
+    parameter = like.get(keys[1] if keys[0] == "model" else keys[2])
+    if isinstance(parameter, DTensor) and parameter.shape == meta.shape:
+        return torch.empty_like(parameter, dtype=meta.dtype, requires_grad=False)
+    return whole_room(keys, meta)
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    """In the order of their numbers."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def divided_model(whole: dict[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """A ``whole`` ``state_dict``, sharded as that of the ``model`` is; communicates with nobody."""
+    divided = copy(whole)
+    divided.update({name: _part(value, model.get(name)) for name, value in whole.items()})
+    return divided
+
+
+def divided_optimizer(whole: Mapping[str, Any], parameters: Iterable[Tensor]) -> dict[str, Any]:
+    """An optimizer's ``whole`` ``state_dict``: what has the shape of its parameter is sharded alike."""
+    numbered = list(parameters)
+    state = {
+        number: {name: _part(value, numbered[number]) for name, value in values.items()}
+        for number, values in whole["state"].items()
+    }
+    return {**whole, "state": state}
+
+
+def _part(whole: Any, like: object) -> Any:
+    if isinstance(whole, DTensor) or not (
+        isinstance(like, DTensor) and isinstance(whole, Tensor) and whole.shape == like.shape
+    ):
+        return whole
+    # Without a source rank each takes its part of what it has read itself.
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,0 +1,141 @@
+"""Where a rank runs, as the ranks tell each other, and whether its process is still there."""
+
+import os
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from amptui.base.errors import DeviceError
+from amptui.ranks.world import World
+from amptui.records.ranks import RankPlace
+
+
+class Machine(NamedTuple):
+    """What a process number belongs to: two containers on one machine number theirs from 1 each."""
+
+    boot_id: str
+    pid_namespace: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank runs."""
+
+    host: str
+    pid: int
+    device: str
+    device_name: str
+    gpu_uuid: str | None
+    memory_total_bytes: int | None
+    boot_id: str = ""
+    pid_namespace: int = 0
+    started_ticks: int = 0
+    """When its process began, in clock ticks since the boot: another process of its number began later."""
+
+    @property
+    def process(self) -> tuple[str, int, str, int, int]:
+        """What :meth:`of_process` makes a place of."""
+        return self.host, self.pid, self.boot_id, self.pid_namespace, self.started_ticks
+
+    @classmethod
+    def of_process(cls, host: str, pid: int, boot_id: str, pid_namespace: int, started_ticks: int) -> "Place":
+        """A process of which no more is known."""
+        process: dict[str, Any] = {
+            "boot_id": boot_id,
+            "pid_namespace": pid_namespace,
+            "started_ticks": started_ticks,
+        }
+        unknown: dict[str, Any] = {"device": "", "device_name": "", "gpu_uuid": None}
+        return cls(host=host, pid=pid, memory_total_bytes=None, **process, **unknown)
+
+    def of_rank(self, rank: int) -> RankPlace:
+        """The same as a record tells it."""
+        return RankPlace(
+            rank=rank,
+            host=self.host,
+            device=self.device,
+            device_name=self.device_name,
+            gpu_uuid=self.gpu_uuid,
+            memory_total_bytes=self.memory_total_bytes,
+        )
+
+    def is_near(self, machine: Machine | None) -> bool:
+        """Whether its process number means the same process on ``machine``."""
+        return machine is not None and (self.boot_id, self.pid_namespace) == machine
+
+    def is_gone(self, machine: Machine | None) -> bool:
+        """Whether its process has ended, as one on ``machine`` sees it; False if that cannot be known."""
+        return self.is_near(machine) and started_ticks(self.pid) != self.started_ticks
+
+    def kill(self, machine: Machine | None) -> None:
+        """Kill its process, if it is on ``machine`` and no other has its number by now."""
+        if self.is_near(machine) and started_ticks(self.pid) == self.started_ticks and self.pid > 0:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Place:
+    """Where this process runs."""
+    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    machine = here()
+    return Place(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device=str(device),
+        device_name=device_name,
+        gpu_uuid=gpu_uuid,
+        memory_total_bytes=total,
+        boot_id=machine.boot_id if machine is not None else "",
+        pid_namespace=machine.pid_namespace if machine is not None else 0,
+        started_ticks=started_ticks(os.getpid()) or 0,
+    )
+
+
+def device_of(world: World, wanted: str) -> str:
+    """The GPU of this rank's number on its machine, or the CPU; ``wanted`` is "cpu", "cuda" or "auto".
+
+    Raises DeviceError if there is no GPU of that number.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    count, local = torch.cuda.device_count(), world.local_rank
+    if count == 1 and world.launcher != "torchrun":
+        return "cuda:0"  # srun and mpirun may show each task the GPU that it is given
+    if 0 < count <= local:
+        what = f"each rank needs a GPU of its own: this machine has {count:,}"
+        raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
+    return f"cuda:{local}"
+
+
+@cache
+def here() -> Machine | None:
+    """Where this process runs; None if the system does not say.
+
+    Nor does it if ``/proc`` is that of another PID namespace, whose numbers mean other processes.
+    """
+    try:
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            return None
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Machine(boot_id, Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return None
+
+
+def started_ticks(pid: int) -> int | None:
+    """When the process ``pid`` began (proc(5), field 22 of ``stat``); None if it has ended.
+
+    A dead one that nobody has waited for has ended.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = status.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])

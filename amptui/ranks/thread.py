@@ -1,0 +1,401 @@
+"""The trainer thread of one rank: meets the others before it prepares, and tells them how it ended."""
+
+import math
+import secrets
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
+from amptui.engine.description import refused_requests
+from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.agreement.rows import RankNumbers
+from amptui.ranks.ends.launcher_watch import LAUNCHER_GONE, LauncherLostError, LauncherWatch
+from amptui.ranks.ends.watched_thread import WatchedThread
+from amptui.ranks.numbers.meter import RankMeter, RankReport
+from amptui.ranks.numbers.trouble_states import blame
+from amptui.ranks.parallel.unfit_model import unfit_model
+from amptui.ranks.world import World
+from amptui.recipe.modelspec import ModelSpec
+from amptui.recipe.request import HANG_SECONDS, TrainRequest
+from amptui.records.control import StopRequest, tell_nobody
+from amptui.records.ranks import RanksStarted
+from amptui.records.run import NonFinite, Note, Record, RunStarted, StepSkipped
+from amptui.records.samples import DeviceSample, GpuSample
+from amptui.records.steps import Steps
+
+if TYPE_CHECKING:
+    from amptui.engine.checkpoint.data_position import Start
+    from amptui.engine.checkpoint.file import Checkpoint
+    from amptui.engine.prepared import Prepared
+    from amptui.engine.setup import Choices, Join
+    from amptui.ranks.agreement.checkpoints import RankCheckpoints
+    from amptui.ranks.numbers.own_overflows import OwnOverflows
+    from amptui.ranks.numbers.weights_check import WeightsCheck
+
+
+WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
+"""Samples the GPU of that UUID about once a second, in a thread, until what it returns is called."""
+
+_NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
+
+
+class RankThread(WatchedThread):
+    """Trains as one of several ranks; rank 0 alone emits records and writes files.
+
+    A collapsed loss scale or lost weights end the run: ranks do not wait for a user's answer. ``watch_gpu``
+    samples this rank's GPU, if it has one.
+    """
+
+    def __init__(
+        self,
+        request: TrainRequest,
+        spec: ModelSpec,
+        control: RankControl,
+        emit: Callable[[Record], object],
+        world: World,
+        *,
+        watch_gpu: WatchGpu | None = None,
+        **options: Any,
+    ) -> None:
+        control.refuses = refused_requests(request)
+        self._saves_weights = request.save_weights is not None
+        request = replace(request, interactive=False)
+        self._keeps = request.checkpoint_dir is not None
+        self._checkpoints_path = request.checkpoint_dir
+        if not world.leads:
+            request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
+        self._world = world
+        self._launcher = LauncherWatch(world)
+        control.launcher_lost = self._lose_launcher_of
+        self._rank_control = control
+        self._meter = RankMeter()
+        self._tell = emit if world.leads else tell_nobody
+        super().__init__(request, spec, control, self._take, **options)
+        self._rank, self._world_size = world.rank, world.size
+        control.measure = self._measure
+        control.hash_weights = self._hash_weights
+        if world.leads:
+            control.report = RankReport(emit)
+        self._watch_gpu = watch_gpu
+        self._gpu: GpuSample | None = None
+        """The newest sample, from another thread."""
+        self._stop_watching: Callable[[], object] = _do_nothing
+
+    def start(self) -> None:
+        """See :class:`TrainingThread`; if the launcher ends, so does the run, with a checkpoint."""
+        self._launcher.start(self._lose_launcher)
+        super().start()
+
+    def _lose_launcher(self) -> None:
+        """From any thread."""
+        self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
+        if self._group is not None:
+            self._group.leave_launcher()
+        if self._watch is not None:
+            self._watch.launcher.leave()
+        if self._control.stop_reason is None:
+            self._fault = self._fault or self._launcher.error
+            self._control.ask(StopRequest(LAUNCHER_GONE))
+
+    def _lose_launcher_of(self, rank: int) -> None:
+        """All ranks have agreed to stop, as that one has lost its launcher."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
+        host = self._group.places[rank].host if self._group else ""
+        self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
+
+    def close(self) -> None:
+        """Part from the other ranks, and end the DataLoader workers, after training has ended."""
+        self._launcher.stop()
+        self._stop_watching()
+        self._rank_control.leave()
+        super().close()
+
+    @property
+    def others_are_there(self) -> bool:
+        """Whether the other ranks were met and none has ended: this one can still end well."""
+        return self._group is not None and not self._group.one_has_ended
+
+    def _take_gpu(self, record: Record) -> None:
+        """Keep the newest sample of this rank's GPU; rank 0 tells of trouble with NVML."""
+        if isinstance(record, DeviceSample):
+            self._gpu = record.gpus[0] if record.gpus else None
+
+    def _take(self, record: Record) -> None:
+        self._meter.add(record)
+        self._tell(record)
+        if self._prepared is not None and self._prepared.parallel is not None:
+            self._look_for_overflow(record, self._prepared, self._prepared.parallel.own_overflows)
+
+    def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "OwnOverflows") -> None:
+        """After trouble find out whether it came from this rank; plan which gradients to check."""
+        if isinstance(record, Steps):
+            if (tracker := record.growth_tracker[-1]) is not None:
+                own.expect_growth(record.last_step + prepared.scaler.get_growth_interval() - tracker)
+        elif isinstance(record, StepSkipped | NonFinite) and getattr(record, "what", "loss") == "loss":
+            before = own.bad_since
+            own.judge(record.step)
+            if own.bad_since != before and self._group is not None:
+                self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
+
+    def _measure(self) -> RankNumbers:
+        trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
+        if trainer is not None:
+            trainer.deliver_steps()
+        sample = self.allocator()
+        numbers = self._meter.take_numbers(
+            compute_seconds=None if parallel is None else parallel.compute_timer.take_seconds(),
+            peak_bytes=None if sample is None else sample.peak_allocated_bytes,
+            gpu=self._gpu,
+        )
+        if parallel is not None:
+            own = parallel.own_overflows
+            step, states = own.told()
+            overflowed = math.nan if own.overflowed is None else own.overflowed
+            numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
+        return self._with_hash(numbers)
+
+    def _with_hash(self, numbers: RankNumbers) -> RankNumbers:
+        """``numbers`` with the newest hash of the weights, where all ranks should have the same ones."""
+        check = self._weights_check
+        if check is None:
+            return numbers
+        hashed = check.numbers()
+        if hashed.asks:
+            self._rank_control.want_hash()
+        return numbers._replace(hashed_step=hashed.step, weights_hash=hashed.value)
+
+    @property
+    def _weights_check(self) -> "WeightsCheck | None":
+        parallel = self._prepared.parallel if self._prepared else None
+        return None if parallel is None else parallel.weights_check
+
+    def _hash_weights(self) -> None:
+        check, trainer = self._weights_check, self._trainer
+        if check is not None and trainer is not None:
+            check.hash(trainer.step)
+
+    def _choose(self) -> "Choices":
+        """Choose this rank's device, and meet the other ranks."""
+        from amptui.engine import setup
+        from amptui.engine.description import device_name, gpu_uuid
+        from amptui.ranks.group import RankGroup
+        from amptui.ranks.store.place import device_of, place_of
+        from amptui.ranks.store.shared_folder import check_folder
+
+        choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
+        device = choices.device
+        setup.enter_device(device)
+        waiting = "waiting for the other ranks"
+        self._announce("importing", waiting, f"while {waiting}")
+        uuid = gpu_uuid(device)
+        if uuid is not None and self._watch_gpu is not None:
+            self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
+        place = place_of(device, device_name(device), uuid)
+        stopping = self._rank_control.is_asked_to_stop
+        hang = self._request.hang_timeout
+        self._group = RankGroup(
+            self._world,
+            device,
+            place,
+            stopping=stopping,
+            hang_seconds=HANG_SECONDS if hang is None else hang,
+            compiles=self._request.compile_mode is not None,
+        )
+        self._group.connect()
+        self._begin_watch()
+        if self._checkpoints_path is not None:
+            run_dir, all_write = self._checkpoints_path.parent, self._request.fsdp
+            check_folder(self._group, run_dir, all_write=all_write, warn=self._warn)
+        self._rank_control.join(self._group.board(), self._group)
+        self._join = self._kind_of_parallel()
+        return choices
+
+    def _kind_of_parallel(self) -> "Join":
+        from amptui.ranks.parallel.data_parallel import DataParallel
+
+        if not self._request.fsdp:
+            return DataParallel
+        from amptui.ranks.parallel.sharded import ShardedDataParallel
+
+        return partial(ShardedDataParallel, keeps_weights=self._saves_weights)
+
+    def _read_checkpoint(self) -> "Checkpoint | None":
+        """The newest that rank 0 can read; None for ranks that were started again before there was one."""
+        from amptui.engine.checkpoint.file import DamagedError, checkpoint_name, checkpoints, read
+
+        assert self._group is not None, "the ranks have met"
+        folder = self._checkpoints_path
+        assert folder is not None, "a resumed run has a folder of checkpoints"
+        if self._world.leads:
+            starts_over = self._world.restart > 0 and not checkpoints(folder)
+            checkpoint = None if starts_over else super()._read_checkpoint()
+            self._group.tell("checkpoint", "" if checkpoint is None else checkpoint_name(checkpoint.step))
+            return checkpoint
+        name = self._group.hear("checkpoint")
+        try:
+            return read(folder / name, checksums=False) if name else None  # rank 0 has checked them
+        except DamagedError as error:
+            what = f"{socket.gethostname()} cannot read {folder / name}: {error}"
+            raise RunFolderError(what, hint="use a folder that all machines share") from error
+
+    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
+        assert self._group is not None, "the ranks have met"
+        restore = partial(super()._restore, checkpoint, prepared)
+        restored: tuple[Prepared, Start] = self._group.in_turn(restore, "restored")
+        return restored
+
+    def _make_writer(self, prepared: "Prepared", folder: Path | None, **options: Any) -> "RankCheckpoints":
+        from amptui.ranks.agreement.checkpoints import RankCheckpoints
+
+        assert self._group is not None, "the ranks have met"
+        options |= {"world": self._world, "mail": self._group, "keeps": self._keeps}
+        options["gpu"] = prepared.device.index or 0
+        if not self._request.fsdp:
+            return RankCheckpoints(folder, **options)
+        from amptui.ranks.parallel.sharded_checkpoints import ShardedCheckpoints
+
+        if self._world.leads:
+            self._group.tell("start", secrets.token_hex(4))
+        start = self._group.hear("start")
+        return ShardedCheckpoints(folder, shared=self._checkpoints_path, start=start, **options)
+
+    def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
+        super()._announce_run(started, start)
+        assert self._group is not None, "the ranks have met"
+        ranks = tuple(place.of_rank(rank) for rank, place in enumerate(self._group.places))
+        world = self._world
+        self._emit(
+            RanksStarted(
+                time=time.time(), ranks=ranks, restarts=world.restart, max_restarts=world.max_restarts
+            )
+        )
+        share, total = started.batch_size or 0, started.global_batch_size or 0
+        accumulated = self._request.accumulate
+        batches = f", in {accumulated:,} batches of each rank" if accumulated > 1 else ""
+        text = f"{len(ranks):,} ranks: a batch has {share:,} samples per rank, a step {total:,}{batches}"
+        self._emit(Note(time=time.time(), severity="info", text=text))
+        if started.parallel == "fsdp2":
+            self._emit(Note(time=time.time(), severity="info", text=_NO_BREAKDOWN))
+
+    def _restart(self) -> dict[str, Any]:
+        if not self._world.restart or self._group is None:
+            return {}
+        cause = self._group.cause_before or "the ranks ended before they had met"
+        return {"restarts": self._world.restart, "cause": cause}
+
+    def _way_on(self) -> str:
+        """How the run goes on after a failure: with a restart, or by the command that resumes it."""
+        from amptui.engine.checkpoint.file import checkpoints
+
+        if self._world.starts_again:
+            return f"the ranks start again (restart {self._world.counted + 1} of {self._world.max_restarts})"
+        newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
+        hosts = {place.host for place in self._group.places} if self._group is not None else set()
+        launcher = "torchrun ... -m " if len(hosts) > 1 else ""
+        return "".join(f"to resume from {path.name}: {launcher}{self._resume_command()}" for path in newest)
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Emit the last record; none if the launcher starts the ranks again, and that can help."""
+        self.error = self._explained(error)
+        if isinstance(self.error, UsageError):
+            self._refuse(self.error.exit_status)
+        elif self._world.starts_again:
+            self._tell_restart(error)
+            return
+        super()._tell_failure(error)
+
+    def _refuse(self, exit_status: int) -> None:
+        from amptui.ranks.store.launcher_store import LauncherStore
+
+        if self._world.starts_again:
+            LauncherStore(self._world).refuse(exit_status)
+
+    def _tell_restart(self, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error))
+        text, way_on = str(self.error), self._way_on()
+        if way_on not in text:
+            text = f"{text}; {way_on}"
+        self._emit(Note(time=time.time(), severity="error", text=f"{text}\n{trace}"))
+
+    def _finish_before_training(self) -> None:
+        if self._group is not None:
+            self._group.tell_end("stopped", "was asked to stop before the first step")
+        super()._finish_before_training()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._claim_end():
+            self._tell_own_end(self._blamed_on_launcher(error))
+
+    def _tell_own_end(self, error: BaseException) -> None:
+        if isinstance(error, UsageError):
+            # Even if asked to stop: the launcher asks when another rank has refused the same.
+            if self._group is not None:
+                self._group.tell_end("failed", str(error))
+            self._tell_failure(error)
+            return
+        if self._group is None and isinstance(error, AmptuiError):
+            from amptui.ranks.store.launcher_store import LauncherStore
+
+            # Rank 0 may wait for this one, and is asked to stop next. It may have the same error then.
+            LauncherStore(self._world).tell_end("failed", str(error))
+            self._tell_failure(error)
+            return
+        if self._group is None:
+            super()._fail(error)
+            return
+        from amptui.ranks.failure import end_of, may_be_of_a_peer
+
+        if may_be_of_a_peer(error) and (ended := self._ended_before(error)) is not None:
+            if ended.how == "stopped":
+                super()._finish_before_training()
+                return
+            self._tell_peer_end(ended, error)
+            return
+        if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
+            how, own = end_of(error), self._explained(error)
+            self._group.tell_end(how, own.what if how == "cut off" else str(own))
+        super()._fail(error)
+
+    def _blamed_on_launcher(self, error: BaseException) -> BaseException:
+        """``error``, or that a launcher has ended if that is behind it: a store was lost, or all stop."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
+        if not isinstance(self._fault, LauncherLostError):
+            return error
+        from amptui.ranks.failure import is_of_a_group
+
+        before = self._trainer is None and isinstance(error, AmptuiError)
+        if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
+            return error
+        trainer = self._trainer
+        step = trainer.step - trainer.in_step if trainer else self._steps_before  # not the one that failed
+        self._fault = self._fault.after(step, hint=self._way_on())
+        return self._fault.with_traceback(error.__traceback__)
+
+    def _explained(self, error: BaseException) -> AmptuiError:
+        from amptui.ranks.failure import explain_rank_error
+
+        if (unfit := unfit_model(str(error), self.doing)) is not None:
+            return unfit
+        if (rank_error := explain_rank_error(error, self.doing)) is not None:
+            return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._way_on())
+        explained = super()._explained(error)
+        if isinstance(explained, ExperimentError) and (blame := self._blame()):
+            return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)
+        return explained
+
+    def _blame(self) -> str:
+        """Which ranks were the first whose loss was not finite, shortly before now; "" if none stands out."""
+        bad_losses = self._group.bad_losses() if self._group is not None and self._world.leads else {}
+        return "" if self._trainer is None else blame(bad_losses, self._world.size, self._trainer.step)
+
+
+def _do_nothing() -> None:
+    """Nothing is sampled."""

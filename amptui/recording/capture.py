@@ -1,0 +1,248 @@
+"""Reserves the terminal for the screen: what Python or C code prints goes to records and a log file."""
+
+import os
+import select
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Literal
+
+from amptui.base.runfiles import open_to_append
+from amptui.recording.output_lines import OutputLines
+from amptui.records.run import Note, Printed, Record
+
+MAX_LINES_A_SECOND = 20
+"""Limit of lines that become records; all lines go to the file."""
+
+LIVE_INTERVAL_SECONDS = 10.0
+"""A line that is being overwritten becomes a record at most so often: each one is a line of the journal."""
+
+_SILENCE_SECONDS = 1.0
+
+_MAX_READ_BYTES = 65536
+
+_TAIL_INTERVAL_SECONDS = 0.2
+
+StreamName = Literal["stdout", "stderr"]
+
+
+class OutputCapture:
+    """While entered, file descriptors 1 and 2 are pipes, and ``sys.__stdout__`` is the terminal.
+
+    Pipes rather than a file: printing to a full disk would raise in the user's code. A thread reads them
+    constantly, so that no print ever waits. A standard error that was redirected to a file or pipe stays.
+    """
+
+    def __init__(self, emit: Callable[[Record], object], log_path: Path) -> None:
+        self._log = _OutputLog(log_path, emit)
+        self._readers: list[_PipeReader] = []
+        self._saved: dict[int, int] = {}
+        self._streams = sys.__stdout__, sys.__stderr__
+        self._own_streams = sys.stdout, sys.stderr
+
+    def __enter__(self) -> "OutputCapture":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        terminal = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
+        self._streams = sys.__stdout__, sys.__stderr__
+        self._own_streams = sys.stdout, sys.stderr
+        self._redirect(1, "stdout")
+        if os.isatty(2) or _is_null_device(2):
+            self._redirect(2, "stderr")
+        # Textual draws on sys.__stderr__ and asks sys.__stdout__ for the terminal's size.
+        sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        terminal = sys.__stdout__
+        sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(ValueError):  # the model has closed it
+                stream.flush()
+        for descriptor, saved in self._saved.items():
+            os.dup2(saved, descriptor)  # closes the pipe's writing end, which ends its reader
+            os.close(saved)
+        for reader in self._readers:
+            reader.join(timeout=1)
+        self._log.close()
+        _close_quietly(terminal)
+
+    def reclaim(self) -> None:
+        """Restore ``sys.stdout`` and ``sys.stderr`` after a screen library has replaced them."""
+        sys.stdout, sys.stderr = self._own_streams
+
+    def _redirect(self, descriptor: int, name: StreamName) -> None:
+        reading, writing = os.pipe()
+        self._saved[descriptor] = os.dup(descriptor)
+        os.dup2(writing, descriptor)
+        os.close(writing)
+        reader = _PipeReader(reading, name, self._log)
+        self._readers.append(reader)
+        reader.start()
+
+
+def _is_null_device(descriptor: int) -> bool:
+    found, null = os.fstat(descriptor), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev
+
+
+def _close_quietly(stream: IO[str] | None) -> None:
+    """Close a terminal that may be gone: there is nobody left to tell."""
+    try:
+        if stream is not None:
+            stream.close()
+    except OSError:
+        pass
+
+
+class _OutputLog:
+    """Where captured output goes: every byte to a file, a bounded number of lines to the records."""
+
+    def __init__(self, path: Path, emit: Callable[[Record], object]) -> None:
+        self._emit = emit
+        self._path = path
+        self._lock = threading.Lock()
+        self._file: IO[bytes] | None = None
+        self._broken = False
+        self._second = 0
+        self._lines = 0
+
+    def write(self, data: bytes) -> None:
+        """Append to the file, created at the first byte; an error of the disk is reported once."""
+        with self._lock:
+            if self._broken or not data:
+                return
+            try:
+                self._file = self._file or open_to_append(self._path)
+                left = memoryview(data)
+                while left:  # a nearly full disk accepts a part
+                    left = left[self._file.write(left) :]
+            except OSError as error:
+                self._broken = True
+                text = f"output is no longer saved in {self._path}: {error.strerror}"
+                self._emit(Note(time=time.time(), severity="warning", text=text))
+
+    def close(self) -> None:
+        """Close the file; output of a surviving child opens it again."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def live_line(self, stream: StreamName, text: str) -> None:
+        """Emit what stands in the line that is being overwritten now; nothing if ``text`` is empty."""
+        self._emit(Printed(time=time.time(), stream=stream, text=text, live=True))
+
+    def line(self, stream: StreamName, text: str) -> bool:
+        """Emit one line, unless this second's limit is reached; return whether it was emitted."""
+        now = time.time()
+        with self._lock:
+            if int(now) != self._second:
+                self._second, self._lines = int(now), 0
+            self._lines += 1
+            if self._lines > MAX_LINES_A_SECOND:
+                return False
+            if self._lines == MAX_LINES_A_SECOND:
+                text = f"{text[:200]} … (more lines in {self._path.name})"
+        self._emit(Printed(time=now, stream=stream, text=text))
+        return True
+
+
+class _Stream:
+    """One stream of captured output, on its way to the records."""
+
+    def __init__(self, name: StreamName, log: _OutputLog) -> None:
+        self._name: StreamName = name
+        self._log = log
+        self._lines = OutputLines()
+        self._shown = ""
+        """The live line that the records show."""
+        self._live_due = 0.0
+        self._heard = time.monotonic()
+
+    @property
+    def waits(self) -> bool:
+        """Whether :meth:`take` has something to do even if nothing more is written."""
+        return self._lines.is_pending or self._lines.live != self._shown
+
+    def take(self, data: bytes) -> None:
+        """Emit the lines that ``data`` completes; without any data for a second, those held back as well."""
+        now = time.monotonic()
+        if data:
+            self._heard = now
+            self._emit(self._lines.feed(data))
+        elif now - self._heard >= _SILENCE_SECONDS:
+            self._emit(self._lines.settle())
+        live = self._lines.live
+        if live != self._shown and now >= self._live_due:
+            self._log.live_line(self._name, live)
+            self._shown, self._live_due = live, now + LIVE_INTERVAL_SECONDS
+
+    def finish(self) -> None:
+        """Emit what is left."""
+        self._emit(self._lines.finish())
+        if self._shown:
+            self._log.live_line(self._name, "")
+
+    def _emit(self, lines: list[str]) -> None:
+        for text in lines:
+            if self._log.line(self._name, text):
+                self._shown = ""  # it takes the live line's place
+
+
+class _PipeReader(threading.Thread):
+    """Reads one pipe to its end."""
+
+    def __init__(self, descriptor: int, name: StreamName, log: _OutputLog) -> None:
+        super().__init__(name=f"amptui-{name}", daemon=True)
+        self._descriptor = descriptor
+        self._stream = _Stream(name, log)
+        self._log = log
+
+    def run(self) -> None:
+        """Take the output as it comes."""
+        readable = select.poll()
+        readable.register(self._descriptor, select.POLLIN)
+        try:
+            while True:
+                if self._stream.waits and not readable.poll(_SILENCE_SECONDS * 1000):
+                    self._stream.take(b"")
+                    continue
+                data = os.read(self._descriptor, _MAX_READ_BYTES)
+                if not data:
+                    break
+                self._log.write(data)
+                self._stream.take(data)
+        finally:
+            os.close(self._descriptor)
+        self._stream.finish()
+
+
+class LogTail(threading.Thread):
+    """Emits the lines that a script's standard output and error append to one file, as records."""
+
+    def __init__(self, path: Path, emit: Callable[[Record], object], *, skip: bool) -> None:
+        """``skip`` what was written before."""
+        super().__init__(name="amptui-output", daemon=True)
+        self._file = path.open("rb")
+        if skip:
+            self._file.seek(0, os.SEEK_END)
+        self._stream = _Stream("stdout", _OutputLog(path, emit))
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Look for new lines until stopped."""
+        while not self._stopping.wait(_TAIL_INTERVAL_SECONDS):
+            self._stream.take(self._file.read(_MAX_READ_BYTES))
+        self._stream.take(self._file.read(_MAX_READ_BYTES))
+        self._stream.finish()
+        self._file.close()
+
+    def stop(self) -> None:
+        """Take what was written last, and end."""
+        self._stopping.set()
+        self.join(timeout=1)

@@ -1,0 +1,194 @@
+"""The recommendation: a pure function of what was found on each precision.
+
+Every judgement is the answer's own, as the screen shows it; here they are only weighed against each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from amptui.diagnosis.amp_answer import AmpAnswer
+from amptui.diagnosis.amp_finding import Finding
+from amptui.diagnosis.memory_use import LITTLE_MEMORY
+from amptui.diagnosis.worth_findings import speed_state
+from amptui.records.findings import PairCompared
+from amptui.records.run import AMP_PRECISIONS
+from amptui.reports.advise.evidence import Candidate
+
+Reason = Literal[
+    "faster",
+    "memory",
+    "unsafe",
+    "same",
+    "slower",
+    "open",
+    "not compared",
+    "nothing to compare",
+    "weights",
+    "fails",
+]
+"""``faster``, ``memory``: what the recommended precision gains. Otherwise FP32 is recommended, since what
+gains is ``unsafe``, or since nothing does; ``weights``: they are not float32, and autocast has nothing to
+cast; ``fails``: FP32 itself does not train, and nothing is recommended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to use, and why."""
+
+    precision: str | None
+    """None if nothing can be recommended."""
+    reason: Reason
+    about: Candidate | None = None
+    """The candidate that is recommended, or that FP32 is preferred to."""
+    cautions: tuple[Finding, ...] = ()
+    """What to look out for in the recommended precision."""
+    troubles: tuple[Finding, ...] = ()
+    """What speaks against ``about`` where FP32 is recommended."""
+    compiles: bool = False
+    """Whether ``torch.compile`` made the recommended precision faster beyond its interval."""
+
+    @property
+    def limit(self) -> Finding | None:
+        """What steps wait for, as far as it was measured."""
+        answer = None if self.about is None else self.about.answer
+        limit = None if answer is None else answer.of("limit")
+        return limit if limit is not None and limit.freshness != "never measured" else None
+
+
+def recommend(
+    candidates: Sequence[Candidate],
+    *,
+    other_weights: bool = False,
+    compiling: PairCompared | None = None,
+) -> Advice:
+    """What to use: the fastest precision that is safe, else one that saves memory, else FP32.
+
+    ``other_weights``: the weights are not float32; ``compiling``: what ``torch.compile`` gains in FP32.
+    """
+    if other_weights:
+        return Advice(precision="fp32", reason="weights")
+    broken = next((found for each in candidates for found in troubles(each.answer) if not found.about), None)
+    if broken is not None and _is_of_fp32(broken):
+        return Advice(precision=None, reason="fails", troubles=(broken,))
+    usable = [each for each in candidates if is_safe(each)]
+    faster = [each for each in usable if _speed(each) == "faster"]
+    if faster:
+        return _use(_best(faster), "faster")
+    saving = [each for each in usable if _speed(each) in ("same", "open") and _saves(each)]
+    if saving:
+        return _use(min(saving, key=lambda each: each.memory or 1.0), "memory")
+    return replace(_stay(candidates, usable), compiles=_gains(compiling))
+
+
+def _use(candidate: Candidate, reason: Reason) -> Advice:
+    return Advice(
+        precision=candidate.precision,
+        reason=reason,
+        about=candidate,
+        cautions=troubles(candidate.answer),
+        compiles=_gains(candidate.compiling),
+    )
+
+
+def _gains(pair: PairCompared | None) -> bool:
+    """Whether the compiled steps are faster."""
+    return pair is not None and speed_state(pair.speedup, pair.speedup_low, pair.speedup_high) == "faster"
+
+
+def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advice:
+    unsafe = [each for each in candidates if each not in usable and _speed(each) == "faster"]
+    if unsafe:
+        worst = _best(unsafe)
+        return Advice(precision="fp32", reason="unsafe", about=worst, troubles=troubles(worst.answer))
+    reasons: tuple[Reason, ...] = ("same", "open", "slower")
+    # What people ask about is AMP: TF32 is told of only where nothing is known of that.
+    for is_amp, reason in product((True, False), reasons):
+        of_kind = [each for each in usable if (each.precision in AMP_PRECISIONS) == is_amp]
+        about = next((each for each in of_kind if _speed(each) == reason), None)
+        if about is not None:
+            return Advice(precision="fp32", reason=reason, about=about)
+    unknown = [each for each in usable if each.precision in AMP_PRECISIONS and _speed(each) == "unknown"]
+    if unknown:
+        return Advice(precision=None, reason="not compared", about=unknown[0])
+    return _speak_against(candidates) or Advice(
+        precision=None, reason="not compared", about=next(iter(usable), None)
+    )
+
+
+def _speak_against(candidates: Sequence[Candidate]) -> Advice | None:
+    """FP32, for what was found on the others; None if nothing was."""
+    troubled = next((each for each in candidates if troubles(each.answer)), None)
+    if troubled is not None:
+        return Advice(precision="fp32", reason="unsafe", about=troubled, troubles=troubles(troubled.answer))
+    excluded: tuple[tuple[str, Reason], ...] = (("weights lost", "unsafe"), ("slow", "slower"))
+    for kind, reason in excluded:
+        about = next((each for each in candidates if each.exclusion and each.exclusion.kind == kind), None)
+        if about is not None:
+            return Advice(precision="fp32", reason=reason, about=about)
+    if all(each.exclusion is not None for each in candidates):
+        return Advice(precision="fp32", reason="nothing to compare")
+    return None
+
+
+def is_safe(candidate: Candidate) -> bool:
+    """Whether it may be recommended: nothing found speaks against it.
+
+    Gradients that only differ are no obstacle if the losses are the same nevertheless.
+    """
+    if candidate.exclusion is not None:
+        return False
+    if candidate.losses is not None and candidate.losses.outcome in ("higher", "not finite"):
+        return False
+    answer = candidate.answer
+    found = troubles(answer)
+    trains_alike = answer is not None and answer.of("loss").state == "same"
+    return all(trains_alike and each.subject == "agreement" and each.grade == "warning" for each in found)
+
+
+def troubles(answer: AmpAnswer | None) -> tuple[Finding, ...]:
+    """The findings that warn of a precision, the gravest subject first."""
+    counted = () if answer is None else answer.counted
+    return tuple(finding for finding in counted if finding.grade in ("warning", "error"))
+
+
+def _is_of_fp32(finding: Finding) -> bool:
+    """Whether it happened in FP32, so that no precision can be recommended."""
+    return finding.state == "FP32 loss not finite" or (
+        finding.grade == "error" and finding.happened and finding.precision in ("fp32", "ieee", "tf32")
+    )
+
+
+def _speed(candidate: Candidate) -> str:
+    """The answer's word on its speed; that of the comparison for a precision without an answer."""
+    if candidate.answer is not None:
+        return candidate.answer.worth
+    row = candidate.row
+    return speed_state(row.speedup, row.speedup_low, row.speedup_high) if row and row.speedup else "unknown"
+
+
+def _saves(candidate: Candidate) -> bool:
+    return candidate.memory is not None and 1 - candidate.memory >= LITTLE_MEMORY
+
+
+def _best(faster: Sequence[Candidate]) -> Candidate:
+    """The fastest; one that needs no loss scaling unless another is faster by more than both intervals."""
+    ranked = sorted(faster, key=_speedup, reverse=True)
+    first = ranked[0]
+    simpler = [each for each in ranked if each.precision == "bf16" and _ends(each)[1] >= _ends(first)[0]]
+    return simpler[0] if simpler else first
+
+
+def _speedup(candidate: Candidate) -> float:
+    if candidate.row is not None and candidate.row.speedup:
+        return candidate.row.speedup
+    return (candidate.answer.of("speed").value if candidate.answer is not None else None) or 0.0
+
+
+def _ends(candidate: Candidate) -> tuple[float, float]:
+    """Its interval; without one, of no width."""
+    row = candidate.row
+    if row is None or row.speedup_low is None or row.speedup_high is None:
+        return _speedup(candidate), _speedup(candidate)
+    return row.speedup_low, row.speedup_high

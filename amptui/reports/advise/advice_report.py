@@ -1,0 +1,215 @@
+"""A finished measurement with its recommendation, as lines to read and as one JSON object."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amptui import __version__
+from amptui.base import units
+from amptui.base.strictjson import plain
+from amptui.diagnosis.labels import data_label
+from amptui.recipe.request import FRAMEWORKS, Framework
+from amptui.records.findings import PrecisionsCompared
+from amptui.reports.advise import advise_words
+from amptui.reports.advise.advice import Advice
+from amptui.reports.advise.evidence import Candidate, Evidence, eagerly
+from amptui.reports.advise.loss_race import LossRace
+from amptui.reports.advise.paste import NAMES
+from amptui.telemetry.view import SessionView
+
+WIDTH = 80
+
+_GAP = 2
+"""Cells between two columns of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Everything that one command has found."""
+
+    subject: str
+    """The model or the script, as it was asked for."""
+    is_script: bool
+    evidence: Evidence
+    candidates: tuple[Candidate, ...]
+    advice: Advice
+    race: LossRace | None
+    lines: Mapping[Framework, tuple[str, ...]]
+    """What to paste."""
+    seconds: float
+    """What the measurement took, from the first step on."""
+    interrupted: bool = False
+
+    @property
+    def view(self) -> SessionView:
+        """The view of the steps that are not compiled."""
+        return eagerly(self.evidence.view)
+
+    @property
+    def compared(self) -> PrecisionsCompared | None:
+        """Their comparison."""
+        return self.view.compared
+
+    @property
+    def missing(self) -> list[str]:
+        """What was not measured, each with its reason."""
+        return list(advise_words.not_measured(self.candidates, self.evidence.missing, self.race))
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What stands below the headline: a label and a sentence each."""
+        pairs = self.evidence.view.compared.pairs if self.evidence.view.compared is not None else ()
+        labelled = [
+            ("why", advise_words.reasons(self.advice, self.view)),
+            ("torch.compile", advise_words.compiling(pairs)),
+            ("look out", advise_words.cautions(self.advice, self.candidates, self.view)),
+        ]
+        return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
+
+
+def heading(found: Recommendation) -> str:
+    """``simple-cnn on H200, CIFAR-10, batch 128``."""
+    run = found.evidence.view.run
+    if run is None:
+        return found.subject
+    parts = [f"{run.model} on {run.device_name}"]
+    parts += [] if found.is_script else [data_label(run.data)]
+    if run.batch_size:
+        parts.append(f"batch {units.count(run.batch_size)}")
+    return ", ".join(parts)
+
+
+def report_lines(found: Recommendation, framework: Framework | None = None) -> list[str]:
+    """The recommendation, why, the table, what was not measured, and the lines to paste, in 80 columns.
+
+    ``framework``: only its lines, in full; None is plain PyTorch in full and the others in brief.
+    """
+    lines = [heading(found), "", *_wrapped(advise_words.headline(found.advice) + ".")]
+    if found.interrupted:
+        lines += _wrapped("Interrupted: this follows from what was measured until then.")
+    lines += [line for label, text in found.notes for line in _labelled(label, text)]
+    rows = advise_words.table_rows(found.view, found.candidates)
+    lines += ["", *table_lines(rows)] if rows else []
+    missing = [line for text in found.missing for line in _wrapped(text, "  ", "    ")]
+    lines += ["", "not measured:", *missing] if missing else []
+    how = [line for text in advise_words.how_measured(found.compared, found.race) for line in _wrapped(text)]
+    lines += ["", *how] if how else []
+    return lines + list(_paste_lines(found, framework))
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return _wrapped(text, f"  {label}: ", " " * (len(label) + 4))
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The columns side by side; those that do not fit into 80 columns stand below, with the labels again."""
+    labels, *columns = (list(column) for column in zip(*rows, strict=True))
+    lines: list[str] = []
+    while columns:
+        shown = [labels]
+        while columns and (len(shown) == 1 or _width([*shown, columns[0]]) <= WIDTH):
+            shown.append(columns.pop(0))
+        lines += [""] * bool(lines) + _table(shown)
+    return lines
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) for column in columns) + _GAP * (len(columns) - 1)
+
+
+def _table(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Without the rows that say nothing; a column too wide for a table of its own is cut."""
+    first = max(map(len, columns[0]))
+    widths = [min(max(map(len, column)), WIDTH - first - _GAP) for column in columns]
+    rows = [row for row in zip(*columns, strict=True) if any(row[1:])]
+    return [
+        (" " * _GAP)
+        .join(_fitted(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
+        .rstrip()
+        for row in rows
+    ]
+
+
+def _fitted(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
+
+
+def _paste_lines(found: Recommendation, framework: Framework | None) -> Iterator[str]:
+    lines = found.lines
+    if found.advice.reason == "weights":
+        yield from ("", "Nothing to paste: train it as it is, or with float32 weights and autocast.")
+    elif found.advice.precision == "fp32":
+        what = "" if not found.lines else " but for torch.compile"
+        yield from ("", f"Nothing to paste{what}: FP32 is what PyTorch trains in by default.")
+    if not lines:
+        return
+    full: Framework = framework or "pytorch"
+    if full in lines:
+        yield from ("", f"{NAMES[full]}:", *(f"    {line}" for line in lines[full]))
+    if framework is None:
+        yield ""
+        width = max(map(len, NAMES.values())) + 1
+        for name in FRAMEWORKS[1:]:
+            if name in lines:
+                yield f"{NAMES[name] + ':':<{width}} {lines[name][0]}"
+                yield from (f"{'':<{width}} {line}" for line in lines[name][1:])
+
+
+# ------------------------------------------------------------------------------------------ JSON
+
+
+def report_json(found: Recommendation) -> dict[str, Any]:
+    """The same as JSON values; non-finite numbers are strings, those not measured null."""
+    view, advice = found.evidence.view, found.advice
+    run = view.run
+    content = {
+        "type": "Advice",
+        "version": __version__,
+        "subject": found.subject,
+        "model": None if run is None else run.model,
+        "machine": None if run is None else {"device": run.device, "name": run.device_name, **run.hardware},
+        "versions": None if run is None else run.versions,
+        "data": None if run is None or found.is_script else run.data,
+        "batch_size": None if run is None else run.batch_size,
+        "interrupted": found.interrupted,
+        "seconds": found.seconds,
+        "recommended": advice.precision,
+        "reason": advice.reason,
+        "about": None if advice.about is None else advice.about.precision,
+        "compile": advice.compiles,
+        "text": advise_words.headline(advice),
+        "notes": [{"label": label, "text": text} for label, text in found.notes],
+        "baseline": None if found.compared is None else next(iter(found.compared.rows), None),
+        "candidates": [_candidate(each, advice) for each in found.candidates],
+        "loss_steps": None if found.race is None else found.race.steps,
+        "not_measured": found.missing,
+        "how": list(advise_words.how_measured(found.compared, found.race)),
+        "lines": found.lines,
+    }
+    converted: dict[str, Any] = plain(content)
+    return converted
+
+
+def _candidate(candidate: Candidate, advice: Advice) -> dict[str, Any]:
+    return {
+        "precision": candidate.precision,
+        "recommended": candidate.precision == advice.precision,
+        "excluded": candidate.exclusion,
+        "measured": candidate.row,
+        "memory_ratio": candidate.memory,
+        "compiled": candidate.compiling,
+        "answer": candidate.answer,
+        "losses": candidate.losses,
+    }

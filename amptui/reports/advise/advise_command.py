@@ -1,0 +1,172 @@
+"""The command: measures a model or a script, and prints or writes what to use."""
+
+import json as json_text
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGINT
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TextIO
+
+from amptui.base.errors import AmptuiError, DeviceLostError, UsageError
+from amptui.base.prompt import complain, put
+from amptui.base.text import inert_line
+from amptui.command.measured_training import leave_at_once
+from amptui.command.plain_lines import separate_stdout
+from amptui.command.stop_signals import StopSignals
+from amptui.recipe.model_options import check_settings
+from amptui.recipe.modelspec import parse_model
+from amptui.recipe.request import AdviseRequest
+from amptui.records.control import Control
+from amptui.reports.advise.advice_report import Recommendation, report_json, report_lines
+from amptui.reports.advise.evidence import Evidence, Exclusion
+from amptui.reports.advise.loss_race import MIN_LOSS_STEPS, LossRace
+from amptui.reports.advise.measuring import Measurer
+from amptui.reports.advise.recommendation import candidate_names, recommendation
+from amptui.reports.advise.stages import BASELINE, Stages
+from amptui.reports.advise.stages_shown import StagesShown
+from amptui.reports.bench.measure import device_of, plan_precisions
+from amptui.reports.export.exporting import refuse_own_files, refuse_unwritable, write_file
+
+if TYPE_CHECKING:
+    import torch
+
+
+_INTERRUPTED = "interrupted before anything was measured"
+
+_Measure = Callable[[AdviseRequest, Control], tuple[Recommendation, AmptuiError | None, bool]]
+
+
+def advise(request: AdviseRequest, *, json: bool) -> int:
+    """Measure, print the recommendation, and return the exit status.
+
+    0 if there is one, 1 if the model fails or nothing could be measured, 128 + the number of the signal that
+    ended it. With ``json`` standard output is one JSON object, or nothing if the model fails. Raises
+    ``UsageError`` for what is not there, and other ``AmptuiError`` for what cannot be done here.
+    """
+    if 0 < request.loss_steps < MIN_LOSS_STEPS:
+        what = f"--loss-steps {request.loss_steps}: the losses would be those that every training begins with"
+        raise UsageError(what, hint=f"use at least {MIN_LOSS_STEPS}, or 0 to leave them out")
+    if request.html is not None:
+        _refuse_source(request, request.html)
+        refuse_own_files([("--html", request.html)], [])
+        refuse_unwritable(request.html)
+    if request.script:
+        from amptui.reports.advise.script_trial import advise_script
+
+        measure = advise_script
+    else:
+        measure = advise_model
+    out = separate_stdout() if json else sys.stdout
+    try:
+        return _advise(request, measure, out, json=json)
+    finally:
+        if json:
+            with suppress(OSError):  # the stream is not shared
+                out.close()
+
+
+def _refuse_source(request: AdviseRequest, out: Path) -> None:
+    """Raise UsageError if ``out`` is the script, or the model's file."""
+    source = request.script[0] if request.script else parse_model(request.training.model).path
+    with suppress(OSError):
+        if source is not None and out.samefile(source):
+            raise UsageError(f"--html {out} is what is to be measured", hint="choose another path")
+
+
+def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: bool) -> int:
+    stop = Control()
+    with StopSignals(stop.ask, closes=True) as signals:
+        try:
+            found, error, hangs = measure(request, stop)
+        except KeyboardInterrupt:
+            complain(_INTERRUPTED)
+            return 128 + (signals.received or SIGINT)
+        found = replace(found, interrupted=signals.received is not None)
+        status = 128 + signals.received if signals.received else _status(found, error)
+        if error is not None and not signals.received:
+            complain(str(error))
+        if found.evidence.view.step and (error is None or found.evidence.view.compared is not None):
+            _print(found, request, out, json=json)
+        elif signals.received:
+            complain(_INTERRUPTED)
+    if hangs or isinstance(error, DeviceLostError):
+        leave_at_once(status or 1)
+    return status
+
+
+def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation, AmptuiError | None, bool]:
+    """Measure a model in this process: what was found, what ended it early, whether the trainer hangs."""
+    training = request.training
+    spec = parse_model(training.model)
+    check_settings(spec, training.settings)
+    device = device_of(training)
+    precisions, left_out = _plan(request, device)
+    with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
+        shown = StagesShown(sys.stderr)
+        measurer = Measurer(
+            training,
+            spec,
+            Path(scratch),
+            request.minutes * 60,
+            show=shown.look,
+            is_stopped=lambda: stop.stop_reason is not None,
+        )
+        evidence, stages = measurer.measure(precisions)
+        evidence = replace(evidence, exclusions={**left_out, **evidence.exclusions})
+        error = measurer.error
+        race = None
+        if stop.stop_reason is not None:
+            race = LossRace(steps=0, why_not="it was interrupted")
+        elif error is None and not measurer.hangs:
+            race = _race(request, measurer, evidence, stages, precisions)
+            error = measurer.error
+        shown.clear()
+    found = recommendation(request, evidence, candidate_names(request), race, seconds=stages.seconds_spent)
+    return found, error, measurer.hangs
+
+
+def _race(
+    request: AdviseRequest,
+    measurer: Measurer,
+    evidence: Evidence,
+    stages: Stages,
+    precisions: Sequence[str],
+) -> LossRace:
+    if not request.loss_steps:
+        return LossRace(steps=0, why_not="--loss-steps 0 leaves it out")
+    left = [name for name in precisions if name not in evidence.exclusions]
+    if not left:
+        return LossRace(steps=0)
+    return measurer.compare_losses(evidence, stages, left, request.loss_steps)
+
+
+def _plan(request: AdviseRequest, device: "torch.device") -> tuple[tuple[str, ...], dict[str, Exclusion]]:
+    """The precisions to measure beside FP32, and why the others are left out."""
+    names = candidate_names(request)
+    try:
+        plan = plan_precisions(None if request.precisions is None else (BASELINE, *names), device)
+    except UsageError as error:
+        raise AmptuiError(error.what) from error
+    excluded = {name: Exclusion("not here", why) for name, why in plan.left_out.items() if name in names}
+    return tuple(name for name in names if name in plan.precisions), excluded
+
+
+def _status(found: Recommendation, error: AmptuiError | None) -> int:
+    if error is not None:
+        return error.exit_status
+    return 0 if found.advice.precision is not None else 1
+
+
+def _print(found: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:
+    if json:
+        put(json_text.dumps(report_json(found), allow_nan=False) + "\n", out)
+        out.flush()
+    else:
+        put("".join(inert_line(out, line) for line in report_lines(found, request.framework)), out)
+    if request.html is not None:
+        from amptui.reports.advise.advice_page import advice_page
+
+        write_file(request.html, advice_page(found))

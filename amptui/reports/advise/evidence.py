@@ -1,0 +1,166 @@
+"""What was measured of each precision, and what was not: the facts that a recommendation follows from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
+from amptui.records.findings import Float16Window, PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, base_precision
+from amptui.reports.advise.loss_race import LossesCompared, LossRace
+from amptui.telemetry.health import judge_window
+from amptui.telemetry.view import NumericsView, SessionView
+
+OTHER_WEIGHTS = "the weights are not float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Why a precision is no candidate, or no longer one."""
+
+    kind: Literal["not here", "slow", "failed", "trouble", "weights lost"]
+    """``not here``: the device or the run cannot; ``trouble``: its steps were skipped, as its answer says."""
+    detail: str = ""
+    """The reason or the error, in one line."""
+    value: float | None = None
+    """Of ``slow``: its step time by the baseline's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that one measurement has found."""
+
+    view: SessionView
+    """The newest."""
+    numerics: Mapping[str, NumericsView] = field(default_factory=dict)
+    """By precision, as of the last step that was looked into in it."""
+    window: Float16Window | None = None
+    """The newest float16 histogram of a step that did not run in float16."""
+    exclusions: Mapping[str, Exclusion] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """What could not be measured, by its name, with the reason."""
+    lost_in: str = ""
+    """The precision in which weights became NaN or Inf."""
+
+    def without(self, precision: str, why: Exclusion) -> "Evidence":
+        """The same with an excluded precision."""
+        return replace(self, exclusions={**self.exclusions, precision: why})
+
+    def lacking(self, what: str, why: str) -> "Evidence":
+        """The same, and that something could not be measured; the first reason counts."""
+        return replace(self, missing={what: why, **self.missing})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One precision beside FP32, and what was found on it."""
+
+    precision: str
+    answer: AmpAnswer | None
+    """None for a precision without autocast: only speed and memory are in question."""
+    row: PrecisionMeasured | None
+    """Its row of the comparison; None if it was not compared."""
+    step_seconds: float | None
+    """Its step time in the comparison, else the median of its steps after warm-up."""
+    memory: float | None
+    """Its peak by FP32's."""
+    exclusion: Exclusion | None = None
+    losses: LossesCompared | None = None
+    """Its final losses beside FP32's; None if they were not compared."""
+    compiling: PairCompared | None = None
+    """Its steps compiled beside the same run eagerly."""
+
+
+def candidates(evidence: Evidence, precisions: tuple[str, ...], race: LossRace | None) -> list[Candidate]:
+    """One for each of ``precisions``, FP32 not among them."""
+    return [_candidate(evidence, precision, race) for precision in precisions]
+
+
+def has_other_weights(view: SessionView) -> bool:
+    """Whether the weights, as far as they were measured, are of another dtype than float32."""
+    dtypes = {kind.dtype for each in view.memory for kind in each.kinds if kind.kind == "weights"}
+    others = base_precision(view.precision or "") in OTHER_PRECISIONS
+    return others or bool(dtypes and "float32" not in dtypes)
+
+
+def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Candidate:
+    view = view_of(evidence, precision)
+    row, baseline = row_of(view, precision), row_of(view, "fp32")
+    answer = None
+    if precision in AMP_PRECISIONS:
+        findings = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
+        answer = amp_answer(
+            view, precision, measured=[finding for finding in findings if finding is not None]
+        )
+    peaks = [None if each is None else each.peak_allocated_bytes for each in (row, baseline)]
+    return Candidate(
+        precision=precision,
+        answer=answer,
+        row=row,
+        step_seconds=step_seconds(view, precision),
+        memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
+        exclusion=evidence.exclusions.get(precision) or _failed(race, precision),
+        losses=None if race is None else race.compared(precision),
+        compiling=compiling(evidence.view.compared, precision),
+    )
+
+
+def _failed(race: LossRace | None, precision: str) -> Exclusion | None:
+    error = "" if race is None else race.failed.get(precision, "")
+    return Exclusion("failed", error) if error else None
+
+
+def view_of(evidence: Evidence, precision: str) -> SessionView:
+    """The view as it stands for one precision: with the measurements that were made in it."""
+    view = evidence.view
+    numerics = evidence.numerics.get(precision) or evidence.numerics.get("fp32") or view.numerics
+    if precision == "fp16" and evidence.window is not None and not _warns(numerics.window):
+        # Of a step in float16, what was flushed is among its zeros: the other one counts it.
+        numerics = replace(numerics, window=evidence.window)
+    numerics = replace(numerics, scaler=view.numerics.scaler)
+    return eagerly(replace(view, numerics=numerics))
+
+
+def _warns(window: Float16Window | None) -> bool:
+    """Whether a step in float16 has lost too much itself."""
+    return window is not None and not window.hypothetical and judge_window(window).severity != "info"
+
+
+def eagerly(view: SessionView) -> SessionView:
+    """The view without the steps that were compiled, where the comparison is of both kinds."""
+    compared = view.compared
+    if compared is None or not compared.baseline.endswith(EAGER_SUFFIX):
+        return view
+    rows = tuple(
+        replace(row, precision=base_precision(row.precision))
+        for row in compared.rows
+        if row.precision.endswith(EAGER_SUFFIX)
+    )
+    timings = tuple(
+        replace(timing, precision=base_precision(timing.precision))
+        for timing in view.timings
+        if timing.precision.endswith(EAGER_SUFFIX)
+    )
+    eager = replace(compared, baseline=base_precision(compared.baseline), rows=rows, pairs=())
+    return replace(view, compared=eager, timings=timings)
+
+
+def row_of(view: SessionView, precision: str) -> PrecisionMeasured | None:
+    """Its row of the comparison; None without a step time."""
+    rows = () if view.compared is None else view.compared.rows
+    return next((row for row in rows if row.precision == precision and row.step_seconds), None)
+
+
+def step_seconds(view: SessionView, precision: str) -> float | None:
+    """A step time in the comparison, else the median of the steps after warm-up; None if neither is known."""
+    row = row_of(view, precision)
+    medians = {stats.precision: stats.median_step_seconds for stats in view.comparison.rows}
+    return medians.get(precision) if row is None else row.step_seconds
+
+
+def compiling(compared: PrecisionsCompared | None, precision: str) -> PairCompared | None:
+    """Its steps compiled beside the same run eagerly; None if that was not measured."""
+    sides = precision, precision + EAGER_SUFFIX
+    pairs = () if compared is None else compared.pairs
+    return next((pair for pair in pairs if (pair.precision, pair.than) == sides), None)

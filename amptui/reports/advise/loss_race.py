@@ -1,0 +1,193 @@
+"""Trains in each precision from the same start, and judges whether the losses are the same within the noise.
+
+The noise is that of seeds, as in `amptui compare`: each seed trains once in each precision, from the same
+weights, on the same batches, with the same random state, and the mean final losses are compared by Welch's
+interval.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
+from typing import Literal
+
+from amptui.diagnosis.amp_finding import Finding, Grade
+from amptui.reports.compare.power import detectable_difference
+from amptui.reports.compare.trace import MEAN_STEPS
+from amptui.reports.compare.welch import MIN_SEEDS, Interval, mean_difference
+
+AIMED_SEEDS, MAX_SEEDS = 3, 5
+"""Two seeds show only differences of 16 standard deviations, three show those of 4: rather than two long
+trainings in each precision, three shorter ones."""
+
+MIN_LOSS_STEPS = 2 * MEAN_STEPS
+"""Fewer steps would compare the losses that both begin with."""
+
+Outcome = Literal["same", "higher", "lower", "not finite", "not measured"]
+
+_GRADES: Mapping[Outcome, Grade] = {"same": "good", "higher": "warning", "not finite": "error"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesCompared:
+    """The final losses in one precision beside those in FP32, by seed."""
+
+    precision: str
+    outcome: Outcome
+    losses: tuple[float, ...]
+    baseline_losses: tuple[float, ...]
+    interval: Interval | None = None
+    """Of the difference in means."""
+    detectable: float | None = None
+    """The difference that so many seeds show four times in five."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRace:
+    """Each precision's final losses, the mean of the last ``MEAN_STEPS`` steps."""
+
+    steps: int
+    finals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """By precision, one for each seed."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The error of each precision in which a training failed."""
+    troubles: Mapping[str, Finding] = field(default_factory=dict)
+    """What went wrong in each precision's steps first, such as an overflow in the forward pass."""
+    why_not: str = ""
+    """Why it was not measured, or not to its end; empty if it was."""
+
+    @property
+    def seeds(self) -> int:
+        """How many trained in FP32."""
+        return sum(math.isfinite(loss) for loss in self.finals.get("fp32", ()))
+
+    def compared(self, precision: str) -> LossesCompared:
+        """What the losses in ``precision`` say."""
+        losses, others = self.finals.get(precision, ()), self.finals.get("fp32", ())
+        pairs = min(len(losses), len(others))
+        losses, others = tuple(losses[:pairs]), tuple(others[:pairs])
+        outcome, interval, detectable = _outcome(others, losses), None, None
+        if outcome in ("same", "higher", "lower"):
+            interval = mean_difference(others, losses)
+            detectable = detectable_difference(others, losses)
+        return LossesCompared(
+            precision=precision,
+            outcome=outcome,
+            losses=losses,
+            baseline_losses=others,
+            interval=interval,
+            detectable=detectable,
+        )
+
+    def finding(self, precision: str) -> Finding | None:
+        """The same as the answer's finding on the loss; None if nothing was measured.
+
+        ``value`` is the mean final loss, ``low`` that of FP32.
+        """
+        compared = self.compared(precision)
+        if compared.outcome == "not measured":
+            return None
+        return Finding(
+            subject="loss",
+            state=compared.outcome,
+            grade=_GRADES.get(compared.outcome, "neutral"),
+            about=precision,
+            value=fmean(compared.losses),
+            low=fmean(compared.baseline_losses),
+            whole=self.steps,
+            precision=precision,
+        )
+
+
+def _outcome(baseline: Sequence[float], other: Sequence[float]) -> Outcome:
+    if any(not math.isfinite(loss) for loss in baseline):
+        return "not measured"
+    if any(not math.isfinite(loss) for loss in other):
+        return "not finite"
+    if len(other) < MIN_SEEDS:
+        return "not measured"
+    interval = mean_difference(baseline, other)
+    if interval is None:  # no spread at all: any difference would be one
+        difference = fmean(other) - fmean(baseline)
+        return (
+            "same" if math.isclose(fmean(other), fmean(baseline)) else "higher" if difference > 0 else "lower"
+        )
+    if interval.low <= 0 <= interval.high:
+        return "same"
+    return "higher" if interval.low > 0 else "lower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RacePlan:
+    """How long each training is, and how many seeds train at least; 0 steps if the time does not suffice."""
+
+    steps: int
+    seeds: int = MIN_SEEDS
+    why_not: str = ""
+
+
+def plan_race(steps: int, round_seconds: float, seconds_left: float) -> RacePlan:
+    """As many of ``steps`` as there is time for with ``AIMED_SEEDS``, or else with ``MIN_SEEDS``.
+
+    ``round_seconds``: one step in every precision.
+    """
+    for seeds in (AIMED_SEEDS, MIN_SEEDS):
+        fitting = steps if round_seconds <= 0 else int(seconds_left / seeds / round_seconds)
+        if min(steps, fitting) >= min(steps, MIN_LOSS_STEPS):
+            return RacePlan(steps=min(steps, fitting), seeds=seeds)
+    needed = MIN_SEEDS * MIN_LOSS_STEPS * round_seconds - seconds_left
+    return RacePlan(steps=0, why_not=f"there was no time left; it takes {math.ceil(needed)} s more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceTraining:
+    """How one training of a race ended."""
+
+    loss: float | None
+    """Its final loss, NaN if it diverged; None if it failed or was stopped."""
+    error: str = ""
+    """Why it failed; empty if it was stopped."""
+    trouble: Finding | None = None
+    """What went wrong in its steps."""
+
+
+def race(
+    plan: RacePlan,
+    precisions: Sequence[str],
+    train: Callable[[str, int, int], RaceTraining],
+    *,
+    seconds_left: Callable[[], float],
+    clock: Callable[[], float] = time.monotonic,
+) -> LossRace:
+    """Train every precision, FP32 first, with one seed after the other, while there is time for another one.
+
+    ``train`` takes a precision, a seed's number from 0 on and the steps. A precision that failed, or whose
+    loss is not finite, is trained no further; if that is FP32, nothing is left to compare with.
+    """
+    if not plan.steps:
+        return LossRace(steps=0, why_not=plan.why_not)
+    finals: dict[str, list[float]] = {name: [] for name in precisions}
+    failed: dict[str, str] = {}
+    troubles: dict[str, Finding] = {}
+    finished = partial(LossRace, steps=plan.steps, finals=finals, failed=failed, troubles=troubles)
+    for seed in range(MAX_SEEDS):
+        began = clock()
+        for precision in precisions:
+            if precision in failed or any(not math.isfinite(loss) for loss in finals[precision]):
+                continue
+            end = train(precision, seed, plan.steps)
+            if end.loss is None and not end.error:
+                return finished(why_not="it was interrupted")
+            if end.trouble is not None:
+                troubles.setdefault(precision, end.trouble)
+            if end.loss is not None:
+                finals[precision].append(end.loss)
+            else:
+                failed[precision] = end.error
+            if precision == precisions[0] and (end.loss is None or not math.isfinite(end.loss)):
+                return finished(why_not=f"FP32 with seed {seed}: {end.error or 'the loss is not finite'}")
+        if seed + 1 >= plan.seeds and clock() - began > seconds_left():
+            break
+    return finished()

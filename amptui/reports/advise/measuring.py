@@ -1,0 +1,190 @@
+"""Measures a model: one training that is asked for each stage, then the losses from the same start.
+
+Nothing is kept: the folder of each training is a temporary one, and no weights leave this process.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
+from amptui.command.measured_training import TrainingEnd, free_memory, measure_training
+from amptui.command.training import Training
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.amp_finding import Finding
+from amptui.engine.ab_test import MAX_ROUNDS
+from amptui.recipe.modelspec import ModelSpec
+from amptui.recipe.request import TrainRequest
+from amptui.records.control import StopRequest
+from amptui.records.run import AMP_PRECISIONS, Record, base_precision
+from amptui.records.steps import Steps
+from amptui.reports.advise.evidence import Evidence, Exclusion, step_seconds, view_of
+from amptui.reports.advise.loss_race import LossRace, RaceTraining, plan_race, race
+from amptui.reports.advise.stages import BASELINE, Stages
+from amptui.reports.compare.trace import MEAN_STEPS
+from amptui.telemetry.view import SessionView
+
+_LOOK_SECONDS = 0.1
+
+_MIN_STEPS = MAX_ROUNDS * 6 * 200
+"""The training goes on for more steps than any measurement takes, so that a schedule does not end it."""
+
+
+@dataclass(slots=True)
+class Measurer:
+    """One measurement of ``spec`` as ``request`` has it; ``scratch`` is a temporary folder."""
+
+    request: TrainRequest
+    spec: ModelSpec
+    scratch: Path
+    seconds: float
+    show: Callable[[Stages, SessionView], object]
+    """Gets each look, to show how far it is."""
+    is_stopped: Callable[[], bool]
+    error: AmptuiError | None = None
+    """What ended the last training early."""
+    hangs: bool = False
+    _count: int = field(default=0, init=False)
+
+    def measure(self, precisions: Sequence[str]) -> tuple[Evidence, Stages]:
+        """Measure FP32 beside ``precisions``; once more without one that ends the training."""
+        left, excluded = list(precisions), dict[str, Exclusion]()
+        while True:
+            stages, end = self._train_in_stages(left)
+            evidence = stages.evidence
+            evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})
+            culprit = self._culprit(end, stages, left)
+            if culprit is None or self.is_stopped():
+                self.error = self.error or failure(evidence)
+                return evidence, stages
+            excluded = {**evidence.exclusions, culprit: _why(end, evidence, culprit)}
+            left = [name for name in left if name not in excluded]
+            self.error = None
+
+    def _train_in_stages(self, precisions: Sequence[str]) -> tuple[Stages, TrainingEnd]:
+        stages = Stages(precisions, seconds=self.seconds, eager=self.request.compile_mode is not None)
+
+        def look(training: Training) -> None:
+            view = training.recording.view()
+            stages.look(view, training.control)
+            self.show(stages, view)
+            if stages.over or self.is_stopped():
+                training.control.ask(StopRequest("measured"))
+
+        asked = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
+        return stages, self._train(asked, look)
+
+    def _train(
+        self,
+        request: TrainRequest,
+        look: Callable[[Training], object],
+        listeners: Sequence[Callable[[Sequence[Record]], None]] = (),
+    ) -> TrainingEnd:
+        self._count += 1
+        end = measure_training(
+            replace(request, validation=False),
+            self.spec,
+            self.scratch / str(self._count),
+            look=look,
+            hurried=self.is_stopped,
+            listeners=listeners,
+            look_interval_seconds=_LOOK_SECONDS,
+        )
+        free_memory()
+        self.error, self.hangs = end.error, self.hangs or end.hangs
+        return end
+
+    def _culprit(self, end: TrainingEnd, stages: Stages, precisions: Sequence[str]) -> str | None:
+        """The precision without which the measurement can be made again; None if it need not or cannot be."""
+        if stages.evidence.lost_in in precisions:
+            return stages.evidence.lost_in
+        if end.error is None or end.hangs or isinstance(end.error, DeviceLostError):
+            return None
+        precision = base_precision(end.view.precision or "")
+        return precision if precision in precisions else None
+
+    # ------------------------------------------------------------------------------ the losses
+
+    def compare_losses(
+        self, evidence: Evidence, stages: Stages, precisions: Sequence[str], steps: int
+    ) -> LossRace:
+        """Train FP32 and ``precisions`` from the same start, with one seed after the other."""
+        names = (BASELINE, *precisions)
+        plan = plan_race(steps, _round_seconds(evidence, names), stages.seconds_left())
+        return race(plan, names, partial(self._final_loss, stages), seconds_left=stages.seconds_left)
+
+    def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> RaceTraining:
+        losses = _Losses()
+        stages.begin_losses(precision, seed + 1)
+        asked = replace(
+            self.request,
+            precision=precision,
+            seed=self.request.seed + seed,
+            steps=steps,
+            interactive=False,
+            compile_mode=None,
+        )
+
+        def look(training: Training) -> None:
+            self.show(stages, training.recording.view())
+            if self.is_stopped():
+                training.control.ask(StopRequest("interrupted"))
+
+        end = self._train(asked, look, [losses])
+        if self.is_stopped() or end.hangs or isinstance(end.error, DeviceLostError):
+            return RaceTraining(loss=None)
+        self.error, final = None, losses.final
+        if final is None or (end.error is not None and math.isfinite(final)):
+            return RaceTraining(loss=None, error=str(end.error or "it made no step"))
+        return RaceTraining(loss=final, trouble=_trouble(end.view, precision))
+
+
+def failure(evidence: Evidence) -> AmptuiError | None:
+    """That the weights were lost in FP32, which no choice of a precision repairs; None if they were not."""
+    if evidence.lost_in != BASELINE:
+        return None
+    reason = evidence.view.pause_reason or "the loss is not finite"
+    return ExperimentError(f"in FP32, {reason}", hint="use a smaller learning rate")
+
+
+class _Losses:
+    """The newest losses of a training, without those of steps that the scaler skipped."""
+
+    def __init__(self) -> None:
+        self._newest: list[float] = []
+
+    def __call__(self, records: Sequence[Record]) -> None:
+        for record in records:
+            if isinstance(record, Steps):
+                losses = [step.loss for step in record.one_by_one() if not step.skipped]
+                self._newest = [*self._newest, *(loss for loss in losses if loss is not None)][-MEAN_STEPS:]
+
+    @property
+    def final(self) -> float | None:
+        """Their mean; NaN if one is not finite, None if there are none."""
+        return fmean(self._newest) if self._newest else None
+
+
+def _trouble(view: SessionView, precision: str) -> Finding | None:
+    """What went wrong in a training's steps, by the answer's own judgement, but for its loss."""
+    if precision not in AMP_PRECISIONS:
+        return None
+    answer = amp_answer(view, precision)
+    findings = (answer.of(subject) for subject in ("weights", "forward", "overflow"))
+    return next(
+        (finding for finding in findings if finding.happened and finding.grade in ("warning", "error")), None
+    )
+
+
+def _why(end: TrainingEnd, evidence: Evidence, culprit: str) -> Exclusion:
+    if evidence.lost_in == culprit:
+        return Exclusion("weights lost")
+    return Exclusion("failed", detail=str(end.error))
+
+
+def _round_seconds(evidence: Evidence, precisions: Sequence[str]) -> float:
+    """What a step in each of ``precisions`` takes together, as far as it was measured."""
+    return sum(step_seconds(view_of(evidence, name), name) or 0.0 for name in precisions)

@@ -1,0 +1,375 @@
+"""The stages of a measurement: what is asked of a run, one request after the other, as its numbers arrive.
+
+The run may be a training of a model here or a script with a loop of its own: both take the same requests.
+"""
+
+import math
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.safety_findings import FLOAT16_FAILED, precision_at
+from amptui.records.answers import Answer, RequestRefused, RequestTaken
+from amptui.records.control import (
+    KINDS,
+    Asker,
+    ComparisonRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.records.findings import XRayTaken
+from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.reports.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
+from amptui.telemetry.health import judge_xray
+from amptui.telemetry.view import EMPTY_VIEW, PrecisionStats, SessionView
+
+BASELINE = "fp32"
+
+TRIAL_STEPS = 10
+"""Counted steps after the warm-up that end the trial of a precision."""
+
+MAX_TRIAL_STEPS = 60
+"""Steps that end it in any case: a scaler may skip them all."""
+
+MIN_TRIAL_STEPS = 4
+"""Steps in which a precision can show that it is far too slow; the first one loads kernels."""
+
+XRAYS = 3
+"""Batches of which the middle agreement counts, if the first one's gradients differ: a batch may be odd."""
+
+NOTICED_STEPS = 20
+"""Steps within which lost weights are noticed."""
+
+FAR_SLOWER = 10.0
+"""A precision whose steps take so many times as long as the baseline's is measured no further."""
+
+TRIAL_SHARE, PROBE_SHARE = 0.15, 0.03
+"""How long a trial takes at most, and how long a measurement that comes by itself is waited for, as fractions
+of the time budget."""
+
+COMPARISON_SHARE, PROBES_SHARE = 0.55, 0.7
+"""By when, as fractions of the time budget, the comparison and the last probes are over."""
+
+STUCK_SECONDS, STUCK_STEPS = 10.0, 5
+"""How long a step is waited for once the time is up: so many seconds, and so many times the step before."""
+
+Stage = Literal["starting", "baseline", "trial", "comparing", "probing", "losses", "over"]
+
+_Script = Generator[None, None, None]
+
+
+class Stages:
+    """Drives one measurement; :meth:`look` is called with the newest view now and then.
+
+    ``seconds`` are the budget from the first step on, of which the last part is left for the losses.
+    ``eager``: each precision runs compiled and eagerly.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[str],
+        *,
+        seconds: float,
+        eager: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._candidates = list(candidates)
+        self._seconds, self._eager, self._clock = seconds, eager, clock
+        self._began: float | None = None
+        self._progressed = 0.0
+        """When the newest step was seen first."""
+        self._view = EMPTY_VIEW
+        self._asker: Asker | None = None
+        self._paused_at = -1
+        self._script: _Script = self._run()
+        self._evidence = Evidence(view=EMPTY_VIEW)
+        self.stage: Stage = "starting"
+        self.precision = ""
+        """What the stage is about."""
+        self.seed = 0
+        """Of the training that runs, from 1 on, in the stage ``losses``."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to ask."""
+        return self.stage in ("losses", "over")
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is measured so far."""
+        return replace(self._evidence, view=self._view)
+
+    def begin_losses(self, precision: str, seed: int) -> None:
+        """From now on other trainings run, from the same start."""
+        self.stage, self.precision, self.seed = "losses", precision, seed
+
+    @property
+    def seconds_spent(self) -> float:
+        """Since the first step."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
+    def seconds_left(self, share: float = 1.0) -> float:
+        """Until that part of the budget is used up."""
+        return self._seconds * share - self.seconds_spent
+
+    def look(self, view: SessionView, asker: Asker) -> None:
+        """Note what is known now, and ask for what comes next."""
+        if view.step != self._view.step:
+            self._progressed = self._clock()
+        self._view, self._asker = view, asker
+        window = view.numerics.window
+        if window is not None and window.hypothetical:
+            self._evidence = replace(self._evidence, window=window)
+        if view.step and self._began is None:
+            self._began = self._clock()
+        if self._handle_pause() or self.over:
+            return
+        if self._is_stuck():
+            seconds = round(self._clock() - self._progressed)
+            self._evidence = self._evidence.lacking("the rest", f"no step ended for {seconds} s")
+            self.stage = "over"
+            return
+        if next(self._script, self) is self:
+            self.stage = "over"
+
+    # ------------------------------------------------------------------------------- the stages
+
+    def _run(self) -> _Script:
+        while not self._view.step:
+            yield
+        yield from self._first_steps()
+        if self._evidence.lost_in:
+            return
+        for precision in tuple(self._candidates):
+            yield from self._trial(precision)
+        yield from self._compare()
+        yield from self._probe_all()
+
+    def _first_steps(self) -> _Script:
+        self.stage, self.precision = "baseline", BASELINE
+        if base_precision(self._view.precision or "") != BASELINE:
+            yield from self._ask(PrecisionRequest(BASELINE))
+        yield from self._until(lambda: self._has_trial_steps(BASELINE), within=TRIAL_SHARE)
+        yield from self._ask(TraceRequest())
+        yield from self._until_told(lambda: self._evidence.window is not None)
+        self._keep(BASELINE)
+        if self._baseline_fails():
+            self._evidence = replace(self._evidence, lost_in=BASELINE)
+        if has_other_weights(self._view):
+            for precision in tuple(self._candidates):
+                self._exclude(precision, Exclusion("not here", OTHER_WEIGHTS))
+
+    def _trial(self, precision: str) -> _Script:
+        """Run some steps in it: what fails, or is hopeless, is excluded."""
+        if precision not in self._candidates:
+            return
+        self.stage, self.precision = "trial", precision
+        answer = yield from self._ask(PrecisionRequest(precision))
+        if isinstance(answer, RequestRefused):
+            is_there = answer.reason != "unavailable"
+            self._exclude(precision, Exclusion("failed" if is_there else "not here", detail=answer.detail))
+            return
+        yield from self._until(
+            lambda: self._has_trial_steps(precision) or self._is_hopeless(precision), within=TRIAL_SHARE
+        )
+        if not self._is_hopeless(precision) and precision in AMP_PRECISIONS:
+            yield from self._probe(precision)
+        if (slowdown := self._slowdown(precision)) >= FAR_SLOWER:
+            self._exclude(precision, Exclusion("slow", value=slowdown))
+        elif self._fails(precision):
+            yield from self._ask(TraceRequest())
+            self._keep(precision)
+            self._exclude(precision, Exclusion("trouble"))
+        yield from self._ask(PrecisionRequest(BASELINE))
+
+    def _compare(self) -> _Script:
+        """Alternate until the intervals decide or the time is up; again if the loss scale collapsed."""
+        self.stage, self.precision = "comparing", ""
+        while (sides := [BASELINE, *self._candidates])[1:] and "comparison" in self._view.accepts:
+            answer = yield from self._ask(ComparisonRequest(tuple(sides), eager=self._eager))
+            if isinstance(answer, RequestRefused):
+                self._evidence = self._evidence.lacking("comparison", answer.detail)
+                return
+            yield from self._until(lambda: self._is_compared() or self.seconds_left(COMPARISON_SHARE) <= 0)
+            compared = self._view.compared
+            if compared is not None and not compared.over:
+                yield from self._ask(ComparisonRequest())
+            for name, why in (compared.failed if compared is not None else {}).items():
+                self._exclude(
+                    base_precision(name), Exclusion("failed", detail=f"its first step failed: {why}")
+                )
+            if sides == [BASELINE, *self._candidates]:
+                return
+
+    def _probe_all(self) -> _Script:
+        """Measure each precision once more, on what the comparison has trained."""
+        self.stage = "probing"
+        for precision in tuple(self._candidates):
+            if precision not in AMP_PRECISIONS or self.seconds_left(PROBES_SHARE) <= 0:
+                continue
+            self.precision = precision
+            yield from self._ask(PrecisionRequest(precision))
+            yield from self._until(lambda: False, steps=MIN_TRIAL_STEPS)
+            yield from self._probe(precision)
+        self.precision = BASELINE
+        yield from self._ask(PrecisionRequest(BASELINE))
+
+    def _probe(self, precision: str) -> _Script:
+        """X-ray, trace, and the gradients of a step in ``precision``."""
+        xray = yield from self._xray()
+        yield from self._ask(TraceRequest())
+        yield from self._until_told(lambda: self._is_measured(precision))
+        self._keep(precision, xray)
+
+    def _xray(self) -> Generator[None, None, XRayTaken | None]:
+        """The agreement of one batch; if its gradients differ, the middle one of several."""
+        taken: list[XRayTaken] = []
+        while len(taken) < XRAYS:
+            answer = yield from self._ask(XRayRequest())
+            newest = self._view.numerics.xray
+            if not isinstance(answer, RequestTaken) or newest is None:
+                break
+            taken.append(newest)
+            if judge_xray(taken[0]).state not in ("differ", "disagree"):
+                break
+        ranked = sorted(taken, key=_worst_cosine)
+        return ranked[len(ranked) // 2] if ranked else None
+
+    # ------------------------------------------------------------------------ asking and waiting
+
+    def _ask(self, request: Request) -> Generator[None, None, Answer | None]:
+        """Ask, and wait for the answer; None if the run does not take such requests, or the time is up."""
+        kind = KINDS[type(request)]
+        if kind not in self._view.accepts or self._asker is None:
+            why = "" if self._view.run is None else self._view.run.refuses.get(kind, "")
+            if why:
+                self._evidence = self._evidence.lacking(kind, why)
+            return None
+        number = self._asker.ask(request)
+        while (answer := self._answer_to(number)) is None:
+            yield
+        if isinstance(answer, RequestRefused) and kind in ("x-ray", "trace"):
+            self._evidence = self._evidence.lacking(kind, answer.detail)
+        return answer
+
+    def _answer_to(self, number: int) -> Answer | None:
+        answers = (answer for answer in self._view.answers if answer.request.number == number)
+        return next(answers, None)
+
+    def _until(self, holds: Callable[[], bool], *, within: float = 1.0, steps: int | None = None) -> _Script:
+        """Wait until that ``holds``, for that share of the budget, and so many ``steps``, at most.
+
+        Some steps are waited for however long they take.
+        """
+        begun, began = self._view.step, self._clock()
+        while not holds():
+            made = self._view.step - begun
+            is_late = self._clock() - began > within * self._seconds
+            if (steps is not None and made >= steps) or (is_late and made >= MIN_TRIAL_STEPS):
+                return
+            yield
+
+    def _until_told(self, holds: Callable[[], bool]) -> _Script:
+        """Wait for a measurement that comes by itself, but not for long."""
+        yield from self._until(holds, within=PROBE_SHARE)
+
+    def _handle_pause(self) -> bool:
+        """Go on in FP32 after a collapsed loss scale, end with lost weights; whether it was paused."""
+        view, asker = self._view, self._asker
+        if view.state != "paused" or asker is None:
+            return False
+        if view.step != self._paused_at and view.pause_cause:
+            self._paused_at = view.step
+            lost = view.pause_cause == "weights"
+            precision = self._first_to_fail() if lost else "fp16"
+            self._keep(precision)
+            if precision in self._candidates:
+                self._exclude(precision, Exclusion("weights lost" if lost else "trouble"))
+            if lost:
+                self._evidence = replace(self._evidence, lost_in=precision)
+                self.stage = "over"
+                return True
+            asker.ask(PrecisionRequest(BASELINE))
+            asker.ask(PauseRequest(paused=False))
+        return True
+
+    def _first_to_fail(self) -> str:
+        """What the first of the newest steps with NaN or Inf ran in: it is noticed some steps later."""
+        view = self._view
+        steps = [each.step for each in view.events if each.kind == "nonfinite" and each.step is not None]
+        recent = [step for step in steps if step > view.step - NOTICED_STEPS]
+        return precision_at(view, min(recent)) if recent else base_precision(view.precision or "")
+
+    # ---------------------------------------------------------------------------- what is known
+
+    def _is_stuck(self) -> bool:
+        """Whether the time is up and no step ends, by which everything else is waited for."""
+        last = self._view.last
+        step_seconds = 0.0 if last is None else last.step_seconds or 0.0
+        patience = max(STUCK_SECONDS, STUCK_STEPS * step_seconds)
+        return (
+            self._began is not None and self.seconds_left() < 0 < self._clock() - self._progressed - patience
+        )
+
+    def _is_compared(self) -> bool:
+        """Whether the newest comparison, of all that are still candidates, has ended."""
+        compared = self._view.compared
+        return compared is None or compared.over
+
+    def _baseline_fails(self) -> bool:
+        """Whether FP32 alone has led to a loss or to weights that are not finite."""
+        last, trace = self._view.last, self._view.numerics.trace
+        lost = last is not None and last.loss is not None and not math.isfinite(last.loss)
+        return lost or (trace is not None and trace.lost_count > 0)
+
+    def _row(self, precision: str) -> PrecisionStats | None:
+        rows = self._view.comparison.rows
+        return next((row for row in rows if row.precision == precision), None)
+
+    def _has_trial_steps(self, precision: str) -> bool:
+        row = self._row(precision)
+        return row is not None and (row.steps >= TRIAL_STEPS or row.steps_made >= MAX_TRIAL_STEPS)
+
+    def _slowdown(self, precision: str) -> float:
+        """Its median step by the baseline's, as far as both are known; 0 before."""
+        row, baseline = self._row(precision), self._row(BASELINE)
+        if row is None or baseline is None or row.steps_made < MIN_TRIAL_STEPS:
+            return 0.0
+        return (row.median_step_seconds or 0.0) / (baseline.median_step_seconds or float("inf"))
+
+    def _is_hopeless(self, precision: str) -> bool:
+        row = self._row(precision)
+        enough = row is not None and row.steps_made >= MAX_TRIAL_STEPS // 2
+        return self._slowdown(precision) >= FAR_SLOWER or (enough and self._fails(precision))
+
+    def _fails(self, precision: str) -> bool:
+        """Whether float16 failed, by the answer's own judgement."""
+        if precision != "fp16":
+            return False
+        return amp_answer(self._view, precision).of("overflow").state in FLOAT16_FAILED
+
+    def _is_measured(self, precision: str) -> bool:
+        step = self._view.numerics.measured_step
+        return step is not None and precision_at(self._view, step) == precision
+
+    def _keep(self, precision: str, xray: XRayTaken | None = None) -> None:
+        """Keep what was measured in ``precision``: later measurements are of others."""
+        newest = self._view.numerics
+        newest = newest if xray is None else replace(newest, xray=xray)
+        numerics = {**self._evidence.numerics, precision: newest}
+        self._evidence = replace(self._evidence, numerics=numerics)
+
+    def _exclude(self, precision: str, why: Exclusion) -> None:
+        if precision in self._candidates:
+            self._candidates.remove(precision)
+            self._evidence = self._evidence.without(precision, why)
+
+
+def _worst_cosine(xray: XRayTaken) -> float:
+    worst = judge_xray(xray).worst
+    return 1.0 if worst is None or worst.cosine is None else worst.cosine

@@ -1,0 +1,255 @@
+"""Measures a model's precisions in alternation, each batch size in a new training of the same process."""
+
+import json as json_text
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TextIO
+
+from amptui.base.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
+from amptui.base.prompt import complain, put
+from amptui.base.text import inert_line
+from amptui.command.measured_training import free_memory, leave_at_once, measure_training
+from amptui.command.plain_lines import separate_stdout
+from amptui.command.stop_signals import StopSignals
+from amptui.command.training import Training
+from amptui.engine.ab_test import MAX_ROUNDS
+from amptui.engine.torch_failure import torch_failed
+from amptui.recipe.model_options import check_settings
+from amptui.recipe.modelspec import ModelSpec, parse_model
+from amptui.recipe.request import BenchRequest, TrainRequest
+from amptui.records.control import ComparisonRequest, Control, StopRequest
+from amptui.records.findings import ModelCompiled
+from amptui.records.run import PRECISIONS, Record
+from amptui.reports.bench.progress import Progress
+from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_BLOCK_STEPS = 200
+"""Steps of one block at most: up to 50 for the warm-up, 20 that count, and on a GPU those that were sent
+before the last of these arrived."""
+
+SLOW = 2.0
+"""If float16 is slower than float32 by this factor, it is measured only if asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which precisions run, the baseline first, and why the others do not."""
+
+    precisions: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """The result of one batch size; ``error`` is what ended its training early."""
+
+    measured: Measured
+    error: AmptuiError | None
+    hangs: bool
+    """The trainer did not stop when asked: this process can measure no more."""
+
+
+def bench(request: BenchRequest, *, json: bool) -> int:
+    """Measure, print the results, and return the exit status.
+
+    0 if at least one batch size was measured completely, otherwise the status of the first error, or 128 +
+    the number of the signal that ended it. With ``json`` standard output is one JSON object; progress goes to
+    standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
+    """
+    spec = parse_model(request.training.model)
+    check_settings(spec, request.training.settings)
+    out = separate_stdout() if json else sys.stdout
+    progress = Progress(sys.stderr if json else sys.stdout)
+    stop = Control()
+    with StopSignals(stop.ask) as signals:
+        plan = _make_plan(request)
+        ended = _measure_all(request, spec, plan, _Watch(progress, stop))
+        found = Bench(
+            model=spec.text,
+            asked=request,
+            left_out=plan.left_out,
+            sizes=tuple(end.measured for end in ended),
+            interrupted=signals.received is not None,
+        )
+        _print(found, out, json=json)
+    status = 128 + signals.received if signals.received else _status(ended)
+    if any(end.hangs or isinstance(end.error, DeviceLostError) for end in ended):
+        leave_at_once(status or 1)
+    return status
+
+
+def plan_precisions(asked: Sequence[str] | None, device: "torch.device", *, compiles: bool = False) -> Plan:
+    """The precisions of ``asked``, or all worth measuring, that ``device`` supports; and why not the others.
+
+    Raises ``UsageError`` if fewer than two are left; one is enough if it runs eagerly and compiled.
+    """
+    from amptui.engine.precision import unsupported_precisions
+
+    left_out = unsupported_precisions(device)
+    if asked is not None:
+        left_out = {name: left_out[name] for name in asked if name in left_out}
+    elif device.type == "cpu":
+        left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
+    wanted = tuple(dict.fromkeys(PRECISIONS if asked is None else asked))
+    precisions = tuple(name for name in wanted if name not in left_out)
+    if len(precisions) < (1 if compiles else 2):
+        why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
+        hint = f"name {'one' if compiles else 'two'} or more with --precisions"
+        raise UsageError(f"nothing to compare{why}", hint=hint)
+    return Plan(precisions=precisions, left_out=left_out)
+
+
+def float16_slowdown(size: int = 512) -> float:
+    """How many times as long a product of two square float16 matrices takes on this CPU as a float32 one."""
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        matrix = torch.ones(size, size, dtype=dtype)
+        taken = []
+        for _ in range(4):
+            began = time.perf_counter()
+            matrix @ matrix
+            taken.append(time.perf_counter() - began)
+        return median(taken[1:])  # the first one wakes threads and packs weights
+
+    return seconds(torch.float16) / seconds(torch.float32)
+
+
+def _make_plan(request: BenchRequest) -> Plan:
+    device = device_of(request.training)
+    return plan_precisions(request.precisions, device, compiles=request.training.compile_mode is not None)
+
+
+def device_of(training: TrainRequest) -> "torch.device":
+    """The device that it trains on. Raises ``AmptuiError`` if torch cannot be imported."""
+    try:
+        import torch  # noqa: F401 - a second attempt would raise another error
+    except Exception as error:
+        raise torch_failed(error) from error
+    from amptui.engine.setup import choose_device
+
+    return choose_device(training.device)
+
+
+def slow_float16() -> dict[str, str]:
+    """``fp16`` with the reason, if this CPU is much slower in float16; else nothing."""
+    times = float16_slowdown()
+    if times < SLOW:
+        return {}
+    return {
+        "fp16": f"a float16 matrix product takes {times:.0f} times as long as a float32 one on this CPU; "
+        "use --precisions to include it"
+    }
+
+
+def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Watch") -> list[_Ended]:
+    """Run one training after the other; lack of memory or data does not end the list."""
+    ended: list[_Ended] = []
+    with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
+        for batch_size in request.batch_sizes:
+            if watch.stop.stop_reason:
+                break
+            folder = request.run_dir or Path(scratch)
+            if len(request.batch_sizes) > 1:
+                folder /= f"batch-{batch_size}"
+            compiles = request.training.compile_mode is not None
+            sides = len(plan.precisions) * (2 if compiles else 1)
+            training = replace(
+                request.training,
+                precision=plan.precisions[0],
+                batch_size=batch_size,
+                min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
+                interactive=False,
+                probes=False,
+                max_rounds=request.rounds,
+                validation=False,
+            )
+            end = _measure(training, spec, plan, folder, watch)
+            ended.append(end)
+            free_memory()
+            if end.error is not None:
+                batch = f"batch {batch_size}: " if batch_size is not None else ""
+                complain(f"{batch}{end.error}")
+            if end.hangs or not isinstance(end.error, DeviceError | DataError | None):
+                break
+    return ended
+
+
+def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, watch: "_Watch") -> _Ended:
+    """Train like any run, until the precisions are compared."""
+    compiling = _Compiling()
+
+    def begin(training: Training) -> None:
+        training.control.ask(ComparisonRequest(plan.precisions, eager=request.compile_mode is not None))
+        watch.progress.begin()
+
+    end = measure_training(
+        request,
+        spec,
+        folder,
+        begin=begin,
+        look=watch.look,
+        hurried=lambda: watch.stop.stop_reason is not None,
+        listeners=[compiling],
+    )
+    watch.progress.clear()
+    view, error = end.view, end.error
+    batch_size = view.run.batch_size if view.run is not None else request.batch_size
+    measured = Measured(
+        batch_size=batch_size, view=view, error=str(error or ""), compile_seconds=compiling.seconds
+    )
+    return _Ended(measured=measured, error=error, hangs=end.hangs)
+
+
+class _Compiling:
+    """Adds up what compiling took for each precision."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, told: Sequence[Record]) -> None:
+        for record in told:
+            if isinstance(record, ModelCompiled):
+                self.seconds[record.precision] = self.seconds.get(record.precision, 0.0) + record.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Watches a training while it runs."""
+
+    progress: Progress
+    stop: Control
+    """Whether the benchmark was asked to stop."""
+
+    def look(self, training: Training) -> None:
+        """Show the progress; end the training once its precisions are compared, or when asked to."""
+        view = training.recording.view()
+        self.progress.update(view)
+        if self.stop.stop_reason:
+            training.control.ask(StopRequest(self.stop.stop_reason))
+        elif view.compared is not None and view.compared.over:
+            training.control.ask(StopRequest("compared"))
+
+
+def _print(found: Bench, out: TextIO, *, json: bool) -> None:
+    if not json:
+        put("".join(inert_line(out, line) for line in report_lines(found)), out)
+        return
+    put(json_text.dumps(report_json(found), allow_nan=False) + "\n", out)
+    with suppress(OSError):  # the stream is not shared
+        out.close()
+
+
+def _status(ended: Sequence[_Ended]) -> int:
+    if any(end.error is None and end.measured.rows for end in ended):
+        return 0
+    return next((end.error.exit_status for end in ended if end.error is not None), 1)

@@ -1,0 +1,363 @@
+"""The results of a benchmark, as lines to read and as one JSON object."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amptui.base import units
+from amptui.base.strictjson import plain
+from amptui.diagnosis.bottleneck import (
+    AMP_PHASES,
+    bound_words,
+    evidence,
+    limit_beside,
+    phase_changes,
+    why_slower,
+)
+from amptui.diagnosis.labels import compared_label, data_label, precision_label
+from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
+from amptui.diagnosis.summary import table
+from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
+from amptui.recipe.request import BenchRequest
+from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, RunStarted, base_precision
+from amptui.runs.rundir import default_data_dir
+from amptui.telemetry.comparison import LITTLE_SPEED
+from amptui.telemetry.flops import flops_now
+from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
+
+_COLUMNS = (
+    *("precision", "step", "samples/s", "speed-up", "by compiling", "achieved", "MFU"),
+    *("peak allocated", "losses", "skipped"),
+)
+
+_ENDINGS = {
+    "narrow": "all intervals are narrow",
+    "limit": "stopped at the limit of rounds",
+    "stopped": "ended early",
+    "running": "ended early",
+}
+
+REFERENCES: Mapping[str, tuple[str, ...]] = {
+    "mnist-deep": ("the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times",),
+    "resnet50": (
+        "NVIDIA DeepLearningExamples, A100-80G: TF32 938 images/s, AMP 2,470, 2.63 times",
+        "NVIDIA DeepLearningExamples, V100-16G: FP32 367 images/s, AMP 1,200, 3.26 times",
+    ),
+}
+"""Published results by name in the catalogue; a model file of the same name is a different model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The result of one batch size."""
+
+    batch_size: int | None
+    """None if the training failed before it was known."""
+    view: SessionView
+    error: str
+    """What ended it early; empty if nothing did."""
+    compile_seconds: Mapping[str, float] = field(default_factory=dict)
+    """What compiling took, by precision; in no step's time."""
+
+    @property
+    def rows(self) -> tuple[PrecisionMeasured, ...]:
+        """The precisions that have a speed."""
+        rows = self.view.compared.rows if self.view.compared is not None else ()
+        return tuple(row for row in rows if row.step_seconds is not None)
+
+    def flops_of(self, row: PrecisionMeasured) -> PrecisionFlops | None:
+        """What its steps compute, at the speed of the comparison; None if it was not counted.
+
+        If sizes are mixed, at the speed of the steps of the counted size: the comparison's time is of all.
+        """
+        found = next((each for each in self.view.flops if each.counted.precision == row.precision), None)
+        if found is None or found.other_sizes:
+            return found
+        return flops_now(found.counted, row.step_seconds, self.view.run)
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """The precisions whose first step failed, each with the error."""
+        return self.view.compared.failed if self.view.compared is not None else {}
+
+    @property
+    def cards(self) -> list[str]:
+        """The sentences to quote."""
+        return result_cards(self.view.compared, self.view.run) if self.view.compared is not None else []
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why AMP gained little, a sentence each; empty if it gained enough."""
+        both = any(row.precision.endswith(EAGER_SUFFIX) for row in self.rows)
+        told = [] if both else explanations(self.view)  # those would be of the compiled steps
+        rows = [row for row in self.rows if not both or row.precision.endswith(EAGER_SUFFIX)]
+        little = [row for row in rows if base_precision(row.precision) in AMP_PRECISIONS and _is_little(row)]
+        if not little or self.view.compared is None:
+            return told
+        names = {row.precision for row in rows}
+        timings = {
+            each.precision: each for each in self.view.timings if each.bound and each.precision in names
+        }
+        told += [
+            f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
+            for timing in timings.values()
+            if timing.bound in ("input", "launch")
+        ]
+        baseline = timings.get(self.view.compared.baseline)
+        if baseline is not None:
+            others = [timings[row.precision] for row in little if row.precision in timings]
+            slower = [why for other in others if (why := why_slower(baseline, other))]
+            # Nobody asks what a slower precision could gain at most.
+            told += slower or [self.limit_of(baseline), *(_phase_words(baseline, other) for other in others)]
+        labels = " and ".join(precision_label(row.precision) for row in little)
+        slow = all(row.speedup is not None and row.speedup < 1 for row in little)
+        verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
+        unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
+        return [text for text in dict.fromkeys(told) if text] or [unknown]
+
+    def gain_by_compiling(self, precision: str) -> PairCompared | None:
+        """Its steps compiled beside the same run eagerly; None if that was not measured."""
+        pairs = self.view.compared.pairs if self.view.compared is not None else ()
+        sides = precision, precision + EAGER_SUFFIX
+        return next((pair for pair in pairs if (pair.precision, pair.than) == sides), None)
+
+    def limit_of(self, timing: PrecisionTiming) -> str:
+        """The most that another precision can gain over this one."""
+        return limit_beside(timing, self.view.timings, self.view.comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Everything measured, and what was not."""
+
+    model: str
+    """The request."""
+    asked: BenchRequest
+    left_out: Mapping[str, str]
+    """The precisions that did not run, each with the reason."""
+    sizes: tuple[Measured, ...]
+    interrupted: bool
+
+    @property
+    def run(self) -> RunStarted | None:
+        """The first record of a training; the machine is the same for all."""
+        return next((size.view.run for size in self.sizes if size.view.run is not None), None)
+
+
+def report_lines(found: Bench) -> list[str]:
+    """A table and sentences for each batch size, then published results."""
+    lines = _heading(found)
+    for size in found.sizes:
+        lines += ["", *_size_lines(size, found.asked)]
+    if found.left_out and found.sizes:
+        lines += ["", *_not_measured(found.left_out)]
+    references = REFERENCES.get(found.model, ())
+    if references and any(size.rows for size in found.sizes):
+        lines += ["", "for comparison, not measured here:", *(f"  {line}" for line in references)]
+    return lines
+
+
+def report_json(found: Bench) -> dict[str, Any]:
+    """The same as JSON values; non-finite numbers are strings, those not measured null."""
+    run, asked = found.run, found.asked
+    machine = {"device": run.device, "name": run.device_name, **run.hardware} if run is not None else None
+    content = {
+        "model": found.model,
+        "machine": machine,
+        "versions": run.versions if run is not None else None,
+        "data": run.data if run is not None else None,
+        "parameters": run.parameters if run is not None else None,
+        "channels_last": asked.training.channels_last,
+        "cudnn_benchmark": asked.training.cudnn_benchmark,
+        "compiled": asked.training.compile_mode is not None,
+        "compile_mode": asked.training.compile_mode,
+        "seed": asked.training.seed,
+        "interrupted": found.interrupted,
+        "left_out": found.left_out,
+        "measured": [_size_json(size) | _compile_json(size, asked) for size in found.sizes],
+        "not_measured_here": REFERENCES.get(found.model, ()),
+    }
+    converted: dict[str, Any] = plain(content)
+    return converted
+
+
+def _timing_json(timing: PrecisionTiming, size: Measured) -> dict[str, Any]:
+    return {
+        "precision": timing.precision,
+        "steps": timing.steps,
+        "phases": timing.phases,
+        "bound": "" if timing.bound == "unknown" else timing.bound,
+        "evidence": evidence(timing),
+        "limit": size.limit_of(timing),
+    }
+
+
+def _phase_words(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
+    changes = phase_changes(baseline, other, AMP_PHASES)
+    return f"{precision_label(other.precision)}: {changes}" if changes else ""
+
+
+def _is_little(row: PrecisionMeasured) -> bool:
+    return row.speedup is not None and row.speedup < 1 + LITTLE_SPEED
+
+
+def _heading(found: Bench) -> list[str]:
+    run, training = found.run, found.asked.training
+    if run is None:
+        return []
+    ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
+    if training.compile_mode is not None:
+        ways.append(
+            "eager and compiled" + f" ({training.compile_mode})" * (training.compile_mode != "default")
+        )
+    return [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
+
+
+def _size_lines(size: Measured, asked: BenchRequest) -> list[str]:
+    name = f"batch {units.count(size.batch_size)}" if size.batch_size is not None else "batch n/a"
+    compared = size.view.compared
+    if compared is None or not size.rows:
+        return [f"{name}: {size.error or 'nothing was measured'}"]
+    rounds = f"{units.count(compared.rounds)} round{'' if compared.rounds == 1 else 's'}"
+    how = f"{rounds} of {compared.block_steps} steps each, alternating on the same weights, without warm-up"
+    lines = [f"{name}: {how}; {_ENDINGS[compared.reason]}"]
+    lines += table(_COLUMNS, [_cells(row, compared, size) for row in compared.rows])
+    if size.error:
+        lines.append(f"ended early: {size.error}")
+    lines += _not_measured(size.failed, "failed in its first step: ")
+    lines += _not_measured(_skipping(compared), "too few applied steps: ")
+    lines += ["", *size.cards] if size.cards else []
+    if size.compile_seconds:
+        took = [f"{precision_label(name)} {_span(each)}" for name, each in size.compile_seconds.items()]
+        lines.append(f"compiling took, in no step's time: {', '.join(took)}")
+    lines += [f"hint: {hint}" for hint in (*launch_hints(size, asked), *flops_hints(size.view.flops))]
+    return lines + [f"why: {reason}" for reason in size.reasons]
+
+
+def launch_hints(size: Measured, asked: BenchRequest) -> list[str]:
+    """What CUDA graphs gain where steps are launch-bound, or the command that measures it."""
+    mode = asked.training.compile_mode
+    bound = [timing.precision for timing in size.view.timings if timing.bound == "launch"]
+    overall = size.view.comparison
+    if mode is None and not bound and overall.held_back_by == "launch":
+        bound = [name for name in (overall.baseline, overall.amp) if name is not None]
+    hints = []
+    for name in bound if mode is not None else ():
+        gain = size.gain_by_compiling(base_precision(name))
+        if gain is not None and gain.than == name:
+            hints.append(launch_bound_gain(gain, f"--compile {mode}"))
+    if bound and mode in (None, "default"):
+        compared, verb = size.view.compared, "is" if len(bound) == 1 else "are"
+        labels = " and ".join(
+            compared_label(name, compared) if compared else precision_label(name) for name in bound
+        )
+        command = bench_command(asked, "reduce-overhead")
+        hints.append(f"{labels} {verb} launch-bound: `{command}` measures what CUDA graphs gain")
+    return hints
+
+
+def bench_command(asked: BenchRequest, compile_mode: str) -> str:
+    """The command line of the same benchmark with ``--compile``; it keeps no run."""
+    training = asked.training
+    sizes = [size for size in asked.batch_sizes if size is not None]
+    options: dict[str, object] = {
+        "--precisions": ",".join(asked.precisions or ()),
+        "--batch-size": ",".join(map(str, sizes)),
+        "--rounds": asked.rounds,
+        "--lr": training.learning_rate,
+        "--clip-norm": training.clip_norm,
+        "--seed": training.seed or None,
+        "--device": "" if training.device == "auto" else training.device,
+        "--data": "" if training.data == "auto" else training.data,
+        "--workers": training.workers,
+        "--data-dir": "" if training.data_dir in (Path(), default_data_dir()) else training.data_dir,
+    }
+    words = ["amptui", "bench", training.model]
+    for name, value in options.items():
+        words += [name, str(value)] if value not in (None, "") else []
+    for name, text in training.settings.items():
+        words += ["--set", f"{name}={text}"]
+    words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
+    return shlex.join([*words, "--compile", compile_mode])
+
+
+def _span(seconds: float) -> str:
+    return units.milliseconds(seconds) if seconds < 60 else units.duration(seconds)
+
+
+def _cells(row: PrecisionMeasured, compared: PrecisionsCompared, size: Measured) -> Sequence[str]:
+    flops, gain = size.flops_of(row), size.gain_by_compiling(row.precision)
+    return (
+        compared_label(row.precision, compared),
+        units.milliseconds(row.step_seconds),
+        units.rate(row.samples_per_second),
+        "baseline"
+        if row.precision == compared.baseline
+        else ratio_words(row.speedup, row.speedup_low, row.speedup_high),
+        units.NOT_AVAILABLE
+        if gain is None
+        else ratio_words(gain.speedup, gain.speedup_low, gain.speedup_high),
+        units.NOT_AVAILABLE if flops is None else rate_words(flops),
+        units.NOT_AVAILABLE if flops is None else mfu_words(flops),
+        units.number_of_bytes(row.peak_allocated_bytes),
+        f"{units.loss(row.first_loss)} to {units.loss(row.last_loss)}",
+        units.count(row.skipped),
+    )
+
+
+def _not_measured(reasons: Mapping[str, str], what: str = "") -> list[str]:
+    return [f"not measured: {precision_label(name)}: {what}{why}" for name, why in reasons.items()]
+
+
+def _skipping(compared: PrecisionsCompared) -> Mapping[str, str]:
+    """The precisions without a time because the scaler skipped their steps."""
+    rows = [row for row in compared.rows if row.step_seconds is None and row.skipped]
+    return {row.precision: f"the scaler skipped {units.count(row.skipped)}" for row in rows}
+
+
+def _flops_json(found: PrecisionFlops) -> dict[str, Any]:
+    return {
+        "precision": found.counted.precision,
+        "flops_per_step": None if found.counted.shapes_vary else found.counted.flops,
+        "lower_bound": bool(found.counted.uncounted),
+        "flops_per_second": found.flops_per_second,
+        "peak_flops_per_second": found.peak_flops_per_second,
+        "mfu": found.mfu,
+        "flops_by_type": found.counted.flops_by_type,
+        "nchw_flops": found.counted.nchw_flops,
+        "unaligned_flops": found.counted.unaligned_flops,
+        "uncounted": found.counted.uncounted,
+    }
+
+
+def _compile_json(size: Measured, asked: BenchRequest) -> dict[str, Any]:
+    """What compiling took and gained, if it was asked for."""
+    if asked.training.compile_mode is None:
+        return {}
+    pairs = size.view.compared.pairs if size.view.compared is not None else ()
+    return {"pairs": pairs, "compile_seconds": size.compile_seconds, "hints": launch_hints(size, asked)}
+
+
+def _size_json(size: Measured) -> dict[str, Any]:
+    compared = size.view.compared
+    return {
+        "batch_size": size.batch_size,
+        "baseline": compared.baseline if compared is not None else None,
+        "block_steps": compared.block_steps if compared is not None else None,
+        "rounds": compared.rounds if compared is not None else 0,
+        "ended": compared.reason if compared is not None and compared.over else "stopped",
+        "rows": compared.rows if compared is not None else (),
+        "cards": size.cards,
+        "reasons": size.reasons,
+        "flops": [_flops_json(found) for row in size.rows if (found := size.flops_of(row))],
+        "timings": [_timing_json(timing, size) for timing in size.view.timings],
+        "memory": size.view.memory,
+        "joules_per_1000_samples": {
+            row.precision: row.joules_per_1000_samples for row in size.view.comparison.rows
+        },
+        "failed": size.failed,
+        "error": size.error or None,
+    }

@@ -1,0 +1,5 @@
+"""Compares runs: FP32 against AMP to the end of training, with the spread between seeds."""
+
+from amptui.reports.compare.command import compare
+
+__all__ = ["compare"]

@@ -1,0 +1,124 @@
+"""The command: finds the runs, and shows, prints or writes their comparison."""
+
+import json as json_text
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGHUP, SIGINT
+
+from amptui.base import units
+from amptui.base.errors import UsageError
+from amptui.base.prompt import complain, put, say
+from amptui.base.terminal import HeldTerminal, can_show_a_screen
+from amptui.command.stop_signals import StopSignals
+from amptui.runs.find import find_run
+
+_PATIENCE_SECONDS = 1.0
+"""After that long in silence it is said what is being read."""
+
+MAX_RUNS = 26
+"""As many as there are letters to name groups with."""
+
+
+def compare(
+    runs: Sequence[str],
+    *,
+    plain: bool = False,
+    json: bool = False,
+    html: Path | None = None,
+    target_loss: float | None = None,
+) -> int:
+    """Compare ``runs``, each a folder, a journal or a name; return the exit status.
+
+    On a screen that follows running ones. Without a terminal or with ``plain`` as lines, with ``json`` as one
+    JSON object, with ``html`` as a page; those take the runs as they are now. Raises ``UsageError`` for fewer
+    than two runs, for one that does not exist and for one named twice, and for a page in place of a file of a
+    run, and ``RunFolderError`` for a run that cannot be read.
+    """
+    journals = _found(runs)
+    if html is not None:
+        from amptui.reports.export.exporting import refuse_own_files
+
+        refuse_own_files([("--html", html)], journals)
+    if not (plain or json or html is not None) and can_show_a_screen():
+        return _show(journals, target_loss)
+    from amptui.reports.compare.following import read_all
+
+    found = read_all(journals, target=target_loss, reading=_Announcer())
+    if html is not None:
+        from amptui.reports.compare.compare_page import write_page
+
+        write_page(found, html)
+    if json:
+        from amptui.reports.compare.output import as_json
+
+        put(f"{json_text.dumps(as_json(found), allow_nan=False)}\n")
+    elif html is not None and not plain:
+        say(f"compared {len(journals)} runs: {html}")
+    else:
+        from amptui.reports.compare.output import plain_lines
+
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        say(*plain_lines(found, width))
+    return 0
+
+
+class _Announcer:
+    """Says on a terminal which journal is being read, once for each, if reading takes its time."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + _PATIENCE_SECONDS
+        self._said: set[Path] = set()
+
+    def __call__(self, journal: Path) -> None:
+        """``journal`` is being read."""
+        if journal in self._said or time.monotonic() < self._due or not sys.stderr.isatty():
+            return
+        self._said.add(journal)
+        with suppress(OSError):
+            complain(f"reading {journal}, {units.number_of_bytes(journal.stat().st_size)}")
+
+
+def _found(runs: Sequence[str]) -> list[Path]:
+    if len(runs) < 2:
+        raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
+    if len(runs) > MAX_RUNS:
+        raise UsageError(f"{len(runs)} runs are more than {MAX_RUNS}", hint="name fewer")
+    found: dict[str, str] = {}
+    journals = []
+    for text in runs:
+        journal = find_run(text)
+        place = os.path.realpath(journal)
+        if place in found:
+            raise UsageError(f"{found[place]!r} and {text!r} are the same run: {place}", hint="name it once")
+        found[place] = text
+        journals.append(journal)
+    return journals
+
+
+def _show(journals: Sequence[Path], target_loss: float | None) -> int:
+    # Forks, and so comes before numpy, which starts threads.
+    with HeldTerminal() as terminal:
+        from amptui.reports.compare.compare_screen import CompareApp
+        from amptui.reports.compare.following import Following
+
+        following = Following(journals, target=target_loss)
+        app = CompareApp(following, terminal)
+        with StopSignals(
+            lambda _: app.hang_up("interrupted"), hung_up=app.hang_up, terminal=terminal
+        ) as signals:
+            app.run()
+            following.stop()
+    if app.left == "hung up":
+        return 128 + SIGHUP  # nobody is there to read
+    if following.failure is not None:
+        raise following.failure
+    if app.left == "interrupted":
+        signals.received = signals.received or SIGINT
+    if signals.received:
+        return 128 + signals.received
+    return 0 if app.left is not None else 1

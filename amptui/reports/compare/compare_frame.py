@@ -1,0 +1,248 @@
+"""One screen of a comparison: curves, the table of groups, the verdict and what limits it, the keys."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from amptui.reports.compare import sentences
+from amptui.reports.compare.contrasts import Compared
+from amptui.reports.compare.grid import grid
+from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES, OverlayPlot, dot_columns
+from amptui.reports.compare.tables import Table, group_table, run_table
+from amptui.telemetry.view import EMPTY_VIEW
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.keys import Key
+from amptui.tui.layout import draw_box
+from amptui.tui.overlays.overlay import open_box
+from amptui.tui.panels import footer
+from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, quiet, wrapped, write_right
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
+
+KEYS = (
+    Key(
+        "x",
+        ("x",),
+        "next_axis",
+        "step/samples/time",
+        "draw the curves by step, by samples or by training time",
+    ),
+    Key("v", ("v",), "toggle_validation", "validation", "draw the losses of validations, or of training"),
+    Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
+    Key("r", ("r",), "toggle_runs", "runs", "show a row for each run, or for each group"),
+    Key("↓", ("down", "j"), "scroll_down", "", "show the next line of the verdict (or j)"),
+    Key("↑", ("up", "k"), "scroll_up", "", "show the line before (or k)"),
+    Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
+    Key("q", ("q", "ctrl+q", "escape"), "leave", "quit", "quit; runs that train are not touched"),
+)
+"""The keys of this screen, for its dispatch, footer and help; Ctrl+C quits too."""
+
+_HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)
+
+_MIN_PLOT = 6
+"""Lines of the plot with its frame, below which text gives way."""
+
+_MIN_PLOT_SHARE = 0.4
+"""The fraction of a high screen that belongs to the plot in any case."""
+
+_BOTH_FROM = 34
+"""Lines from which on there is room for the rows of runs below those of groups."""
+
+_MAX_LINES_OF_ONE = 4
+"""Lines of one sentence at most."""
+
+_MIN_WIDTH, _MIN_HEIGHT = 40, 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What the user chose to look at."""
+
+    axis: str = "steps"
+    validation: bool = False
+    log_y: bool = False
+    by_run: bool = False
+    top: int = 0
+    """Lines of the verdict that are scrolled out of sight."""
+    shows_help: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    style: int
+    starts: bool
+    """Whether a sentence begins with it."""
+
+
+class CompareFrame:
+    """Draws each frame; in between it keeps the limits of the plot."""
+
+    def __init__(self) -> None:
+        self._plots = {validation: OverlayPlot() for validation in (False, True)}
+
+    def draw(self, canvas: Canvas, found: Compared | None, choice: Choice) -> None:
+        """Draw the whole of ``canvas``; ``found`` is None while nothing has been read."""
+        if canvas.width < _MIN_WIDTH or canvas.height < _MIN_HEIGHT:
+            size = f"{canvas.width}x{canvas.height}"
+            quiet(canvas, f"amptui: the terminal is too small ({size})")
+            return
+        if found is None:
+            quiet(canvas, "reading the journals")
+        else:
+            self._draw(canvas, found, choice)
+        state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
+        footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
+        if choice.shows_help:
+            _draw_help(canvas)
+
+    def _draw(self, canvas: Canvas, found: Compared, choice: Choice) -> None:
+        _draw_header(canvas.rows(0, 1), found)
+        height = canvas.height - 2
+        is_low = height < _BOTH_FROM
+        tables = _tables(found, choice, height)
+        rows = sum(1 + len(table.rows) for table in tables)
+        # A low screen has no lines for a frame between the table and the verdict.
+        frames = 2 if is_low else 4
+        room = height - max(_MIN_PLOT, int(_MIN_PLOT_SHARE * height)) - frames
+        rows = min(rows, max(2, room - 3))
+        verdicts = _lines(_paragraphs(found), canvas.width - 4)
+        how = _lines(((" ", line, Style.DIM) for line in sentences.how_measured(found)), canvas.width - 4)
+        # How figures are measured is worth no line of a low screen's curves; it can be scrolled to.
+        room = min(room - rows, len(verdicts) + 1) if is_low else room - rows
+        text = _cut([*verdicts, *how], choice.top, room)
+        plot = height - frames - rows - len(text)
+        self._draw_plot(canvas.rows(1, plot), found, choice)
+        below = canvas.rows(1 + plot, height - plot)
+        draw_box(below if is_low else below.rows(0, rows + 2))
+        below.text(1, 0, f" {' and '.join(f'{table.head[0]}s' for table in tables)} ")
+        _draw_tables(_within(below.rows(0, rows + 2)), tables, found)
+        if not is_low:
+            draw_box(below.rows(rows + 2))
+            below.text(1, rows + 2, " verdict ")
+        inner = _within(below.rows(rows + frames - 2, len(text) + 2))
+        for y, line in enumerate(text):
+            inner.text(0, y, line.text, line.style)
+
+    def _draw_plot(self, canvas: Canvas, found: Compared, choice: Choice) -> None:
+        draw_box(canvas)
+        title = f" {sentences.curve_title(choice.axis, validation=choice.validation)} "
+        canvas.text(1, 0, title)
+        legend = [
+            Phrase((Word(sentences.group_name(group), STYLES[group.colour] | BOLD),), place)
+            for place, group in enumerate(found.groups[:MAX_GROUPS])
+        ]
+        legend = fitting(legend, canvas.width - len(title) - 6)
+        used = line_width(legend)
+        canvas.text(canvas.width - 4 - used, 0, " " * (used + 2))
+        write_right(canvas, 0, legend, margin=3)
+        inner = canvas.part(Rect(2, 1, canvas.width - 4, canvas.height - 2))
+        columns = dot_columns(inner.width, ascii_only=canvas.ascii_only)
+        curves = grid(found, choice.axis, columns, validation=choice.validation)
+        styles = [STYLES[group.colour] for group in found.groups[:MAX_GROUPS]]
+        if not self._plots[choice.validation].draw(inner, curves, styles, log_y=choice.log_y):
+            quiet(inner, _why_empty(found, choice))
+
+
+def _why_empty(found: Compared, choice: Choice) -> str:
+    if choice.axis == "seconds" and all(run.seconds is None for run in found.runs):
+        return "no training time: the steps have no times"
+    return "no loss yet"
+
+
+def _draw_header(canvas: Canvas, found: Compared) -> None:
+    live = sum(run.is_live for run in found.runs)
+    end = canvas.text(1, 0, "amptui compare", Style.DIM) + 2
+    right = [Phrase((Word(f"{live} running", Style.STRONG),))] if live else []
+    room = canvas.width - end - 1 - (len(f"{live} running") + 2 if live else 0)
+    canvas.text(end, 0, sentences.heading(found), width=max(0, room))
+    if right:
+        write_right(canvas, 0, right, margin=1)
+
+
+def _tables(found: Compared, choice: Choice, height: int) -> list[Table]:
+    several = len(found.runs) > len(found.groups)
+    if choice.by_run:
+        return [run_table(found)]
+    if height >= _BOTH_FROM and several and len(found.groups) + len(found.runs) + 2 <= height // 3:
+        return [group_table(found, brief=True), run_table(found)]
+    return [group_table(found, brief=True)]
+
+
+def _within(canvas: Canvas) -> Canvas:
+    """What is inside of a frame, of which only the left and the right edge need be there."""
+    return canvas.part(Rect(2, 1, max(0, canvas.width - 4), max(0, canvas.height - 2)))
+
+
+def _draw_tables(canvas: Canvas, tables: Sequence[Table], found: Compared) -> None:
+    y = 0
+    styles = [STYLES[group.colour] | BOLD if group.colour else int(Style.TEXT) for group in found.groups]
+    for table in tables:
+        y = _draw_table(canvas, table, styles, y)
+
+
+def _draw_table(canvas: Canvas, table: Table, styles: Sequence[int], y: int) -> int:
+    """Draw from line ``y`` on, as many rows as fit; return the line after them."""
+    shown = table.within(canvas.width)
+    room = canvas.height - y - 1
+    rows = shown.rows if len(shown.rows) <= room else shown.rows[: max(0, room - 1)]
+    for line, (cells, style) in enumerate(
+        [(shown.head, int(Style.DIM)), *((row, styles[shown.groups[i]]) for i, row in enumerate(rows))], y
+    ):
+        x = 0
+        for place, (cell, width) in enumerate(zip(cells, shown.widths, strict=True)):
+            of_name = style if place == 0 or line == y else int(Style.TEXT)
+            canvas.text(x, line, cell, of_name, width=width, align="right" if place else "left")
+            x += width + 2
+    y += 1 + len(rows)
+    if len(rows) < len(shown.rows):
+        canvas.text(0, y, sentences.more_rows(len(shown.rows) - len(rows)), Style.WARNING)
+        y += 1
+    return y
+
+
+def _lines(paragraphs: Iterable[tuple[str, str, int]], width: int) -> list[_Line]:
+    """``paragraphs`` in lines of ``width`` cells."""
+    lines: list[_Line] = []
+    for sign, text, style in paragraphs:
+        for i, line in enumerate(wrapped(text, width - 2, lines=_MAX_LINES_OF_ONE)):
+            lines.append(_Line(f"{' ' if i else sign} {line}", style, starts=i == 0))
+    return lines
+
+
+def _paragraphs(found: Compared) -> Iterator[tuple[str, str, int]]:
+    """The verdicts, what limits them and what differs, each with its sign and style."""
+    plain, (alert, alerted) = NO_VERDICT[0], VERDICT_SIGNS["warning"]
+    if len(found.groups) > MAX_GROUPS:
+        yield alert, sentences.without_curves(found.groups[MAX_GROUPS:]), alerted
+    for contrast in found.contrasts:
+        severity = sentences.severity(contrast)
+        sign, style = VERDICT_SIGNS[severity] if severity is not None else NO_VERDICT
+        yield sign, sentences.verdict(contrast, found), style
+    if not found.contrasts:
+        yield plain, sentences.ONE_GROUP, Style.TEXT
+    for sentence in filter(None, map(sentences.speed, found.contrasts)):
+        yield plain, sentence, Style.TEXT
+    yield from ((alert, sentences.check(check), alerted) for check in found.checks)
+    yield from ((plain, f"differs in {line}", Style.DIM) for line in sentences.difference_lines(found))
+
+
+def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
+    """The lines from ``top`` on: as many whole sentences as fit in ``height``, and how many are left."""
+    text = text[min(top, max(0, len(text) - height)) :]
+    if len(text) <= height:
+        return text
+    shown = max(0, height - 1)
+    while shown > 0 and not text[shown].starts:
+        shown -= 1
+    shown = shown or max(0, height - 1)  # a part of the first is better than none of it
+    return [*text[:shown], _Line(sentences.more_lines(len(text) - shown), Style.DIM, starts=True)][:height]
+
+
+def _draw_help(canvas: Canvas) -> None:
+    inner = open_box(canvas, "compare keys", width=72, height=len(KEYS) + len(sentences.READING) + 3)
+    for y, key in enumerate(KEYS):
+        inner.text(1, y, key.label, Style.KEY | BOLD, width=5, align="right")
+        inner.text(8, y, key.meaning, width=max(0, inner.width - 8))
+    for y, line in enumerate(sentences.READING, len(KEYS) + 1):
+        inner.text(1, y, line, Style.DIM, width=max(0, inner.width - 1))

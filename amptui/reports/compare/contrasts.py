@@ -1,0 +1,323 @@
+"""Whether groups differ by more than their seeds do, and what limits the comparison."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+from amptui.records.run import RunFailed, RunStarted
+from amptui.reports.compare.groups import Difference, Group, Spread, differences, grouped, seed_of, stats_of
+from amptui.reports.compare.power import detectable_difference
+from amptui.reports.compare.trace import RunFigures
+from amptui.reports.compare.welch import MIN_SEEDS, Interval, mean_difference
+
+CONFIDENCE = 0.95
+"""Of all intervals of a comparison together: with several, each one has a higher confidence (Bonferroni;
+Dunn, Journal of the American Statistical Association 56, 1961)."""
+
+SAME_SAMPLES = 0.01
+"""Runs trained equally long if the fewest samples are below the most by at most this fraction."""
+
+UNEVEN = 1.25
+"""A mean step time of this many medians or more is reported: something else kept the device busy."""
+
+Outcome = Literal[
+    "differ", "not shown", "few seeds", "no spread", "diverged", "no loss", "not comparable", "running",
+    "reading",
+]  # fmt: skip
+"""``differ``: by more than the seeds do. ``not shown``: the interval holds 0. All others: no verdict."""
+
+Kind = Literal[
+    "samples", "data", "model", "devices", "several devices", "overlap", "unfinished", "repeated seed",
+    "unknown seed", "uneven", "untimed", "unread",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Something that limits what a comparison can say."""
+
+    kind: Kind
+    groups: tuple[str, ...] = ()
+    """The letters of the groups, or the names of the runs, that it is about."""
+    values: tuple[str | int, ...] = ()
+    """What each of them has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """A group against the first."""
+
+    baseline: Group
+    other: Group
+    outcome: Outcome
+    difference: float | None
+    """The other's mean final loss minus the baseline's; None if there is none, or it is not finite."""
+    interval: Interval | None
+    detectable: float | None
+    """The difference that such seeds show with a probability of ``POWER``; None without an interval."""
+    speedup: Spread | None
+    """The other's samples per second by the baseline's: of the group means, and the lowest and highest of any
+    two runs. None where the times do not compare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """All that a comparison found."""
+
+    runs: tuple[RunFigures, ...]
+    groups: tuple[Group, ...]
+    validation: bool
+    """Whether final and best losses are those of validations: if every run had one."""
+    target: float | None
+    """The loss whose time is given: the highest final one, unless another was asked for."""
+    target_asked: bool
+    differences: tuple[Difference, ...]
+    contrasts: tuple[Contrast, ...]
+    checks: tuple[Check, ...]
+
+    def final(self, run: RunFigures) -> float | None:
+        """The final loss that is compared."""
+        return run.final(validation=self.validation)
+
+    def best(self, run: RunFigures) -> float | None:
+        """The best loss of the same kind."""
+        return run.best(validation=self.validation)
+
+    def seconds_to_target(self, run: RunFigures) -> float | None:
+        """Training time until the target was reached."""
+        if self.target is None or run.seconds is None:
+            return None
+        moment = run.reached(self.target, validation=self.validation)
+        return None if moment is None else moment.seconds
+
+
+def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Compared:
+    """The comparison of ``runs``, which are in the order in which they were named; the first is the baseline.
+
+    ``target`` is the loss whose training time is given.
+    """
+    groups = grouped(runs)
+    validation = all(run.validations for run in runs)
+    reached = [loss for run in runs if (loss := _reached(run, validation=validation)) is not None]
+    checks = tuple(_checks(groups))
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(groups) - 1)
+    return Compared(
+        runs=tuple(runs),
+        groups=groups,
+        validation=validation,
+        target=target if target is not None or len(reached) < len(runs) else max(reached),
+        target_asked=target is not None,
+        differences=tuple(differences([group.runs[0] for group in groups])),
+        contrasts=tuple(
+            _contrast(groups[0], other, validation=validation, confidence=confidence) for other in groups[1:]
+        ),
+        checks=checks,
+    )
+
+
+def _reached(run: RunFigures, *, validation: bool) -> float | None:
+    """A loss that the run reached: the final one, or the best of one that ended at NaN."""
+    best, final = run.best(validation=validation), run.final(validation=validation)
+    return best if best is None or final is None or not math.isfinite(final) else max(best, final)
+
+
+def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: float) -> Contrast:
+    def final(run: RunFigures) -> float | None:
+        return run.final(validation=validation)
+
+    sides = (baseline, other)
+    spreads = [side.spread(final) for side in sides]
+    found = [spread.mean for spread in spreads if spread is not None]
+    difference = found[1] - found[0] if len(found) == 2 else None
+    outcome = _obstacle(sides, final)
+    interval = detectable = None
+    if outcome is None:
+        losses = [side.by_seed(final) for side in sides]
+        interval = mean_difference(*losses, confidence=confidence)
+        if min(map(len, losses)) < MIN_SEEDS:
+            outcome = "few seeds"
+        elif interval is None:
+            outcome = "no spread"
+        else:
+            outcome = "not shown" if interval.low <= 0 <= interval.high else "differ"
+            difference = interval.difference
+            detectable = detectable_difference(*losses, confidence=confidence)
+    return Contrast(
+        baseline=baseline,
+        other=other,
+        outcome=outcome,
+        difference=difference if difference is not None and math.isfinite(difference) else None,
+        interval=interval,
+        detectable=detectable,
+        speedup=_speedup(baseline, other),
+    )
+
+
+def _obstacle(sides: Sequence[Group], final: Callable[[RunFigures], float | None]) -> Outcome | None:
+    """Why final losses say nothing, before any spread is looked at."""
+    runs = [run for side in sides for run in side.runs]
+    if any(run.read_share < 1 for run in runs):
+        return "reading"
+    if any(run.is_live for run in runs):
+        return "running"
+    losses = [final(run) for run in runs]
+    if None in losses:
+        return "no loss"
+    if any(not math.isfinite(loss) for loss in losses if loss is not None):
+        return "diverged"
+    if not (_equally_long(runs) and _same(runs, _data) and _same(runs, _model)):
+        return "not comparable"
+    return None
+
+
+def _speedup(baseline: Group, other: Group) -> Spread | None:
+    runs = [*baseline.runs, *other.runs]
+    if not _same(runs, lambda run: run.devices) or any(len(run.devices) > 1 for run in runs):
+        return None
+    slow, fast = baseline.spread(rate_of), other.spread(rate_of)
+    if slow is None or fast is None or slow.runs + fast.runs < len(runs) or not slow.low > 0:
+        return None
+    return Spread(
+        mean=fast.mean / slow.mean, low=fast.low / slow.high, high=fast.high / slow.low, runs=len(runs)
+    )
+
+
+def median_of(run: RunFigures) -> float | None:
+    """The median step time after warm-up; None before two steps after it, and for several precisions."""
+    stats = stats_of(run)
+    return None if stats is None or stats.provisional_steps else stats.median_step_seconds
+
+
+def rate_of(run: RunFigures) -> float | None:
+    """Samples per second over the same steps."""
+    stats = stats_of(run)
+    return None if stats is None or stats.provisional_steps else stats.samples_per_second
+
+
+def peak_of(run: RunFigures) -> int | None:
+    """The peak of torch's allocator over all precisions."""
+    peaks = [row.peak_allocated_bytes for row in run.view.comparison.rows]
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def skipped_of(run: RunFigures) -> int:
+    """Steps that the scaler skipped."""
+    return sum(row.skipped for row in run.view.comparison.rows)
+
+
+# ------------------------------------------------------------------------------------ checks
+
+
+def _checks(groups: Sequence[Group]) -> list[Check]:
+    runs = [run for group in groups for run in group.runs]
+    letters = tuple(group.letter for group in groups)
+    found: list[Check] = []
+    if not _equally_long(runs) and not any(run.is_live or run.read_share < 1 for run in runs):
+        samples = tuple(f"{_range([run.samples for run in group.runs])}" for group in groups)
+        found.append(Check(kind="samples", groups=letters, values=samples))
+    for kind, value_of in _IN_COMMON:
+        if not _same(runs, value_of):
+            values = tuple(" and ".join(dict.fromkeys(map(value_of, group.runs))) for group in groups)
+            found.append(Check(kind=kind, groups=letters, values=values))
+    for kind, holds in _OF_RUNS:
+        named = tuple(run.name for run in runs if holds(run))
+        if named:
+            found.append(Check(kind=kind, groups=named))
+    unread = [run for run in runs if run.passed_over]
+    if unread:
+        names, words = zip(*((run.name, run.passed_over) for run in unread), strict=True)
+        found.append(Check(kind="unread", groups=names, values=words))
+    pairs = [pair for pair in combinations(runs, 2) if _overlap(*pair)]
+    if pairs:
+        named = tuple(dict.fromkeys(run.name for pair in pairs for run in pair))
+        found.append(Check(kind="overlap", groups=named))
+    return found + [check for group in groups for check in _seed_checks(group)]
+
+
+def _seed_checks(group: Group) -> list[Check]:
+    seeds = [seed_of(run) for run in group.runs]
+    if len(seeds) > 1 and None in seeds:
+        return [Check(kind="unknown seed", groups=(group.letter,))]
+    again = [seed for seed in dict.fromkeys(seeds) if seeds.count(seed) > 1 and seed is not None]
+    return [Check(kind="repeated seed", groups=(group.letter,), values=tuple(again))] if again else []
+
+
+def _is_uneven(run: RunFigures) -> bool:
+    """Whether its mean step took much longer than its median one."""
+    stats = stats_of(run)
+    if stats is None or not stats.median_step_seconds or not run.view.loss.count:
+        return False
+    samples_a_step = run.samples / run.view.loss.count
+    return stats.median_step_seconds * (rate_of(run) or math.inf) < samples_a_step / UNEVEN
+
+
+def _ended(run: RunFigures) -> bool:
+    """Whether it ended as asked, not with an error, and not without its last record."""
+    return run.view.outcome is not None and not isinstance(run.view.outcome, RunFailed)
+
+
+def _equally_long(runs: Sequence[RunFigures]) -> bool:
+    """Whether all trained on as many samples, at their ends and at their last validations."""
+    ends = [float(run.samples) for run in runs]
+    validated = [run.validations[-1].samples for run in runs if run.validations]
+    return all(
+        max(each) - min(each) <= SAME_SAMPLES * max(each)
+        for each in (ends, validated if len(validated) == len(runs) else ends)
+    )
+
+
+def _same(runs: Sequence[RunFigures], value_of: Callable[[RunFigures], Any]) -> bool:
+    return len({value_of(run) for run in runs}) <= 1
+
+
+def _data(run: RunFigures) -> str:
+    started = run.view.run
+    if started is None:
+        return "unknown"
+    samples = "" if started.data.samples is None else f", {started.data.samples:,} samples"
+    return f"{started.data.name}{'' if started.data.real else ' (synthetic)'}{samples}"
+
+
+def _model(run: RunFigures) -> str:
+    started = run.view.run
+    return "unknown" if started is None else f"{started.model}, {started.parameters:,} parameters"
+
+
+def _devices(run: RunFigures) -> str:
+    return ", then ".join(run.devices) or "unknown"
+
+
+def _overlap(first: RunFigures, second: RunFigures) -> bool:
+    """Whether two runs trained at the same time on what may be the same device."""
+    one, other = first.view.run, second.view.run
+    if one is None or other is None or not _same_device(one, other):
+        return False
+    ends = [each.last_time for each in (first, second)]
+    return max(one.time, other.time) < min(end if end is not None else -math.inf for end in ends)
+
+
+def _same_device(one: RunStarted, other: RunStarted) -> bool:
+    if one.gpu_uuid is not None or other.gpu_uuid is not None:
+        return one.gpu_uuid == other.gpu_uuid
+    return one.device_name == other.device_name
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+_IN_COMMON: tuple[tuple[Kind, Callable[[RunFigures], str]], ...] = (
+    ("data", _data),
+    ("model", _model),
+    ("devices", _devices),
+)
+
+_OF_RUNS: tuple[tuple[Kind, Callable[[RunFigures], bool]], ...] = (
+    ("unfinished", lambda run: not run.is_live and run.read_share == 1 and not _ended(run)),
+    ("several devices", lambda run: len(run.devices) > 1),
+    ("uneven", _is_uneven),
+    ("untimed", lambda run: run.seconds is None and run.view.step > 0),
+)

@@ -1,0 +1,239 @@
+"""Runs that differ only in the seed are one group: options, groups, and where groups differ."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from amptui.diagnosis.labels import precision_label
+from amptui.records.run import RunStarted
+from amptui.reports.compare.trace import RunFigures
+from amptui.telemetry.view import PrecisionStats
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""What groups are called, in the order in which they were named."""
+
+COLOURS = ("fp32", "ieee", "tf32", "fp16", "bf16", "first", "second", "third")
+"""Colours of groups: those of the precisions and three more; the eye cannot distinguish many more."""
+
+_IN_THE_RECORD = frozenset(
+    {
+        *("model", "precision", "amp_precision", "device", "epochs", "steps", "batch_size", "learning_rate"),
+        *("clip_norm", "seed", "data", "settings", "compile_mode"),
+    }
+)
+"""Options of ``run.json`` whose effect is in the run's first record."""
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("data_dir", "checkpoint_every", "max_rounds", "probes"),
+        *("validation", "validate_every", "save_weights", "max_restarts"),
+    }
+)
+"""Options of ``run.json`` that change neither a weight nor a loss."""
+
+_UNUSED: Mapping[str, object] = {"accumulate": 1}
+"""Values that mean the same as no option at all, as None and False do; older journals lack the option."""
+
+_NAMED_BY_THE_RECORD = frozenset({"seed", "epochs", "batch_size"})
+"""Fields of a run's configuration that the first record also has, with the values that were used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A figure over the runs of a group that have it."""
+
+    mean: float
+    low: float
+    high: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Runs that differ only in the seed, at least one."""
+
+    letter: str
+    label: str
+    """What sets it apart from the others: ``FP32``, ``AMP bf16 learning_rate=0.001``."""
+    precision: str | None
+    """The precision of all its steps; None if there were several."""
+    colour: str
+    """One of ``COLOURS``, its precision's where no group before has it; empty after the eighth group."""
+    runs: tuple[RunFigures, ...]
+
+    @property
+    def seeds(self) -> tuple[int | str | None, ...]:
+        """Each seed once; None for runs without a recorded seed."""
+        return tuple(dict.fromkeys(map(seed_of, self.runs)))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether any of its runs still trains."""
+        return any(run.is_live for run in self.runs)
+
+    def spread(self, value_of: Callable[[RunFigures], float | None]) -> Spread | None:
+        """A figure's mean and range; None if no run has it. NaN and Inf make all three NaN."""
+        values = [value for run in self.runs if (value := value_of(run)) is not None]
+        if not values:
+            return None
+        if not all(map(math.isfinite, values)):
+            return Spread(mean=math.nan, low=math.nan, high=math.nan, runs=len(values))
+        low, high = min(values), max(values)
+        # Rounding can put the mean of equal values just outside of their range.
+        return Spread(mean=min(max(_mean(values), low), high), low=low, high=high, runs=len(values))
+
+    def by_seed(self, value_of: Callable[[RunFigures], float | None]) -> list[float]:
+        """One value a seed: a seed that ran twice says nothing about the spread between seeds."""
+        found: defaultdict[object, list[float]] = defaultdict(list)
+        for run in self.runs:
+            value = value_of(run)
+            if value is not None:
+                found[seed_of(run)].append(value)
+        return [_mean(values) for values in found.values()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """An option that is not the same in all groups."""
+
+    name: str
+    values: tuple[str, ...]
+    """One a group, in their order; empty where a group does not have it."""
+
+
+def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
+    """The groups, in the order in which their first runs were named."""
+    members: dict[tuple[tuple[str, str], ...], list[RunFigures]] = {}
+    for run in runs:
+        members.setdefault(tuple(options(run).items()), []).append(run)
+    found = list(members.values())
+    apart = [each for each in differences([group[0] for group in found]) if each.name != "precision"]
+    precisions = [precision_words(group[0]) for group in found]
+    labels = []
+    for i, precision in enumerate(precisions):
+        # Versions and machines name a group only if no option does.
+        names = [each for each in apart if each.name not in _SURROUNDINGS] or apart
+        others = [f"{each.name}={each.values[i]}" for each in names if each.values[i]]
+        unique = precisions.count(precision) == 1
+        labels.append(precision if unique else " ".join([precision, *others[:2]]))
+    used = [_one_precision(group[0]) for group in found]
+    named = zip(LETTERS, labels, used, colours(used), map(tuple, found), strict=False)
+    return tuple(
+        Group(letter=letter, label=label, precision=precision, colour=colour, runs=runs)
+        for letter, label, precision, colour, runs in named
+    )
+
+
+def colours(precisions: Sequence[str | None]) -> list[str]:
+    """A colour for each group by its precision, see :attr:`Group.colour`."""
+    first = precisions[: len(COLOURS)]
+    own = [each if each in COLOURS and each not in first[:i] else None for i, each in enumerate(first)]
+    free = iter([*COLOURS[-3:], *COLOURS[:-3]])
+    others = (colour for colour in free if colour not in own)
+    found = [next(others) if each is None else each for each in own]
+    return found + [""] * (len(precisions) - len(found))
+
+
+_SURROUNDINGS = frozenset(
+    {"device", "amptui", "python", "torch", "cuda", "cudnn", "processor", "cores", "threads"}
+    | {"gpu_memory_bytes", "compute_capability", "parameters"}
+)
+"""Not options of the command line."""
+
+
+def differences(runs: Sequence[RunFigures]) -> list[Difference]:
+    """The options that are not the same in all of ``runs``; the precision first."""
+    used, recorded = [options(run) for run in runs], [_recorded(run) for run in runs]
+    names = dict.fromkeys(name for each in used for name in each)
+    differing = [name for name in names if len({each.get(name) for each in used}) > 1]
+    return [
+        Difference(name=name, values=tuple(_as_text(each.get(name)) for each in recorded))
+        for name in differing
+    ]
+
+
+def options(run: RunFigures) -> dict[str, str]:
+    """All that a run was trained with and that has an effect, except for the seed, as text by name."""
+    return {name: _as_text(value) for name, value in _recorded(run).items() if _is_used(name, value)}
+
+
+def _recorded(run: RunFigures) -> dict[str, Any]:
+    started = run.view.run
+    found: dict[str, Any] = {"precision": _precisions(run)}
+    if started is not None:
+        found |= _of_record(started)
+    left = run.asked.keys() - _IN_THE_RECORD - _WITHOUT_EFFECT
+    return found | {name: run.asked[name] for name in sorted(left)}
+
+
+def _as_text(value: object) -> str:
+    return "" if value in (None, {}) else str(value)
+
+
+def _is_used(name: str, value: object) -> bool:
+    return value is not None and value is not False and value not in ("", {}) and value != _UNUSED.get(name)
+
+
+def _of_record(run: RunStarted) -> dict[str, Any]:
+    config = {name: value for name, value in run.config.items() if name not in _NAMED_BY_THE_RECORD}
+    return {
+        "model": run.model,
+        "batch_size": run.batch_size,
+        **config,
+        "data": run.data.name if run.data.real else f"{run.data.name} (synthetic)",
+        "samples": run.data.samples,
+        "epochs": run.total_epochs,
+        "steps": run.total_steps,
+        "parameters": run.parameters,
+        "device": run.device_name,
+        **run.versions,
+        **run.hardware,
+    }
+
+
+def seed_of(run: RunFigures) -> int | str | None:
+    """The seed that the run recorded."""
+    seed = None if run.view.run is None else run.view.run.config.get("seed")
+    return seed if seed is None or isinstance(seed, int) else str(seed)
+
+
+def precision_words(run: RunFigures) -> str:
+    """``FP32``, or for a run that was switched ``FP32, AMP bf16``."""
+    used = _used(run)
+    return ", ".join(map(precision_label, used)) or "no steps"
+
+
+def stats_of(run: RunFigures) -> PrecisionStats | None:
+    """The figures of its precision; None for a run in several, which has no one step time."""
+    rows = run.view.comparison.rows
+    return rows[0] if len(rows) == 1 else None
+
+
+def _used(run: RunFigures) -> list[str]:
+    started = run.view.run
+    found = list(dict.fromkeys(switch.precision for switch in run.view.switches))
+    return found or ([started.precision] if started is not None else [])
+
+
+def _one_precision(run: RunFigures) -> str | None:
+    used = _used(run)
+    return used[0] if len(used) == 1 else None
+
+
+def _precisions(run: RunFigures) -> str:
+    """The precision, or several with the steps of the switches."""
+    if len(run.view.switches) <= 1:
+        return precision_words(run)
+    first, *others = run.view.switches
+    words = [precision_label(first.precision)]
+    words += [f"{precision_label(each.precision)} from step {each.step:,}" for each in others]
+    return ", ".join(words)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of finite values, none of whose sums overflows."""
+    unit = max(map(abs, values)) or 1.0
+    return fmean(value / unit for value in values) * unit

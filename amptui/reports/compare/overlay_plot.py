@@ -1,0 +1,163 @@
+"""Draws the curves of all groups over each other on a canvas: a line, a band and a letter each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from amptui.base import units
+from amptui.reports.compare import sentences
+from amptui.reports.compare.grid import Grid, GroupCurve
+from amptui.reports.compare.groups import COLOURS, LETTERS
+from amptui.telemetry.axis import Axis, Kind
+from amptui.telemetry.robust_range import extent
+from amptui.telemetry.view import Floats
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
+from amptui.tui.renderables.limits import YLimits
+from amptui.tui.renderables.plot import by_cell, draw_labels, mark
+from amptui.tui.renderables.step_window import GUTTER
+from amptui.tui.style import BOLD, Style, precision_style
+
+STYLES = {
+    **{name: precision_style(name) for name in COLOURS[:-3]},
+    **dict(zip(COLOURS[-3:], (Style.WARNING, Style.TEXT, Style.GOOD), strict=True)),
+}
+"""The style of each colour of a group."""
+
+MAX_GROUPS = len(COLOURS)
+"""Groups with a curve: the eye cannot distinguish more colours."""
+
+_LETTER_EVERY = 18
+"""Cells from one letter on a line to the next."""
+
+_BAND_ONE_IN = 4
+"""One in so many dots of a band is set: the line stands out."""
+
+_TAKE_TURNS = 3
+"""Cells in a row of one colour where lines coincide."""
+
+Cells = npt.NDArray[np.int64]
+
+AXIS_LINES = 1
+"""Lines below the curves for the labels of the x axis."""
+
+
+class OverlayPlot:
+    """Draws the curves, frame after frame; the y axis changes rarely."""
+
+    def __init__(self) -> None:
+        self._limits = YLimits()
+
+    def draw(self, canvas: Canvas, found: Grid, styles: Sequence[int], *, log_y: bool) -> bool:
+        """Draw on a cleared canvas, labels in the left ``GUTTER`` cells; false if there is nothing to draw.
+
+        Columns with NaN or Inf of any run are marked ``×`` in the top line. On a logarithmic axis losses of
+        0 and below are left out.
+        """
+        area = canvas.part(Rect(GUTTER, 0, canvas.width - GUTTER, canvas.height - AXIS_LINES))
+        curves = [
+            (place, curve) for place, curve in enumerate(found.curves[:MAX_GROUPS]) if curve is not None
+        ]
+        known = [curve for _, curve in curves if np.isfinite(curve.low).any()]
+        if not known or area.width < 1 or area.height < 1:
+            return False
+        low, high = (np.concatenate([getattr(curve, end) for curve in known]) for end in ("low", "high"))
+        kind: Kind = "log10" if log_y and (high > 0).any() else "linear"
+        axis = self._limits.axis(*extent(low, high, kind, with_outliers=False), kind)
+        draw_labels(canvas.rows(0, area.height), axis, units.loss)
+        _label_x(canvas, found)
+        for place, curve in curves:
+            _draw_band(area, curve, axis, styles[place])
+        shared = np.zeros(area.chars.shape, np.int64)
+        for place, curve in curves:
+            _draw_line(area, curve, axis, styles[place], shared=shared)
+        for place, curve in curves:
+            _draw_letters(area, place, len(curves), curve, axis, styles[place])
+        return True
+
+
+def dot_columns(width: int, *, ascii_only: bool) -> int:
+    """How many columns of values the curves have on a canvas ``width`` cells wide."""
+    return max(0, width - GUTTER) * (1 if ascii_only else DOTS_ACROSS)
+
+
+def _label_x(canvas: Canvas, found: Grid) -> None:
+    """The two ends of the axis and the middle of it."""
+    words = sentences.axis_words(found.axis)
+    y, middle = canvas.height - 1, (found.low + found.high) / 2
+    canvas.text(GUTTER, y, words(found.low), Style.DIM)
+    text = words(middle)
+    canvas.text(GUTTER + (canvas.width - GUTTER - len(text)) // 2, y, text, Style.DIM)
+    text = words(found.high)
+    canvas.text(canvas.width - len(text), y, text, Style.DIM)
+
+
+def _rows(curve: Floats, axis: Axis, height: int) -> npt.NDArray[np.int64]:
+    """Dot rows from the top; any row without a value, the edge for values outside the limits."""
+    fraction = np.clip(axis.heights(curve), 0.0, 1.0)
+    rows: npt.NDArray[np.int64] = np.rint((1 - np.nan_to_num(fraction)) * (height - 1)).astype(np.int64)
+    return rows
+
+
+def _drawn(curve: Floats, axis: Axis) -> npt.NDArray[np.bool_]:
+    return np.isfinite(axis.heights(curve))
+
+
+def _draw_band(area: Canvas, curve: GroupCurve, axis: Axis, style: int) -> None:
+    # One run that goes on alone has no spread: its dots stand for it.
+    drawn = _drawn(curve.low, axis) & ((curve.high > curve.low) | ~np.isfinite(curve.mean))
+    if not drawn.any():
+        return
+    down, one_in = (1, 1) if area.ascii_only else (DOTS_DOWN, _BAND_ONE_IN)
+    height = area.height * down
+    dots = area_dots(
+        _rows(curve.high, axis, height), _rows(curve.low, axis, height), drawn, height, one_in=one_in
+    )
+    _put(area, dots, ".", style)
+
+
+def _draw_line(area: Canvas, curve: GroupCurve, axis: Axis, style: int, *, shared: Cells) -> None:
+    height = area.height * (1 if area.ascii_only else DOTS_DOWN)
+    dots = line_dots(_rows(curve.mean, axis, height), _drawn(curve.mean, axis), height)
+    _put(area, dots, "*", style | BOLD, shared=shared)
+
+
+def _put(
+    area: Canvas, dots: npt.NDArray[np.bool_], plain: str, style: int, *, shared: Cells | None = None
+) -> None:
+    """Add dots to what is there: a cell keeps all of them and has the style of the last curve.
+
+    ``shared`` counts the lines in each cell. Where lines share cells they take turns with their styles: lines
+    that coincide show all their colours.
+    """
+    new = dots.copy() if area.ascii_only else (characters := braille(dots)) != ord(" ")
+    styled = new
+    if shared is not None:
+        column = np.arange(area.width) // _TAKE_TURNS
+        styled = new & ((shared == 0) | (column % (shared + 1) == shared))
+        shared += new
+    if area.ascii_only:
+        area.chars[styled] = ord(plain)
+    else:
+        old = (area.chars >= 0x2800) & (area.chars < 0x2900)
+        # Braille patterns are bit sets: the dots of both.
+        area.chars[new & old] |= characters[new & old]
+        area.chars[new & ~old] = characters[new & ~old]
+    area.styles[styled] = style
+
+
+def _draw_letters(area: Canvas, place: int, count: int, curve: GroupCurve, axis: Axis, style: int) -> None:
+    """The group's letter on its line now and then, each group's at places of its own; ``×`` over gaps."""
+    across = 1 if area.ascii_only else DOTS_ACROSS
+    mark(area, 0, "×", by_cell(curve.nonfinite, across), Style.ERROR)
+    line = np.where(np.isfinite(curve.mean), curve.mean, curve.low)[::across]
+    drawn = np.flatnonzero(_drawn(line, axis))
+    if not len(drawn):
+        return
+    down = 1 if area.ascii_only else DOTS_DOWN
+    rows = _rows(line, axis, area.height * down) // down
+    shift = _LETTER_EVERY // max(1, count) * place + 3
+    places = [x for x in range(shift, area.width, _LETTER_EVERY) if x in set(drawn.tolist())]
+    for x in places or [int(drawn[-1])]:
+        area.text(x, int(rows[x]), LETTERS[place], style | BOLD)

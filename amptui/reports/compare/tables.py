@@ -1,0 +1,190 @@
+"""The table of a comparison: a row for each group or run, and the columns that have a figure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from amptui.base import units
+from amptui.reports.compare import sentences
+from amptui.reports.compare.contrasts import Compared, median_of, peak_of, rate_of, skipped_of
+from amptui.reports.compare.groups import Group, seed_of
+from amptui.reports.compare.trace import RunFigures
+
+SEVERAL = "several precisions"
+"""In place of a step time."""
+
+MAX_NAME = 32
+"""Characters of a run's name in a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A heading, and the cell below it."""
+
+    heading: str
+    of_group: Callable[[Group], str]
+    of_run: Callable[[RunFigures], str]
+    worth: int
+    """Where not all fit, the column that is worth least is left out first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of cells as wide as the heading's; the first cell is the row's name."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    groups: tuple[int, ...]
+    """The place of each row's group."""
+    worths: tuple[int, ...]
+    """One a column, see :class:`Column`."""
+
+    @property
+    def widths(self) -> list[int]:
+        """The widest cell of each column."""
+        return [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+
+    def within(self, width: int, *, gap: int = 2) -> "Table":
+        """The columns that fit in ``width`` cells, the most valuable ones; the name always stays."""
+        widths = self.widths
+        kept: set[int] = set()
+        used = -gap
+        for place in sorted(range(len(self.head)), key=lambda i: -self.worths[i]):
+            if not kept or used + gap + widths[place] <= width:
+                kept.add(place)
+                used += gap + widths[place]
+        return self.only(sorted(kept))
+
+    def turned(self) -> "Table":
+        """Its rows as columns, and its columns as rows."""
+        columns = tuple(zip(self.head, *self.rows, strict=True))
+        return Table(head=columns[0], rows=columns[1:], groups=(), worths=(100, *[0] * len(self.rows)))
+
+    def only(self, places: Sequence[int]) -> "Table":
+        """The columns at ``places``."""
+        return Table(
+            head=tuple(self.head[i] for i in places),
+            rows=tuple(tuple(row[i] for i in places) for row in self.rows),
+            groups=self.groups,
+            worths=tuple(self.worths[i] for i in places),
+        )
+
+
+def group_table(found: Compared, *, brief: bool = False) -> Table:
+    """A row for each group; ``brief`` shows the range over its runs for final losses only."""
+    columns = _columns(found, brief=brief)
+    rows = [
+        (sentences.group_name(group), *(each.of_group(group) for each in columns)) for group in found.groups
+    ]
+    return _table("group", columns, rows, range(len(found.groups)))
+
+
+def run_table(found: Compared) -> Table:
+    """A row for each run, those of a group together."""
+    columns = _columns(found)
+    members = [(place, run) for place, group in enumerate(found.groups) for run in group.runs]
+    rows = [
+        (f"{found.groups[place].letter} {shortened(run.name)}", *(each.of_run(run) for each in columns))
+        for place, run in members
+    ]
+    columns[0] = replace(columns[0], heading="seed")
+    return _table("run", columns, rows, [place for place, _ in members])
+
+
+def shortened(name: str) -> str:
+    """``name`` cut in its middle, where names of runs are least apart."""
+    half = (MAX_NAME - 1) // 2
+    return name if len(name) <= MAX_NAME else f"{name[:half]}…{name[-half:]}"
+
+
+def _table(
+    name: str, columns: Sequence[Column], rows: Sequence[tuple[str, ...]], groups: Sequence[int]
+) -> Table:
+    """Without the columns in which nothing was measured."""
+    table = Table(
+        head=(name, *(column.heading for column in columns)),
+        rows=tuple(rows),
+        groups=tuple(groups),
+        worths=(100, *(column.worth for column in columns)),
+    )
+    places = [i for i in range(len(table.head)) if any(row[i] not in _NOTHING for row in rows)]
+    return table.only(places)
+
+
+_NOTHING = ("", units.NOT_AVAILABLE)
+
+
+def _columns(found: Compared, *, brief: bool = False) -> list[Column]:
+    target = "time to a loss" if found.target is None else f"time to {units.loss(found.target)}"
+    # The losses that are compared matter most.
+    training, validation = (70, 75) if found.validation else (80, 60)
+    figure = partial(_figure, brief=brief)
+    return [
+        Column(
+            heading="seeds",
+            of_group=lambda group: units.count(len(group.seeds)),
+            of_run=lambda run: units.NOT_AVAILABLE if seed_of(run) is None else str(seed_of(run)),
+            worth=90,
+        ),
+        Column(heading="state", of_group=_states, of_run=sentences.state, worth=58),
+        figure("steps", lambda run: run.view.step, units.count, 50),
+        figure("samples", lambda run: run.samples, units.count, 30),
+        Column(
+            heading="median step",
+            of_group=lambda group: _medians(group, brief=brief),
+            of_run=_median,
+            worth=85,
+        ),
+        figure("samples/s", rate_of, units.rate, 52),
+        figure("peak allocated", peak_of, units.number_of_bytes, 65),
+        figure("process peak", lambda run: run.peak_process_bytes, units.number_of_bytes, 20),
+        figure("skipped", skipped_of, units.count, 45),
+        _figure("final training loss", lambda run: run.final_training, units.loss, training),
+        figure("best training loss", lambda run: run.best_training, units.loss, training - 35),
+        _figure("final validation loss", lambda run: run.final_validation, units.loss, validation),
+        figure("best validation loss", lambda run: run.best_validation, units.loss, validation - 35),
+        figure(target, found.seconds_to_target, _time, 56),
+        figure("training time", lambda run: run.seconds, _time, 54),
+    ]
+
+
+def _figure(
+    heading: str,
+    value_of: Callable[[RunFigures], float | None],
+    words: Callable[[float | None], str],
+    worth: int,
+    *,
+    brief: bool = False,
+) -> Column:
+    def of_group(group: Group) -> str:
+        text = sentences.spread(group.spread(value_of), words, brief=brief)
+        have = sum(value_of(run) is not None for run in group.runs)
+        return text if have in (0, len(group.runs)) else f"{text} ({have} of {len(group.runs)})"
+
+    return Column(heading=heading, of_group=of_group, of_run=lambda run: words(value_of(run)), worth=worth)
+
+
+def _time(seconds: float | None) -> str:
+    """Tenths below ten minutes: short runs differ in them."""
+    if seconds is None or not 0 <= seconds < 600:
+        return units.duration(seconds)
+    return f"{seconds:.1f} s"
+
+
+def _median(run: RunFigures) -> str:
+    if len(run.view.comparison.rows) > 1:
+        return SEVERAL
+    return units.milliseconds(median_of(run))
+
+
+def _medians(group: Group, *, brief: bool) -> str:
+    if group.precision is None and any(run.view.comparison.rows for run in group.runs):
+        return SEVERAL
+    return sentences.spread(group.spread(median_of), units.milliseconds, brief=brief)
+
+
+def _states(group: Group) -> str:
+    states = [sentences.state(run) for run in group.runs]
+    if len(set(states)) == 1:
+        return states[0]
+    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))

@@ -1,0 +1,281 @@
+"""Whether torch can use CUDA here, and if not, the root cause."""
+
+import ctypes
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from amptui.reports.doctor.check import Check, fine, one_line, poor
+
+_MIN_DRIVERS = {11: "450", 12: "525", 13: "580"}
+"""The oldest Linux driver that supports all minor versions of a CUDA: CUDA Toolkit release notes, table "CUDA
+Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility"."""
+
+_CHOOSE_BUILD = "see https://pytorch.org/get-started/locally"
+
+_NO_DEVICE = 100
+
+_REFUSALS = {
+    46: (
+        "the GPU is in exclusive mode and another process uses it",
+        "wait for that process, or run `nvidia-smi -c DEFAULT`",
+    ),
+    _NO_DEVICE: ("CUDA finds no GPU", "check that `nvidia-smi -L` lists one; a container needs `--gpus all`"),
+    802: ("the CUDA system is not ready", "start nvidia-fabricmanager, in the same version as the driver"),
+    803: (
+        "the driver and its library have different versions",
+        "reboot, or reload the nvidia kernel modules",
+    ),
+    804: (
+        "the CUDA compatibility library does not support this GPU",
+        "remove cuda-compat from LD_LIBRARY_PATH, or update the driver",
+    ),
+}
+"""What an error of ``cuInit`` (``CUresult`` in cuda.h) means, and the hint."""
+
+
+_NVIDIA = "0x10de"
+"""NVIDIA's PCI vendor ID (pci.ids)."""
+
+_DISPLAY_CLASS = "0x03"
+"""The PCI class of display and 3D controllers begins with it (PCI Code and ID Assignment)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What is known of the driver without torch and without NVML."""
+
+    gpus_on_bus: int
+    """NVIDIA display controllers that the kernel lists, with or without a driver."""
+    loaded_version: str | None
+    """Version of the loaded kernel module: ``580.65.06``; None if none is loaded."""
+    device_files: tuple[str, ...]
+    """``/dev/nvidia*``: one for each GPU, and those that all share."""
+    locked_files: tuple[str, ...]
+    """Those of them that this user may not read and write."""
+    library_found: bool
+    """Whether ``libcuda.so.1``, the part of the driver that programs load, can be loaded."""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver supports: (13, 0)."""
+    refusal: int | None = None
+    """What ``cuInit`` returned, 0 for success; None if it was not called."""
+
+    @property
+    def shows_a_gpu(self) -> bool:
+        """Whether there is any sign of an NVIDIA GPU."""
+        return bool(self.gpus_on_bus or self.loaded_version or self.device_files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuda:
+    """Torch's CUDA, and the driver under it."""
+
+    build: str | None
+    """The CUDA version torch was built for: ``13.2``; None for a build without CUDA."""
+    rocm: str | None
+    gpu_count: int
+    """GPUs that torch can use."""
+    torch_says: str
+    """Torch's reason if it can use none."""
+    visible_devices: str | None
+    """The environment variable ``CUDA_VISIBLE_DEVICES``."""
+    driver: Driver
+
+
+def cuda_checks() -> list[Check]:
+    """The driver, and whether torch can use it."""
+    cuda = read_cuda()
+    return [*check_driver(cuda.driver), check_cuda(cuda)]
+
+
+def read_cuda() -> Cuda:
+    """Ask torch, the environment and the driver."""
+    import torch
+
+    count = usable_gpus()
+    return Cuda(
+        build=torch.version.cuda,
+        rocm=torch.version.hip,
+        gpu_count=count,
+        torch_says="" if count else _torch_refusal(),
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        driver=read_driver(initialize=not count),
+    )
+
+
+def usable_gpus() -> int:
+    """How many GPUs torch can use; torch's warnings about it are suppressed."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def check_driver(driver: Driver) -> list[Check]:
+    """The driver's version, if there is a driver; `check_cuda` reports its absence."""
+    if not driver.loaded_version and driver.cuda is None:
+        return []
+    supports = f", supports CUDA up to {_dotted(driver.cuda)}" if driver.cuda else ""
+    version = driver.loaded_version
+    text = f"NVIDIA driver {version or 'of unknown version'}{supports}"
+    return [fine("driver", text, version=version, cuda=_dotted(driver.cuda) if driver.cuda else None)]
+
+
+def check_cuda(cuda: Cuda) -> Check:
+    """Usable, or the root cause why not: fixing anything else first would change nothing."""
+    facts: dict[str, object] = {"usable": bool(cuda.gpu_count), "build": cuda.build}
+    if cuda.gpu_count:
+        gpus = "1 GPU" if cuda.gpu_count == 1 else f"{cuda.gpu_count} GPUs"
+        build = f"CUDA {cuda.build}" if cuda.build else f"ROCm {cuda.rocm}"
+        return fine("cuda", f"{build}: {gpus} available", **facts, gpus=cuda.gpu_count)
+    if cuda.build is None and not cuda.driver.shows_a_gpu:
+        return fine("cuda", "CPU-only build of torch, no NVIDIA GPU found", **facts)
+    if cuda.build is None:
+        reason = "this machine has an NVIDIA GPU, but torch is a CPU-only build"
+        return poor("cuda", reason, f"install a CUDA build of torch: {_CHOOSE_BUILD}", **facts)
+    reason, hint = _without_library(cuda.driver) if not cuda.driver.library_found else _with_library(cuda)
+    return poor("cuda", f"training runs on the CPU: {reason}", hint, **facts, torch=cuda.torch_says)
+
+
+def _without_library(driver: Driver) -> tuple[str, str]:
+    """Why there is no libcuda.so.1, and a hint: no driver, or a container that has only a part of it."""
+    if driver.loaded_version or driver.device_files:
+        return (
+            "the NVIDIA driver is loaded, but its library libcuda.so.1 is missing",
+            "install the driver's libraries; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
+    if driver.gpus_on_bus:
+        return (
+            "this machine has an NVIDIA GPU, but its driver is not loaded",
+            "install the NVIDIA driver, or load it with `modprobe nvidia`",
+        )
+    return (
+        "no NVIDIA driver found",
+        "if this machine has an NVIDIA GPU, install its driver; a container needs `--gpus all`",
+    )
+
+
+def _with_library(cuda: Cuda) -> tuple[str, str]:
+    """Why torch finds no GPU although the driver's library is there, and a hint."""
+    driver = cuda.driver
+    if cuda.visible_devices is not None and _hides_every_gpu(cuda.visible_devices.strip(), driver):
+        return (
+            f"CUDA_VISIBLE_DEVICES={cuda.visible_devices!r} hides every GPU",
+            "unset CUDA_VISIBLE_DEVICES, or set it to a GPU that `nvidia-smi -L` lists",
+        )
+    # A driver supports every build for its own major CUDA version and for older ones.
+    needed = int((cuda.build or "0").split(".")[0])
+    if driver.cuda is not None and driver.cuda[0] < needed:
+        newer = f" to {_MIN_DRIVERS[needed]} or newer" if needed in _MIN_DRIVERS else ""
+        return (
+            f"the driver supports CUDA {_dotted(driver.cuda)}, but torch is built for CUDA {cuda.build}",
+            f"update the driver{newer}, or install torch built for CUDA {driver.cuda[0]}: {_CHOOSE_BUILD}",
+        )
+    if driver.locked_files:
+        return (
+            f"no permission to open /dev/{', /dev/'.join(driver.locked_files)}",
+            "join the group that owns them (`ls -l /dev/nvidia*`) and log in again",
+        )
+    if driver.refusal == _NO_DEVICE and not driver.device_files:
+        return (
+            "there are no device files /dev/nvidia*",
+            "a container needs `--gpus all`; otherwise run `nvidia-modprobe -u -c 0` as root",
+        )
+    return _refused(driver.refusal, cuda.torch_says)
+
+
+def _hides_every_gpu(visible: str, driver: Driver) -> bool:
+    """An empty or negative first entry hides every GPU; so does an index that does not exist."""
+    names_none = driver.refusal == _NO_DEVICE and bool(driver.device_files)
+    return not visible or visible.startswith("-") or names_none
+
+
+def _refused(refusal: int | None, torch_says: str) -> tuple[str, str]:
+    """The driver's error; if it has none, what torch says."""
+    if refusal in _REFUSALS:
+        return _REFUSALS[refusal]
+    if not refusal:
+        return (
+            f"the driver works, but torch cannot use it ({torch_says or 'torch does not say why'})",
+            "check whether LD_LIBRARY_PATH points to another CUDA",
+        )
+    hint = "check `nvidia-smi` and `dmesg | grep NVRM`; if they show nothing, reboot"
+    return f"CUDA does not start (error {refusal})", hint
+
+
+def _torch_refusal() -> str:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            return one_line(error)
+    return ""
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
+    """Look for the driver; ``root`` is the folder that holds ``proc``, ``sys`` and ``dev``.
+
+    ``initialize`` also calls ``cuInit``, which takes a second on a machine with many GPUs.
+    """
+    files = _device_files(root)
+    locked = [path for path in files if not os.access(path, os.R_OK | os.W_OK)]
+    library = _load_library()
+    return Driver(
+        gpus_on_bus=sum(1 for _ in _display_controllers(root)),
+        loaded_version=_loaded_version(root),
+        device_files=tuple(path.name for path in files),
+        locked_files=tuple(path.name for path in locked),
+        library_found=library is not None,
+        cuda=None if library is None else _supported_cuda(library),
+        refusal=None if library is None or not initialize else int(library.cuInit(0)),
+    )
+
+
+def _display_controllers(root: Path) -> Iterator[Path]:
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        with suppress(OSError):
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+            if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS):
+                yield device
+
+
+def _loaded_version(root: Path) -> str | None:
+    """From ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ...``."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+    return found[1] if found else "unknown"
+
+
+def _device_files(root: Path) -> list[Path]:
+    names = re.compile(r"nvidia(\d+|ctl|-uvm)")
+    return sorted(path for path in (root / "dev").glob("nvidia*") if names.fullmatch(path.name))
+
+
+def _load_library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _supported_cuda(library: ctypes.CDLL) -> tuple[int, int] | None:
+    """``cuDriverGetVersion`` returns 1000 x major + 10 x minor, and works without ``cuInit``."""
+    version = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(version)) or version.value <= 0:
+        return None
+    return version.value // 1000, version.value % 1000 // 10

@@ -1,0 +1,205 @@
+"""Which precisions are faster on this device: what the hardware supports, and a short measurement.
+
+It measures a matrix product, where low precision helps most. That is an upper bound: a model also spends
+time on casts, memory traffic and everything else in a step.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amptui.diagnosis.speed import ratio_words
+from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
+from amptui.reports.doctor.check import Check, fine, one_line, poor
+from amptui.reports.doctor.gpus import Gpu, read_gpus
+
+if TYPE_CHECKING:
+    import torch
+
+_BUDGET_SECONDS = 1.0
+_SAMPLE_SECONDS = 0.003
+"""A sample repeats the product for at least this long, so that reading the clock costs nothing."""
+
+_SAMPLES = 3
+"""Other load can only slow a sample down, so the fastest of these counts, as with `timeit`."""
+
+_SIZES = {"cpu": 512, "cuda": 4096}
+"""Rows and columns: large enough to be compute-bound, small enough for a second."""
+
+_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0)}
+"""Lowest compute capability whose Tensor Cores support it: CUDA C++ Programming Guide, appendix "Compute
+Capabilities", tables "Feature Support per Compute Capability" and "Tensor Core Input Data Types"."""
+
+_WITHOUT_TENSOR_CORES = "GTX 16"
+"""Turing's GTX 16 series has capability 7.5 and no Tensor Cores (NVIDIA Turing Architecture, TU116)."""
+
+_INSTRUCTIONS = {
+    "bf16": ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"),
+    "fp16": ("amx_fp16", "avx512_fp16", "asimdhp"),
+}
+"""The kernel's names for instructions that compute in a format: ``flags`` of x86 processors (Intel SDM,
+volume 1; AMD APM, volume 3) and ``Features`` of Arm ones (Linux, Documentation/arch/arm64/elf_hwcaps.rst)."""
+
+_LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The speed of one precision relative to FP32, or why it could not be measured."""
+
+    ratio: Ratio | None
+    trouble: str = ""
+
+
+def precision_checks() -> list[Check]:
+    """Each precision on the default device: the first GPU, else the CPU."""
+    import torch
+
+    from amptui.engine.precision import unsupported_precisions
+
+    gpus = read_gpus()
+    device = torch.device("cuda", 0) if gpus else torch.device("cpu")
+    unsupported = unsupported_precisions(device)
+    measured = measure(device, tuple(name for name in _LABELS if name not in unsupported))
+    best = best_of(measured)
+    flags = frozenset() if gpus else cpu_flags()
+    reasons = {name: gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags) for name in measured}
+    size = _SIZES[device.type]
+    return [
+        *([] if gpus else [_cpu_level(torch.backends.cpu.get_cpu_capability(), flags)]),
+        *(check_precision(name, found, reasons[name], size, best) for name, found in measured.items()),
+        *(check_unsupported(name, why, best) for name, why in unsupported.items() if gpus),
+    ]
+
+
+def check_unsupported(name: str, why: str, best: str) -> Check:
+    """A precision that amptui cannot train in on this device; ``why`` comes from the engine."""
+    return poor(name, f"{name} is not supported here: {why}", f"train with --precision {best}", pays=False)
+
+
+def check_precision(name: str, measured: Measured, reason: str, size: int, best: str) -> Check:
+    """Whether ``name`` is faster than FP32: its whole 95% interval lies above 1, or below, or neither.
+
+    ``best`` is the precision to use instead.
+    """
+    found = measured.ratio
+    facts: dict[str, object] = {"reason": reason, "size": size, "speedup": found and found.value}
+    facts |= {"speedup_low": found and found.low, "speedup_high": found and found.high}
+    hint = f"train with --precision {best}"
+    if found is None:
+        return poor(name, f"{name} could not be measured ({measured.trouble}); {reason}", hint, **facts)
+    times = ratio_words(found.value, found.low, found.high)
+    speed = f"{times} the speed of FP32 in {size} × {size} matrix products; {reason}"
+    if found.low is not None and found.low > 1:
+        return fine(name, f"{name} is faster: {speed}", pays=True, **facts)
+    if found.high is not None and found.high < 1:
+        return poor(name, f"{name} is slower: {speed}", hint, pays=False, **facts)
+    hint = "the machine may be busy; `amptui bench` measures a whole model"
+    return poor(name, f"{name}: no significant difference, {speed}", hint, pays=None, **facts)
+
+
+def best_of(measured: Mapping[str, Measured]) -> str:
+    """The precision with the highest lower bound; ``fp32`` if no bound is above 1."""
+    lows = {name: m.ratio.low for name, m in measured.items() if m.ratio and m.ratio.low}
+    name = max(lows, key=lows.__getitem__, default="fp32")
+    return name if lows.get(name, 0.0) > 1 else "fp32"
+
+
+def gpu_reason(name: str, gpu: Gpu) -> str:
+    """The GPU's hardware support for ``name``."""
+    has = f"{gpu.capability[0]}.{gpu.capability[1]}"
+    needs = f"{_SINCE[name][0]}.{_SINCE[name][1]}"
+    if _WITHOUT_TENSOR_CORES in gpu.name:
+        return f"{gpu.name} has no Tensor Cores"
+    if gpu.capability >= _SINCE[name]:
+        return f"Tensor Cores support {_LABELS[name]} (compute capability {has})"
+    return f"Tensor Cores support {_LABELS[name]} from compute capability {needs}, this GPU has {has}"
+
+
+def cpu_reason(name: str, flags: frozenset[str]) -> str:
+    """The processor's instructions for ``name``."""
+    found = [flag for flag in _INSTRUCTIONS[name] if flag in flags]
+    return f"the CPU has {', '.join(found) if found else f'no {_LABELS[name]} instructions'}"
+
+
+def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
+    """The features of the first processor in /proc/cpuinfo; empty if it lists none."""
+    try:
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    found = (
+        line.partition(":")[2] for line in lines if line.partition(":")[0].strip() in ("flags", "Features")
+    )
+    return frozenset(next(found, "").split())
+
+
+def measure(
+    device: "torch.device", names: tuple[str, ...], *, size: int = 0, budget_seconds: float = _BUDGET_SECONDS
+) -> dict[str, Measured]:
+    """The speed of each of ``names`` relative to FP32, in products of two ``size`` × ``size`` matrices.
+
+    Each takes turns with FP32, so that other load slows both, and gets an equal share of ``budget_seconds``,
+    or more if `MIN_PAIRS` turns need more. Waits for the device.
+    """
+    from amptui.engine.precision import Tf32Flags
+
+    kept, share_seconds = Tf32Flags.current(), budget_seconds / len(names)
+    try:
+        return {
+            name: _measure_one(device, name, size or _SIZES[device.type], share_seconds) for name in names
+        }
+    finally:
+        kept.apply()
+
+
+def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: float) -> Measured:
+    plain_seconds: list[float] = []
+    other_seconds: list[float] = []
+    try:
+        plain, other = _timer(device, "fp32", size), _timer(device, name, size)
+        end = time.perf_counter() + budget_seconds
+        while len(plain_seconds) < MIN_PAIRS or time.perf_counter() < end:
+            plain_seconds.append(plain())
+            other_seconds.append(other())
+    except RuntimeError as error:  # out of memory, or a format that this torch has no kernel for
+        return Measured(None, one_line(error))
+    return Measured(paired_ratio(plain_seconds, other_seconds))
+
+
+def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
+    """Warm up, and return a function that measures a product: the fastest of a few short samples."""
+    import torch
+
+    from amptui.engine.precision import Tf32Flags
+
+    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    a, b = torch.randn(2, size, size, device=device).to(kinds.get(name, torch.float32))
+    flags = Tf32Flags.full().with_tf32() if name == "tf32" else Tf32Flags.full()
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def seconds(repetitions: int) -> float:
+        flags.apply()
+        wait()
+        began = time.perf_counter()
+        for _ in range(repetitions):
+            torch.mm(a, b)
+        wait()
+        return (time.perf_counter() - began) / repetitions
+
+    seconds(1)  # the first one chooses kernels and gets memory
+    repetitions = max(1, math.ceil(_SAMPLE_SECONDS / seconds(1)))
+    samples = _SAMPLES if repetitions > 1 else 1
+    return lambda: min(seconds(repetitions) for _ in range(samples))
+
+
+def _cpu_level(level: str, flags: frozenset[str]) -> Check:
+    known = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
+    low = f"; low-precision instructions: {', '.join(known)}" if known else ""
+    return fine("cpu", f"torch uses {level} kernels{low}", capability=level, low_precision_flags=known)

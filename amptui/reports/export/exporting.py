@@ -1,0 +1,245 @@
+"""Exports a journal to all requested formats in one pass."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from amptui.base.errors import AmptuiError, RunFolderError, UsageError
+from amptui.base.runfiles import temporary_beside
+from amptui.records.ranks import RanksSampled, RanksStarted
+from amptui.records.run import Record
+from amptui.records.steps import in_batches
+from amptui.reports.export.page import page
+from amptui.reports.export.recorded_run import RecordedRun
+from amptui.reports.export.table import RankTable, StepTable
+from amptui.runs import journal
+from amptui.runs.find import journal_of, name_of
+from amptui.runs.own_files import why_owned
+from amptui.runs.rundir import reason
+
+_HINT = "choose another path, or free some space"
+
+EVENT_FILE_NAME = "events.out.tfevents.amptui"
+"""Fixed, so that a second export replaces the first. TensorBoard requires ``tfevents``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was read from the journal."""
+
+    steps: int
+    """Steps in the journal; a step that was repeated after a resume counts twice."""
+    passed_over: str
+    """What could not be read, in one line; empty if everything was read."""
+    ranks_csv: Path | None = None
+    """The table of the ranks, beside the one of the steps; None for a single process."""
+
+
+class _Sink(Protocol):
+    """Writes one file from all records in order, and then the whole recording."""
+
+    def add(self, records: Sequence[Record]) -> None: ...
+    def finish(self, recording: RecordedRun) -> None: ...
+    def close(self) -> None: ...
+
+
+def export(
+    run: Path, *, csv: Path | None = None, tensorboard: Path | None = None, html: Path | None = None
+) -> Exported:
+    """Export ``run``, a run's folder or its journal, to each path that was given.
+
+    ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. A
+    distributed run's ``run.csv`` has a table of the ranks beside it, ``run.ranks.csv``. Existing files are
+    replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
+    ``UsageError`` for two formats in one file and for a file of any run, and ``AmptuiError`` if a file cannot
+    be written or the package ``tensorboard`` is missing.
+    """
+    path = journal_of(run)
+    ranks: _RanksBeside | None = None
+    # The table of the steps alone needs a view only to name several optimizers.
+    read_again = partial(journal.read, path) if tensorboard is None and html is None else None
+    recording = RecordedRun(name_of(path), str(path.parent), read_again=read_again)
+    event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
+    refuse_own_files(_places(csv, event_file, html), [path])
+    with ExitStack() as stack:
+        sinks: dict[Path, _Sink] = {}
+        if csv is not None:
+            sinks[csv] = stack.enter_context(_opened(csv, StepTable))
+            ranks = _RanksBeside(csv, stack)
+            sinks[ranks.path] = ranks
+        if event_file is not None:
+            from amptui.reports.export.tensorboard import EventFile
+
+            sinks[event_file] = stack.enter_context(_opened(event_file, EventFile, is_named=False))
+        new_page = None if html is None else stack.enter_context(_replacing(html))
+        _read(path, recording, sinks)
+        for out, sink in sinks.items():
+            with _writing(out):
+                sink.finish(recording)
+        if html is not None and new_page is not None:
+            with _writing(html):
+                new_page.write_text(page(recording), encoding="utf-8", errors="replace")
+    beside = ranks.path if ranks is not None and ranks.is_needed else None
+    return Exported(steps=recording.steps, passed_over=recording.passed_over, ranks_csv=beside)
+
+
+def _places(csv: Path | None, event_file: Path | None, html: Path | None) -> Iterator[tuple[str, Path]]:
+    """Each file that is written, after the option that asks for it."""
+    if csv is not None:
+        yield "--csv", csv
+        yield "--csv", _ranks_csv(csv)
+    if event_file is not None:
+        yield "--tensorboard", event_file
+    if html is not None:
+        yield "--html", html
+
+
+def _ranks_csv(steps_csv: Path) -> Path:
+    """``run.ranks.csv`` beside ``run.csv``."""
+    return steps_csv.parent / f"{steps_csv.stem}.ranks{steps_csv.suffix}"
+
+
+class _RanksBeside:
+    """Writes the table of the ranks beside the one of the steps, if there is anything to write."""
+
+    def __init__(self, steps_csv: Path, stack: ExitStack) -> None:
+        self.path = _ranks_csv(steps_csv)
+        self._stack = stack
+        self._started: list[Record] = []
+        self._table: _Sink | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        return self._table is not None
+
+    def add(self, records: Sequence[Record]) -> None:
+        if self._table is None:
+            if any(isinstance(record, RanksSampled) for record in records):
+                self._table = self._stack.enter_context(_opened(self.path, RankTable, is_named=False))
+                self._table.add(self._started)
+            self._started += [record for record in records if isinstance(record, RanksStarted)]
+        if self._table is not None:
+            self._table.add(records)
+
+    def finish(self, recording: RecordedRun) -> None:
+        if self._table is not None:
+            self._table.finish(recording)
+
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.close()
+
+
+@contextmanager
+def _opened(out: Path, make: Callable[[Path], _Sink], *, is_named: bool = True) -> Iterator[_Sink]:
+    with _replacing(out, is_named=is_named) as temporary:
+        with _writing(out):
+            sink = make(temporary)
+        try:
+            yield sink
+        finally:
+            with suppress(OSError):  # errors were reported before
+                sink.close()
+
+
+def _read(path: Path, recording: RecordedRun, sinks: Mapping[Path, _Sink]) -> None:
+    reader, empty = journal.read(path), True
+    for batch in in_batches(reader):
+        empty = False
+        recording.add(batch)
+        for out, sink in sinks.items():
+            with _writing(out):
+                sink.add(batch)
+    recording.passed_over = reader.passed_over
+    if empty:
+        raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
+
+
+# ------------------------------------------------------------------------------- atomic files
+
+
+def refuse_own_files(places: Iterable[tuple[str, Path]], read: Sequence[Path]) -> None:
+    """Raise ``UsageError`` for a file of a run among ``places``, and for one that is there twice.
+
+    Each comes with the option that names it; ``read`` are the journals of the runs that are read.
+    """
+    options: dict[str, str] = {}
+    for option, out in places:
+        if trouble := why_owned(out, read=read):
+            raise UsageError(f"cannot write {option} {out}: {trouble}", hint="choose another path")
+        place = os.path.realpath(out)
+        if place in options:
+            what = f"{options[place]} and {option} would both write {out}"
+            raise UsageError(what, hint="choose two paths")
+        options[place] = option
+
+
+def write_file(out: Path, text: str) -> None:
+    """Write ``text`` to ``out``, replacing it atomically. Raises ``AmptuiError`` if that is not possible."""
+    with _replacing(out) as beside, _writing(out):
+        beside.write_text(text, encoding="utf-8", errors="replace")
+
+
+def refuse_unwritable(out: Path) -> None:
+    """Raise ``AmptuiError`` now if ``out`` could not be written after a long measurement."""
+    with _writing(out):
+        temporary = temporary_beside(_file_to_replace(out, is_named=True))
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        temporary.unlink()
+
+
+@contextmanager
+def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
+    """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.
+
+    Creates missing folders. ``is_named``: by the user. Raises ``AmptuiError`` if ``out`` cannot be written or
+    is not a file.
+    """
+    with _writing(out):
+        target = _file_to_replace(out, is_named=is_named)
+        # Not named after the target: TensorBoard reads every file with "tfevents" in its name.
+        temporary = temporary_beside(target)
+        # Exclusively: in a shared folder such as /tmp, somebody's link could be there.
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield temporary
+        with _writing(out):
+            temporary.replace(target)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _file_to_replace(out: Path, *, is_named: bool) -> Path:
+    """:func:`_target`, in a folder that is there. Raises ``AmptuiError`` for what is not a file."""
+    target = _target(out, is_named=is_named)
+    if target.exists() and not target.is_file() and not target.is_symlink():
+        raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _target(out: Path, *, is_named: bool) -> Path:
+    """The file that is replaced when ``out`` is written.
+
+    A link in its place is followed only if the user named it; that and its folder only if this user or root
+    made the link: another user's, in a shared folder, would choose what is written over. Raises
+    ``AmptuiError``.
+    """
+    for link in (out, out.parent) if is_named else (out.parent,):
+        if link.is_symlink() and link.lstat().st_uid not in (0, os.geteuid()):
+            raise AmptuiError(f"cannot write {out}: {link} is another user's symbolic link", hint=_HINT)
+    return Path(os.path.realpath(out)) if is_named else Path(os.path.realpath(out.parent)) / out.name
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into an ``AmptuiError`` that names ``out``."""
+    try:
+        yield
+    except OSError as error:
+        raise AmptuiError(f"cannot write {out}: {reason(error)}", hint=_HINT) from error

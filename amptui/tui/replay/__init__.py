@@ -1,0 +1,1 @@
+"""A recorded run on the screen, at any speed."""

@@ -1,0 +1,297 @@
+"""The player: folds a journal into a session in step with a clock that can pause, change speed and seek."""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from amptui.base.errors import AmptuiError, RunFolderError
+from amptui.base.runfiles import open_to_read
+from amptui.records import codec
+from amptui.records.run import Record
+from amptui.records.steps import Steps
+from amptui.runs import journal
+from amptui.runs.rundir import reason
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
+
+SLOWEST, FASTEST = 1 / 16, 4096.0
+"""The slowest and fastest speed that keys can set."""
+
+LONGEST_WAIT_SECONDS = 5.0
+"""Longer gaps between records are shortened to this: a run resumed the next day replays without waiting."""
+
+SKIP_SHARE = 0.05
+"""The fraction of the run that one key press skips."""
+
+_RECORDS_AT_ONCE = 256
+"""Records folded before clock and keys are checked again: a few milliseconds of work."""
+
+_STEPS_AT_ONCE = 2**14
+"""Steps in them, unless a single block has more."""
+
+_LONGEST_LOOK_SECONDS = 0.1
+"""A batch that takes longer to fold, possible with a forged journal, delays no key and no frame."""
+
+_PATIENCE_SECONDS = 1.0
+
+_LONGEST_TICK_SECONDS = 1.0
+"""After a longer suspension of the process, the replay does not jump ahead."""
+
+
+_TAIL_BYTES = 1 << 18
+"""Read from the end of the file: a few hundred records, including the newest time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time of a journal's first record, and the seconds to its last."""
+
+    first_time: float
+    """Unix seconds."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a replay is."""
+
+    state: Literal["playing", "paused", "seeking", "ended"]
+    seconds: float
+    """Recorded time from the first record to here."""
+    total_seconds: float
+    """From the first record to the last."""
+    folded_seconds: float
+    """While seeking: the progress."""
+    speed: float
+    """Recorded seconds per second."""
+
+
+class Player:
+    """Plays one journal. Keys set the clock from any thread; one thread folds.
+
+    Seeking back reads the journal again from the start in the background; seeking ahead folds what is in
+    between. Raises ``RunFolderError`` for a journal that cannot be read or has no records.
+    """
+
+    def __init__(self, path: Path, *, speed: float) -> None:
+        self._path = path
+        self._span = span_of(path)
+        self._lock = threading.Lock()
+        # Set by keys and by the thread that folds, under the lock.
+        self._speed = speed
+        self._paused = self._seeking = self._ended = self._rewinding = False
+        self._clock = self._folded = 0.0
+        # The folding thread's own.
+        self._moved_at: float | None = None
+        self._reader = journal.read(path)
+        self._records = self._timed(self._reader)
+        self._next = next(self._records, None)
+        self._session = Session(str(path.parent))
+        self._shown = self._session
+        self._view = self._shown.view()
+        self._folding = threading.Lock()
+        self._stopping = False
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="amptui-replay", daemon=True)
+        self.failure: AmptuiError | None = None
+        """Why the replay cannot go on."""
+
+    def start(self) -> None:
+        """Start to play; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread if it was started; one that does not stop in time is abandoned."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def look(self, front: str | None = None) -> SessionView:
+        """The session now, or as of the last call while a batch takes long to fold.
+
+        ``front`` is the optimizer whose steps it shows, as in :meth:`Session.view`.
+        The question of a recorded pause is removed: nobody can answer it.
+        """
+        if self._folding.acquire(timeout=_LONGEST_LOOK_SECONDS):
+            try:
+                self._view = self._shown.view(front)
+            finally:
+                self._folding.release()
+        return replace(self._view, pause_reason="") if self._view.pause_reason else self._view
+
+    @property
+    def position(self) -> Position:
+        """Where the replay is."""
+        with self._lock:
+            state: Literal["playing", "paused", "seeking", "ended"] = "paused" if self._paused else "playing"
+            if self._seeking:
+                state = "seeking"
+            elif self._ended:
+                state = "ended"
+            return Position(
+                state=state,
+                seconds=self._clock,
+                total_seconds=max(self._span.seconds, self._folded),
+                folded_seconds=self._folded,
+                speed=self._speed,
+            )
+
+    @property
+    def now(self) -> float:
+        """The recorded moment, in Unix seconds."""
+        return self._span.first_time + self._clock
+
+    @property
+    def passed_over(self) -> str:
+        """What could not be read of the journal so far, in one line."""
+        return self._reader.passed_over
+
+    # ------------------------------------------------------------------------- what keys ask for
+
+    def toggle_pause(self) -> None:
+        """Pause or resume; at the end, start over."""
+        if self.position.state == "ended":
+            self.seek(0.0)
+        else:
+            self._paused = not self._paused
+        self._woken.set()
+
+    def change_speed(self, factor: float) -> None:
+        """Multiply the speed by ``factor``."""
+        self._speed = max(SLOWEST, min(FASTEST, self._speed * factor))
+        self._woken.set()
+
+    def skip(self, shares: float) -> None:
+        """Skip so many twentieths of the run ahead, or back if negative."""
+        position = self.position
+        self.seek(position.seconds + shares * SKIP_SHARE * position.total_seconds)
+
+    def seek(self, seconds: float) -> None:
+        """Seek to a time in seconds since the first record."""
+        with self._lock:
+            self._clock = max(0.0, min(seconds, max(self._span.seconds, self._folded)))
+            self._seeking, self._ended = True, False
+            self._rewind_if_past()
+        self._woken.set()
+
+    # ------------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                wait_seconds = self.advance(time.monotonic())
+                if wait_seconds > 0:
+                    self._woken.wait(None if math.isinf(wait_seconds) else wait_seconds)
+                    self._woken.clear()
+        except AmptuiError as error:
+            self.failure = error
+        except OSError as error:
+            self.failure = RunFolderError(f"cannot read the journal {self._path}: {reason(error)}")
+
+    def advance(self, now: float) -> float:
+        """Move the clock to ``now`` and fold what is due, a batch at most.
+
+        ``now`` is on the monotonic clock. Returns the seconds until there is more to do: 0 if there is more
+        now, inf if there is nothing until a key is pressed. Called by one thread.
+        """
+        with self._lock:
+            rewinding, self._rewinding = self._rewinding, False
+            self._move_clock(now, behind=rewinding or self._is_behind())
+            clock = self._clock
+        if rewinding:
+            self._start_over()
+        due = self._take(clock)
+        with self._folding:
+            self._session.fold(record for _, record in due)
+        with self._lock:
+            # A key may have set the clock back while this batch was folded.
+            if due and not self._rewinding:
+                self._folded = due[-1][0]
+                self._rewind_if_past()
+            return self._seconds_to_wait()
+
+    def _rewind_if_past(self) -> None:
+        """Have the journal read again if more of it is folded than the clock allows."""
+        if self._folded > self._clock:
+            self._rewinding, self._folded = True, 0.0
+
+    def _move_clock(self, now: float, *, behind: bool) -> None:
+        """Let the clock run, unless folding is behind it."""
+        elapsed = 0.0 if self._moved_at is None else min(now - self._moved_at, _LONGEST_TICK_SECONDS)
+        self._moved_at = now
+        if not (self._paused or self._ended or behind):
+            self._clock += elapsed * self._speed
+
+    def _is_behind(self) -> bool:
+        return self._next is not None and self._next[0] <= self._clock
+
+    def _start_over(self) -> None:
+        self._session = Session(str(self._path.parent))
+        self._reader = journal.read(self._path)
+        self._records = self._timed(self._reader)
+        self._next = next(self._records, None)
+
+    def _take(self, clock: float) -> list[tuple[float, Record]]:
+        due: list[tuple[float, Record]] = []
+        steps = 0
+        while self._next is not None and self._next[0] <= clock and len(due) < _RECORDS_AT_ONCE:
+            due.append(self._next)
+            record = self._next[1]
+            steps += record.count if isinstance(record, Steps) else 0
+            self._next = next(self._records, None)
+            if steps >= _STEPS_AT_ONCE:
+                break
+        return due
+
+    def _seconds_to_wait(self) -> float:
+        if self._rewinding or self._is_behind():
+            return 0.0
+        self._shown = self._session
+        self._seeking = False
+        if self._next is None:
+            self._ended, self._clock = True, self._folded
+            return math.inf
+        if self._paused:
+            return math.inf
+        come = min(self._next[0], max(self._clock, self._folded + LONGEST_WAIT_SECONDS))
+        if come <= self._clock:
+            self._clock = self._next[0]
+            return 0.0
+        return (come - self._clock) / self._speed
+
+    def _timed(self, reader: Iterator[Record]) -> Iterator[tuple[float, Record]]:
+        """Records with their seconds since the first, which never go back."""
+        seconds = 0.0
+        for record in reader:
+            seconds = max(seconds, record.time - self._span.first_time)
+            yield seconds, record
+
+
+def span_of(path: Path) -> Span:
+    """The journal's span. Raises ``RunFolderError`` if it cannot be read or has no records."""
+    first = next((record.time for record in journal.read(path)), None)
+    if first is None:
+        raise RunFolderError(f"{path} holds no records")
+    return Span(first, max(0.0, max(_last_times(path), default=first) - first))
+
+
+def _last_times(path: Path) -> list[float]:
+    """The times in the last part of the file, which may start within a line."""
+    with open_to_read(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    times = []
+    for line in lines:
+        try:
+            record = codec.loads(line.decode())
+        except ValueError:
+            continue
+        if record is not None:
+            times.append(record.time)
+    return times

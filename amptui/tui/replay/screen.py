@@ -1,0 +1,141 @@
+"""The screen of a replay and its keys: that of a training run, with a clock instead of a trainer."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from amptui.base import units
+from amptui.records.answers import RequestKind
+from amptui.records.control import Control
+from amptui.tui.app import WatchApp
+from amptui.tui.canvas_app import Left
+from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key
+from amptui.tui.opening import Opening
+from amptui.tui.overlays.menus import Help
+from amptui.tui.replay.player import Player, Position
+
+FRAMES_PER_SECOND = 8.0
+"""Smoother than during training, which needs the CPU cores itself."""
+
+MOVING = (
+    Key("space", ("space",), "toggle_pause", "pause", "pause or resume the replay; at its end, start over"),
+    Key(".", ("full_stop",), "faster", "faster", "play twice as fast"),
+    Key(",", ("comma",), "slower", "slower", "play half as fast"),
+    Key(">", ("greater_than_sign", "right"), "skip_on", "ahead", "skip 5% of the run ahead (or →)"),
+    Key("<", ("less_than_sign", "left"), "skip_back", "back", "skip 5% of the run back (or ←)"),
+    Key("end", ("end",), "skip_to_end", "", "go to the end"),
+    Key("home", ("home",), "begin_again", "", "go to the beginning"),
+    Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far"),
+)
+"""The keys that only a replay has, or that do something else in it."""
+
+_QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay")
+
+REPLAY_KEYS = (*MOVING, *VIEW_KEYS, _QUIT)
+"""All keys of a replay, for its footer and help; the others would control the training."""
+
+_MOVES = {press: key.action for key in MOVING for press in key.presses}
+
+_ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
+
+
+class ReplayApp(WatchApp):
+    """Shows what ``player`` plays; keys control the player, not the recorded run."""
+
+    def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
+        super().__init__(
+            look=player.look,
+            control=control,
+            ended=threading.Event(),
+            start=player.start,
+            patience_seconds=0.0,
+            frames_per_second=FRAMES_PER_SECOND,
+            opening=opening,
+        )
+        self._player = player
+
+    async def action_press(self, key: str) -> None:
+        """Keys of the replay work unless an overlay is open; those of a training run are refused."""
+        if self._overlay is None and key in _MOVES:
+            self._message_until = 0.0  # the last message was read
+            await self.run_action(_MOVES[key])
+            self._redraw()
+        elif self._overlay is None and key in ACTIONS and key not in _ALLOWED:
+            self._say("this is a replay: the recorded run cannot change")
+            self._redraw()
+        else:
+            await super().action_press(key)
+
+    def _refresh_state(self) -> None:
+        super()._refresh_state()
+        # While an overlay is open, the footer shows its keys instead of the position.
+        words = "" if self._overlay is not None else position_words(self._player.position)
+        self._state = replace(self._state, now=self._player.now, waiting=words)
+
+    def _accepts(self) -> frozenset[RequestKind]:
+        return frozenset()  # whatever the recorded run took
+
+    def _keys(self) -> Sequence[Key]:
+        return REPLAY_KEYS
+
+    def _is_told_over(self) -> bool:
+        return False  # a replay can go back
+
+    def _way_out(self) -> Left | None:
+        return "" if self._player.failure is not None else super()._way_out()
+
+    def _is_late(self) -> bool:
+        return True  # it is not waited for
+
+    def action_toggle_pause(self) -> None:
+        self._player.toggle_pause()
+
+    def action_faster(self) -> None:
+        self._player.change_speed(2)
+
+    def action_slower(self) -> None:
+        self._player.change_speed(1 / 2)
+
+    def action_skip_on(self) -> None:
+        self._player.skip(1)
+
+    def action_skip_back(self) -> None:
+        self._player.skip(-1)
+
+    def action_skip_to_end(self) -> None:
+        self._player.seek(self._player.position.total_seconds)
+
+    def action_begin_again(self) -> None:
+        self._player.seek(0.0)
+
+    def action_take_xray(self) -> None:
+        """Show the latest X-ray up to this point."""
+        self._show_first_optimizer()
+        if self._view.numerics.xray is None:
+            self._say("no X-ray was recorded up to this point")
+        elif self._overlay is None:
+            self._open_xray()
+
+    def action_show_help(self) -> None:
+        """Open the help."""
+        self._overlay = Help("replay keys", self._keys())
+
+    def action_ask_quit(self) -> None:
+        self._leave("")
+
+    def action_interrupt(self) -> None:
+        self._leave("interrupted")
+
+
+def position_words(position: Position) -> str:
+    """``replay ×4  3:12 of 41:00``, or that it is seeking, paused or at its end."""
+    total = units.duration(position.total_seconds)
+    where = f"{units.duration(position.seconds)} of {total}"
+    if position.state == "seeking":
+        done = position.folded_seconds / position.seconds if position.seconds else 1.0
+        return f"replay seeking {where}: {units.percent(min(1.0, done))}"
+    if position.state == "ended":
+        return f"replay ended {where}"
+    if position.state == "paused":
+        return f"replay paused {where}"
+    return f"replay ×{position.speed:g} {where}"

@@ -1,0 +1,72 @@
+"""Limits of containers as the kernel writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from amptui.base.cores import Cores, Limits, read_cores, read_limits
+
+GIB = 2**30
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_version_2_limits_are_the_narrowest_on_the_way_up(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/box/job\n",
+            "sys/fs/cgroup/box/cpu.max": "200000 100000\n",
+            "sys/fs/cgroup/box/job/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/box/memory.max": "max\n",
+            "sys/fs/cgroup/box/job/memory.max": f"{4 * GIB}\n",
+        },
+    )
+    assert read_limits(root) == Limits(cores=2.0, memory_bytes=4 * GIB)
+
+
+def test_version_1_limits_are_read_where_a_container_names_the_hosts_path(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
+        },
+    )
+    assert read_limits(root) == Limits(cores=1.5, memory_bytes=GIB)
+
+
+def test_no_quota_and_no_files_are_no_limits(tmp_path: Path) -> None:
+    assert read_limits(tmp_path) == Limits(cores=None, memory_bytes=None)
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:cpu:/\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    assert read_limits(root).cores is None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "limit", "usable", "seconds"),
+    [(8, None, 8, 8.0), (8, 2.5, 3, 2.5), (2, 6.0, 2, 2.0), (4, 0.5, 1, 0.5)],
+)
+def test_the_narrower_of_cpu_set_and_quota_counts(
+    allowed: int, limit: float | None, usable: int, seconds: float
+) -> None:
+    cores = Cores(machine=64, allowed=allowed, limit=limit)
+    assert (cores.usable, cores.seconds) == (usable, seconds)
+
+
+def test_this_process_may_use_something() -> None:
+    assert 0 < read_cores(read_limits()).seconds <= read_cores(read_limits()).machine

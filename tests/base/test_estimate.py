@@ -1,0 +1,100 @@
+"""Intervals hold what they promise, also for noise that remembers; and the laws of a ratio."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.engine.estimate import BLOCK_STEPS, MIN_PAIRS, paired_ratio, t_975
+
+TRUE_RATIO = 1.5
+REPETITIONS = 200
+Floats = npt.NDArray[np.float64]
+
+times = st.floats(1e-5, 10.0)
+
+
+def remembering_noise(rng: np.random.Generator, steps: int, memory: float) -> Floats:
+    """An autoregressive process of first order with a spread of 10%."""
+    shocks = rng.normal(0, 0.1 * math.sqrt(1 - memory**2), steps)
+    shocks[0] = rng.normal(0, 0.1)
+    noise = np.empty(steps)
+    last = 0.0
+    for i, shock in enumerate(shocks):
+        last = noise[i] = memory * last + shock
+    return noise
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8, 0.95])
+@pytest.mark.parametrize("pairs", [4, 12])
+def test_the_interval_of_blocks_in_turns_covers_the_truth_in_spite_of_a_drift(
+    memory: float, pairs: int
+) -> None:
+    rng = np.random.default_rng(2)
+    covered = 0
+    for _ in range(REPETITIONS):
+        steps = 2 * pairs * BLOCK_STEPS
+        noise = remembering_noise(rng, steps, memory) + np.linspace(0, 0.3, steps)
+        blocks = noise.reshape(pairs, 2, BLOCK_STEPS)
+        blocks[1::2] = blocks[1::2, ::-1]  # A B B A: every other pair begins with the other side
+        slow, fast = (
+            np.median(3e-3 * np.exp(blocks[:, 0]), axis=1),
+            np.median(2e-3 * np.exp(blocks[:, 1]), axis=1),
+        )
+        found = paired_ratio(slow.tolist(), fast.tolist())
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= TRUE_RATIO <= found.high
+    assert covered / REPETITIONS >= 0.90
+
+
+def test_more_blocks_narrow_the_interval() -> None:
+    rng = np.random.default_rng(3)
+    widths = []
+    for pairs in (4, 16, 64):
+        noise = rng.normal(0, 0.05, (2, pairs))
+        found = paired_ratio((3 * np.exp(noise[0])).tolist(), (2 * np.exp(noise[1])).tolist())
+        assert found is not None
+        widths.append(found.relative_width or math.inf)
+    assert widths[0] > widths[1] > widths[2]
+
+
+@given(st.lists(st.tuples(times, times), min_size=MIN_PAIRS, max_size=8))
+def test_the_other_way_round_it_is_the_inverse(pairs: list[tuple[float, float]]) -> None:
+    a, b = [one for one, _ in pairs], [other for _, other in pairs]
+    forth, back = paired_ratio(a, b), paired_ratio(b, a)
+    assert forth is not None
+    assert back is not None
+    assert forth.low is not None
+    assert back.high is not None
+    assert forth.value == pytest.approx(1 / back.value)
+    assert forth.low == pytest.approx(1 / back.high)
+
+
+@pytest.mark.parametrize("pairs", range(1, MIN_PAIRS))
+def test_too_few_pairs_give_a_ratio_and_no_interval(pairs: int) -> None:
+    found = paired_ratio([3.0] * pairs, [2.0] * pairs)
+    assert found is not None
+    assert found.value == pytest.approx(1.5)
+    assert (found.low, found.high, found.relative_width) == (None, None, None)
+
+
+def test_without_blocks_there_is_nothing_to_say() -> None:
+    assert paired_ratio([], []) is None
+
+
+def test_steps_that_never_vary_are_known_exactly() -> None:
+    found = paired_ratio([3.0] * 4, [2.0] * 4)
+    assert found is not None
+    assert (found.low, found.high) == (found.value, found.value)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (4, 2.776), (4.9, 2.776), (30, 2.042), (40, 2.021), (120, 1.980)]
+)
+def test_quantiles_are_those_of_the_tables(freedom: float, quantile: float) -> None:
+    assert t_975(freedom) == pytest.approx(quantile, abs=1e-3)

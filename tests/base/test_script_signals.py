@@ -1,0 +1,181 @@
+"""Errors of a script's signal handlers are told from all others, and work of ours survives them."""
+
+import functools
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import amptui
+from amptui.base.script_signals import aside, in_background, is_from_signal_handler, suppressed
+from amptui.guest import run as guest_run
+from amptui.guest.loop.loop_hooks import HOOKS
+from amptui.records.run import RunFinished
+from amptui.runs.journal import read
+from amptui.runs.lock import holder
+from amptui.runs.server import Server
+from tests.living import wait_until
+from tests.observed import Loop
+
+
+class AlarmError(TimeoutError):
+    """What the handlers raise."""
+
+
+def ring(*_: object) -> None:
+    raise AlarmError
+
+
+def ring_once(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise AlarmError
+
+
+def ring_deep(_number: int, frame: object) -> None:
+    ring(frame)
+
+
+class Bell:
+    def ring(self, _number: int, _frame: object) -> None:
+        raise AlarmError
+
+    def __call__(self, _number: int, _frame: object) -> None:
+        raise AlarmError
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def ring_now() -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "function": ring,
+    "one that resets itself": ring_once,
+    "one that calls another": ring_deep,
+    "bound method": Bell().ring,
+    "object": Bell(),
+    "partial": functools.partial(Bell.ring, Bell()),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_what_a_handler_raises_is_recognised_and_is_not_suppressed(handler: Callable[..., Any]) -> None:
+    signal.signal(signal.SIGUSR1, handler)
+    with pytest.raises(AlarmError) as raised, suppressed(OSError):
+        ring_now()
+    assert is_from_signal_handler(raised.value)
+
+
+def test_other_errors_are_suppressed_and_not_taken_for_a_handler_s() -> None:
+    signal.signal(signal.SIGUSR1, ring)
+    with suppressed(OSError):
+        os.stat("/no/such/file")  # noqa: PTH116 - a C function's error
+    with pytest.raises(AlarmError) as raised:
+        raise AlarmError
+    assert not is_from_signal_handler(raised.value)
+
+
+def test_work_aside_is_finished_after_an_alarm_that_passes_at_once() -> None:
+    signal.signal(signal.SIGUSR1, ring)
+    let_go, abandoned = threading.Event(), threading.Event()
+    results = []
+
+    def work() -> str:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        let_go.wait()
+        return "done"
+
+    def settle(result: str) -> None:
+        results.append(result)
+        abandoned.set()
+
+    with pytest.raises(AlarmError):
+        aside(work, abandoned=settle)
+    assert not results
+    let_go.set()
+    abandoned.wait()
+    assert results == ["done"]
+
+
+def test_work_aside_returns_its_result_or_raises_its_error() -> None:
+    threads = []
+    assert aside(lambda: threads.append(threading.current_thread()) or 3) == 3  # type: ignore[func-returns-value]
+    assert threads != [threading.main_thread()]
+    with pytest.raises(ZeroDivisionError):
+        aside(lambda: 1 // 0)
+    assert aside(lambda: aside(lambda: 4)) == 4
+    done = threading.Event()
+    in_background(done.set)
+    done.wait()
+
+
+def test_nothing_is_kept_of_work_that_is_done() -> None:
+    class Model:
+        pass
+
+    kept = weakref.ref(aside(Model))
+    wait_until(lambda: kept() is None, "the result is kept")
+
+
+def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    signal.signal(signal.SIGUSR1, ring)
+    loop = Loop("fp32")
+    monitor = amptui.observe(loop.model, loop.optimizer)
+    loop.run(3)
+    run = monitor._run
+    assert run is not None
+    path = run.path
+    assert path is not None
+    run.loop.lanes.close = lambda **_: ring_now()  # type: ignore[method-assign]
+    with pytest.raises(AlarmError):
+        monitor.close()
+    wait_until(lambda: holder(path) is None, "the run was not closed")
+    assert isinstance(list(read(path / "journal.jsonl"))[-1], RunFinished)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        *((guest_run, "create_run_dir"), (guest_run, "open_loop")),
+        *((Server, "start"), (guest_run, "write_line")),
+    ],
+    ids=["folder", "hooks", "server", "line"],
+)
+def test_a_run_whose_opening_an_alarm_interrupts_is_closed_and_nothing_watches(
+    owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    signal.signal(signal.SIGUSR1, ring)
+    original = getattr(owner, name)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+    loop = Loop("fp32")
+    listeners = HOOKS._listeners
+    with pytest.raises(AlarmError):
+        amptui.observe(loop.model, loop.optimizer)
+    done = threading.Event()
+    in_background(done.set)  # after what is still to be closed
+    done.wait()
+    assert HOOKS._listeners == listeners
+    runs = list(tmp_path.rglob("journal.jsonl"))
+    assert runs
+    assert all(holder(journal.parent) is None for journal in runs)

@@ -1,0 +1,59 @@
+"""`amptui train --fsdp` from the command line: started in both ways, stopped, and with a killed rank."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from amptui.records.ranks import RankLost
+from amptui.records.run import RunFailed, RunFinished, RunStarted
+from amptui.records.steps import StepRecord
+from amptui.runs.rundir import RunDir
+from tests.command.test_elastic import ALONE, TORCHRUN, pid_of, ranks
+from tests.living import records_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
+def test_a_sharded_model_is_trained_and_saved_whole(tmp_path: Path, start: Sequence[str]) -> None:
+    run, weights = tmp_path / "run", tmp_path / "weights.pt"
+    with ranks(run, "--fsdp", "--epochs", "2", "--save-weights", str(weights), start=start) as process:
+        _, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    (started,) = [each for each in records_of(run) if isinstance(each, RunStarted)]
+    assert (started.world_size, started.parallel) == (2, "fsdp2")
+    assert set(started.refuses) == {"x-ray"}
+    steps = [each.step for each in records_of(run) if isinstance(each, StepRecord)]
+    assert steps == list(range(1, 13))
+    assert RunDir(run).holds_checkpoints
+    state = torch.load(weights, weights_only=True)
+    assert sum(value.numel() for name, value in state.items() if "running" not in name) > started.parameters
+
+
+@pytest.mark.slow
+def test_sigterm_stops_a_sharded_run_cleanly(tmp_path: Path) -> None:
+    run, weights = tmp_path / "run", tmp_path / "weights.pt"
+    with ranks(run, "--fsdp", "--save-weights", str(weights)) as process:
+        os.kill(process.pid, signal.SIGTERM)
+        _, said = process.communicate(timeout=90)
+    assert process.returncode == 143, said
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFinished)
+    assert last.reason == "stopped"
+    assert weights.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_a_sharded_run_with_its_name(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with ranks(run, "--fsdp") as process:
+        os.kill(pid_of(1, process), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith("amptui: rank 1 was killed")
+    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
+    assert (lost.rank, lost.cause) == (1, "killed")
+    assert isinstance(records_of(run)[-1], RunFailed)

@@ -1,0 +1,398 @@
+"""How one training is put together and ended, in this process, and which front it gets."""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.cli import main
+from amptui.command import launch
+from amptui.recipe.request import TrainRequest
+from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records.steps import StepRecord
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir, read_run_json
+from tests.single_steps import read
+from tests.terminal import KNOBS
+
+
+@pytest.fixture(autouse=True)
+def _same_switch_interval() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
+
+
+def request(*, settings: dict[str, str] | None = None, **options: Any) -> TrainRequest:
+    settings = {"step_ms": "0", **(settings or {})}
+    return TrainRequest(model=KNOBS, device="cpu", interactive=False, settings=settings, **options)
+
+
+def train(folder: Path, asked: TrainRequest) -> int:
+    return start(launch.plan_new(asked, folder))
+
+
+def start(plan: launch.Plan) -> int:
+    return launch.train(plan, json=False, detach=False, frames_per_second=None)
+
+
+def test_everything_asked_for_reaches_the_training(tmp_path: Path) -> None:
+    asked = request(
+        steps=4,
+        epochs=3,
+        batch_size=16,
+        learning_rate=0.5,
+        clip_norm=1.0,
+        seed=9,
+        precision="bf16",
+        amp_precision="fp16",
+        data_dir=tmp_path,
+        settings={"at": "7"},
+    )
+    assert train(tmp_path / "run", asked) == 0
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    (started,) = [r for r in records if isinstance(r, RunStarted)]
+    steps = [r for r in records if isinstance(r, StepRecord)]
+    assert (started.batch_size, started.total_epochs, started.total_steps) == (16, 3, 4)
+    assert (started.precision, started.amp_precision, started.device) == ("bf16", "fp16", "cpu")
+    assert started.config["clip_norm"] == 1.0
+    assert started.config["at"] == 7
+    assert started.config["seed"] == 9
+    assert [(r.step, r.samples, r.lr, r.precision) for r in steps] == [
+        (i, 16, 0.5, "bf16") for i in range(1, 5)
+    ]
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
+    assert kept["data_dir"] == str(tmp_path)
+    assert kept["settings"] == {"step_ms": "0", "at": "7"}
+
+
+def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    asked = TrainRequest(model="nothing-like-it", interactive=False)
+    with pytest.raises(UsageError, match="no model named"):
+        train(tmp_path / "run", asked)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"init_weights": "gone.pt"}, "--init-weights {}: no such file or directory; check the path"),
+        ({"init_weights": "."}, "--init-weights {}: not a file; check the path"),
+        ({"save_weights": "."}, "--save-weights {}: not a file; name another file"),
+        ({"save_weights": "gone/w.pt"}, "--save-weights {}: no such folder; name another file"),
+        ({"save_weights": "file/w.pt"}, "--save-weights {}: not a directory; name another file"),
+        ({"save_weights": "w" * 256}, "--save-weights {}: file name too long; name another file"),
+        ({"save_weights": "/dev/null"}, "--save-weights {}: not a file; name another file"),
+    ],
+)
+def test_weights_that_cannot_be_read_or_written_leave_no_folder(
+    options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    options = {name: str(tmp_path / path) for name, path in options.items()}
+    with pytest.raises(UsageError) as raised:
+        train(tmp_path / "run", request(**options))
+    assert str(raised.value) == told.format(*options.values())
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_need_what_reads_and_writes_their_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
+        launch.plan_new(request(save_weights=str(tmp_path / "x.safetensors")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_may_be_saved_in_the_folder_of_the_run_that_is_created_next(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", request(steps=1, save_weights=str(tmp_path / "run" / "w.pt"))) == 0
+    assert (tmp_path / "run" / "w.pt").is_file()
+
+
+def test_a_resumed_run_is_told_at_once_that_its_weights_cannot_be_saved(tmp_path: Path) -> None:
+    folder, weights = tmp_path / "run", tmp_path / "there" / "w.pt"
+    weights.parent.mkdir()
+    assert train(folder, request(steps=1, save_weights=str(weights))) == 0
+    weights.unlink()
+    weights.parent.rmdir()
+    before = (folder / "journal.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="no such folder"):
+        launch.plan_resumed({"model": KNOBS, "save_weights": str(weights)}, str(folder))
+    assert (folder / "journal.jsonl").read_bytes() == before
+    launch.plan_resumed({"model": KNOBS, "save_weights": str(tmp_path / "w.pt")}, str(folder))
+
+
+def test_a_run_folder_that_cannot_be_had_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = threading.active_count()
+    with pytest.raises(RunFolderError):
+        train(tmp_path / "file" / "run", request(steps=1))
+    assert threading.active_count() == before
+
+
+def test_no_thread_is_left_behind(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    assert train(tmp_path / "run", request(steps=2)) == 0
+    assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+
+
+def test_a_failure_has_its_status_and_is_the_last_word_of_the_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", request(settings={"trouble": "build"})) == 1
+    assert capsys.readouterr().err.startswith("amptui: RuntimeError: no such layer")
+    endings = [r for r in read(tmp_path / "run" / "journal.jsonl") if isinstance(r, RunFailed | RunFinished)]
+    assert [type(r) for r in endings] == [RunFailed]
+
+
+def test_an_escape_sequence_in_an_error_does_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "rude.py"
+    model.write_text("raise ValueError('\\x1b[2J gone')\n")
+    asked = TrainRequest(model=str(model), device="cpu", interactive=False)
+    assert train(tmp_path / "run", asked) == 1
+    captured = capsys.readouterr()
+    assert "ValueError: ?[2J gone" in captured.err
+    assert "\x1b" not in captured.out + captured.err
+
+
+def test_a_cpu_s_smaller_batch_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "heavy.py"
+    model.write_text(f"{Path(KNOBS).read_text()}\nKnobs.cpu_batch_size = 4\n")
+    asked = TrainRequest(model=str(model), device="cpu", interactive=False, steps=2)
+    assert train(tmp_path / "run", asked) == 0
+    said = "batch size 4, this model's default on a CPU; change it with --batch-size"
+    assert said in capsys.readouterr().out
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    assert [r.text for r in records if isinstance(r, Note)] == [said]
+    assert {r.samples for r in records if isinstance(r, StepRecord)} == {4}
+
+
+def test_a_run_goes_on_as_it_was_asked_for_and_how_long_may_change(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, request(steps=4, learning_rate=0.5)) == 0
+    plan = launch.plan_resumed({"model": KNOBS, "steps": 9, "interactive": False}, str(run))
+    assert (plan.request.learning_rate, plan.request.steps, plan.request.resume) == (0.5, 9, True)
+    assert plan.spec.path == Path(KNOBS)
+    assert start(plan) == 0
+    records = list(read(run / "journal.jsonl"))
+    assert [r.step for r in records if isinstance(r, StepRecord)] == list(range(1, 10))
+    assert [r.steps for r in records if isinstance(r, RunFinished)] == [9]
+    (resumed,) = [r for r in records if isinstance(r, RunResumed)]
+    assert (resumed.step, resumed.checkpoint, resumed.lost_steps) == (4, "step-000000004.pt", 0)
+    assert json.loads((run / "run.json").read_text())["asked"]["steps"] == 9
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"learning_rate": 0.1}, "was started with --lr 0.5, not --lr 0.1"),
+        ({"batch_size": 4}, "was started with no --batch-size, not --batch-size 4"),
+        ({"precision": "bf16"}, "was started with no --precision, not --precision bf16"),
+        ({"settings": {"step_ms": "1"}}, "was started with --set step_ms=0, not --set step_ms=1"),
+        ({"model": "mnist-deep"}, "knobs.py, not mnist-deep"),
+    ],
+    ids=str,
+)
+def test_another_training_is_not_gone_on_with(given: dict[str, Any], words: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, request(steps=2, learning_rate=0.5)) == 0
+    before = (run / "journal.jsonl").read_bytes()
+    with pytest.raises(UsageError, match=re.escape(words)):
+        launch.plan_resumed({"model": KNOBS} | given, str(run))
+    assert (run / "journal.jsonl").read_bytes() == before
+
+
+def test_a_model_file_means_the_same_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(Path(KNOBS).read_text())
+    monkeypatch.chdir(tmp_path)
+    asked = TrainRequest(model="mine.py", device="cpu", interactive=False, steps=2, settings={"step_ms": "0"})
+    assert train(tmp_path / "run", asked) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    plan = launch.plan_resumed({"model": "../mine.py", "steps": 3}, str(tmp_path / "run"))
+    assert plan.spec.path == tmp_path / "mine.py"
+
+
+def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, request(steps=2)) == 0
+    asked = json.loads((run / "run.json").read_text())["asked"]
+    wrong: dict[str, list[Any]] = {
+        "settings": ["x", [1], {"a": 1}],
+        "seed": ["a", None, 1.5, True],
+        "steps": ["5", [1]],
+        "learning_rate": ["1", {}, False],
+        "data": [7, "other"],
+        "data_dir": [5],
+        "compiled": ["no", 1],
+        "compile_mode": ["fast", 1, True],
+        "channels_last": ["yes", None],
+    }
+    forged = [{"asked": asked | {name: each}} for name, values in wrong.items() for each in values]
+    for damage in ({}, {"asked": 1}, {"asked": {}}, {"asked": {"model": 1}}, *forged):
+        (run / "run.json").write_text(json.dumps(damage))
+        with pytest.raises(RunFolderError, match=r"run\.json"):
+            launch.plan_resumed({}, str(run))
+
+
+def test_a_run_of_an_older_version_that_was_compiled_goes_on_so() -> None:
+    older = TrainRequest(model="mnist-deep").as_json()
+    del older["compile_mode"], older["cudnn_benchmark"]
+    modes = {each: TrainRequest.from_json(older | {"compiled": each}).compile_mode for each in (True, False)}
+    assert modes == {True: "default", False: None}
+
+
+def test_how_fast_it_computes_may_change_on_the_way_and_how_weights_lie_may_not(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, request(steps=2)) == 0
+    said = read_run_json(run)
+    changed = {"compile_mode": "max-autotune", "cudnn_benchmark": True, "channels_last": True}
+    RunDir(run).write_run_json(said | {"asked": said["asked"] | changed})
+    kept = launch.plan_resumed({"model": KNOBS}, str(run)).request
+    assert {name: getattr(kept, name) for name in changed} == changed
+    eager = launch.plan_resumed({"model": KNOBS, "compile_mode": None}, str(run)).request
+    assert eager.compile_mode is None
+    RunDir(run).write_run_json(said)
+    assert launch.plan_resumed({"model": KNOBS, "cudnn_benchmark": True}, str(run)).request.cudnn_benchmark
+    with pytest.raises(UsageError, match="was started with no --channels-last, not --channels-last;"):
+        launch.plan_resumed({"model": KNOBS, "channels_last": True}, str(run))
+
+
+# Whose Python file it is that a run goes on with.
+
+
+LOUD = """
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+"""
+
+
+@pytest.fixture
+def another_s(tmp_path: Path) -> Path:
+    """A run folder as somebody else may hand it on: its model file leaves a mark when it runs."""
+    run = tmp_path / "handed on"
+    assert train(run, request(steps=2)) == 0
+    (tmp_path / "their model.py").write_text(LOUD)
+    names_its_model(RunDir(run), f"{tmp_path / 'their model.py'}")
+    return run
+
+
+def names_its_model(run_dir: RunDir, model: str) -> None:
+    said = read_run_json(run_dir.path)
+    run_dir.write_run_json(said | {"asked": said["asked"] | {"model": model}})
+
+
+@pytest.mark.parametrize("form", ["--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume"])
+def test_no_file_that_another_folder_names_runs_unasked(
+    form: str, another_s: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [part.format(another_s) for part in form.split()]
+    assert main(["train", *arguments, "--headless"]) == 2
+    theirs = another_s.with_name("their model.py")
+    assert capsys.readouterr().err == (
+        f"amptui: {another_s} is not one of your runs, and resuming it executes {theirs}; "
+        f"if you trust that: amptui train '{theirs}' --resume '{another_s}'\n"
+    )
+    assert not theirs.with_name("ran").exists()
+    assert main(["train", str(theirs), *arguments, "--headless"]) == 1, "it holds no experiment"
+    assert theirs.with_name("ran").exists()
+
+
+def test_a_module_of_another_folder_is_asked_for_and_a_model_of_amptui_is_not(another_s: Path) -> None:
+    names_its_model(RunDir(another_s), "their.module:Class")
+    with pytest.raises(UsageError, match=r"resuming it executes their\.module:Class"):
+        launch.plan_resumed({}, str(another_s))
+    names_its_model(RunDir(another_s), "mnist-deep")
+    assert launch.plan_resumed({}, str(another_s)).spec.name == "mnist-deep"
+
+
+def own(model: str = KNOBS) -> RunDir:
+    """One of the user's own runs."""
+    run_dir = create_run_dir(None, "knobs")
+    run_dir.write_run_json({"asked": {"model": model}})
+    run_dir.checkpoints_path.mkdir()
+    return run_dir
+
+
+def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = own()
+    (tmp_path / "mine").symlink_to(run_dir.path)
+    for text in ("", "knobs", run_dir.path.name, str(run_dir.path), str(tmp_path / "mine")):
+        assert launch.plan_resumed({}, text).spec.path == Path(KNOBS)
+    monkeypatch.chdir(run_dir.path)
+    assert launch.plan_resumed({}, ".").spec.path == Path(KNOBS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("what", ["", "run.json"])
+def test_what_another_user_put_among_the_runs_is_not_one_s_own(what: str) -> None:
+    run_dir = own()
+    os.chown(run_dir.path / what, 65534, -1)
+    with pytest.raises(UsageError, match="is not one of your runs"):
+        launch.plan_resumed({}, run_dir.path.name)
+
+
+@pytest.mark.parametrize(
+    ("cache", "expected"),
+    [
+        ("/var/cache/me", "/var/cache/me/amptui"),
+        ("relative", "{home}/.cache/amptui"),
+        ("", "{home}/.cache/amptui"),
+    ],
+)
+def test_data_lie_in_the_user_s_cache_folder(
+    cache: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    assert default_data_dir() == Path(expected.format(home=Path.home()))
+
+
+def test_one_command_line_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    line = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
+    assert main([*line, "--resume", "--steps", "3"]) == 0
+    assert main([*line, "--resume", "--steps", "5"]) == 0
+    steps = [r.step for r in read(run / "journal.jsonl") if isinstance(r, StepRecord)]
+    assert steps == [1, 2, 3, 4, 5]
+    assert main([*line, "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_again_and_keeps_what_there_was(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    line = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
+    for _ in range(2):
+        assert main([*line, "--resume", "--steps", "3"]) == 0
+        for checkpoint in (run / "checkpoints").iterdir():
+            checkpoint.unlink()
+    first, second = (run / "journal.before-1.jsonl").read_text(), (run / "journal.jsonl").read_text()
+    assert '"RunFinished"' in first
+    assert '"RunFinished"' in second
+    assert '"RunResumed"' not in second
+    assert (run / "run.before-1.json").exists()
+
+
+def test_a_folder_that_trains_is_not_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "journal.jsonl").touch()
+    with RunLock.take(run):
+        assert main(["train", KNOBS, "--headless", "--run-dir", str(run), "--resume"]) == 1
+    assert "another run is training" in capsys.readouterr().err
+    assert [each.name for each in run.iterdir() if each.name != "run.lock"] == ["journal.jsonl"]

@@ -1,0 +1,236 @@
+"""The fronts without a screen: each event once, honest status lines, readers that leave early."""
+
+import io
+import json
+import math
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.command.plain_lines import JsonLines, PlainFront, event_line, status_line
+from amptui.records import codec
+from amptui.records.ranks import RankLost
+from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record, RunFinished
+from amptui.records.steps import StepRecord, Steps
+from amptui.runs import journal
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import EMPTY_VIEW, NumericsView
+from tests.single_steps import read
+from tests.telemetry import record_samples
+from tests.terminal import KNOBS, amptui_command
+from tests.tui import rank_views, views
+from tests.warm import WarmSource
+
+
+def note(number: int) -> Note:
+    return Note(time=float(number), severity="info", text=f"note {number}")
+
+
+def nan_loss(step: int) -> NonFinite:
+    return NonFinite(time=float(step), step=step, what="loss", kind="nan", names=(), count=1)
+
+
+class Looks:
+    """A front that looks at a session when told to, and what it wrote."""
+
+    def __init__(self) -> None:
+        self.session = Session("runs/x")
+        self.out = io.StringIO()
+        self.front = PlainFront(self.session.view, self.out)
+
+    def look(self, *records: Record) -> list[str]:
+        """Fold, look once, and return the lines that were written, without their clocks."""
+        self.session.fold(records)
+        self.out.seek(0)
+        self.out.truncate()
+        self.front._write_news(self.session.view())
+        return [line[9:].strip() for line in self.out.getvalue().splitlines()]
+
+
+@given(st.lists(st.integers(0, 5), max_size=8))
+def test_every_event_is_told_once_and_in_order_however_often_one_looks(looks: list[int]) -> None:
+    front, told, number = Looks(), list[str](), 0
+    for new in looks:
+        told += front.look(*[note(number + i) for i in range(new)])
+        number += new
+    assert told == [f"note {i}" for i in range(number)]
+
+
+def test_events_of_one_kind_and_step_are_not_mistaken_for_each_other() -> None:
+    front = Looks()
+    assert front.look(PauseChanged(time=1.0, step=4, paused=True)) == ["step 4: paused after step 4"]
+    assert front.look(PauseChanged(time=2.0, step=4, paused=False)) == ["step 4: resumed after step 4"]
+
+
+def test_a_progress_bar_is_told_when_it_is_complete() -> None:
+    front = Looks()
+    bar = Printed(time=1.0, stream="stdout", text="50%", live=True)
+    assert front.look(bar) == []
+    assert front.look(replace(bar, text="60%"), note(1)) == ["note 1"]
+    assert front.look(replace(bar, text="100%", live=False)) == ["100%"]
+
+
+def test_a_storm_is_told_once_and_what_comes_within_it_is_told_too() -> None:
+    front = Looks()
+    (first,) = front.look(nan_loss(10))
+    assert first.startswith("x step 10: ")
+    assert "NaN" in first
+    assert front.look(nan_loss(11), nan_loss(12)) == []
+    assert front.look(note(1), nan_loss(13)) == ["note 1"]
+    assert front.look(nan_loss(14), note(2)) == ["note 2"]
+
+
+def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> None:
+    front = Looks()
+    view = views.downloading()
+    assert view.phase is not None
+    for done in (1, 2):
+        front.front._write_news(replace(view, phase=replace(view.phase, done=done)))
+    front.front._write_news(views.validating())
+    text = front.out.getvalue()
+    assert text.count("downloading train-images") == 1
+    assert "validating" not in text
+
+
+def test_a_status_line_has_the_facts_of_the_moment() -> None:
+    view = views.with_skips()
+    assert view.last is not None
+    view = replace(view, last=replace(view.last, loss=0.0577), smoothed_loss=0.0675)
+    assert status_line(view) == (
+        "step 1,204/2,350  epoch 6  AMP fp16  loss 0.0577  smoothed 0.0675  2.02 ms  127 k samples/s"
+        "  scale 8,192  skipped 3  grad norm 1.00  allocated 1.20 GiB  GPU 3.10 GiB of 139 GiB  ETA 0:02"
+    )
+
+
+@pytest.mark.parametrize(("headroom", "words"), [(3.21, "headroom 3.2"), (-math.inf, "headroom -inf")])
+def test_the_headroom_of_float16_steps_is_in_the_status_line(headroom: float, words: str) -> None:
+    numerics = NumericsView(headroom=headroom)
+    assert words in status_line(replace(views.with_skips(), numerics=numerics))
+    supposed = replace(numerics, hypothetical=True)
+    assert "headroom" not in status_line(replace(views.with_skips(), numerics=supposed))
+    assert "headroom" not in status_line(replace(views.fp32_only(), numerics=numerics))
+
+
+def test_what_was_not_measured_is_not_in_the_status_line() -> None:
+    assert status_line(EMPTY_VIEW) == "step 0  epoch 0  "
+    line = status_line(views.no_nvml())
+    assert "GPU" not in line
+    assert "allocated" not in line
+    assert "scale" not in line
+    assert "process 1.20 GiB" in line
+
+
+def test_a_stand_in_is_named_in_every_status_line() -> None:
+    assert status_line(views.synthetic()).endswith("synthetic data")
+
+
+def test_an_event_line_has_clock_sign_and_step() -> None:
+    failed = views.failed().events[0]
+    line = event_line(failed)
+    assert line[8:].startswith(" x step 1,204: failed: CUDA out of memory")
+    assert line[2] == line[5] == ":"
+
+
+def test_the_end_is_told_with_the_summary() -> None:
+    front = Looks()
+    front.session.fold([note(1), RunFinished(time=2.0, steps=5, seconds=1.5, reason="done")])
+    front.front.finish()
+    lines = front.out.getvalue().splitlines()
+    assert lines[0].endswith("note 1")
+    assert "done after 5 steps in 0:02" in lines
+    assert lines[-1] == "journal: runs/x/journal.jsonl"
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+
+    def flush(self) -> None:
+        self.tries += 1
+        raise BrokenPipeError
+
+
+def test_a_reader_that_left_is_not_written_to_again() -> None:
+    out = Gone()
+    lines = JsonLines(out)
+    lines([note(1)])
+    lines([note(2)])
+    assert out.tries == 1
+    front = PlainFront(views.finished, out := Gone())
+    front.finish()
+    assert out.tries == 1
+
+
+@pytest.mark.parametrize(("loss", "word"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_what_is_not_a_number_is_strict_json_all_the_same(loss: float, word: str) -> None:
+    last = views.fp32_only().last
+    assert last is not None
+    out = io.StringIO()
+    JsonLines(out)([replace(last, loss=loss), note(1)])
+    first, second = out.getvalue().splitlines()
+    assert json.loads(first, parse_constant=pytest.fail)["loss"] == word
+    assert codec.loads(second) == note(1)
+
+
+# ------------------------------------------------------------------------------ whole programs
+
+
+def train_arguments(run_dir: Path, *options: str) -> list[str]:
+    return ["train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options]
+
+
+@pytest.mark.parametrize("front", ["--headless", "--json"])
+def test_a_pipe_that_closes_early_does_not_end_the_training(
+    front: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    arguments = train_arguments(tmp_path / "run", front, "--steps", "100", "--set", "step_ms=3")
+    (out, theirs), nothing = os.pipe(), os.open(os.devnull, os.O_RDONLY)
+    with (tmp_path / "stderr").open("w+b") as stderr:
+        process = warm.start(amptui_command(*arguments), nothing, theirs, stderr.fileno())
+        os.close(theirs)
+        os.close(nothing)
+        assert os.read(out, 1)
+        os.close(out)  # what `| head -1` does
+        assert process.wait(60) == 0
+        assert stderr.read() == b""
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    assert [r.steps for r in records if isinstance(r, RunFinished)] == [100]
+    assert len([r for r in records if isinstance(r, StepRecord)]) == 100
+
+
+def test_json_is_every_record_of_the_journal_and_the_answer_last(warm: WarmSource, tmp_path: Path) -> None:
+    arguments = train_arguments(
+        tmp_path / "run", "--json", "--steps", "40", "--set", "trouble=print", "--set", "at=99"
+    )
+    done = warm.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.decode().splitlines()
+    for line in (*lines, last):
+        json.loads(line, parse_constant=pytest.fail)
+    assert json.loads(last)["type"] == "AmpAnswer"
+    told = [codec.loads(line) for line in lines]
+    assert told == list(journal.read(tmp_path / "run" / "journal.jsonl"))
+    assert sum(record.count for record in told if isinstance(record, Steps)) == 40
+    for said in ("print from step 40", "printf from C 40", "red stderr 40"):
+        assert said in done.stderr.decode()
+        assert said not in done.stdout.decode()
+
+
+def test_plain_lines_tell_of_the_ranks() -> None:
+    line = status_line(rank_views.view(8, "input"))
+    assert re.search(r"  each rank \d+\.\d k samples/s  ", line)
+    assert re.search(r"  rank 5 slow: data wait 3\.\d+ ms, others 0\.\d+ ms(  |$)", line)
+    assert "rank" not in status_line(views.compared())
+    front = Looks()
+    started, *_ = front.look(record_samples.run(world_size=8, parallel="ddp", global_batch_size=2048))
+    assert started.endswith("FP32, 8 ranks, DDP, global batch 2,048")
+    lost = RankLost(time=1.0, step=7, rank=5, host="node-2", cause="killed", detail="signal 9")
+    assert front.look(lost) == ["x step 7: rank 5 on node-2 was killed: signal 9"]

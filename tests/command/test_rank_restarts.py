@@ -1,0 +1,182 @@
+"""Runs of several ranks that are resumed, or started again by the launcher, from the command line."""
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from amptui.cli import main
+from amptui.records.ranks import RankLost, RanksStarted
+from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.runs.rundir import RunDir
+from amptui.runs.trust import resume_command
+from tests.command.test_elastic import ALONE, TORCHRUN, pid_of, ranks
+from tests.living import outcome, records_of, steps_of
+
+RESTARTED_TORCHRUN = (*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:])
+
+EVERY_5 = ("--checkpoint-every", "5", "--epochs", "10")
+
+SLOWLY = ("--set", "slow_seconds=0.02")
+
+
+def kill(rank: int, process: "subprocess.Popen[str]", go_on: Path) -> None:
+    """Kill a rank of a run that is held; what is started again is not."""
+    os.kill(pid_of(rank, process), signal.SIGKILL)
+    go_on.touch()
+
+
+def held(go_on: Path) -> Sequence[str]:
+    """The options of a run that makes 20 steps, which take a while, and more when there is ``go_on``."""
+    return (*SLOWLY, "--set", f"held={go_on}")
+
+
+def has_a_checkpoint(run: Path) -> bool:
+    """Whether ranks can go on from one."""
+    return bool(list((run / "checkpoints").glob("step-*.pt")))
+
+
+def of(kind: type[Record], run: Path) -> list[Record]:
+    """The records of one type in the journal."""
+    return [record for record in records_of(run) if isinstance(record, kind)]
+
+
+def assert_is_one_whole_run(run: Path, steps: int) -> None:
+    """Each step is there once, in order, and so are the start and the end."""
+    assert [record.step for record in steps_of(run)] == list(range(1, steps + 1))
+    assert len(of(RunStarted, run)) == 1
+    assert outcome(run) is RunFinished
+
+
+def resumed(run: Path, *options: str, start: Sequence[str] = ALONE) -> tuple[int, str]:
+    """Resume the run; its exit status, and what it said of trouble."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [*start, "train", *options],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=240,
+        check=False,
+    )
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start", "own"),
+    [
+        (ALONE, ("--max-restarts", "1")),
+        (ALONE, ("--max-restarts", "1", "--fsdp")),
+        (RESTARTED_TORCHRUN, ()),
+    ],
+    ids=["nproc", "fsdp", "torchrun"],
+)
+def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
+    tmp_path: Path, start: Sequence[str], own: Sequence[str]
+) -> None:
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    with ranks(run, *EVERY_5, *held(go_on), *own, start=start, until=has_a_checkpoint) as process:
+        kill(1, process, go_on)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert_is_one_whole_run(run, 60)
+    (again,) = [each for each in records_of(run) if isinstance(each, RunResumed)]
+    assert again.restarts == 1
+    assert again.cause.startswith("rank 1 was killed: pid ")
+    assert again.step > 0
+    told = [each for each in records_of(run) if isinstance(each, RanksStarted)]
+    assert [(each.restarts, each.max_restarts) for each in told] == [(0, 1), (1, 1)]
+
+
+@pytest.mark.slow
+def test_ranks_without_a_checkpoint_start_again_from_the_beginning(tmp_path: Path) -> None:
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    one_epoch = ("--steps", "30", "--set", "samples=4800", *held(go_on))
+    with ranks(run, *one_epoch, "--max-restarts", "1") as process:
+        kill(0, process, go_on)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert_is_one_whole_run(run, 30)
+    (again,) = [each for each in records_of(run) if isinstance(each, RunResumed)]
+    assert (again.step, again.checkpoint, again.restarts) == (0, "", 1)
+    assert again.cause.startswith("rank 0 was killed: pid ")
+
+
+@pytest.mark.slow
+def test_ranks_that_are_asked_to_stop_are_not_started_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with ranks(run, "--max-restarts", "3") as process:
+        process.terminate()
+        process.communicate(timeout=90)
+    assert process.returncode == 143
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFinished)
+    assert last.reason == "stopped"
+    assert of(RunResumed, run) == []
+
+
+@pytest.mark.slow
+def test_the_last_line_of_a_failed_run_is_the_way_on(tmp_path: Path) -> None:
+    """Ranks resume it, as many, one, or under torchrun; a number that does not fit is refused."""
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    with ranks(run, *EVERY_5, *held(go_on), until=has_a_checkpoint) as process:
+        kill(1, process, go_on)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.splitlines()[-1].endswith(f": {resume_command(run)}")
+    assert isinstance(records_of(run)[-1], RunFailed)
+    assert [type(each) for each in of(RankLost, run)] == [RankLost]
+
+    words = shlex.split(resume_command(run))[2:]
+    before = (run / "journal.jsonl").read_bytes()
+    status, said = resumed(run, *words, "--nproc", "3")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "has a global batch of 16 samples, which 3 ranks cannot share equally" in said
+    assert (run / "journal.jsonl").read_bytes() == before
+
+    status, said = resumed(run, *words, "--epochs", "8")
+    assert status == 0, said
+    assert_is_one_whole_run(run, 48)
+    status, said = resumed(run, *words, "--epochs", "9", "--nproc", "1")
+    assert status == 0, said
+    assert_is_one_whole_run(run, 54)
+    status, said = resumed(run, *words, "--epochs", "10", start=TORCHRUN)
+    assert status == 0, said
+    assert_is_one_whole_run(run, 60)
+    assert [each.world_size for each in records_of(run) if isinstance(each, RunResumed)] == [2, 1, 2]
+    assert RunDir(run).holds_checkpoints
+
+
+@pytest.mark.slow
+def test_the_way_on_is_told_whole_also_if_another_rank_writes_the_end(tmp_path: Path) -> None:
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    with ranks(run, *EVERY_5, *held(go_on), until=has_a_checkpoint) as process:
+        kill(0, process, go_on)
+        _, said = process.communicate(timeout=60)
+    assert said.splitlines()[-1].endswith(f": {resume_command(run)}")
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert last.error.endswith(f": {resume_command(run)}")
+
+
+@pytest.mark.slow
+def test_what_no_restart_can_help_is_refused_once(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ("--precision", "tf32", "--max-restarts", "2")
+    with ranks(run, *options, until=lambda run: outcome(run) is RunFailed) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert said.startswith("amptui: precision tf32: ")
+    assert said.count("\n") == 1
+
+
+def test_restarts_without_ranks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "mnist-deep", "--headless", "--max-restarts", "1", "--run-dir", str(run)]) == 2
+    assert capsys.readouterr().err.startswith("amptui: --max-restarts is for the ranks of --nproc")
+    assert not run.exists()

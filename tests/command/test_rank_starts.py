@@ -1,0 +1,289 @@
+"""What starts ranks: it is killed, takes another's place, or is none of torch's."""
+
+import ctypes
+import os
+import shlex
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+
+import psutil
+import pytest
+
+from amptui.records.ranks import RanksStarted
+from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.runs.trust import resume_command
+from tests.command.test_elastic import ALONE, MODEL, TORCHRUN, _family, has_begun, is_building, pid_of, ranks
+from tests.command.test_rank_restarts import has_a_checkpoint, held, of
+from tests.living import ended_afterwards, outcome, records_of, steps_of, wait_until
+
+pytestmark = pytest.mark.slow
+
+SLOWLY = ("--set", "slow_seconds=0.01")
+
+_LAUNCHERS = ("RANK", "WORLD", "LOCAL", "MASTER", "GROUP", "ROLE", "TORCH", "SLURM", "OMPI", "PMI", "MPI")
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Orphans of this process's children become its own: their exit status can be read."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    set_child_subreaper = 36
+    if prctl(set_child_subreaper, 1, 0, 0, 0):
+        pytest.skip("this system has no PR_SET_CHILD_SUBREAPER")
+    try:
+        yield
+    finally:
+        prctl(set_child_subreaper, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "own"),
+    [(ALONE, ()), (ALONE, ("--fsdp",)), (TORCHRUN, ("--fsdp",))],
+    ids=["nproc", "fsdp", "torchrun"],
+)
+def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
+    tmp_path: Path, start: Sequence[str], own: Sequence[str]
+) -> None:
+    run = tmp_path / "run"
+    with adopting(), ranks(run, *SLOWLY, *own, start=start) as process:
+        pids = [pid_of(rank, process) for rank in (0, 1)]
+        process.kill()
+        _, said = process.communicate(timeout=60)
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert last.step == steps_of(run)[-1].step
+    name = f"step-{last.step:09}.pt"
+    why = (
+        f"the launcher (pid {process.pid}) is gone: stopped after step {last.step:,}; to resume from {name}: "
+    )
+    assert last.error == why + resume_command(run)
+    assert (run / "checkpoints" / name).is_file()
+    assert f"amptui: {last.error}" in said.splitlines()
+    assert "[c10d]" not in said
+    assert statuses == [1, 1]
+
+
+def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ("--set", "loading_seconds=600", "--max-restarts", "2")
+    with ranks(run, *options, until=is_building) as process:
+        process.kill()
+        _, said = process.communicate(timeout=100)
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert last.error == f"the launcher (pid {process.pid}) is gone: stopped after step 0"
+    assert f"amptui: {last.error}" in said.splitlines()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+@contextmanager
+def started(
+    run: Path,
+    *variables: Mapping[str, object],
+    options: Sequence[str] = (),
+    command: Sequence[str] = ALONE,
+    around: Mapping[int, Sequence[str]] = MappingProxyType({}),
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """A process of ``amptui train`` for each of ``variables``, which its environment has besides.
+
+    ``around`` has commands that start those with a rank.
+    """
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
+    words = [*command, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
+    with ended_afterwards(run), ExitStack() as stack:
+        processes = []
+        for each in variables:
+            environment = {
+                **bare,
+                "OMP_NUM_THREADS": "1",
+                **{name: str(value) for name, value in each.items()},
+            }
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [*around.get(int(str(each.get("RANK", -1))), ()), *words],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                )
+            )
+            stack.callback(_kill, process.pid)
+            processes.append(process)
+        yield processes
+
+
+def _kill(pid: int) -> None:
+    for each in _family(pid):
+        each.kill()
+
+
+def place(rank: int, *names: str) -> dict[str, object]:
+    """Rank, size and local rank of one of two processes, by the ``names`` that a launcher uses."""
+    return dict(zip(names, (rank, 2, rank), strict=True))
+
+
+PLAIN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+
+
+@pytest.mark.parametrize("names", [PLAIN, OPEN_MPI, SLURM], ids=["plain", "mpirun", "srun"])
+@pytest.mark.parametrize("own", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
+def test_ranks_of_any_launcher_are_one_run(
+    tmp_path: Path, names: tuple[str, ...], own: tuple[str, ...]
+) -> None:
+    run = tmp_path / "run"
+    common: dict[str, object] = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    if names is SLURM:  # which names neither
+        common = {"SLURM_STEP_ID": 0, "SLURM_JOB_ID": os.getpid(), "SLURM_STEP_NUM_NODES": 1}
+    both = [common | place(rank, *names) for rank in (1, 0)]
+    with started(run, *both, options=("--epochs", "1", *own)) as processes:
+        said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    (first,) = [each for each in records_of(run) if isinstance(each, RunStarted)]
+    assert first.world_size == 2
+    (together,) = [each for each in records_of(run) if isinstance(each, RanksStarted)]
+    assert [each.rank for each in together.ranks] == [0, 1]
+    assert isinstance(records_of(run)[-1], RunFinished)
+
+
+def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "journal.jsonl").touch()
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    with started(run, *[common | place(rank, *PLAIN) for rank in (0, 1)]) as processes:
+        said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, 1]
+    assert [text.count("\n") for text in said] == [1, 0], said
+
+
+def torchrun(node: int, port: int, *backend: str, max_restarts: int = 2) -> tuple[str, ...]:
+    """One of two machines' torchrun, both of which are this one."""
+    words = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(max_restarts), *backend)
+    if not backend:
+        words += ("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port))
+    return (*TORCHRUN[:3], *words, *TORCHRUN[5:])
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
+    tmp_path: Path, killed: int
+) -> None:
+    """The other one's ranks stop too, whichever has the store."""
+    run, port = tmp_path / "run", free_port()
+    with ExitStack() as stack:
+        machines = []
+        for node in (0, 1):
+            command = torchrun(node, port, max_restarts=0)
+            machines += stack.enter_context(started(run, {}, options=SLOWLY, command=command))
+        wait_until(lambda: has_begun(run), "it did not begin", seconds=120)
+        (orphan,) = _family(machines[killed].pid)[1:]
+        machines[killed].kill()
+        machines[1 - killed].communicate(timeout=120)
+        gone, _ = psutil.wait_procs([orphan], timeout=60)
+    assert gone == [orphan]
+    assert machines[1 - killed].returncode == 1
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    whose = f"of rank 1 on {socket.gethostname()}" if killed else f"(pid {machines[0].pid})"
+    assert last.error.startswith(f"the launcher {whose} is gone: stopped after step {last.step:,}; ")
+    assert (run / "checkpoints" / f"step-{last.step:09}.pt").is_file()
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_a_machine_that_takes_the_place_of_another_joins_the_run(tmp_path: Path, backend: str) -> None:
+    """Its torchrun has counted no restart, the other one has."""
+    run, go_on, port = tmp_path / "run", tmp_path / "go on", free_port()
+    own = ("--checkpoint-every", "5", "--epochs", "5", "--resume", *held(go_on))
+    variables: dict[str, object] = {}
+    rendezvous: tuple[str, ...] = ()
+    if backend == "c10d":
+        # Torch's own default keeps the store of the first round, which newcomers never hear of.
+        variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}
+        where = ("--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1")
+        rendezvous = ("--rdzv-backend", "c10d", "--rdzv-id", "one", *where)
+
+    with ExitStack() as stack:
+
+        def machine(node: int) -> "subprocess.Popen[str]":
+            command = torchrun(node, port, *rendezvous)
+            (process,) = stack.enter_context(started(run, variables, options=own, command=command))
+            return process
+
+        leader = machine(0)
+        wait_until(lambda: _listens(port), "torchrun did not listen")  # who comes first leads
+        replaced = machine(1)
+        wait_until(lambda: has_a_checkpoint(run), "there was no checkpoint", seconds=120)
+        _kill(replaced.pid)
+        go_on.touch()
+        newcomer = machine(1)
+        _, said = leader.communicate(timeout=240)
+        newcomer.communicate(timeout=60)
+    assert (leader.returncode, newcomer.returncode) == (0, 0), said
+    assert [record.step for record in steps_of(run)] == list(range(1, 31))
+    (again,) = of(RunResumed, run)
+    assert isinstance(again, RunResumed)
+    assert again.restarts == 1
+    assert again.step > 0
+    assert outcome(run) is RunFinished
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def hiding(folder: Path) -> tuple[str, ...]:
+    """What starts a command that sees an empty ``folder``, as on a machine of its own; or skip."""
+    script = f'mount -t tmpfs none {shlex.quote(str(folder))} && exec "$@"'
+    start = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh")
+    try:
+        done = subprocess.run([*start, "true"], capture_output=True, check=False, timeout=60)
+    except OSError:
+        pytest.skip("there is no unshare(1)")
+    if done.returncode:
+        pytest.skip("this user may not mount anything")
+    return start
+
+
+@pytest.mark.parametrize("own", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
+def test_a_run_folder_that_a_rank_does_not_see_is_told_before_the_first_step(
+    tmp_path: Path, own: tuple[str, ...]
+) -> None:
+    """Every rank of FSDP writes there; of DDP only rank 0 does."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    around = {1: hiding(runs)}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    both = [common | place(rank, *PLAIN) for rank in (0, 1)]
+    with started(runs / "run", *both, options=("--epochs", "1", *own), around=around) as processes:
+        said = [process.communicate(timeout=120)[1] for process in processes]
+    blind = f"rank 1, on {socket.gethostname()}, does not see {runs / 'run'}"
+    if own:
+        assert [process.returncode for process in processes] == [1, 1], said
+        assert steps_of(runs / "run") == []
+        last = records_of(runs / "run")[-1]
+        assert isinstance(last, RunFailed)
+        assert last.error.startswith(blind)
+    else:
+        assert [process.returncode for process in processes] == [0, 0], said
+        assert [each.text for each in of_notes(runs / "run") if each.text.startswith(blind)]
+
+
+def of_notes(run: Path) -> list[Note]:
+    return [each for each in records_of(run) if isinstance(each, Note)]

@@ -1,0 +1,75 @@
+"""The last line of a run that failed names the command that resumes it, where there is a checkpoint."""
+
+from pathlib import Path
+
+import pytest
+
+from amptui.command import launch
+from amptui.engine.checkpoint.file import checkpoints
+from amptui.records.run import RunFailed
+from amptui.runs.trust import resume_command
+from tests.command.test_elastic import ranks
+from tests.command.test_launch import request, start, train
+from tests.living import records_of, wait_until
+from tests.terminal import KNOBS
+
+
+@pytest.mark.parametrize("every", [2, None])
+def test_an_error_after_a_checkpoint_ends_with_the_command_that_resumes_the_run(
+    every: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    asked = request(settings={"trouble": "loss", "at": "5"}, checkpoint_every=every)
+    assert train(run, asked) == 1
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert capsys.readouterr().err == f"amptui: {last.error}\n"
+    what, _, way_on = last.error.partition("; to resume from ")
+    assert what.startswith("ValueError: bad label in batch 5 (")
+    newest = checkpoints(run / "checkpoints")[:1]
+    assert len(newest) == (every is not None)
+    assert way_on == "".join(f"{path.name}: {resume_command(run)}" for path in newest)
+
+
+def test_a_resumed_run_that_came_no_further_does_not_name_its_own_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert train(run, request(steps=2)) == 0
+    for path in checkpoints(run / "checkpoints"):
+        path.write_bytes(b"damaged")
+    assert start(launch.plan_resumed({"model": KNOBS, "steps": 3, "interactive": False}, str(run))) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"amptui: no checkpoint in {run / 'checkpoints'} can be used; start a new run without --resume"
+    )
+
+
+FAILING = """
+import os
+from tests.recipes.knobs import Knobs
+
+class Failing(Knobs):
+    def go_wrong(self, loss):
+        return super().go_wrong(loss) if os.environ["RANK"] == "{rank}" else loss
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_on_a_rank_ends_with_the_command_that_resumes_the_run(tmp_path: Path, rank: int) -> None:
+    """Rank 0 tells of both: of its own one too."""
+    run, gate, model = tmp_path / "run", tmp_path / "gate", tmp_path / "failing.py"
+    model.write_text(FAILING.format(rank=rank))
+    knobs = ("trouble=loss", "at=7", f"gate={gate}", "step_ms=0")
+    options = [word for knob in knobs for word in ("--set", knob)]
+    with ranks(run, "--checkpoint-every", "3", *options, model=str(model)) as process:
+        wait_until(lambda: checkpoints(run / "checkpoints"), "there is no checkpoint")
+        gate.touch()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert said.splitlines()[-1] == f"amptui: {last.error}"
+    what, _, way_on = last.error.partition("; to resume from ")
+    assert what.startswith("rank 1: ValueError: bad label" if rank else "ValueError: bad label")
+    assert way_on == f"{checkpoints(run / 'checkpoints')[0].name}: {resume_command(run)}"

@@ -1,0 +1,393 @@
+"""`amptui runs`: every kept run in a line that fits, or in JSON; a name is never more than text."""
+
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.command.options import build_parser
+from amptui.command.runs_list import list_runs
+from amptui.recipe.request import PAGE_RUNS
+from amptui.records import codec
+from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.runs.find import find_run, live_run, resumable
+from amptui.runs.journal import read
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import RunDir, default_base
+from tests.opened import Opened
+from tests.telemetry.record_samples import run, step
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _fixed_clock() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: NOW)
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+class Terminal(io.StringIO):
+    """Standard output as a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def kept(name: str, records: Sequence[Record], *, age_seconds: float = 0.0) -> RunDir:
+    run_dir = RunDir(default_base() / name)
+    run_dir.path.mkdir(parents=True)
+    run_dir.journal_path.write_text("".join(f"{codec.dumps(record)}\n" for record in records))
+    os.utime(run_dir.journal_path, (NOW - age_seconds, NOW - age_seconds))
+    return run_dir
+
+
+def shown(*, columns: int | None = None) -> list[str]:
+    out = io.StringIO() if columns is None else Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns or 0))
+        assert list_runs(json=False, out=out) == 0
+    return out.getvalue().splitlines()
+
+
+def three_runs() -> RunDir:
+    """One that is trained, one that is done, one that failed; the first."""
+    began = run(time=NOW - 7200)
+    kept(
+        "resnet50-20270115-080000",
+        [began, RunFailed(time=0.0, step=0, error="no", traceback="")],
+        age_seconds=3 * 86400,
+    )
+    done = RunFinished(time=0.0, steps=2340, seconds=1.0, reason="done")
+    kept("mnist-deep-20270115-060000", [began, step(2340, precision="bf16"), done], age_seconds=7000)
+    # Dated ahead, so that it is written now however slow this machine is.
+    return kept("mnist-deep-20270115-070000", [began, step(117, precision="fp16")], age_seconds=-60)
+
+
+def test_a_table_says_of_each_run_what_it_is_and_how_it_stands() -> None:
+    with RunLock.take(three_runs().path):
+        lines = shown()
+    assert [re.split(r" {2,}", line) for line in lines] == [
+        ["run", "state", "model", "precision", "progress", "started", "written", "pid", "device"],
+        [
+            *("mnist-deep-20270115-070000", "running", "mnist-deep", "fp16", "117/2,340 5%"),
+            *("2027-01-15 06:00", "now", str(os.getpid()), "cuda:0"),
+        ],
+        [
+            *("mnist-deep-20270115-060000", "finished", "mnist-deep", "bf16", "2,340/2,340 100%"),
+            *("2027-01-15 06:00", "1 h ago", "cuda:0"),
+        ],
+        [
+            *("resnet50-20270115-080000", "failed", "mnist-deep", "fp32"),
+            *("2027-01-15 06:00", "3 d ago", "cuda:0"),
+        ],
+    ]
+    for heading in ("state", "model", "precision", "progress", "started", "written", "device"):
+        at = lines[0].index(heading)
+        assert all(line[at - 2 : at] == "  " for line in lines)
+
+
+def test_at_eighty_columns_what_a_person_needs_most_is_there() -> None:
+    with RunLock.take(three_runs().path):
+        heading, first, *_ = shown(columns=80)
+    assert re.split(r" {2,}", heading) == ["run", "state", "precision", "progress", "written"]
+    assert re.split(r" {2,}", first) == [
+        "mnist-deep-20270115-070000",
+        "running",
+        "fp16",
+        "117/2,340 5%",
+        "now",
+    ]
+
+
+@pytest.mark.parametrize("columns", [200, 100, 80, 60, 40, 20, 10])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    kept("長い名前" * 10, [run(), step(1)])
+    three_runs()
+    lines = shown(columns=columns)
+    assert max(len(line) + sum(ord(each) > 0x2E80 for each in line) for line in lines) <= columns
+    assert len(lines) == 5
+
+
+def test_a_run_of_another_machine_is_told_with_its_name() -> None:
+    run_dir = kept("m", [run(), step(1)])
+    with RunLock.take(run_dir.path):
+        run_dir.lock_path.write_text(json.dumps({"pid": 5, "host": "gpu7\x1b[2J", "started": 0.5}))
+        assert "running on gpu7?[2J" in shown(columns=80)[1]
+
+
+def test_a_run_beyond_its_first_goal_has_no_share_of_it() -> None:
+    kept("m", [run(total_steps=10), step(25)])
+    assert "  25  " in shown()[1]
+
+
+def test_without_a_run_it_is_told_how_to_start_one() -> None:
+    assert shown(columns=80) == ["no runs yet; `amptui train mnist-deep` starts one"]
+
+
+def test_json_is_one_object_a_run_and_nothing_without_one() -> None:
+    out = io.StringIO()
+    list_runs(json=True, out=out)
+    assert out.getvalue() == ""
+    run_dir = three_runs()
+    list_runs(json=True, out=out)
+    found = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert found[0] == {
+        "type": "Run",
+        "name": "mnist-deep-20270115-070000",
+        "folder": str(run_dir.path),
+        "state": "died",
+        "model": "mnist-deep",
+        "precision": "fp16",
+        "step": 117,
+        "total_steps": 2340,
+        "started": NOW - 7200,
+        "began": None,
+        "written": NOW + 60,
+        "device": "cuda:0",
+        "device_name": "NVIDIA H200",
+        "host": None,
+        "pid": None,
+        "is_here": True,
+        "error": None,
+    }
+    assert [each["state"] for each in found] == ["died", "finished", "failed"]
+    assert found[2]["error"] == "no"
+
+
+HOSTILE = "\x1b]52;c;x\x07\x1b[2J\u202e\r\n\u200b\x9b31m"
+
+
+def test_names_are_only_text() -> None:
+    kept(f"a{HOSTILE}", [run(model=HOSTILE, device=HOSTILE), step(1, precision=HOSTILE)])
+    kept(os.fsdecode(b"not utf-8 \xff"), [run()])
+    for columns in (None, 80):
+        lines = shown(columns=columns)
+        assert len(lines) == 3
+        assert all(line.isprintable() for line in lines)
+    out = io.StringIO()
+    list_runs(json=True, out=out)
+    assert out.getvalue().isascii()
+    names = [json.loads(line)["name"] for line in out.getvalue().splitlines()]
+    assert f"a{HOSTILE}" in names
+
+
+@given(
+    steps=st.integers(-(2**70), 2**70),
+    total=st.none() | st.integers(-(2**70), 2**70),
+    began=st.floats(),
+    columns=st.none() | st.integers(1, 300),
+)
+def test_no_number_breaks_the_table(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: int,
+    total: int | None,
+    began: float,
+    columns: int | None,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        kept("m", [run(total_steps=total, time=began), step(steps)])
+        assert len(shown(columns=columns)) == 2
+
+
+def test_a_terminal_of_few_letters_gets_what_it_can_show() -> None:
+    kept("größe", [run()])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from amptui.command.runs_list import *; list_runs(json=False, out=sys.stdout)",
+        ],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        check=True,
+    )
+    assert b"gr??e" in done.stdout
+
+
+def test_a_reader_that_is_gone_is_no_trouble() -> None:
+    three_runs()
+    script = (
+        "import sys; from amptui.command.runs_list import list_runs; sys.stdin.readline();"
+        "sys.exit(list_runs(json=False, out=sys.stdout))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.close()
+        assert process.wait() == 0, process.stderr.read()
+
+
+def test_a_folder_of_runs_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    default_base().mkdir(parents=True)
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(RunFolderError, match=r"cannot read .*: permission denied"):
+        list_runs(json=False, out=io.StringIO())
+
+
+MANY = 200
+
+
+@pytest.fixture
+def many() -> list[str]:
+    """The names of many runs, the newest first."""
+    names = [f"model-{number:03}" for number in range(MANY)]
+    for age, name in enumerate(names):
+        kept(name, [run()], age_seconds=float(age))
+    return names
+
+
+def test_of_many_runs_one_is_read_to_find_it(many: list[str]) -> None:
+    for find in (find_run, resumable, live_run):
+        for text in (many[-1], many[0]):
+            with Opened() as opened, suppress(UsageError, RunFolderError):
+                find(text)
+            assert opened.in_folders_of(default_base()) <= {text}
+    with Opened() as opened:
+        assert find_run("").parent.name == many[0]
+    assert not opened.in_folders_of(default_base())
+
+
+def test_a_pipe_that_ends_after_a_line_ends_the_list_quietly(many: list[str]) -> None:
+    command = f"{shlex.quote(sys.executable)} -m amptui runs --all | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"run ")
+
+
+# What is read and what is only counted.
+
+
+def listed(limit: int | None = None, *, rows: int | None = None, json: bool = False) -> tuple[str, set[str]]:
+    """The list on a terminal of so many rows, or in a pipe; and the names of the runs that were opened."""
+    out = io.StringIO() if rows is None else Terminal()
+    with pytest.MonkeyPatch.context() as patch, Opened() as opened:
+        patch.setenv("COLUMNS", "80")
+        patch.setenv("LINES", str(rows or 0))
+        list_runs(json=json, out=out, limit=limit)
+    return out.getvalue(), opened.in_folders_of(default_base())
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_pipe_gets_the_newest_hundred_and_is_told_of_the_rest(
+    json: bool, many: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, opened = listed(json=json)
+    assert opened == set(many[:PAGE_RUNS])
+    assert len(text.splitlines()) == PAGE_RUNS + (not json)
+    more = "100 older runs not listed: use `amptui runs --all` or `--limit N`"
+    assert capsys.readouterr().err == f"amptui: {more}\n"
+
+
+def test_a_terminal_gets_what_fits_and_a_line_about_the_rest(
+    many: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, opened = listed(rows=10)
+    lines = text.splitlines()
+    assert opened == set(many[:7])
+    assert [line.split()[0] for line in lines[1:-1]] == many[:7]
+    assert lines[-1] == "193 older runs not listed: use `amptui runs --all` or `--limit N`"
+    assert capsys.readouterr().err == ""
+    assert shown(columns=20)[-1] == "179 older: --all"
+
+
+def test_runs_that_just_fit_need_no_line_about_others() -> None:
+    names = [f"m-{number}" for number in range(8)]
+    for name in names:
+        kept(name, [run()])
+    assert len(listed(rows=10)[0].splitlines()) == 1 + 8
+    assert listed(rows=9)[0].splitlines()[-1].startswith("2 older runs not listed")
+    assert listed(rows=1)[0].splitlines()[-1].startswith("7 older runs not listed"), "one at least"
+
+
+@pytest.mark.parametrize("rows", [None, 10])
+@pytest.mark.parametrize(("option", "number"), [(["--limit", "3"], 3), (["--all"], MANY)])
+def test_who_says_how_many_gets_as_many(
+    option: list[str], number: int, rows: int | None, many: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, opened = listed(build_parser().parse_args(["runs", *option]).limit, rows=rows)
+    assert opened == set(many[:number])
+    lines = text.splitlines()
+    older = ["197 older runs not listed: use `amptui runs --all` or `--limit N`"]
+    assert lines[1 + number :] == (older if rows and number < MANY else [])
+    assert capsys.readouterr().err == "", "who gave a limit knows that there may be more"
+
+
+def test_a_limit_and_all_together_are_refused() -> None:
+    with pytest.raises(UsageError, match="not allowed with"):
+        build_parser().parse_args(["runs", "--all", "--limit", "3"])
+
+
+def test_a_run_that_writes_no_journal_yet_is_on_the_first_page(many: list[str]) -> None:
+    starting = RunDir(default_base() / "starting")
+    starting.path.mkdir()
+    starting.write_run_json({"model": "m"})
+    os.utime(starting.path, (NOW + 1, NOW + 1))
+    with RunLock.take(starting.path):
+        os.utime(starting.path, (NOW + 1, NOW + 1))
+        assert shown()[1].split()[:2] == ["starting", "starting"]
+    assert find_run("").parent.name == many[0], "there is nothing to replay in it"
+
+
+def test_a_folder_that_cannot_be_read_is_listed() -> None:
+    three_runs()
+    circle = default_base() / "circle"
+    circle.symlink_to(circle)
+    os.utime(circle, (NOW + 90, NOW + 90), follow_symlinks=False)
+    circle_line, *others = (line.split()[:2] for line in shown()[1:])
+    assert (circle_line, len(others)) == (["circle", "unreadable"], 3)
+    for use in (lambda: list(read(find_run(""))), lambda: resumable("")):
+        with pytest.raises(RunFolderError, match=r"^cannot read .*circle"):
+            use()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_without_permission_is_listed() -> None:
+    run_dir = kept("secret", [run()])
+    run_dir.path.chmod(0)
+    try:
+        assert shown()[1].split()[:2] == ["secret", "unreadable"]
+        for find in (find_run, live_run):
+            with pytest.raises((RunFolderError, UsageError), match="cannot"):
+                find("")
+    finally:
+        run_dir.path.chmod(0o700)
+
+
+def test_only_locks_as_new_as_the_live_run_s_are_opened(many: list[str]) -> None:
+    for age, name in enumerate(many[:50]):
+        lock = RunDir(default_base() / name).lock_path
+        lock.write_text("left by a killed run")
+        os.utime(lock, (NOW - 10 * age, NOW - 10 * age))
+    live = RunDir(default_base() / many[3])
+    with RunLock.take(live.path):
+        os.utime(live.lock_path, (NOW - 30, NOW - 30))
+        with Opened() as opened:
+            assert live_run("") == live
+    assert opened.in_folders_of(default_base()) == set(many[:4])

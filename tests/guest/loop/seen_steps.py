@@ -1,0 +1,69 @@
+"""Watches a loop of a test without a run's folder: the records that its steps make."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from amptui.guest.loop.model_inputs import ModelInputs
+from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
+from tests.single_steps import one_by_one
+
+BATCHES = 6
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def batches(count: int = BATCHES) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        yield torch.randn(4, 4, generator=generator), torch.randint(0, 2, (4,), generator=generator)
+
+
+def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+@contextmanager
+def watching(
+    model: nn.Module, optimizer: Optimizer, *, counts_inputs: bool = False
+) -> Iterator[list[Record]]:
+    """The records of its steps, complete at the end of the block.
+
+    ``counts_inputs``: whether samples are those that the model is called with.
+    """
+    records: list[Record] = []
+    loop = ObservedLoop(
+        model,
+        optimizer,
+        lambda record: records.extend(one_by_one([record])),
+        samples_per_step=None,
+        begins=lambda _precision: None,
+        failed=_fail,
+        inputs=ModelInputs(model) if counts_inputs else None,
+    )
+    del model, optimizer  # the test may drop them
+    try:
+        yield records
+    finally:
+        loop.close()
+
+
+def steps_of(records: list[Record], optimizer: str = "") -> list[StepRecord]:
+    """The steps of one of the optimizers."""
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    return [step for step in steps if step.optimizer == optimizer]

@@ -1,0 +1,152 @@
+"""Steps that raise or lose their gradients, and optimizers that are let go of: the next step is whole."""
+
+import contextlib
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.guest.loop.pass_account import PassAccount
+from amptui.records.run import Record
+from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, steps_of, watching
+
+
+class _LostError(Exception):
+    """What a script's own step raises."""
+
+
+class _FailsOnce(torch.optim.SGD):
+    """Raises in its first step, after the closure has run."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), lr=0.05)
+        self.fails = True
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        if self.fails:
+            self.fails = False
+            raise _LostError
+        super().step()
+        return loss
+
+
+class _Sam(torch.optim.Optimizer):
+    """Moves by the optimizer that it wraps, and shares its groups."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__([p for group in base.param_groups for p in group["params"]], {})
+        self.base, self.param_groups = base, base.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        self.base.step(closure)
+
+
+def _losses(records: list[Record], optimizer: str = "") -> list[tuple[Any, str]]:
+    return [(step.loss, step.loss_form) for step in steps_of(records, optimizer)]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def test_a_step_that_raises_leaves_nothing_to_the_next_one() -> None:
+    model = net()
+    optimizer = _FailsOnce(model)
+    truth: list[tuple[Any, str]] = []
+    with watching(model, optimizer) as records:
+        for number, batch in enumerate(batches()):
+
+            def closure(batch: tuple[Tensor, Tensor] = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model, batch)
+                loss.backward()
+                return loss
+
+            with contextlib.suppress(_LostError):
+                loss = optimizer.step(closure)
+                truth.append((pytest.approx(loss.item()), ""))
+            if number == 0:
+                optimizer.zero_grad()
+    assert _losses(records) == truth
+
+
+def test_a_loop_without_closures_goes_on_after_a_step_that_raised() -> None:
+    model = net()
+    optimizer = _FailsOnce(model)
+    truth: list[tuple[Any, str]] = []
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            loss = loss_of(model, batch)
+            loss.backward()
+            with contextlib.suppress(_LostError):
+                optimizer.step()
+                truth.append((pytest.approx(loss.item()), ""))
+            optimizer.zero_grad()
+    assert _losses(records) == truth
+
+
+def test_gradients_cleared_just_before_the_step_leave_it_without_a_pass() -> None:
+    model = net()
+    optimizer = sgd(model)
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            loss_of(model, batch).backward()
+            optimizer.zero_grad()
+            optimizer.step()
+    assert set(_losses(records)) == {(None, "no backward")}
+
+
+def test_another_optimizer_takes_over_after_a_step_that_raised() -> None:
+    model = net()
+    optimizer: torch.optim.Optimizer = _FailsOnce(model)
+    truth: list[tuple[Any, str]] = []
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            loss = loss_of(model, batch)
+            loss.backward()
+            try:
+                optimizer.step()
+            except _LostError:
+                optimizer = torch.optim.Adam(model.parameters())
+            else:
+                truth.append((pytest.approx(loss.item()), ""))
+            optimizer.zero_grad()
+    assert _losses(records) == truth
+    assert len(truth) == 5
+
+
+def test_a_wrapper_that_raised_does_not_hide_the_steps_of_what_it_wraps() -> None:
+    model = net()
+    base = _FailsOnce(model)
+    truth: list[tuple[Any, str]] = []
+    wrapper: _Sam | None = _Sam(base)
+    with watching(model, base) as records:
+        for batch in batches():
+            loss = loss_of(model, batch)
+            loss.backward()
+            try:
+                (base if wrapper is None else wrapper).step()
+            except _LostError:
+                wrapper = None
+            else:
+                truth.append((pytest.approx(loss.item()), ""))
+            base.zero_grad()
+    assert _losses(records) == truth
+    assert len(truth) == 5
+
+
+def test_what_an_optimizer_trained_is_not_known_by_ids_that_are_used_again() -> None:
+    model = net()
+    kept = [*model.parameters()][-1]
+    optimizer = sgd(model)
+    account = PassAccount(optimizer)
+    account.refresh()
+    assert account.ids == {id(p) for p in model.parameters()}
+    del model, optimizer
+    gc.collect()
+    assert account.ids == {id(kept)}

@@ -1,0 +1,239 @@
+"""The search for the loop of a script that says nothing: which model it finds, and what it leaves alone."""
+
+import gc
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import optimizer as torch_optimizer
+
+from amptui.guest import monitor
+from amptui.guest.loop import loop_search, observed_loop
+from amptui.guest.loop.loop_search import search_loop
+from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.loop.optimizer_lanes import OptimizerLanes
+from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
+from amptui.guest.monitor import Monitor, observe_found
+from amptui.records.steps import StepRecord
+from tests.observed import Loop, same_bits
+from tests.single_steps import read
+
+HOOKED: list[tuple[Any, str]] = [(torch.autograd, "backward"), (torch.autocast, "__enter__")]
+HOOKED += [(Tensor, "backward"), (torch.optim.Optimizer, "__init__")]
+HOOKED += [(GradScaler, name) for name in ("scale", "unscale_", "step", "update")]
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the runs of a test are; they are closed after it, and no hook is left."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    methods = [getattr(*each) for each in HOOKED]
+    yield tmp_path / "amptui" / "runs"
+    close_monitors()
+    for search in _searches:
+        search.leave()
+    _searches.clear()
+    assert not torch_optimizer._global_optimizer_pre_hooks
+    assert [getattr(*each) for each in HOOKED] == methods
+
+
+_searches: list[OptimizerLanes] = []
+
+
+def searched(loop: Loop, steps: int) -> list[Exception]:
+    """Trains ``loop`` with a search in place; returns what failed."""
+    failed: list[Exception] = []
+    _searches.append(search_loop(open_loop=observe_found, failed=failed.append))
+    loop.run(steps)
+    return failed
+
+
+def close_monitors() -> None:
+    """Nobody holds those that a search opened."""
+    for each in gc.get_objects():
+        if type(each) is Monitor:
+            each.close()
+
+
+def steps_in(runs: Path) -> list[StepRecord]:
+    (run,) = runs.iterdir()
+    close_monitors()
+    return [record for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)]
+
+
+@pytest.mark.parametrize(
+    ("precision", "fused", "clip", "accumulate"),
+    [
+        ("fp32", False, False, 1),
+        ("bf16", True, False, 3),
+        ("fp16", False, False, 1),
+        ("fp16", False, True, 3),
+        ("fp16", True, True, 1),
+    ],
+)
+def test_every_step_is_seen_from_the_first_on(
+    precision: str, fused: bool, clip: bool, accumulate: int, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.observed.OVERFLOWS", (1, 2, 5))  # the first steps are skipped
+    bare = Loop(precision, fused, clip, accumulate).run(8)
+    ours = Loop(precision, fused, clip, accumulate)
+    assert searched(ours, 8) == []
+    assert same_bits(ours, bare)
+    steps = steps_in(runs)
+    assert [record.loss for record in steps] == pytest.approx(bare.losses, nan_ok=True)
+    assert [record.step for record in steps if record.skipped] == bare.skips
+    assert {record.precision for record in steps} == {precision}
+    assert {record.micro_batches for record in steps} == {accumulate}
+    assert [record.step for record in steps if record.step_seconds is None] == [1]
+    if precision == "fp16":
+        assert bare.skips[:2] == [1, 2]
+        assert [record.loss_scale for record in steps] == bare.scales
+
+
+_FAULTS = {
+    "the search for the model": (loop_search, "owner_of"),
+    "the run": (monitor, "GuestRun"),
+    "gradients": (observed_loop, "GradientNorms"),
+    "the first step": (ObservedLoop, "follow"),
+    "the hooks": (OptimizerLanes, "add"),
+}
+
+
+@pytest.mark.parametrize("place", sorted(_FAULTS))
+def test_a_fault_in_the_search_costs_one_warning_and_no_bit(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    bare, ours = Loop("fp16", clip=True).run(5), Loop("fp16", clip=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(*_FAULTS[place], fail)
+        failed = searched(ours, 5)
+    assert same_bits(ours, bare)
+    assert len(failed) + capsys.readouterr().err.count("on purpose") == 1
+
+
+def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None:
+    def frames(loop: Loop) -> list[tuple[str, str]]:
+        found = []
+        for call in (
+            lambda: torch.ones(2, requires_grad=True).backward(),
+            lambda: loop.scaler.scale("no tensor"),  # type: ignore[arg-type]
+            lambda: loop.scaler.step(loop.optimizer),
+            lambda: loop.scaler.update("no scale"),  # type: ignore[arg-type]
+        ):
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - each is another kind
+                found += [(each.filename, each.name) for each in traceback.extract_tb(error.__traceback__)]
+        return found
+
+    bare = frames(Loop("fp16"))
+    search = search_loop(open_loop=lambda _: None, failed=lambda error: pytest.fail(str(error)))
+    assert frames(Loop("fp16")) == bare
+    search.leave()
+    later, loop = Loop("fp16").run(1), Loop("fp16")
+    searched(loop, 1)
+    assert frames(loop) == frames(later)
+    # The calls made a step more, with the gradients that were left.
+    assert [(each.step, each.loss_form) for each in steps_in(runs) if not each.optimizer] == [
+        *((1, ""), (2, "no backward")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "amptui.guest.loop.row_sender.StepFacts",
+        "amptui.engine.learning_rates.LearningRateReader.read",
+        "amptui.guest.run.own_script_name",
+    ],
+)
+def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alarm(*_: object) -> None:
+        raise TimeoutError
+
+    loop = Loop("fp32")
+    searched(loop, 1 if "own_loop" in place else 0)
+    before = signal.signal(signal.SIGUSR1, alarm)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(place, lambda *_: signal.raise_signal(signal.SIGUSR1))
+            with pytest.raises(TimeoutError) as raised:
+                loop.train_step(2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    ours = str(Path(monitor.__file__).parent)
+    assert not [entry.path for entry in raised.traceback if str(entry.path).startswith(ours)]
+    loop.train_step(3)
+
+
+# ---------------------------------------------------------------------------------- whose parameters
+
+
+def sgd(*params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for each in params for p in each], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [nn.DataParallel, pytest.param(partial(torch.compile, backend="eager"), marks=pytest.mark.slow)],
+    ids=["parallel", "compiled"],
+)
+def test_the_owner_is_the_outermost_model_without_wrappers(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+    net = Net()
+    assert owner_of(sgd(wrap(net).parameters())) is net
+
+
+def test_one_of_two_models_in_a_container_owns_its_own() -> None:
+    pair = nn.ModuleDict({"first": nn.Linear(2, 2), "second": nn.Linear(2, 2)})
+    assert owner_of(sgd(pair["second"].parameters())) is pair["second"]
+    assert owner_of(sgd(pair.parameters())) is pair
+
+
+def test_a_model_whose_trunk_is_frozen_owns_its_head() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    assert owner_of(sgd(model[1].parameters())) is model
+    model[0].requires_grad_(True)
+    assert owner_of(sgd(model[1].parameters())) is model[1]
+
+
+def test_parameters_of_several_models_are_named_by_their_models_and_tensors_by_their_place() -> None:
+    encoder, decoder = nn.Linear(2, 3), nn.Bilinear(2, 2, 1)
+    image = torch.zeros(3, requires_grad=True)
+    owner = owner_of(sgd(encoder.parameters(), decoder.parameters(), [image]))
+    assert isinstance(owner, LooseParameters)
+    assert [name for name, _ in owner.named_parameters()] == [
+        *("Linear.weight", "Linear.bias", "Bilinear.weight", "Bilinear.bias", "group 0, parameter 4"),
+    ]
+    assert next(iter(owner.parameters())) is encoder.weight
+    assert not owner.state_dict()
+
+
+def test_nothing_of_a_stranger_is_called_in_the_search() -> None:
+    class Touchy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            sys.exit("asked")
+
+    touchy = [Touchy()]
+    model = nn.Linear(2, 2)
+    assert owner_of(sgd(model.parameters())) is model
+    assert touchy

@@ -1,0 +1,184 @@
+"""Samples of a script that says nothing of its batches: counted from its model's input, or absent."""
+
+import copy
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.records.steps import StepRecord
+from tests.engine.compiled_runs import nothing_compiled
+from tests.guest.loop.seen_steps import net, sgd, steps_of, watching
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    """Where anything is compiled, inputs are not looked at."""
+    with nothing_compiled():
+        yield
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer with a head."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.layer = nn.GRU(4, 3, batch_first=batch_first)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.layer(inputs)[0])
+        return outputs
+
+
+class TwoInputs(nn.Module):
+    """A table of embeddings beside the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor, other: Tensor, scale: float = 1.0) -> Tensor:
+        outputs: Tensor = self.layer(inputs) * scale + other.mean()
+        return outputs
+
+
+def samples_of(model: nn.Module, batches: Sequence[tuple[Any, ...]], *, per_step: int = 1) -> list[int]:
+    optimizer = sgd(model)
+    with watching(model, optimizer, counts_inputs=True) as records:
+        for index, inputs in enumerate(batches, 1):
+            model(*inputs).square().mean().backward()
+            if index % per_step == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return [step.samples for step in steps_of(records)]
+
+
+def rows(*sizes: int) -> list[tuple[Tensor]]:
+    return [(torch.randn(size, 4),) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "per_step", "samples"),
+    [
+        ((8, 8, 8, 3), 1, [8, 8, 8, 3]),
+        ((8, 3, 8, 3), 1, [8, 3, 8, 3]),
+        ((8, 8, 8, 3), 2, [16, 11]),
+        ((8, 9, 8, 8), 1, [8, 0, 0, 0]),
+        ((1, 2, 3, 4), 1, [1, 0, 0, 0]),
+    ],
+    ids=["last smaller", "epochs", "accumulated", "larger", "growing"],
+)
+def test_the_first_dimension_is_the_batch_as_long_as_it_does_not_grow(
+    sizes: tuple[int, ...], per_step: int, samples: list[int]
+) -> None:
+    assert samples_of(net(), rows(*sizes), per_step=per_step) == samples
+
+
+@pytest.mark.parametrize(("batch_first", "samples"), [(True, [5, 5]), (False, [0, 0])])
+def test_of_layers_that_take_time_first_nothing_is_counted(batch_first: bool, samples: list[int]) -> None:
+    batches = [(torch.randn(5, 7, 4),)] * 2
+    assert samples_of(Recurrent(batch_first=batch_first), batches) == samples
+
+
+def test_inputs_of_different_first_dimensions_are_not_counted() -> None:
+    inputs = torch.randn(5, 4)
+    batches = [(inputs, torch.randn(5, 1)), (inputs, torch.randn(9, 1)), (inputs, torch.tensor(2.0))]
+    assert samples_of(TwoInputs(), batches)[:2] == [5, 0]
+    assert samples_of(TwoInputs(), batches[2:]) == [5]  # a number has no first dimension
+
+
+def test_a_model_that_is_called_twice_in_a_pass_is_not_counted() -> None:
+    model = net()
+    optimizer = sgd(model)
+    with watching(model, optimizer, counts_inputs=True) as records:
+        for calls in (2, 1):
+            sum(model(torch.randn(6, 4)).square().mean() for _ in range(calls)).backward()
+            optimizer.step()
+    assert [step.samples for step in steps_of(records)] == [0, 6]
+
+
+def test_inputs_by_name_are_counted() -> None:
+    model = TwoInputs()
+    optimizer = sgd(model)
+    with watching(model, optimizer, counts_inputs=True) as records:
+        model(inputs=torch.randn(6, 4), other=torch.randn(6)).square().mean().backward()
+        optimizer.step()
+    assert [step.samples for step in steps_of(records)] == [6]
+
+
+def test_an_evaluation_is_not_counted() -> None:
+    model = net()
+    optimizer = sgd(model)
+    with watching(model, optimizer, counts_inputs=True) as records:
+        for _ in range(3):
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(torch.randn(50, 4))
+    assert [step.samples for step in steps_of(records)] == [6, 6, 6]
+
+
+def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
+    model = net()
+    optimizer = sgd(model)
+    bare = pickle.dumps(model)
+    with watching(model, optimizer, counts_inputs=True):
+        model(torch.randn(6, 4)).square().mean().backward()
+        assert model._forward_pre_hooks  # ours
+        copied = copy.deepcopy(model)
+        shallow = copy.copy(model._forward_pre_hooks)
+        file = io.BytesIO()
+        torch.save(model, file)
+        saved = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+        pickled = pickle.dumps(model.requires_grad_())
+        assert b"amptui" not in file.getvalue()
+        assert b"amptui" not in pickled
+    for other in (copied, saved, pickle.loads(pickled), pickle.loads(bare)):  # noqa: S301 - our own
+        assert vars(other).keys() == vars(model).keys()
+        assert type(other._forward_pre_hooks) is type(pickle.loads(bare)._forward_pre_hooks)  # noqa: S301
+        assert not other._forward_pre_hooks
+        assert not other._forward_pre_hooks_with_kwargs
+        assert type(other._forward_pre_hooks_with_kwargs) is type(model._forward_pre_hooks_with_kwargs)
+    assert not shallow
+
+
+def test_hooks_of_the_script_are_in_its_copies_and_ours_is_not() -> None:
+    model, calls = net(), []
+    with watching(model, sgd(model), counts_inputs=True):
+        model.register_forward_pre_hook(_script_hook)
+        copied = copy.deepcopy(model)
+        assert [*copied._forward_pre_hooks.values()] == [_script_hook]
+        assert len(model._forward_pre_hooks) == 2
+        model.register_forward_pre_hook(lambda *_: calls.append(1))
+        model(torch.randn(1, 4))
+        assert not copied._forward_pre_hooks_with_kwargs
+    assert len(model._forward_pre_hooks) == 2
+    assert calls == [1]
+
+
+def _script_hook(_model: nn.Module, _args: tuple[Any, ...]) -> None:
+    """One of the script's own, that a pickle can name."""
+
+
+def test_the_tables_of_hooks_are_as_before() -> None:
+    model, with_hook = net(), net()
+    handle = with_hook.register_forward_pre_hook(_script_hook)
+    table, kind = with_hook._forward_pre_hooks, type(model._forward_pre_hooks)
+    with (
+        watching(model, sgd(model), counts_inputs=True),
+        watching(with_hook, sgd(with_hook), counts_inputs=True) as records,
+    ):
+        assert with_hook._forward_pre_hooks is table
+        assert len(table) == 1  # who has hooks is left alone
+        model(torch.randn(6, 4)).square().mean().backward()
+    assert type(model._forward_pre_hooks) is kind
+    assert not model._forward_pre_hooks
+    assert not model._forward_pre_hooks_with_kwargs
+    handle.remove()
+    assert not with_hook._forward_pre_hooks
+    assert not [record for record in records if isinstance(record, StepRecord)]

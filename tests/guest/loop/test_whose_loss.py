@@ -1,0 +1,323 @@
+"""A step's loss is that of the backward passes whose gradients it used, in the loops that people write."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
+from amptui.records.run import Record
+from tests.guest.loop.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, watching
+
+
+def deep_net() -> nn.Module:
+    """Of so many parameters that not all of them are looked at."""
+    return nn.Sequential(
+        *[layer for _ in range(6) for layer in (nn.Linear(4, 4), nn.Tanh())], nn.Linear(4, 2)
+    )
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def losses(records: list[Record], optimizer: str = "") -> list[float | None]:
+    return [step.loss for step in steps_of(records, optimizer)]
+
+
+def forms(records: list[Record], optimizer: str = "") -> set[str]:
+    return {step.loss_form for step in steps_of(records, optimizer)}
+
+
+def test_another_models_passes_do_not_count() -> None:
+    model, other = net(), net()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            (loss_of(other, batch) * 100).backward()
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            truth.append(loss.item())
+    assert losses(records) == pytest.approx(truth)
+    assert forms(records) == {""}
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("build", [net, deep_net])
+def test_an_adversarial_pass_does_not_count(build: Callable[[], nn.Module], to_none: bool) -> None:
+    model = build()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for inputs, labels in batches(80 if build is deep_net else BATCHES):
+            attacked = inputs.clone().requires_grad_()
+            loss_of(model, (attacked, labels)).backward()
+            assert attacked.grad is not None
+            attacked = (inputs + 0.1 * attacked.grad.sign()).detach()
+            optimizer.zero_grad(set_to_none=to_none)
+            loss = loss_of(model, (attacked, labels))
+            loss.backward()
+            optimizer.step()
+            truth.append(loss.item())
+    assert losses(records) == pytest.approx(truth)
+    assert not [record for record in records if isinstance(record, GradientsDropped)]
+
+
+def test_the_second_of_two_passes_of_sam_counts() -> None:
+    model = net()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            loss_of(model, batch).backward()
+            with torch.no_grad():
+                moves = [0.05 * p.grad / p.grad.norm() for p in model.parameters() if p.grad is not None]
+                for p, move in zip(model.parameters(), moves, strict=True):
+                    p.add_(move)
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            with torch.no_grad():
+                for p, move in zip(model.parameters(), moves, strict=True):
+                    p.sub_(move)
+            optimizer.step()
+            optimizer.zero_grad()
+            truth.append(loss.item())
+    assert losses(records) == pytest.approx(truth)
+    assert not [record for record in records if isinstance(record, GradientsDropped)]
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_the_loss_of_a_closure_is_that_of_its_first_call(times: int) -> None:
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=times, lr=0.1)
+    truth = []
+    with watching(model, optimizer) as records:
+        for batch in batches():
+
+            def closure(batch: Any = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model, batch)
+                loss.backward()
+                return loss
+
+            truth.append(optimizer.step(closure).item())
+    assert losses(records) == pytest.approx(truth)
+    assert forms(records) == {"" if times == 1 else "first closure"}
+
+
+def test_accumulated_passes_add_up_and_say_so() -> None:
+    model = net()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for _ in range(3):
+            optimizer.zero_grad()
+            total = 0.0
+            for batch in batches(3):
+                loss = loss_of(model, batch) / 3
+                loss.backward()
+                total += loss.item()
+            optimizer.step()
+            truth.append(total)
+    assert losses(records) == pytest.approx(truth)
+    assert forms(records) == {"sum"}
+    assert {step.micro_batches for step in steps_of(records)} == {3}
+
+
+@pytest.mark.parametrize("bad", [(3,), (3, 4), (2, 5)])
+def test_a_guarded_skip_leaves_the_next_loss_alone_and_is_told(bad: tuple[int, ...]) -> None:
+    model = net()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for number, (inputs, labels) in enumerate(batches(8)):
+            loss = loss_of(model, (inputs * (torch.nan if number in bad else 1.0), labels))
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if not torch.isfinite(norm):
+                optimizer.zero_grad()
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+            truth.append(loss.item())
+    assert losses(records) == pytest.approx(truth)
+    dropped = [record for record in records if isinstance(record, GradientsDropped)]
+    assert len(dropped) == len(bad)
+    assert all(record.loss != record.loss for record in dropped)
+
+
+def test_gradients_by_autograd_grad_have_no_loss() -> None:
+    model = net()
+    optimizer = sgd(model)
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            gradients = torch.autograd.grad(loss_of(model, batch), list(model.parameters()))
+            for p, gradient in zip(model.parameters(), gradients, strict=True):
+                p.grad = gradient
+            optimizer.step()
+    assert set(losses(records)) == {None}
+    assert forms(records) == {"no backward"}
+
+
+def test_an_inner_loop_on_a_copy_is_an_optimizer_of_its_own() -> None:
+    model = net()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            inner = copy.deepcopy(model)
+            inner_optimizer = sgd(inner, 0.1)
+            loss_of(inner, batch).backward()
+            inner_optimizer.step()
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            truth.append(loss.item())
+    assert losses(records) == pytest.approx(truth)
+
+
+def test_torch_autograd_backward_is_seen_with_several_tensors() -> None:
+    model = net()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            optimizer.zero_grad()
+            outputs = model(batch[0])
+            first, second = outputs.square().mean(), outputs.abs().mean()
+            torch.autograd.backward([first, second])
+            optimizer.step()
+            truth.append((first + second).item())
+    assert losses(records) == pytest.approx(truth)
+
+
+def test_a_step_within_the_backward_pass_has_that_passes_loss() -> None:
+    model = nn.Linear(4, 2, bias=False)
+    optimizer, truth = sgd(model), []
+
+    def step(_parameter: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model.weight.register_post_accumulate_grad_hook(step)
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            loss = loss_of(model, batch)
+            loss.backward()
+            truth.append(loss.item())
+    assert losses(records) == pytest.approx(truth)
+
+
+def test_a_gan_has_two_losses_that_do_not_mix() -> None:
+    generator, critic = nn.Linear(3, 4), net()
+    of_generator, of_critic = torch.optim.Adam(generator.parameters()), sgd(critic)
+    truth: dict[str, list[float]] = {"generator": [], "critic": []}
+    with watching(critic, of_critic) as records:
+        for inputs, _ in batches():
+            of_critic.zero_grad()
+            fake = generator(torch.randn(4, 3))
+            real_loss = nn.functional.softplus(-critic(inputs)).mean()
+            real_loss.backward()
+            fake_loss = nn.functional.softplus(critic(fake.detach())).mean()
+            fake_loss.backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            loss = nn.functional.softplus(-critic(fake)).mean()
+            loss.backward()  # gives the critic gradients too
+            of_generator.step()
+            truth["critic"].append((real_loss + fake_loss).item())
+            truth["generator"].append(loss.item())
+    assert losses(records) == pytest.approx(truth["critic"])
+    assert losses(records, "Linear") == pytest.approx(truth["generator"])
+    assert (forms(records), forms(records, "Linear")) == ({"sum"}, {""})
+    followed = [record for record in records if isinstance(record, OptimizerFollowed)]
+    assert [(r.optimizer, r.kind, r.model, r.replaces) for r in followed] == [
+        ("", "SGD", "Sequential", ""),
+        ("Linear", "Adam", "Linear", ""),
+    ]
+
+
+@pytest.mark.parametrize("same_model", [True, False])
+def test_an_optimizer_in_the_place_of_another_continues_its_steps(same_model: bool) -> None:
+    model = net()
+    optimizer: Any = sgd(model)
+    truth = []
+    with watching(model, optimizer) as records:
+        for phase in range(3):
+            if phase:
+                if not same_model:
+                    model = net()
+                optimizer = torch.optim.Adam(model.parameters())
+            for batch in batches(3):
+                optimizer.zero_grad()
+                loss = loss_of(model, batch)
+                loss.backward()
+                optimizer.step()
+                truth.append(loss.item())
+    assert losses(records) == pytest.approx(truth)
+    followed = [record for record in records if isinstance(record, OptimizerFollowed)]
+    assert [(r.optimizer, r.step, r.kind, r.replaces) for r in followed] == [
+        ("", 3, "Adam", "SGD"),
+        ("", 6, "Adam", "Adam"),
+    ]
+
+
+# --------------------------------------------------------------------------------------- scalers
+
+
+@pytest.mark.parametrize("divide", ["loss", "product", "no"])
+def test_a_new_scaler_in_each_epoch_is_followed(divide: str) -> None:
+    model = net()
+    optimizer, truth = sgd(model), []
+    with watching(model, optimizer) as records:
+        for _epoch in range(3):
+            scaler = GradScaler("cpu", init_scale=1024.0)
+            for batch in batches(3):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = loss_of(model, batch)
+                if divide == "product":
+                    (scaler.scale(loss) / 3).backward()
+                    truth.append((loss / 3).item())
+                else:
+                    loss = loss / 3 if divide == "loss" else loss
+                    scaler.scale(loss).backward()
+                    truth.append(loss.item())
+                scaler.step(optimizer)
+                scaler.update()
+    assert losses(records) == pytest.approx(truth, rel=1e-4)
+    assert {step.loss_scale for step in steps_of(records)} == {1024.0}
+    assert {step.precision for step in steps_of(records)} == {"fp16"}
+
+
+def test_a_skip_of_a_scaler_that_was_not_named_is_seen() -> None:
+    model = net()
+    optimizer = sgd(model)
+    scaler = GradScaler("cpu", init_scale=4.0)
+    with watching(model, optimizer) as records:
+        for number, (inputs, labels) in enumerate(batches()):
+            optimizer.zero_grad()
+            loss = loss_of(model, (inputs * (torch.inf if number == 2 else 1.0), labels))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert [step.skipped for step in steps_of(records)] == [number == 2 for number in range(BATCHES)]
+    assert [step.loss_scale for step in steps_of(records)] == [4.0, 4.0, 4.0, 2.0, 2.0, 2.0]
+
+
+def test_a_loss_that_was_multiplied_by_hand_is_not_shown() -> None:
+    model = net()
+    optimizer = sgd(model)
+    scaler = GradScaler("cpu", init_scale=4.0)
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            optimizer.zero_grad()
+            scaler.scale(torch.zeros(()))  # it has to be called before its first step
+            (loss_of(model, batch) * scaler.get_scale()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert set(losses(records)) == {None}
+    assert forms(records) == {"scaled"}

@@ -1,0 +1,258 @@
+"""Operations of train_step() are counted: torch's own number, and not a bit of the training changes."""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import amptui
+from amptui import AmpMonitor
+from amptui.engine.probes.flop_schedule import FlopSchedule
+from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
+from amptui.engine.warm_up import MAX_STEPS as MAX_WARM_UP_STEPS
+from amptui.records.control import PrecisionRequest
+from amptui.records.findings import FlopsCounted
+from amptui.records.run import Note
+from amptui.records.steps import StepRecord
+from amptui.telemetry.session import Session
+from tests.own_loops import FORMS, Form, Own, ask
+from tests.run_records import of, records
+
+Batch = tuple[Tensor, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> None:
+    torch.compiler.reset()
+
+
+class Convolutional(nn.Module):
+    """Has buffers and draws random numbers; ``before`` is called in the middle of each forward pass."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        layers = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.2), nn.Flatten(), nn.Linear(288, 4)
+        self.layers, self.before = nn.ModuleList(layers), before
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            inputs = layer(inputs)
+            if number == 2:
+                self.before()
+        return inputs
+
+
+class Training:
+    """What :class:`Convolutional` learns, and a loop of functions."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        torch.manual_seed(0)
+        self.model = Convolutional(before)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    @staticmethod
+    def batches(steps: int, samples: int = 8) -> list[Batch]:
+        generator = torch.Generator().manual_seed(1)
+        return [
+            (torch.randn(samples, 1, 8, 8, generator=generator), torch.arange(samples) % 4)
+            for _ in range(steps)
+        ]
+
+    def loss(self, batch: Batch) -> Tensor:
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    def train(self, steps: int = 15, before: Callable[[AmpMonitor, int], object] = lambda *_: None) -> None:
+        with amptui.watch(self.model, self.optimizer) as monitor:
+            for step, batch in enumerate(monitor.steps(self.batches(steps)), 1):
+                before(monitor, step)
+                monitor.train_step(partial(self.loss, batch))
+
+    def state(self) -> list[list[float]]:
+        moments = [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        return [
+            each.tolist() for each in [*self.model.state_dict().values(), *moments, torch.get_rng_state()]
+        ]
+
+
+def is_counting() -> bool:
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def counted_by_torch(steps_batches: Iterable[Batch]) -> int:
+    training = Training()
+    with FlopCounterMode(display=False) as counter:
+        for batch in steps_batches:
+            training.loss(batch).backward()
+    return int(counter.get_total_flops())
+
+
+def test_one_step_of_each_precision_has_the_number_that_torch_counts(runs: Path) -> None:
+    training = Training()
+    training.train(30, lambda monitor, step: ask(monitor, PrecisionRequest("bf16")) if step == 20 else None)
+    fp32, bf16 = of(FlopsCounted, records(runs))
+    assert fp32.flops == bf16.flops == counted_by_torch(training.batches(1))
+    assert (fp32.precision, fp32.samples, fp32.flops_by_type) == ("fp32", 8, {"float32": fp32.flops})
+    assert (bf16.precision, bf16.samples, bf16.flops_by_type) == ("bf16", 8, {"bfloat16": bf16.flops})
+    assert not fp32.uncounted
+    settling = {record.step: record.settling for record in of(StepRecord, records(runs))}
+    assert settling[fp32.step]
+    assert settling[bf16.step]
+
+
+def test_the_speed_is_of_the_steps_after_the_warm_up(runs: Path) -> None:
+    Training().train(MAX_WARM_UP_STEPS + 40)
+    session = Session()
+    session.fold(records(runs))
+    (found,) = session.view().flops
+    assert found.flops_per_second is not None
+    seconds = [r.step_seconds for r in of(StepRecord, records(runs)) if not r.settling and r.step_seconds]
+    assert found.counted.flops / max(seconds) <= found.flops_per_second <= found.counted.flops / min(seconds)
+
+
+def test_accumulated_functions_are_one_step(runs: Path) -> None:
+    training = Training()
+    batches = training.batches(6)
+    with amptui.watch(training.model, training.optimizer) as monitor:
+        waiting: list[Batch] = []
+        for batch in monitor.steps(batches):
+            waiting.append(batch)
+            if len(waiting) == 2:
+                monitor.train_step(*[partial(training.loss, each) for each in waiting])
+                waiting = []
+    (found,) = of(FlopsCounted, records(runs))
+    assert found.flops == counted_by_torch(batches[:2])
+    assert found.samples == 16
+
+
+def test_counting_changes_no_bit(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting: list[bool] = []
+    counted = Training(lambda: counting.append(is_counting()))
+    counted.train()
+    assert counting.count(True) == len(of(FlopsCounted, records(runs))) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(FlopSchedule, "is_due", lambda *_: False)
+        bare = Training(lambda: counting.append(is_counting()))
+        bare.train()
+    assert counting.count(True) == 1
+    assert counted.state() == bare.state()
+
+
+@pytest.mark.parametrize("closure_error", [ValueError, torch.OutOfMemoryError])
+def test_a_model_that_cannot_be_counted_costs_one_note_and_no_bit(
+    closure_error: type[Exception], runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        if is_counting():
+            raise closure_error("no modes, please")
+
+    odd = Training(refuse)
+    odd.train()
+    (note,) = [each for each in of(Note, records(runs)) if each.severity != "info"]
+    assert note.severity == "warning"
+    assert not of(FlopsCounted, records(runs))
+    steps = of(StepRecord, records(runs))
+    assert [record.step for record in steps] == list(range(1, 16))
+    with monkeypatch.context() as patch:
+        patch.setattr(FlopSchedule, "is_due", lambda *_: False)
+        bare = Training()
+        bare.train()
+    assert odd.state() == bare.state()
+
+
+def test_an_error_of_the_scripts_own_passes_through_a_counted_step(runs: Path) -> None:
+    raised: list[Exception] = []
+
+    def fail() -> None:
+        if is_counting() or raised:
+            raised.append(RuntimeError("my own"))
+            raise raised[-1]
+
+    training = Training(fail)
+    with pytest.raises(RuntimeError, match="my own") as caught:
+        training.train()
+    assert caught.value is raised[-1]
+    assert not [each for each in of(Note, records(runs)) if "FLOP" in each.text]
+
+
+def test_a_failed_attempt_holds_no_tensor_while_the_step_runs_again() -> None:
+    held: list[weakref.ref[Tensor]] = []
+
+    def take_memory() -> None:
+        assert all(each() is None for each in held)
+        if is_counting():
+            taken = torch.ones(3)
+            held.append(weakref.ref(taken))
+            raise RuntimeError("no modes, please")
+
+    Training(take_memory).train(4)
+    assert len(held) == 1
+
+
+def test_inputs_of_other_lengths_after_the_warm_up_make_the_count_untrue(runs: Path) -> None:
+    layer = nn.Linear(4, 4)
+    later = 2 * MAX_STEPS_BETWEEN_LOOKS
+
+    def loss(inputs: Tensor) -> Tensor:
+        outputs: Tensor = layer(inputs)
+        return outputs.square().mean()
+
+    def lengths() -> Iterator[Tensor]:
+        for step in range(MAX_WARM_UP_STEPS + 2 + later):
+            yield torch.randn(8, 5 if step < MAX_WARM_UP_STEPS + 2 else 6, 4)
+
+    with amptui.watch(layer, torch.optim.SGD(layer.parameters(), lr=0.01)) as monitor:
+        for inputs in monitor.steps(lengths()):
+            monitor.train_step(partial(loss, inputs))
+    first, *_, last = of(FlopsCounted, records(runs))
+    assert not first.shapes_vary
+    assert last.shapes_vary
+    assert last.step > MAX_WARM_UP_STEPS
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_only_functions_are_counted(form: Form, runs: Path) -> None:
+    own = Own()
+    with own.watch() as monitor:
+        own.watched(monitor, form, 12)
+    assert len(of(FlopsCounted, records(runs))) == (form == "closure")
+
+
+def test_nothing_is_counted_of_batches_that_the_monitor_does_not_see(runs: Path) -> None:
+    training = Training()
+    with amptui.watch(training.model, training.optimizer, samples_per_step=8) as monitor:
+        for batch in training.batches(12):
+            monitor.train_step(partial(training.loss, batch))
+    assert not of(FlopsCounted, records(runs))
+
+
+class Unshaped(list[Any]):
+    """A batch whose tensors cannot be found."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError("not in order")
+
+
+@pytest.mark.parametrize("batch", [Unshaped([torch.ones(8, 4)]), ["a", "text"]])
+def test_nothing_is_counted_of_batches_without_shapes(batch: Any, runs: Path) -> None:
+    layer = nn.Linear(4, 4)
+    with amptui.watch(layer, torch.optim.SGD(layer.parameters(), lr=0.1)) as monitor:
+        for _ in monitor.steps([batch] * 5):
+            monitor.train_step(lambda: layer(torch.ones(8, 4)).sum())
+    assert len(of(StepRecord, records(runs))) == 5
+    assert not of(FlopsCounted, records(runs))
+
+
+def test_where_anything_is_compiled_no_step_runs_eagerly_to_be_counted(runs: Path) -> None:
+    training = Training(lambda: None)
+    compiled = torch.compile(training.loss, backend="eager")
+    with amptui.watch(training.model, training.optimizer) as monitor:
+        for batch in monitor.steps(training.batches(5)):
+            monitor.train_step(partial(compiled, batch))
+    assert len(of(StepRecord, records(runs))) == 5
+    assert not of(FlopsCounted, records(runs))

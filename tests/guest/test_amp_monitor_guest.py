@@ -1,0 +1,231 @@
+"""A watched loop is its script's: a fault of ours ends only the watching, and nothing stays changed."""
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from amptui.engine.compilation import compile_in_place
+from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.module_trace import ModuleTrace
+from amptui.engine.probes.schedule import Probes
+from amptui.guest import run as guest_run
+from amptui.guest.loop import watched_loop
+from amptui.records.answers import RequestRefused
+from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, TraceRequest
+from amptui.records.run import Note, RunStarted
+from amptui.records.steps import StepRecord
+from tests.engine.compiled_runs import nothing_compiled
+from tests.own_loops import FORMS, Form, Own, ask
+from tests.run_records import of, records
+from tests.single_steps import read
+
+_FAULTS: dict[str, tuple[Any, str]] = {
+    "switch": (PrecisionSwitch, "between_steps"),
+    "step count": (PrecisionSwitch, "begin_step"),
+    "confirmation": (PrecisionSwitch, "_succeed"),
+    "end": (PrecisionSwitch, "finish"),
+    "look": (Probes, "between_steps"),
+    "trace": (ModuleTrace, "__enter__"),
+    "attempt": (watched_loop.WatchedLoop, "_forget_step_again"),
+    "precision of an attempt": (watched_loop.WatchedLoop, "_follow_switch"),
+    "forward pass": (watched_loop.WatchedLoop, "forward_begins"),
+    "backward pass": (Probes, "after_backward"),
+    "gradients": (GradientProbe, "measure"),
+    "report": (PrecisionSwitch, "take"),
+    "first step": (guest_run, "describe"),
+}
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+def _two_requests(own: Any) -> Callable[[int], None]:
+    def before(step: int) -> None:
+        if step == 3:
+            ask(own, TraceRequest())
+        if step == 5:
+            ask(own, PrecisionRequest("bf16"))
+
+    return before
+
+
+_TOLD_IN_JOURNAL = {"gradients", "end"}
+"""Faults after which the loop is watched on, and what comes last."""
+
+_CLOSURE_ONLY = {"attempt"}
+"""Faults that other loops cannot meet."""
+
+
+@pytest.mark.parametrize(
+    ("place", "form"),
+    [(each, form) for each in _FAULTS for form in FORMS if form == "closure" or each not in _CLOSURE_ONLY],
+)
+def test_a_fault_anywhere_costs_one_line_and_the_loop_goes_on(
+    place: str, form: Form, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path
+) -> None:
+    bare = Own(clip_norm=0.5)
+    with bare.watch() as monitor:
+        bare.watched(monitor, form, 12)
+        expected = bare.state(monitor.scaler)
+    capsys.readouterr()
+    first, own = set(runs.iterdir()), Own(clip_norm=0.5)
+    with monkeypatch.context() as patch, own.watch() as monitor:
+        before = _two_requests(monitor) if place in ("trace", "confirmation") else lambda _step: None
+        patch.setattr(*_FAULTS[place], _fail)
+        own.watched(monitor, form, 12, before)
+        if place != "confirmation":  # there the switch came first
+            assert own.state(monitor.scaler) == expected
+        assert all(torch.isfinite(parameter).all() for parameter in own.model.parameters())
+    lines = [line for line in capsys.readouterr().err.splitlines() if "amptui attach" not in line]
+    assert len(lines) == (place not in _TOLD_IN_JOURNAL), lines
+    (run,) = set(runs.iterdir()) - first
+    notes = [record.text for record in read(run / "journal.jsonl") if isinstance(record, Note)]
+    assert any("on purpose" in text for text in notes)
+
+
+def test_a_fault_in_the_first_step_of_a_precision_is_no_reason_to_leave_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path
+) -> None:
+    own = Own()
+    with monkeypatch.context() as patch, own.watch() as monitor:
+
+        def before(step: int) -> None:
+            if step == 3:
+                ask(monitor, PrecisionRequest("bf16"))
+            if step == 4:
+                patch.setattr(*_FAULTS["attempt"], _fail)
+
+        own.watched(monitor, "closure", 6, before)
+        assert monitor.precision == "bf16"
+    assert capsys.readouterr().err.count("on purpose") == 1
+    assert {record.severity for record in of(Note, records(runs))} == {"info", "error"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
+    form: Form, monkeypatch: pytest.MonkeyPatch, runs: Path
+) -> None:
+    own = Own()
+    with monkeypatch.context() as patch, own.watch() as monitor:
+
+        def before(step: int) -> None:
+            if step == 3:
+                ask(monitor, TraceRequest())
+            if step == 4:  # the trace is being made
+                patch.setattr(PrecisionSwitch, "begin_step", _fail)
+                ask(monitor, PauseRequest(paused=True))
+            if step == 5:
+                assert monitor._run is not None
+                assert isinstance(monitor._run.loop, watched_loop.WatchedLoop)
+                ask(monitor, PrecisionRequest("bf16"))
+                monitor._run.loop.control.ask(CheckpointRequest())  # it came just before the loop knew
+
+        own.watched(monitor, form, 6, before)
+    refused = of(RequestRefused, records(runs))
+    assert {record.request.kind for record in refused} == {"trace", "pause", "precision", "checkpoint"}
+    assert {record.detail for record in refused} == {watched_loop.NO_LONGER_WATCHED}
+    assert len(refused) == 4
+
+
+@pytest.mark.parametrize("part", ["guest_run.create_run_dir", "recording.Server.start"])
+def test_a_run_that_cannot_be_opened_leaves_a_monitor_that_trains(
+    part: str, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"amptui.command.{part}", _fail)
+    own = Own()
+    with own.watch(precision="bf16") as monitor:
+        assert not own.optimizer._optimizer_step_post_hooks
+        assert "step" not in vars(monitor.scaler)
+        for form in FORMS:
+            own.watched(monitor, form, 3)
+        assert monitor.precision == "bf16"
+        assert not monitor.should_stop
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+class _Epochs(list[int]):
+    def __len__(self) -> int:
+        raise OSError("my own epochs")
+
+
+class _Strange:
+    """Batches that can be iterated over, and nothing else; each of them is as strange."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError("my own length")
+
+    def __iter__(self) -> Iterator[Any]:
+        yield _StrangeBatch((), torch.zeros(8, 16))
+        yield [_StrangeBatch((), torch.zeros(8, 16))]
+
+
+class _StrangeBatch(NamedTuple):
+    own: tuple[()]
+    inputs: torch.Tensor
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("my own batch")
+
+
+def test_lengths_and_batches_that_cannot_be_counted_are_left_uncounted(runs: Path) -> None:
+    own = Own()
+    with own.watch() as monitor:
+        for _ in monitor.epochs(_Epochs([1])):
+            for batch in monitor.steps(_Strange()):
+                inputs = (batch[0] if type(batch) is list else batch).inputs
+                monitor.train_step(partial(own.loss, (inputs, torch.zeros(8).long())))
+    found = records(runs)
+    assert of(RunStarted, found)[0].steps_per_epoch is None
+    assert [record.samples for record in of(StepRecord, found)] == [0, 0]
+    assert of(Note, found) == []
+
+
+def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:
+    own = Own()
+    with own.watch(precision="fp16") as monitor:
+        own.watched(monitor, "scaler", 3)
+        state = monitor.scaler.state_dict()
+        copies = [
+            copy.deepcopy(monitor.scaler),
+            pickle.loads(pickle.dumps(monitor.scaler)),  # noqa: S301 - our own
+        ]
+        for each in copies:
+            assert each.state_dict() == state
+            assert getattr(each.step, "__self__", None) is each
+        fresh = torch.amp.GradScaler("cpu")
+        fresh.load_state_dict(state)
+        assert fresh.state_dict() == state
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_compiled_model_switches_and_each_precision_is_compiled_once(form: Form, runs: Path) -> None:
+    counted: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+        counted.append(1)
+        forward: Callable[..., Any] = graph.forward
+        return forward
+
+    own = Own()
+    order = ["fp32", "bf16", "fp16", "fp32", "bf16", "fp16", "fp32"]
+    with nothing_compiled():
+        compile_in_place(own.model, backend=counting)  # torch 2.9's own `compile` leaves out a Sequential
+        with own.watch() as monitor:
+
+            def before(step: int) -> None:
+                if step % 4 == 0:
+                    ask(monitor, PrecisionRequest(order[step // 4]))
+
+            own.watched(monitor, form, 27, before)
+    (run,) = runs.iterdir()
+    steps = [record for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)]
+    assert [record.precision for record in steps] == [order[(step) // 4] for step in range(27)]
+    assert len(counted) == 3

@@ -1,0 +1,117 @@
+"""What the probes of watch() see: the X-ray, traces of modules, the float16 window. They change no bit."""
+
+from pathlib import Path
+
+import pytest
+
+from amptui.engine.probes.module_trace import ModuleTrace
+from amptui.records.answers import RequestTaken
+from amptui.records.control import HistogramRequest, TraceRequest, XRayRequest
+from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.records.steps import StepRecord
+from tests.own_loops import FORMS, Form, Own, ask
+from tests.run_records import of, records
+from tests.single_steps import read
+
+
+def test_an_xray_runs_the_closures_again_and_changes_no_bit(runs: Path) -> None:
+    bare = Own(accumulate=2)
+    with bare.watch() as monitor:
+        bare.watched(monitor, "closure", 12)
+        expected = bare.state(monitor.scaler)
+    first = set(runs.iterdir())
+    own = Own(accumulate=2)
+    with own.watch() as monitor:
+        own.watched(monitor, "closure", 12, lambda step: ask(monitor, XRayRequest()) if step == 4 else None)
+        assert own.state(monitor.scaler) == expected
+    (run,) = set(runs.iterdir()) - first
+    found = list(read(run / "journal.jsonl"))
+    (xray,) = of(XRayTaken, found)
+    assert xray.step == 4
+    assert xray.precision == "bf16"
+    assert len(xray.layers) == 2
+    assert [record.loss for record in of(StepRecord, found)][3] == pytest.approx(xray.loss_fp32)
+    assert of(RequestTaken, found)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(form: Form, runs: Path) -> None:
+    own = Own()
+    hooked: list[bool] = []
+    with own.watch() as monitor:
+
+        def before(step: int) -> None:
+            hooked.append(any(module._forward_hooks for module in own.model.modules()))
+            if step == 3:
+                ask(monitor, TraceRequest())
+
+        own.watched(monitor, form, 12, before)
+    (traced, *_) = of(ModulesTraced, records(runs))
+    assert traced.asked
+    assert traced.step in (4, 5, 6)  # of three traced steps the one nearest to an overflow
+    assert {each.kind for each in traced.nearest} >= {"Linear"}
+    assert not any(hooked)
+    assert of(RequestTaken, records(runs))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trace_of_the_last_steps_is_told_when_the_loop_ends(form: Form, runs: Path) -> None:
+    own = Own()
+    with own.watch() as monitor:
+        own.watched(monitor, form, 60, lambda step: ask(monitor, TraceRequest()) if step == 57 else None)
+    found = records(runs)
+    assert [each.step in (58, 59, 60) for each in of(ModulesTraced, found) if each.asked] == [True]
+    assert [each.request.kind for each in of(RequestTaken, found)] == ["trace"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trace_of_accumulated_batches_is_of_whole_steps(
+    form: Form, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Own(accumulate=3)
+    traced: list[int] = []
+    enter = ModuleTrace.__enter__
+
+    def entered(trace: ModuleTrace) -> ModuleTrace:
+        traced.append(int(own.optimizer.state_dict()["state"][0]["step"]) + 1)
+        return enter(trace)
+
+    monkeypatch.setattr(ModuleTrace, "__enter__", entered)
+    with own.watch() as monitor:
+        own.watched(monitor, form, 10, lambda step: ask(monitor, TraceRequest()) if step == 3 else None)
+    assert traced == [4, 5, 6]
+    assert len(of(ModulesTraced, records(runs))) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, runs: Path) -> None:
+    own = Own()
+    with own.watch(precision="fp16") as monitor:
+        own.watched(monitor, form, 16, lambda step: ask(monitor, TraceRequest()) if step == 13 else None)
+    found = records(runs)
+    traced = next(record for record in of(ModulesTraced, found) if record.asked)
+    scales = {record.step: record.loss_scale for record in of(StepRecord, found)}
+    assert traced.step == 14
+    assert (traced.loss_scale, scales[15]) == (scales[14], scales[14] / 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_histogram_is_measured_in_the_next_step(form: Form, accumulate: int, runs: Path) -> None:
+    own = Own(accumulate=accumulate)
+    with own.watch(precision="fp16") as monitor:
+        own.watched(monitor, form, 40, lambda step: ask(monitor, HistogramRequest()) if step == 30 else None)
+    found = records(runs)
+    assert [each.request.kind for each in of(RequestTaken, found)] == ["histogram"]
+    (window,) = [each for each in of(Float16Window, found) if each.step == 31]
+    scales = {record.step: record.loss_scale for record in of(StepRecord, found)}
+    assert (window.hypothetical, window.loss_scale) == (False, scales[31])
+
+
+def test_the_float16_window_is_of_the_whole_steps_gradients(runs: Path) -> None:
+    own = Own(accumulate=2)
+    with own.watch() as monitor:
+        own.watched(monitor, "monitor", 8)
+    window = of(Float16Window, records(runs))[0]
+    assert window.hypothetical
+    assert window.step >= 2  # in the first step nobody knows how many passes there are

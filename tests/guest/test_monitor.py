@@ -1,0 +1,399 @@
+"""observe() sees every step of a hand-written loop, and changes none of its bits."""
+
+import copy
+import gc
+import io
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import amptui
+from amptui.engine.probes.budget import Cadence
+from amptui.records.answers import RequestRefused
+from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest
+from amptui.records.run import (
+    EpochFinished,
+    LossScaleChanged,
+    NonFinite,
+    Note,
+    PrecisionChanged,
+    RunFinished,
+    RunStarted,
+    StepSkipped,
+)
+from amptui.records.steps import StepRecord
+from amptui.runs.client import Client
+from amptui.runs.socket_place import connect
+from amptui.telemetry.session import Session
+from tests.observed import FAULTS, Loop, same_bits
+from tests.run_records import of, records
+
+
+def observed(loop: Loop, steps: int = 200) -> Loop:
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler):
+        return loop.run(steps)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_an_observed_training_has_the_same_bits_and_is_seen_as_it_was(
+    precision: str, fused: bool, runs: Path
+) -> None:
+    bare = Loop(precision, fused).run(200)
+    ours = observed(Loop(precision, fused))
+    assert same_bits(ours, bare)
+    found = records(runs)
+    steps = of(StepRecord, found)
+    assert [record.step for record in steps] == list(range(1, 201))
+    assert [record.loss for record in steps] == pytest.approx(bare.losses, nan_ok=True)
+    assert {record.precision for record in steps} == {precision}
+    assert {record.lr for record in steps} == {1e-3}
+    assert [record.step for record in steps if record.skipped] == bare.skips
+    if precision == "fp16":
+        assert len(bare.skips) >= 3
+        assert [record.loss_scale for record in steps] == bare.scales
+        assert [record.step for record in of(StepSkipped, found)] == bare.skips
+        changes = of(LossScaleChanged, found)
+        assert [(record.step, record.current) for record in changes] == [
+            (step, after)
+            for step, (before, after) in enumerate(zip(bare.scales, [*bare.scales[1:], None], strict=True), 1)
+            if after is not None and before != after
+        ]
+        assert [record.step for record in of(NonFinite, found) if record.what == "loss"] == [50, 51, 120]
+    else:
+        assert {record.loss_scale for record in steps} == {None}
+    assert of(RunFinished, found)[0].reason == "done"
+    assert of(RunStarted, found)[0].precision == precision
+
+
+def test_accumulated_losses_add_up_and_an_overflow_is_named_before_clipping_spoils_it(runs: Path) -> None:
+    bare = Loop("fp16", clip=True, accumulate=3).run(60)
+    ours = observed(Loop("fp16", clip=True, accumulate=3), 60)
+    assert same_bits(ours, bare)
+    found = records(runs)
+    steps = of(StepRecord, found)
+    assert [record.loss for record in steps] == pytest.approx(bare.losses, nan_ok=True)
+    assert {record.micro_batches for record in steps} == {3}
+    assert [record.step for record in steps if record.skipped] == bare.skips
+    assert all(record.names for record in of(StepSkipped, found))
+
+
+def test_the_gradient_norm_is_that_of_the_unscaled_gradients_before_clipping(runs: Path) -> None:
+    loop, norms = Loop("fp16"), []
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler):
+        for step in range(1, 3):  # the first two are always measured
+            loop.optimizer.zero_grad()
+            ((inputs, labels),) = loop.batches(step)
+            with loop.autocast():
+                loss = nn.functional.cross_entropy(loop.model(inputs), labels)
+            loop.scaler.scale(loss).backward()
+            loop.scaler.unscale_(loop.optimizer)
+            norms.append(nn.utils.clip_grad_norm_(loop.model.parameters(), 1e-3).item())
+            loop.scaler.step(loop.optimizer)
+            loop.scaler.update()
+    assert [record.grad_norm for record in of(StepRecord, records(runs))] == pytest.approx(norms, rel=1e-4)
+
+
+def test_an_overflow_without_a_measured_norm_is_called_what_it_was(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop("fp16", clip=True)
+    monkeypatch.setattr(Cadence, "due", lambda _self: False)
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler):
+        loop.optimizer.zero_grad()
+        weight = loop.model.get_parameter("2.weight")
+        weight.register_hook(lambda gradient: gradient + torch.full_like(gradient, torch.inf))
+        loop.train_step(1)
+    (skip,) = of(StepSkipped, records(runs))
+    assert (skip.names, skip.kinds, skip.count) == (("2.weight",), ("inf",), 1)
+
+
+def test_what_the_loop_logs_belongs_to_the_step_just_made(runs: Path) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer, samples_per_step=8) as watched:
+        for step in range(1, 7):
+            loss = loop.train_step(step)
+            if step % 2:
+                watched.log(loss=loss * 2, number=float(step), tensor=torch.tensor([step / 2]))
+            loop.losses.append(loss.item())
+    steps = of(StepRecord, records(runs))
+    doubled = [loss * 2 if step % 2 else loss for step, loss in enumerate(loop.losses, 1)]
+    assert [record.loss for record in steps] == pytest.approx(doubled)
+    logged = [{"number": step, "tensor": step / 2} if step % 2 else {} for step in range(1, 7)]
+    assert [record.losses for record in steps] == logged
+    assert {record.samples for record in steps} == {8}
+
+
+def test_what_is_no_number_is_left_out_with_one_warning(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer) as watched:
+        for step in range(1, 4):
+            loop.train_step(step)
+            watched.log(wide=torch.zeros(2))
+    assert capsys.readouterr().err.count("wide") == 1
+    assert [record.losses for record in of(StepRecord, records(runs))] == [{}, {}, {}]
+
+
+def test_epochs_end_where_the_loop_says(runs: Path) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer) as watched:
+        for epoch in watched.epochs(range(2)):
+            for step in range(3):
+                loop.losses.append(loop.train_step(epoch * 3 + step).item())
+    found = records(runs)
+    ends = of(EpochFinished, found)
+    assert [(record.epoch, record.step) for record in ends] == [(1, 3), (2, 6)]
+    means = [sum(loop.losses[:3]) / 3, sum(loop.losses[3:]) / 3]
+    assert [record.mean_loss for record in ends] == pytest.approx(means)
+    assert [record.epoch for record in of(StepRecord, found)] == [1, 1, 1, 2, 2, 2]
+    assert of(RunStarted, found)[0].total_epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "start_step", "epochs", "total_epochs", "total_steps"),
+    [
+        (2, 0, [1, 2], 2, 4),
+        (range(2), 0, [1, 2], 2, 4),
+        (range(10, 12), 0, [11, 12], 12, 4),
+        (range(10, 12), 20, [11, 12], 12, 24),
+        (range(1, 3), 0, [1, 2], 2, 4),
+        (range(1, 3), 2, [2, 3], 3, 6),
+        (range(4, 0, -2), 0, [1, 2], 2, 4),
+        (range(10, 10), 0, [], 0, None),
+        (["a", "b"], 0, [1, 2], 2, 4),
+        (iter([10, 11]), 0, [1, 2], 2, 4),
+        ((epoch for epoch in (10, 11)), 0, [1, 2], 0, None),
+    ],
+    ids=[
+        *("count", "range", "rest", "rest from a step", "from one", "from one at a step"),
+        *("downward", "empty", "list", "iterator", "generator"),
+    ],
+)
+def test_epochs_have_the_script_s_numbers_counted_from_1(
+    given: Any, start_step: int, epochs: list[int], total_epochs: int, total_steps: int | None, runs: Path
+) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer, start_step=start_step) as watched:
+        for _ in watched.epochs(given):
+            for step in watched.steps([1, 2]):
+                loop.train_step(step)
+        if not epochs:
+            loop.train_step(1)
+    found = records(runs)
+    ends = of(EpochFinished, found)
+    assert [(record.epoch, record.step) for record in ends] == [
+        (epoch, start_step + 2 * count) for count, epoch in enumerate(epochs, 1)
+    ]
+    if epochs:
+        assert [record.epoch for record in of(StepRecord, found)] == [each for each in epochs for _ in "12"]
+    (started,) = of(RunStarted, found)
+    assert (started.total_epochs, started.total_steps) == (total_epochs, total_steps)
+
+
+def test_a_second_row_of_epochs_goes_on_counting(runs: Path) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer) as watched:
+        for given in (2, range(2), range(8, 10)):
+            for _ in watched.epochs(given):
+                loop.train_step(1)
+    assert [record.epoch for record in of(EpochFinished, records(runs))] == [1, 2, 3, 4, 9, 10]
+
+
+@pytest.mark.parametrize("way", ["observe", "watch"])
+def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
+    loop = Loop("fp32")
+    monitor = getattr(amptui, way)(loop.model, loop.optimizer, start_step=torch.tensor(1000))
+    with monitor:
+        for step in range(1, 4):
+            loop.train_step(step)
+    found = records(runs)
+    assert [record.step for record in of(StepRecord, found)] == [1001, 1002, 1003]
+    assert of(RunFinished, found)[0].steps == 1003
+    session = Session()
+    session.fold(found)
+    assert session.view().step == 1003
+
+
+@pytest.mark.parametrize(("number", "error"), [(True, TypeError), ("1", TypeError), (-1, ValueError)])
+@pytest.mark.parametrize("option", ["start_step", "data_parallel"])
+@pytest.mark.parametrize("way", ["observe", "watch"])
+def test_numbers_of_steps_and_ranks_are_checked(
+    way: str, option: str, number: Any, error: type[Exception], runs: Path
+) -> None:
+    loop = Loop("fp32")
+    with pytest.raises(error, match=f"^{option} must "):
+        getattr(amptui, way)(loop.model, loop.optimizer, **{option: number})
+    assert not runs.exists()
+
+
+def test_a_precision_that_the_loop_changes_is_followed_and_evaluation_changes_none(runs: Path) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer):
+        for step in range(1, 7):
+            loop.precision = "bf16" if step in (3, 4) else "fp32"
+            loop.train_step(step)
+            with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+                loop.model(torch.zeros(1, 16))
+    found = records(runs)
+    precisions = [record.precision for record in of(StepRecord, found)]
+    assert precisions == ["fp32", "fp32", "bf16", "bf16", "fp32", "fp32"]
+    changes = [(record.step, record.previous, record.current) for record in of(PrecisionChanged, found)]
+    assert changes == [(3, "fp32", "bf16"), (5, "bf16", "fp32")]
+
+
+def test_another_optimizer_of_the_same_scaler_has_steps_of_its_own(runs: Path) -> None:
+    loop = Loop("fp16")
+    other = nn.Parameter(torch.ones(1))
+    second = torch.optim.SGD([other], lr=0.1)
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler):
+        for step in range(1, 5):
+            loop.train_step(step)
+            loop.scaler.scale(other.sum()).backward()
+            loop.scaler.step(second)
+            loop.scaler.update()
+    steps = of(StepRecord, records(runs))
+    assert [record.step for record in steps if not record.optimizer] == [1, 2, 3, 4]
+    others = [record for record in steps if record.optimizer == "SGD"]
+    assert [record.loss for record in others] == pytest.approx([1.0, 0.9, 0.8, 0.7], rel=1e-4)
+
+
+# ------------------------------------------------------------------------------ a good guest
+
+
+@pytest.mark.parametrize("place", sorted(FAULTS))
+def test_a_fault_in_any_hook_costs_one_warning_and_no_bit(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path
+) -> None:
+    bare = Loop("fp16", clip=True).run(60)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    ours = Loop("fp16", clip=True)
+    with amptui.observe(ours.model, ours.optimizer, ours.scaler), monkeypatch.context() as patch:
+        patch.setattr(FAULTS[place], fail)
+        ours.run(60)
+    assert same_bits(ours, bare)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.count("on purpose") for line in said] == [0, 1]  # after the line that says how to attach
+    assert any("on purpose" in note.text for note in of(Note, records(runs)))
+    assert type(records(runs)[-1]) is RunFinished
+
+
+def test_a_folder_that_cannot_be_made_costs_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    bare, ours = Loop("fp16").run(5), observed(Loop("fp16"), 5)
+    assert same_bits(ours, bare)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def _globals() -> list[object]:
+    return [
+        *(gc.isenabled(), gc.get_freeze_count(), sys.getswitchinterval(), sys.excepthook, sys.stdout),
+        *(sys.stderr, list(warnings.filters), threading.excepthook, torch.backends.cudnn.allow_tf32),
+        *(torch.get_float32_matmul_precision(), Tensor.backward, torch.autocast.__enter__),
+        [signal.getsignal(number) for number in signal.valid_signals()],
+        signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        io.open is open,
+    ]
+
+
+def test_nothing_is_changed_for_good() -> None:
+    before, threads, loop = _globals(), {*threading.enumerate()}, Loop("fp16")
+    hooks = len(loop.optimizer._optimizer_step_post_hooks)
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler) as watched:
+        loop.run(3)
+    watched.close()
+    assert _globals() == before
+    assert len(loop.optimizer._optimizer_step_post_hooks) == hooks
+    assert not {"scale", "unscale_", "step", "update"} & set(vars(loop.scaler))
+    assert {*threading.enumerate()} <= threads
+
+
+def test_copies_of_what_is_observed_know_nothing_of_it() -> None:
+    loop = Loop("fp16")
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler):
+        loop.run(2)
+        model, optimizer = copy.deepcopy(loop.model), copy.deepcopy(loop.optimizer)
+        scaler = copy.deepcopy(loop.scaler)
+        again = pickle.loads(pickle.dumps(loop.scaler))  # noqa: S301 - our own
+        assert again.get_scale() == loop.scaler.get_scale()
+    assert not model._forward_pre_hooks
+    assert not model._forward_pre_hooks_with_kwargs
+    assert type(optimizer) is torch.optim.AdamW
+    assert getattr(scaler.step, "__self__", None) is scaler
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"model": 1}, {"optimizer": "adam"}, {"scaler": 2.0}], ids=["model", "optimizer", "scaler"]
+)
+def test_arguments_of_the_wrong_kind_are_refused(wrong: dict[str, Any], runs: Path) -> None:
+    loop = Loop("fp32")
+    (name,) = wrong
+    given: dict[str, Any] = {"model": loop.model, "optimizer": loop.optimizer} | wrong
+    with pytest.raises(TypeError, match=f"^{name} must be"):
+        amptui.observe(**given)
+    assert not runs.exists()
+
+
+# ------------------------------------------------------------------------------------ screens
+
+
+@pytest.fixture
+def followed(runs: Path) -> Iterator[tuple[Loop, Client, Session, threading.Event]]:
+    """A loop under observation, and a screen's end of a connection to it."""
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer):
+        (folder,) = runs.iterdir()
+        session, news, ready = Session(str(folder)), threading.Event(), threading.Event()
+
+        def restore(state: Any) -> None:
+            session.restore(state)
+            ready.set()
+
+        def fold(batch: Any) -> None:
+            session.fold(batch)
+            if any(isinstance(record, RequestRefused) for record in batch):
+                news.set()
+
+        ended = threading.Event()
+        client = Client(connect(folder), restore=restore, fold=fold, asked=lambda _: None, ended=ended)
+        client.start()
+        assert ready.wait(60)
+        yield loop, client, session, news
+        client.leave("detached")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [PrecisionRequest("bf16"), PauseRequest(True), CheckpointRequest(), StopRequest("by hand")],
+    ids=["precision", "pause", "checkpoint", "stop"],
+)
+def test_requests_are_refused_with_the_reason_and_the_loop_goes_on(
+    request_: Any, followed: tuple[Loop, Client, Session, threading.Event]
+) -> None:
+    loop, client, session, refused = followed
+    loop.run(2)
+    client.ask(request_)
+    assert refused.wait(60)
+    loop.run(2)
+    (answer,) = session.view().answers
+    assert isinstance(answer, RequestRefused)
+    assert (answer.reason, answer.detail.startswith("this run is only observed")) == ("unavailable", True)
+    assert client.stop_reason is None
+    assert not session.view().pending
+    assert session.view().accepts == {"stop"}

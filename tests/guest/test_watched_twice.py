@@ -1,0 +1,137 @@
+"""The same optimizer watched twice, and several monitors that end in any order: nothing of theirs stays."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer, optimizer
+
+import amptui
+from amptui.records.run import Note, Record, RunFinished
+from amptui.records.steps import StepRecord
+from tests.observed import Loop, same_bits
+from tests.run_records import of
+from tests.single_steps import read
+
+WAYS = ("observe", "watch")
+
+
+def runs_in_order(runs: Path) -> list[list[Record]]:
+    """What each run has recorded, the first one opened first."""
+    found = [list(read(folder / "journal.jsonl")) for folder in runs.iterdir()]
+    return sorted(found, key=lambda records: records[0].time)
+
+
+def hooked() -> dict[str, Any]:
+    """All that a monitor replaces while it watches."""
+    names = ("scale", "unscale_", "step", "update")
+    return {
+        "backward": torch.autograd.backward,
+        "Tensor.backward": torch.Tensor.backward,
+        "autocast": torch.autocast.__enter__,
+        "Optimizer": Optimizer.__init__,
+        **{name: vars(GradScaler)[name] for name in names},
+        "before steps": dict(optimizer._global_optimizer_pre_hooks),
+        "after steps": dict(optimizer._global_optimizer_post_hooks),
+        "excepthook": sys.excepthook,
+    }
+
+
+def train(loop: Loop, steps: range) -> list[float]:
+    return [loop.train_step(step).item() for step in steps]
+
+
+@pytest.mark.parametrize("second", WAYS)
+@pytest.mark.parametrize("first", WAYS)
+def test_a_second_monitor_of_an_optimizer_takes_it_over(first: str, second: str, runs: Path) -> None:
+    bare, loop, before = Loop("fp16"), Loop("fp16"), hooked()
+    truth = train(bare, range(1, 9))
+    one = getattr(amptui, first)(loop.model, loop.optimizer)
+    losses = train(loop, range(1, 4))
+    other = getattr(amptui, second)(loop.model, loop.optimizer)
+    losses += train(loop, range(4, 9))
+    other.close()
+    one.close()
+    assert hooked() == before
+    assert losses == truth
+    assert same_bits(loop, bare)
+    of_one, of_other = runs_in_order(runs)
+    (finished,) = of(RunFinished, of_one)
+    assert (finished.reason, finished.steps) == ("done", 3)
+    assert [note.severity for note in of(Note, of_one) if "another monitor watches" in note.text] == ["info"]
+    assert [step.loss for step in of(StepRecord, of_one)] == pytest.approx(truth[:3])
+    steps = of(StepRecord, of_other)
+    assert [step.step for step in steps] == [1, 2, 3, 4, 5]
+    assert [step.loss for step in steps] == pytest.approx(truth[3:])
+    assert {step.loss_scale for step in steps} == {2.0**16}
+    assert not [note for note in of(Note, of_other) if "another monitor" in note.text]
+
+
+def test_a_monitor_of_another_optimizer_takes_nothing_over(runs: Path) -> None:
+    one, other = Loop("fp32"), Loop("fp32")
+    with amptui.observe(one.model, one.optimizer), amptui.observe(other.model, other.optimizer):
+        train(one, range(1, 4))
+        train(other, range(1, 6))
+    # Each also sees the other's optimizer, as one that joined.
+    counts = [len([s for s in of(StepRecord, found) if not s.optimizer]) for found in runs_in_order(runs)]
+    assert counts == [3, 5]
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+@pytest.mark.parametrize("patches", [False, True], ids=["alone", "patched between"])
+def test_monitors_that_close_in_any_order_leave_torch_as_it_was(
+    order: tuple[int, ...], patches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, loops = hooked(), [Loop("fp16") for _ in range(3)]
+    calls: list[int] = []
+    monitors = [amptui.observe(loops[0].model, loops[0].optimizer)]
+    if patches:
+        monkeypatch.setattr(torch.autograd, "backward", _counted(torch.autograd.backward, calls))
+        theirs = torch.autograd.backward
+    monitors += [amptui.observe(loop.model, loop.optimizer) for loop in loops[1:]]
+    for index in order:
+        for loop in loops:
+            loop.run(2)
+        monitors[index].close()
+    left = hooked()
+    if patches:
+        assert left.pop("backward") is theirs
+        assert len(calls) == 3 * 3 * 2
+        del before["backward"]
+    assert left == before
+    loops[0].run(1)  # theirs passes on to what torch had
+    assert len(calls) == (19 if patches else 0)
+
+
+def test_a_hook_of_somebody_else_stays_in_front_and_ours_passes_errors_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *_: told.append("before"))
+    before, loop = sys.excepthook, Loop("fp32")
+    monitor = amptui.observe(loop.model, loop.optimizer)
+    behind = sys.excepthook
+
+    def theirs(*args: Any) -> None:
+        told.append("theirs")
+        behind(*args)
+
+    sys.excepthook = theirs
+    monitor.close()
+    assert sys.excepthook is theirs
+    theirs(ValueError, ValueError(), None)
+    assert told == ["theirs", "before"]
+    sys.excepthook = before
+
+
+def _counted(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return function(*args, **kwargs)
+
+    return counted

@@ -1,0 +1,381 @@
+"""The ranks of a script, in threads that step together and share a store."""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from amptui.ranks.agreement import guest_control, orders
+from amptui.ranks.agreement.board import Board
+from amptui.ranks.agreement.guest_control import GuestControl
+from amptui.ranks.world import World
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.records.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    XRayRequest,
+)
+from tests.tiny import Log
+
+_PATIENCE_SECONDS = 60.0
+
+
+class Rank:
+    """One rank: its loop, and the part of its peer that passes orders on."""
+
+    def __init__(self, ranks: "Ranks", rank: int) -> None:
+        self.ranks = ranks
+        self.rank = rank
+        emit = ranks.log.emit if rank == 0 else lambda _record: None
+        self.control = GuestControl(World(rank, rank, ranks.count), emit)
+        self.board = Board(ranks.store, "test")
+        self.step = 0
+        self.obeyed: list[tuple[int, Request]] = []
+        self.hears: Callable[[], object] = lambda: True
+
+    def talk(self) -> None:
+        """As its peer's thread does."""
+        while not self.ranks.have_done:
+            if self.hears():
+                self.control.talk(self.board.look("call") or 0)
+            time.sleep(0.001)
+
+    def made(self) -> int:
+        return self.step
+
+    def make_step(self) -> None:
+        """With all ranks: nobody ends it before all are in it."""
+        self.ranks.together.wait(_PATIENCE_SECONDS)
+        self.step += 1
+        self.look()
+
+    def look(self) -> None:
+        self.control.look(self.step)
+        self.take()
+
+    def newest(self) -> Request:
+        return self.obeyed[-1][1]
+
+    def take(self) -> Request | None:
+        found: Request | None = None
+        for kind in (PrecisionRequest, PauseRequest, CheckpointRequest):
+            if asked := self.control.take(kind):
+                found = asked.request
+                self.obeyed.append((self.step, asked.request))
+                self.control.answer(asked)
+        return found
+
+
+class Ranks:
+    """Some ranks that begin at the same step."""
+
+    def __init__(self, count: int = 2, *, connected: bool = True) -> None:
+        self.count = count
+        self.log = Log()
+        self.store = HashStore()
+        self.together = threading.Barrier(count, action=self._look_whether_over)
+        self.all = [Rank(self, rank) for rank in range(count)]
+        board = self.all[0].board
+        for rank in range(count):
+            board.post(f"at/{rank}", [0, 0, {}])
+            board.post(f"near/{rank}", [0, {}, 0])
+        for each in self.all:
+            if connected:
+                each.control.connect(each.board, each.made)
+        self.until: Callable[[], object] = lambda: False
+        self.have_done = self.is_over = False
+
+    def run(self, work: Callable[[Rank], object]) -> None:
+        """Call ``work`` for each rank in a thread of its own."""
+        errors: list[BaseException] = []
+
+        def guarded(rank: Rank) -> None:
+            try:
+                work(rank)
+            except BaseException as error:  # noqa: BLE001 - the test fails with it
+                errors.append(error)
+                self.together.abort()
+
+        self.have_done = False
+        threads = [threading.Thread(target=guarded, args=(rank,), daemon=True) for rank in self.all]
+        talking = [threading.Thread(target=rank.talk, daemon=True) for rank in self.all]
+        for thread in (*threads, *talking):
+            thread.start()
+        for thread in threads:
+            thread.join(_PATIENCE_SECONDS)
+        self.have_done = True
+        for thread in talking:
+            thread.join(_PATIENCE_SECONDS)
+        assert errors == []
+        assert not any(thread.is_alive() for thread in threads)
+
+    def make_steps(self, until: Callable[[], object]) -> None:
+        """Have all make steps together ``until`` that is true after one."""
+
+        def train(rank: Rank) -> None:
+            while not self.is_over:
+                rank.make_step()
+
+        self.until, self.is_over = until, False
+        self.run(train)
+
+    def _look_whether_over(self) -> None:
+        self.is_over = bool(self.until())
+
+    def ask(self, request: Request) -> None:
+        self.all[0].control.ask(request)
+
+    def refusals(self) -> list[tuple[str, str]]:
+        return [(each.request.kind, each.reason) for each in self.log.of(RequestRefused)]
+
+
+@pytest.fixture(autouse=True)
+def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "poll_seconds", lambda _ranks: 0.001)
+
+
+def test_all_ranks_obey_at_the_same_step() -> None:
+    ranks = Ranks(3)
+    switches = [PrecisionRequest(each) for each in ("bf16", "fp16", "fp32")]
+    asked: list[Request] = [*switches, CheckpointRequest()]
+    for count, request in enumerate(asked, start=1):
+        ranks.ask(request)
+        ranks.make_steps(partial(_have_obeyed, ranks.all, count))
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed == ranks.all[2].obeyed
+    assert [request for _, request in ranks.all[0].obeyed] == asked
+    assert len(ranks.log.of(RequestTaken)) == 4
+
+
+def _have_obeyed(ranks: list[Rank], count: int = 1) -> bool:
+    return all(len(rank.obeyed) >= count for rank in ranks)
+
+
+def test_two_requests_at_once_are_obeyed_together() -> None:
+    ranks = Ranks()
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.ask(CheckpointRequest())
+    ranks.make_steps(partial(_have_obeyed, ranks.all, 2))
+    (step, _), _ = ranks.all[1].obeyed
+    assert ranks.all[1].obeyed == [(step, PrecisionRequest("bf16")), (step, CheckpointRequest())]
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed
+
+
+def test_a_rank_that_hears_late_makes_the_others_wait_and_all_obey() -> None:
+    ranks = Ranks()
+    leader, other = ranks.all
+    agreement_of_leader: Any = leader.control._agreement
+    other.hears = lambda: agreement_of_leader._held_since is not None or agreement_of_leader.pending
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.make_steps(partial(_have_obeyed, ranks.all))
+    assert leader.obeyed == other.obeyed
+    assert ranks.refusals() == []
+
+
+def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
+    ranks = Ranks()
+    paused = threading.Barrier(3)
+    switched = threading.Barrier(3)
+
+    def train(rank: Rank) -> None:
+        while not rank.obeyed:
+            rank.make_step()
+        assert rank.obeyed == [(rank.step, PauseRequest(True))]
+        paused.wait(_PATIENCE_SECONDS)
+        while rank.newest() != PrecisionRequest("fp16"):
+            rank.control.wait()
+            rank.take()
+        switched.wait(_PATIENCE_SECONDS)
+        while rank.newest() != PauseRequest(False):
+            rank.control.wait()
+            rank.take()
+
+    def ask() -> None:
+        ranks.ask(PauseRequest(True))
+        paused.wait(_PATIENCE_SECONDS)
+        ranks.ask(PrecisionRequest("fp16"))
+        switched.wait(_PATIENCE_SECONDS)
+        ranks.ask(PauseRequest(False))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    ranks.run(train)
+    asking.join(_PATIENCE_SECONDS)
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed
+    assert len({step for step, _ in ranks.all[0].obeyed}) == 1
+
+
+def test_all_ranks_stop_at_the_same_step_and_none_before() -> None:
+    ranks = Ranks()
+    stopped: dict[int, int] = {}
+    ranks.ask(StopRequest("q"))
+    assert ranks.all[0].control.stop_reason is None
+
+    def train(rank: Rank) -> None:
+        while rank.control.stop_reason is None:
+            rank.make_step()
+        stopped[rank.rank] = rank.step
+
+    ranks.run(train)
+    assert stopped[0] == stopped[1]
+
+
+def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:
+    ranks = Ranks()
+    leader, other = ranks.all
+    leader.control.want_turn("bf16", now="fp32")
+    assert leader.control.attention
+    turns: list[tuple[int, str]] = []
+
+    def both_have() -> bool:
+        if turn := leader.control.take_turn():
+            turns.append((leader.step, turn))
+        return bool(turns and other.obeyed)
+
+    ranks.make_steps(both_have)
+    ((step, turn),) = turns
+    assert turn == "bf16"
+    assert other.obeyed == [(step, PrecisionRequest("bf16"))]
+
+
+def _places(monkeypatch: pytest.MonkeyPatch, place: Callable[[], dict[str, int]]) -> None:
+    monkeypatch.setattr(guest_control, "collectives_by_group", place)
+
+
+def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after batches that one rank did not have: the steps that it counts are others."""
+    ranks = Ranks()
+    _places(monkeypatch, lambda: {"of a device mesh": threading.get_ident()})
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.make_steps(lambda: ranks.refusals() and ranks.all[0].step > 10)
+    assert ranks.all[0].step == ranks.all[1].step
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed == []
+    ranks.ask(PrecisionRequest("fp16"))
+    ranks.ask(ComparisonRequest(("fp32", "bf16")))
+    ranks.all[0].look()
+    refused = [("precision", "failed"), ("precision", "unavailable"), ("comparison", "unavailable")]
+    assert ranks.refusals() == refused
+    ranks.ask(ComparisonRequest())
+    ranks.all[0].look()
+    assert ranks.all[0].control.take(ComparisonRequest) is not None  # one that runs may end
+
+
+def test_a_rank_that_waits_in_a_later_collective_is_found_before_the_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guest_control, "MEETING_SECONDS", _PATIENCE_SECONDS)
+    ranks = Ranks()
+    _places(monkeypatch, lambda: {"0": 0, "of a device mesh": 98})
+    _has_agreed(ranks)
+    ranks.all[1].board.post("near/1", [1, {"of a device mesh": 99, "of others": 1}, 2])
+    ranks.all[0].look()
+    assert ranks.refusals() == [("precision", "failed")]
+    assert ranks.all[0].control.over
+
+
+def _has_agreed(ranks: Ranks) -> None:
+    """An order for a switch stands, and rank 0 comes to its step."""
+    first, other = ranks.all
+    first.control.ask(PrecisionRequest("bf16"))
+    for _ in range(2):
+        first.control.talk()
+        other.control.talk(first.board.look("call"))
+    for each in ranks.all:
+        order = each.control.pending
+        assert order is not None
+        each.step = order.point
+
+
+def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
+    ranks = Ranks()
+    told: list[str] = []
+    ranks.all[0].control.cannot_stop = told.append
+    ranks.ask(StopRequest("q"))
+    _has_agreed(ranks)
+    ranks.all[0].look()
+    assert ranks.refusals() == [("precision", "failed")]
+    assert len(told) == 1
+    assert "rank 1" in told[0]
+    assert not ranks.all[0].control.over  # it may come the next time
+    assert ranks.all[0].control.stop_reason is None
+
+
+def test_a_rank_that_comes_later_does_as_those_that_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
+    ranks = Ranks()
+    _has_agreed(ranks)
+    for rank in ranks.all:  # one after the other
+        rank.look()
+    assert [rank.obeyed for rank in ranks.all] == [[], []]
+
+
+def test_what_a_rank_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "PATIENCE_SECONDS", 0.01)
+    ranks = Ranks()
+    ranks.all[1].hears = lambda: False
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.make_steps(ranks.refusals)
+    assert ranks.refusals() == [("precision", "failed")]
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed == []
+    assert not ranks.all[0].control.over
+
+
+def test_the_end_of_the_agreement_ends_a_pause() -> None:
+    ranks = Ranks()
+    for rank in ranks.all:
+        rank.control.end("rank 1 has ended")
+        rank.control.wait()
+        assert rank.take() == PauseRequest(False)
+
+
+def test_a_comparison_ends_with_the_agreement() -> None:
+    control = Ranks().all[0].control
+    control.end("rank 1 has ended")
+    control.want_turn("bf16", now="fp32")
+    asked = control.take(ComparisonRequest)
+    assert asked is not None
+    assert asked.request == ComparisonRequest()
+
+
+def test_a_rank_without_a_group_obeys_alone() -> None:
+    ranks = Ranks(connected=False)
+    leader = ranks.all[0]
+    leader.control.ask(PrecisionRequest("bf16"))
+    leader.control.ask(StopRequest("q"))
+    leader.step = 1
+    leader.look()
+    assert leader.obeyed == []  # perhaps the others come
+    leader.control.be_alone()
+    leader.step = 2
+    leader.look()
+    assert leader.obeyed == [(2, PrecisionRequest("bf16"))]
+    assert leader.control.stop_reason == "q"
+
+
+def test_a_lost_store_ends_the_agreement_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks()
+    _has_agreed(ranks)
+
+    def lost(_board: Board, _name: str, _value: object) -> None:
+        raise dist.DistNetworkError("connection reset")
+
+    monkeypatch.setattr(Board, "post", lost)
+    ranks.all[0].look()
+    assert ranks.all[0].control.over
+    assert ranks.refusals() == [("precision", "failed")]
+
+
+def test_an_x_ray_is_refused() -> None:
+    ranks = Ranks()
+    ranks.ask(XRayRequest())
+    assert ranks.refusals() == [("x-ray", "unavailable")]
+    assert len(ranks.log.of(RequestMade)) == 1

@@ -1,0 +1,151 @@
+"""Which rank a process is, by the variables of whoever started it."""
+
+import pytest
+
+from amptui.base.errors import UsageError
+from amptui.ranks.launchers import variables_of, world_of, world_of_variables
+from amptui.ranks.world import World
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+
+PLAIN = {name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"}
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "MASTER_ADDR": "node-1",
+    "MASTER_PORT": "29500",
+}
+
+SRUN = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "2",
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NODELIST": "gpu[007-008,12],login3",
+}
+
+BATCH_SCRIPT = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+"""As Slurm's sbatch sets them for the script itself, and salloc for its shell, which has no SLURM_PROCID."""
+
+
+def test_torchrun_s_variables_say_which_rank_this_is() -> None:
+    assert world_of(TORCHRUN) == World(rank=3, local_rank=1, size=4)
+    assert not World(3, 1, 4).leads
+    assert World(0, 0, 4).leads
+
+
+@pytest.mark.parametrize("missing", list(PLAIN))
+def test_a_process_without_one_of_torchrun_s_trains_alone(missing: str) -> None:
+    assert world_of({name: value for name, value in TORCHRUN.items() if name != missing}) is None
+
+
+def test_one_process_of_torchrun_s_trains_alone() -> None:
+    assert world_of({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_a_variable_that_is_no_number_is_refused() -> None:
+    with pytest.raises(UsageError):
+        world_of({**TORCHRUN, "RANK": "first"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher", "master"),
+    [
+        (PLAIN, "another launcher", "localhost:29500"),
+        (OPEN_MPI, "mpirun", "node-1:29500"),
+        (SRUN, "srun", "gpu007:22043"),
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "1"}, "srun", "127.0.0.1:22043"),
+        ({**SRUN, "MASTER_ADDR": "b", "MASTER_PORT": "1"}, "srun", "b:1"),
+        ({**SRUN, **OPEN_MPI}, "mpirun", "node-1:29500"),  # in an allocation of Slurm's
+        ({**SRUN, **PLAIN}, "another launcher", "localhost:29500"),
+        ({name: PLAIN[name] for name in PLAIN if name != "LOCAL_RANK"} | SRUN, "another launcher", None),
+    ],
+)
+def test_so_do_those_of_other_launchers(
+    environment: dict[str, str], launcher: str, master: str | None
+) -> None:
+    world = world_of(environment)
+    assert world is not None
+    assert (world.rank, world.local_rank, world.size) == (3, 1, 4)
+    assert world.launcher == launcher
+    assert master in (None, world.master)
+    assert variables_of(world)["WORLD_SIZE"] == "4"
+    assert variables_of(world)["MASTER_PORT"] == world.master.partition(":")[2]
+
+
+@pytest.mark.parametrize("hosts", ["gpu7", "gpu7,gpu8", "gpu[7-9]", "gpu[7,9],a[1-2]"])
+def test_the_first_of_slurm_s_hosts_is_rank_0_s(hosts: str) -> None:
+    world = world_of({**SRUN, "SLURM_STEP_NODELIST": hosts})
+    assert world is not None
+    assert world.master.startswith("gpu7:")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"RANK": "0"},
+        BATCH_SCRIPT,
+        {name: value for name, value in BATCH_SCRIPT.items() if name != "SLURM_PROCID"},
+        {**BATCH_SCRIPT, "SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_STEP_NUM_TASKS": "4"},
+        {**SRUN, "SLURM_PROCID": "0", "SLURM_PTY_PORT": "40001"},
+        {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+        {**PLAIN, "RANK": "0", "WORLD_SIZE": "1"},
+        {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"},
+    ],
+    ids=[
+        "nothing",
+        "rank 0",
+        "batch script",
+        "salloc",
+        "its step",
+        "srun --pty",
+        "one task",
+        "one rank",
+        "mpirun -n 1",
+    ],
+)
+def test_a_shell_or_a_single_task_trains_alone(environment: dict[str, str]) -> None:
+    assert world_of(environment) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "what"),
+    [
+        ({**PLAIN, "MASTER_ADDR": ""}, "MASTER_ADDR is not set: the ranks cannot find each other"),
+        ({**PLAIN, "MASTER_PORT": "x"}, "MASTER_PORT is 'x', which is no port"),
+        ({**PLAIN, "RANK": "4"}, "RANK=4 of WORLD_SIZE=4"),
+        ({**PLAIN, "WORLD_SIZE": "all"}, "WORLD_SIZE is 'all', which is no number"),
+        ({"WORLD_SIZE": "4"}, "RANK is not set"),
+        ({"RANK": "4"}, "WORLD_SIZE is not set"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "LOCAL_RANK is not set"),
+        ({**OPEN_MPI, "MASTER_PORT": ""}, "MASTER_PORT is not set: the ranks cannot find each other"),
+        ({**SRUN, "SLURM_JOB_ID": ""}, "MASTER_PORT is not set"),
+        ({**SRUN, "SLURM_DISTRIBUTION": "arbitrary"}, "MASTER_ADDR is not set"),
+        ({**SRUN, "SLURM_STEP_ID": ""}, "SLURM_STEP_ID is not set"),
+    ],
+)
+def test_what_cannot_join_is_refused_in_one_line(environment: dict[str, str], what: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        world_of(environment)
+    assert what in str(refusal.value)
+    assert refusal.value.hint
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_script_that_srun_starts_may_train_alone() -> None:
+    assert world_of_variables(SRUN) is None
+    assert world_of_variables(OPEN_MPI) is None
+    assert world_of_variables(PLAIN) == world_of(PLAIN)
+    assert world_of_variables(TORCHRUN) == world_of(TORCHRUN)

@@ -1,0 +1,319 @@
+"""Agreements of ranks whose threads take turns in any order: all obey at the same point, or none does."""
+
+import math
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amptui.ranks.agreement.orders import Agreement, Order, PointsDifferError
+
+_PHASE = 1 << 40
+
+_MAX_TURNS = 300_000
+
+
+class Turns:
+    """Threads of which one runs at a time, drawn anew wherever one of them touches what others can see."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.count = 0
+        self._draw = draw
+        self._done = threading.Semaphore(0)
+        self._mine = threading.local()
+        self._errors: list[BaseException] = []
+        self._over = False
+        self._ended: set[threading.Semaphore] = set()
+        self._threads: list[threading.Thread] = []
+
+    def offer(self) -> None:
+        """Let another thread go on, or this one."""
+        mine: threading.Semaphore | None = getattr(self._mine, "turn", None)
+        if mine is None:  # the test's own
+            return
+        self._done.release()
+        mine.acquire()
+        if self._over:
+            raise SystemExit
+
+    def run(self, workers: Sequence[tuple[int, Callable[[], object]]]) -> None:
+        """Run all, each with a weight, until they return. Fails if that takes too many turns."""
+        waiting = {self._start(work): weight for weight, work in workers}
+        while waiting and not self._errors and self.count < _MAX_TURNS:
+            self.count += 1
+            (turn,) = self._draw.choices([*waiting], [*waiting.values()])
+            turn.release()
+            self._done.acquire()
+            waiting = {each: weight for each, weight in waiting.items() if each not in self._ended}
+        self._over = True
+        for turn in waiting:
+            turn.release()
+        for thread in self._threads:
+            thread.join(10)
+        assert self._errors == []
+        assert not waiting, "nobody goes on"
+
+    def _start(self, work: Callable[[], object]) -> threading.Semaphore:
+        turn = threading.Semaphore(0)
+
+        def run() -> None:
+            self._mine.turn = turn
+            turn.acquire()
+            try:
+                if not self._over:
+                    work()
+            except SystemExit:
+                pass
+            except BaseException as error:  # noqa: BLE001 - the test fails with it
+                self._errors.append(error)
+            self._ended.add(turn)
+            self._done.release()
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return turn
+
+
+class Board:
+    """A store; everything done to it takes a turn. It may be lost after some turns."""
+
+    def __init__(self, turns: Turns, *, lost_after: float = math.inf) -> None:
+        self._turns = turns
+        self._values: dict[str, Any] = {}
+        self._lost_after = lost_after
+
+    def _offer(self) -> None:
+        self._turns.offer()
+        if self._turns.count > self._lost_after:
+            raise OSError("the board is gone")
+
+    def post(self, name: str, value: Any) -> None:
+        self._offer()
+        self._values[name] = value
+
+    def read(self, names: Sequence[str]) -> list[Any]:
+        self._offer()
+        return [self._values[name] for name in names]
+
+    def look(self, name: str) -> Any:
+        self._offer()
+        return self._values.get(name)
+
+    def decide(self, name: str, value: Any) -> Any:
+        self._offer()
+        found = self._values.setdefault(name, value)
+        self._offer()  # the answer may be lost, too
+        return found
+
+    def count(self, name: str, more: int = 0) -> int:
+        self._offer()
+        self._values[name] = self._values.get(name, 0) + more
+        return int(self._values[name])
+
+    def remove(self, name: str) -> None:
+        self._offer()
+        self._values.pop(name, None)
+
+
+class _Changed:
+    """A condition among threads of which one runs at a time."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_error: object) -> None: ...
+
+    def wait(self, _seconds: float) -> bool:
+        self._turns.offer()
+        return True
+
+    def notify_all(self) -> None: ...
+
+
+class Rank:
+    """A training of so many points, and the thread beside it."""
+
+    counts_alike = True
+
+    def __init__(self, ranks: "Ranks", rank: int) -> None:
+        self.ranks = ranks
+        self.rank = rank
+        self.point = 0
+        self.passed = 0
+        """Points of all phases."""
+        self.obeyed: list[tuple[int, int, int, bool | None]] = []
+        self.is_paused = self.has_ended = False
+        clock = ranks.clock
+        self.agreement = Agreement(ranks.boards[0], rank, ranks.count, self, clock=clock)
+        self.agreement._changed = _Changed(ranks.turns)  # type: ignore[assignment]
+
+    def arrived(self) -> int:
+        self.ranks.turns.offer()
+        return self.point
+
+    def notice(self) -> None:
+        self.ranks.turns.offer()
+
+    def is_something_wanted(self) -> bool:
+        return bool(self.ranks.wanted)
+
+    def compose(self) -> Mapping[str, Any]:
+        return self.ranks.wanted[0]
+
+    def voided(self) -> None:
+        self.ranks.voids += 1
+
+    def obey(self, order: Order) -> None:
+        self.obeyed.append((order.number, self.passed, order.probes, order.pause))
+        self.is_paused = order.pause if order.pause is not None else self.is_paused
+        if self.rank == 0:
+            del self.ranks.wanted[0]
+
+    def train(self) -> None:
+        turns = self.ranks.turns
+        for passed in range(1, self.ranks.points + 1):
+            turns.offer()
+            self.passed = passed
+            new_phase = passed % self.ranks.phase_points == 0
+            self.point = (self.point // _PHASE + 1) * _PHASE if new_phase else self.point + 1
+            turns.offer()
+            if self.point >= self.agreement.hold:
+                self.agreement.settle(self.point, self.obey)
+            while self.is_paused:
+                turns.offer()
+                self.agreement.settle_in_pause(self.obey)
+            while self.ranks.are_tied and any(other.passed < passed - 1 for other in self.ranks.all):
+                turns.offer()  # in a collective of the step before
+        self.agreement.finish()
+        self.has_ended = True
+
+    def talk(self) -> None:
+        boards = iter(self.ranks.boards)
+        board, moves = next(boards), False
+        while not all(rank.has_ended for rank in self.ranks.all):
+            try:
+                if moves:
+                    self.agreement.move(board)
+                    moves = False
+                self.agreement.tick(board.read(["call"])[0] if self.rank else 0)
+            except OSError:
+                board, moves = next(boards), True
+
+
+class Ranks:
+    """Some ranks, of which rank 0 wants so many things, one after the other."""
+
+    def __init__(self, count: int, draw: random.Random, *, wants: int = 12, points: int = 0) -> None:
+        self.count = count
+        self.points = points or draw.choice([60, 200])
+        self.phase_points = draw.choice([7, 20, 1000])
+        self.are_tied = draw.random() < 0.5
+        self.voids = 0
+        turn_seconds = draw.choice([0.0001, 0.01, 0.5])
+        self.turns = Turns(draw)
+        losses = sorted(draw.randrange(1, 5000) for _ in range(draw.choice([0, 1, 20])))
+        self.boards = [Board(self.turns, lost_after=count) for count in (*losses, math.inf)]
+        self.wanted: list[dict[str, Any]] = []
+        for number in range(1, wants + 1):
+            if draw.random() < 0.3:
+                self.wanted += [{"pause": True}, {"pause": False}]
+            self.wanted.append({"probes": number})
+        self.clock: Callable[[], float] = lambda: self.turns.count * turn_seconds
+        self.all: list[Rank] = []
+        self.all += [Rank(self, rank) for rank in range(count)]
+
+    def run(self, draw: random.Random) -> None:
+        works = [work for rank in self.all for work in (rank.train, rank.talk)]
+        self.turns.run([(draw.choice([1, 1, 3, 10, 60]), work) for work in works])
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 1 << 32), count=st.integers(2, 4))
+def test_every_order_is_obeyed_by_all_at_the_same_point_or_by_none(seed: int, count: int) -> None:
+    draw = random.Random(seed)
+    ranks = Ranks(count, draw)
+    ranks.run(draw)
+    first = ranks.all[0].obeyed
+    assert all(rank.obeyed == first for rank in ranks.all)
+    assert [rank.passed for rank in ranks.all] == [ranks.points] * count
+
+
+def test_an_order_is_obeyed_by_all_at_the_same_point() -> None:
+    draw = random.Random(5)
+    ranks = Ranks(2, draw, wants=3, points=20)
+    ranks.run(draw)
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed
+    assert ranks.all[0].obeyed
+
+
+def test_a_rank_that_does_not_answer_keeps_nobody_waiting_for_long() -> None:
+    ranks = Ranks(2, random.Random(1), wants=1)
+    first, other = ranks.all
+    seconds = iter(range(0, 10_000, 4))
+    first.agreement._clock = lambda: next(seconds)
+    first.agreement._changed = threading.Condition()
+    first.agreement.tick()
+    first.point = first.agreement.hold
+    waiting = threading.Thread(target=first.agreement.settle, args=(first.point, first.obey), daemon=True)
+    waiting.start()
+    while not ranks.voids:
+        first.agreement.tick()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    other.agreement.tick(1)  # it hears at last
+    assert first.obeyed == other.obeyed == []
+    assert other.agreement.pending is None
+
+
+def test_ranks_that_count_differently_are_found() -> None:
+    ranks = Ranks(2, random.Random(1), wants=3)
+    first, other = ranks.all
+    for each in ranks.all:
+        each.agreement._changed = threading.Condition()
+
+    def talk() -> None:
+        first.agreement.tick()
+        other.agreement.tick(ranks.boards[0].look("call"))
+        first.agreement.tick()
+        other.agreement.tick(ranks.boards[0].look("call"))
+
+    talk()
+    order = first.agreement.pending
+    assert order is not None
+    assert other.agreement.pending == order
+    first.agreement.settle(order.point, first.obey)
+    other.agreement.settle(order.point + 1, other.obey)
+    with pytest.raises(PointsDifferError):
+        talk()
+
+
+def test_a_thread_that_cannot_go_on_ends_the_training_at_its_next_point() -> None:
+    agreement = Ranks(2, random.Random(1)).all[0].agreement
+    agreement._changed = threading.Condition()
+    agreement.fail(OSError("the board is gone"))
+    assert agreement.hold == 0
+    with pytest.raises(OSError, match="is gone"):
+        agreement.settle(1, lambda _order: None)
+    with pytest.raises(OSError, match="is gone"):
+        agreement.settle_in_pause(lambda _order: None)
+
+
+def test_a_thread_that_fails_while_the_training_obeys_is_not_forgotten() -> None:
+    ranks = Ranks(1, random.Random(1), wants=1)
+    agreement = ranks.all[0].agreement
+    agreement._changed = threading.Condition()
+    agreement.tick()
+    agreement.tick()
+    order = agreement.pending
+    assert order is not None
+    agreement.settle(order.point, lambda _order: agreement.fail(OSError("the board is gone")))
+    with pytest.raises(OSError, match="is gone"):
+        agreement.settle(order.point + 1, lambda _order: None)

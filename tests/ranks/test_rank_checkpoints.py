@@ -1,0 +1,124 @@
+"""Checkpoints of several real ranks over gloo: where they are taken, and what a resumed run repeats."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.engine.checkpoint.file import checkpoints, read
+from amptui.records.run import RunFailed, RunResumed
+from tests.engine.working import Worker
+from tests.ranks.rank_at_work import Ended, train_ranks
+from tests.ranks.recorded import Recorded
+from tests.tiny import Log, losses, prepare, train
+
+pytestmark = pytest.mark.slow
+
+RECORDED = "tests.ranks.recorded:Recorded"
+
+NO_BATCH_NORM = {"batch_norm": "no"}
+"""Its statistics are of each rank's own batch: another training with another number of ranks."""
+
+
+def ranks(
+    folder: Path,
+    model: str = "Drawing",
+    *,
+    count: int = 2,
+    settings: dict[str, str] | None = None,
+    **options: Any,
+) -> list[Ended]:
+    """So many ranks that train in ``folder`` with these options, and end well."""
+    folder.mkdir(exist_ok=True)
+    arguments = {"model": model, "settings": settings or {}, **options}
+    ended = train_ranks("asked", count, folder, arguments=arguments)
+    assert [each.status for each in ended] == [0] * count, ended[0].found.get("error")
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("precision", "fsdp"), [("fp32", False), ("bf16", False), ("fp16", False), ("fp32", True), ("fp16", True)]
+)
+def test_resumed_ranks_repeat_the_rest_bit_for_bit(tmp_path: Path, precision: str, fsdp: bool) -> None:
+    """From the checkpoint at the end of a stopped run, and from one written while the run went on."""
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    expected = ranks(whole, precision=precision, checkpoint_every=5, fsdp=fsdp)
+    assert expected[0].found["checkpoints"][0] == 5
+    assert expected[0].steps == expected[1].steps
+
+    # One at the end of the epoch too, if the ranks agree on it before their last step.
+    assert ranks(stopped, precision=precision, steps=7, fsdp=fsdp)[0].found["checkpoints"] in ([7], [6, 7])
+    rest = ranks(stopped, precision=precision, resume=True, fsdp=fsdp)
+    assert [each.steps for each in rest] == [expected[0].steps[7:]] * 2
+    assert rest[0].found["losses"] == expected[0].found["losses"][7:]
+    assert rest[0].found["validations"] == expected[0].found["validations"][1:]
+
+    for path in checkpoints(whole / "checkpoints")[:-1]:
+        path.unlink()
+    rest = ranks(whole, precision=precision, resume=True, fsdp=fsdp)
+    assert [each.steps for each in rest] == [expected[0].steps[5:]] * 2
+
+
+def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(tmp_path: Path) -> None:
+    """It has a worker; the interruption is in the middle of an epoch of three steps."""
+    options: dict[str, Any] = {"accumulate": 2, "settings": {"loader": "yes", "dropout": "0.2"}}
+    expected = ranks(tmp_path / "whole", "Recorded", **options)
+    ranks(tmp_path / "stopped", "Recorded", steps=4, **options)
+    rest = ranks(tmp_path / "stopped", "Recorded", resume=True, **options)
+    assert len(expected[0].steps) == 6
+    assert [each.steps for each in rest] == [expected[0].steps[4:]] * 2
+    assert rest[0].found["losses"] == expected[0].found["losses"][4:]
+
+
+def test_each_rank_has_random_states_of_its_own_in_the_file(tmp_path: Path) -> None:
+    ranks(tmp_path, count=3, steps=2)
+    checkpoint = read(checkpoints(tmp_path / "checkpoints")[0])
+    assert checkpoint.world_size == 3
+    assert [each["batches"] for each in checkpoint.ranks] == [2, 2]
+    states = [checkpoint.draws, *[each["draws"] for each in checkpoint.ranks]]
+    assert len({bytes(each["process"]["cpu"].tolist()) for each in states}) == 3
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_another_number_of_ranks_goes_on_with_the_same_global_batch(tmp_path: Path, fsdp: bool) -> None:
+    """Two ranks, then four, then one process: the losses of one process with the global batch."""
+    ranks(tmp_path, "Recorded", settings=NO_BATCH_NORM, steps=4, fsdp=fsdp)
+    four = ranks(tmp_path, "Recorded", count=4, settings=NO_BATCH_NORM, steps=8, resume=True, fsdp=fsdp)
+    assert any(
+        note.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].found["notes"]
+    )
+    alone = Worker(
+        RECORDED,
+        checkpoint_dir=tmp_path / "checkpoints",
+        resume=True,
+        settings={"epochs": "2", **NO_BATCH_NORM},
+    )
+    alone.end()
+    (resumed,) = alone.log.of(RunResumed)
+    assert (resumed.step, resumed.world_size, resumed.parallel, resumed.batch_size) == (8, 1, "", 16)
+
+    log = Log()
+    train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
+    expected = losses(log)
+    assert four[0].found["losses"] == pytest.approx(expected[4:8], rel=1e-5)
+    assert losses(alone.log) == pytest.approx(expected[8:], rel=1e-5)
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(tmp_path: Path, fsdp: bool) -> None:
+    """It is one file, as was a sharded model's in version 0.1.0."""
+    settings = {"epochs": "2", **NO_BATCH_NORM}
+    folder = tmp_path / "checkpoints"
+    Worker(RECORDED, checkpoint_dir=folder, steps=5, batch_size=16, settings=settings).end()
+    two = ranks(tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
+    log = Log()
+    train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
+    assert two[0].found["losses"] == pytest.approx(losses(log)[5:], rel=1e-5)
+
+
+def test_a_number_that_does_not_divide_the_global_batch_is_refused(tmp_path: Path) -> None:
+    ranks(tmp_path, "Recorded", steps=2)
+    ended = train_ranks("asked", 3, tmp_path, arguments={"model": "Recorded", "settings": {}, "resume": True})
+    assert ended[0].status == 2
+    assert "16 samples, which 3 ranks cannot share equally; use --nproc 2" in ended[0].found["error"]
+    assert RunFailed.__name__ in ended[0].found["records"]

@@ -1,0 +1,275 @@
+"""Real ranks over gloo: they train as one process would, obey together, and tell who ended."""
+
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from amptui.engine.compilation import missing_for_compile
+from amptui.records.run import EpochFinished
+from amptui.records.steps import StepRecord
+from tests.ranks.rank_at_work import train_ranks
+from tests.ranks.recorded import Recorded
+from tests.ranks.test_rank_failure import NO_SPACE, SHARED_MEMORY
+from tests.tiny import Log, losses, prepare, train
+
+
+@pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_ranks_train_as_one_process_with_the_global_batch(tmp_path: Path, fsdp: bool) -> None:
+    arguments = {"batch_norm": "no", "samples": "72", "options": {"fsdp": fsdp}}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
+    assert [each.status for each in ranks] == [0, 0]
+    assert ranks[0].steps == ranks[1].steps
+
+    log = Log()
+    train(prepare(Recorded(epochs=2, batch_size=16, samples=72, batch_norm=False)), log)
+    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5)
+    alone = [each.validation for each in log.of(EpochFinished) if each.validation is not None]
+    for found, expected in zip(ranks[0].found["validations"], alone, strict=True):
+        assert found == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_loader_of_an_experiment_is_shared_by_the_ranks(tmp_path: Path) -> None:
+    """101 samples are 12 batches of 8, and one of 5, which is left out: six steps of two ranks."""
+    settings = {"batch_norm": "no", "loader": "yes", "samples": "101"}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=settings)
+    assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
+    assert ranks[0].steps == ranks[1].steps
+
+    log = Log()
+    train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False, loader=True, samples=101)), log)
+    alone = losses(log)
+    assert ranks[0].found["losses"][:6] == pytest.approx(alone[:6], rel=1e-5)
+    assert ranks[0].found["samples"] == [16] * 12
+    assert [samples for _, _, samples in ranks[0].found["validations"]] == [101, 101]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "fsdp"), [("fp32", False), ("fp16", False), ("fp16", True)])
+def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
+    tmp_path: Path, precision: str, fsdp: bool
+) -> None:
+    """The last step of an epoch has only two of four batches."""
+    options = {"accumulate": 4, "precision": precision, "clip_norm": 0.5}
+    arguments = {"batch_norm": "no", "options": {**options, "fsdp": fsdp}}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
+    assert [each.status for each in ranks] == [0, 0]
+    assert ranks[0].steps == ranks[1].steps
+
+    log = Log()
+    train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False), **options), log)
+    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5 if precision == "fp32" else 1e-2)
+    alone = log.of(StepRecord)
+    assert ranks[0].found["samples"] == [each.samples for each in alone] == [64, 32] * 2
+    assert ranks[0].found["micro_batches"] == [each.micro_batches for each in alone] == [4, 2] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "fsdp"), [(2, False), (3, False), (2, True), (3, True)])
+def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights(
+    tmp_path: Path, ranks: int, fsdp: bool
+) -> None:
+    arguments = {"requests": 200, "seed": 11, "fsdp": fsdp}
+    found = train_ranks("requests", ranks, tmp_path, arguments=arguments, timeout=280)
+    assert [each.status for each in found] == [0] * ranks
+    assert all(each.steps == found[0].steps for each in found[1:])
+    precisions = [precision for precision, _ in found[0].steps]
+    assert len(set(precisions)) == 3
+    assert any("would make all ranks' weights NaN" in note for note in found[0].found["notes"])
+    if not fsdp:  # each rank has weights of its own there
+        assert len(found[0].found["hashed_steps"]) > 3
+    assert all(each.found["hashed_steps"] == found[0].found["hashed_steps"] for each in found[1:])
+    assert found[0].found["disagreements"] == []
+
+
+@pytest.mark.slow
+def test_a_single_bit_that_differs_on_one_rank_is_told(tmp_path: Path) -> None:
+    arguments = {"flips_on_rank": "1", "slow_seconds": "0.02", "epochs": "40"}
+    found = train_ranks("plain", 2, tmp_path, arguments=arguments)
+    assert [each.status for each in found] == [0, 0]
+    (what, step, count, ranks), *later = found[0].found["disagreements"]
+    assert (what, count, ranks, later) == ("weights", 1, [1], [])
+    assert step >= 5
+    assert found[0].steps[step - 1] != found[1].steps[step - 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overflow", ["gradients", "loss"])
+def test_a_skip_names_the_rank_that_overflowed(tmp_path: Path, overflow: str) -> None:
+    arguments = {
+        "overflows_on_rank": "1",
+        "overflow_step": "7",
+        "overflow": overflow,
+        "options": {"precision": "fp16"},
+    }
+    slowly = {"slow_seconds": "0.02", "epochs": "12"}
+    first, second = train_ranks("plain", 2, tmp_path, arguments=arguments | slowly)
+    assert (first.status, second.status) == (0, 0)
+    assert 7 in first.found["skipped"]
+    assert [7, [1]] in first.found["overflowed"]
+    assert all(step in first.found["skipped"] for step, _ in first.found["overflowed"])
+    assert second.found["own_overflows"] == (first.found["own_overflows"] or 0) + 1
+    assert first.found["disagreements"] == []
+
+
+@pytest.mark.slow
+def test_a_run_that_one_rank_s_loss_ended_names_it(tmp_path: Path) -> None:
+    arguments = {
+        "overflows_on_rank": "1",
+        "overflow_step": "9",
+        "overflow": "loss",
+        "options": {"precision": "bf16"},
+    }
+    first, second = train_ranks("plain", 2, tmp_path, arguments={**arguments, "epochs": "12"})
+    assert (first.status, second.status) == (1, 1)
+    assert "; rank 1 had the first loss that was not finite, in step 9; " in first.found["error"]
+
+
+@pytest.mark.slow
+def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(tmp_path: Path) -> None:
+    """Each pass of an X-ray takes longer than ranks wait for one that hangs."""
+    plain, probed = tmp_path / "plain", tmp_path / "probed"
+    plain.mkdir()
+    probed.mkdir()
+    settings = {"dropout": "0.3", "slow_seconds": "0.001"}
+    slow = {**settings, "xray_seconds": "4", "options": {"hang_timeout": 3.0}}
+    ranks = train_ranks("probed", 2, probed, arguments=slow)
+    assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
+    assert ranks[0].found["answers"].count(["RequestTaken", "x-ray"]) == 2
+    assert ranks[0].found["answers"].count(["RequestTaken", "trace"]) == 2
+    assert ranks[0].steps == ranks[1].steps
+
+    options = {"steps": len(ranks[0].steps)}
+    alone = train_ranks("plain", 2, plain, arguments={**settings, "epochs": "1000", "options": options})
+    assert alone[0].steps == ranks[0].steps
+
+
+@pytest.mark.slow
+def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(tmp_path: Path) -> None:
+    ranks = train_ranks("refused", 2, tmp_path, arguments={"communicates": "yes"})
+    assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
+    assert ranks[0].found["answers"] == [["RequestRefused", "x-ray"]]
+    assert ranks[0].found["refusals"][0].startswith("loss() communicates with other ranks (allreduce)")
+    assert ranks[0].steps == ranks[1].steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_switch_that_fails_on_one_rank_is_undone_on_all(tmp_path: Path, rank: int) -> None:
+    fails = {"fails_in": "bf16", "fails_on_rank": str(rank), "dropout": "0.3"}
+    ranks = train_ranks("switched", 2, tmp_path, arguments=fails)
+    assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
+    assert ranks[0].found["answers"][:2] == [["RequestRefused", "precision"]] * 2
+    assert ranks[0].steps == ranks[1].steps
+    assert {precision for precision, _ in ranks[0].steps} == {"fp32"}
+    assert (
+        ranks[0]
+        .found["refusals"][0]
+        .startswith(f"bf16 failed in its first step; back to fp32: rank {rank}: ")
+    )
+
+
+@pytest.mark.slow
+def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(tmp_path: Path) -> None:
+    fails = {"fails_in": "bf16", "fails_on_rank": "1", "fails_late": "yes"}
+    ranks = train_ranks("switched", 2, tmp_path, arguments=fails)
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].startswith("rank 1: ArithmeticError: a wrong number")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
+def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
+    """It makes the others wait, in training and in validation, longer than one that hangs could."""
+    slow = {"compile_seconds": "6", "options": {"compile_mode": "default", "hang_timeout": 3.0}}
+    ranks = train_ranks("compiled", 2, tmp_path, arguments=slow)
+    assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
+    assert ranks[0].steps == ranks[1].steps
+    for each in ranks:
+        compiled = each.found["compiled"]
+        assert sorted(compiled) == ["bf16", "bf16, validating", "fp32", "fp32, validating"]
+    assert ranks[0].found["records"].count("ModelCompiled") == 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
+def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(tmp_path: Path) -> None:
+    hangs = {
+        "compile_seconds": "0.1",
+        "options": {"compile_mode": "default", "hang_timeout": 4.0},
+        "fails_in": "fp32",
+        "fails_on_rank": "1",
+        "hangs": "yes",
+    }
+    ranks = train_ranks("compiled", 2, tmp_path, arguments=hangs)
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].startswith("rank 1 hung")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "fsdp"), [(0, False), (1, False), (1, True)])
+def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(tmp_path: Path, rank: int, fsdp: bool) -> None:
+    arguments = {"fails_on_rank": str(rank), "options": {"fsdp": fsdp}}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
+    assert [each.status for each in ranks] == [1, 1]
+    error = ranks[0].found["error"]
+    assert "ArithmeticError: a wrong number" in error
+    assert error.startswith("rank 1: ") == (rank == 1)
+    assert ("RankLost" in ranks[0].found["records"]) == (rank == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (SHARED_MEMORY, f"NCCL unhandled system error: {NO_SPACE} (in step 3); enlarge /dev/shm"),
+        ("the nccl and gloo of my model", "RuntimeError: the nccl and gloo of my model ("),
+    ],
+    ids=["NCCL", "the model"],
+)
+def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
+    tmp_path: Path, rank: int, raised: str, said: str
+) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"fails_on_rank": str(rank), "fails_with": raised})
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].removeprefix("rank 1: ").startswith(said)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(tmp_path: Path) -> None:
+    ranks = train_ranks("without GPU", 2, tmp_path, arguments={"rank": 1})
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].startswith("rank 1: device cuda")
+    assert "RankLost" in ranks[0].found["records"]
+
+
+@pytest.mark.slow
+def test_a_parameter_without_a_gradient_is_explained(tmp_path: Path) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"unused": "yes"})
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].startswith("a parameter of the model took no part in loss()")
+
+
+@pytest.mark.slow
+def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(tmp_path: Path) -> None:
+    """DDP gives out those of batch norm before each forward pass."""
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"epochs": "1", "lag_seconds": "1"})
+    assert [each.status for each in ranks] == [0, 0]
+    waiting, slow = (
+        statistics.median(seconds for seconds in each.found["compute"] if not math.isnan(seconds))
+        for each in ranks
+    )
+    assert waiting - slow < 0.5
+
+
+@pytest.mark.slow
+def test_a_loss_that_communicates_has_no_compute_time(tmp_path: Path) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"epochs": "1", "communicates": "yes"})
+    assert [each.status for each in ranks] == [0, 0]
+    assert ranks[0].found["compute"]
+    assert all(math.isnan(seconds) for seconds in ranks[0].found["compute"])

@@ -1,0 +1,218 @@
+"""FSDP2: which modules are sharded one by one, and that odd models train as in one process."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+
+from amptui.base.errors import ExperimentError
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.weights import load_weights
+from amptui.ranks.parallel.sharded import LossRoot, blocks_of, shard
+from amptui.ranks.parallel.sharded_gradients import ShardedGradients
+from amptui.records.steps import StepRecord
+from tests.ranks.odd_model import OddModel
+from tests.ranks.rank_at_work import train_ranks
+from tests.ranks.recorded import Recorded
+from tests.tiny import Log, losses, prepare, train
+
+POISONED = {"overflows_on_rank": "1", "overflow": "loss"}
+"""The third loss of rank 1 is infinite."""
+
+
+def test_members_of_lists_are_blocks_and_a_list_within_a_list_is_opened() -> None:
+    layers = [nn.Linear(2, 2) for _ in range(4)]
+    model = nn.Sequential(layers[0], nn.ReLU(), nn.Sequential(nn.ModuleList(layers[1:3]), layers[3]))
+    assert blocks_of(model) == layers
+
+
+def test_a_sequence_of_layers_in_a_list_is_one_block() -> None:
+    first, second = (nn.Sequential(nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.ReLU()) for _ in range(2))
+    assert blocks_of(nn.Sequential(first, nn.Sequential(second))) == [first, second]
+
+
+def test_a_block_is_not_opened() -> None:
+    model = OddModel()
+    assert blocks_of(model) == list(model.blocks)
+
+
+def test_a_model_without_lists_has_no_blocks() -> None:
+    assert blocks_of(nn.MultiheadAttention(4, 2)) == []
+
+
+def test_a_block_that_shares_weights_is_left_to_the_root() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    model[2].weight = model[0].weight
+    assert blocks_of(model) == [model[1]]
+
+
+def test_blocks_that_share_a_module_are_left_to_the_root() -> None:
+    shared = nn.Linear(2, 2)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = shared
+
+    model = nn.ModuleList([Block(), Block(), nn.Linear(2, 2)])
+    assert blocks_of(model) == [model[2]]
+
+
+def test_a_block_that_is_listed_twice_is_sharded_once() -> None:
+    layer = nn.Linear(2, 2)
+    assert blocks_of(nn.ModuleList([layer, layer])) == [layer]
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """The processes of a group: this one."""
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_rank_that_cannot_count_tells_the_others_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[Tensor] = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
+    gradients = ShardedGradients(nn.Linear(2, 2), 1)
+
+    def count() -> Tensor:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        gradients.sum_of_counts(count, 3)
+    assert summed[0].tolist() == [-math.inf] * 3
+
+
+@pytest.mark.usefixtures("group")
+def test_rows_of_one_rank_are_those_of_a_single_process() -> None:
+    model = nn.Linear(2, 2)
+    model(torch.ones(1, 2)).square().sum().backward()
+    alone, sharded = GradientProbe(model), ShardedGradients(model, 1)
+    norm, *largest = sharded.measure().tolist()
+    assert [norm, max(largest)] == pytest.approx(alone.measure().tolist())
+    assert sharded.total_norm().item() == pytest.approx(norm)
+    assert model.bias.grad is not None
+    model.bias.grad[0] = math.nan
+    assert sharded.health(sharded.measure().tolist(), 1.0).nonfinite_names == ("bias",)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_block_may_have_a_dtype_of_its_own_and_trained_weights_of_one_block_only_one() -> None:
+    def block() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
+
+    shard(LossRoot(block(), 1), 1)
+    frozen = nn.ModuleList([block()])
+    frozen[0].get_submodule("1").requires_grad_(False)
+    shard(LossRoot(frozen, 1), 1)
+    with pytest.raises(ExperimentError, match=r"0\.0\.weight is float32 and 0\.1\.weight is float64"):
+        shard(LossRoot(nn.ModuleList([block()]), 1), 1)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_mean_loss_stays_in_float32(dtype: torch.dtype) -> None:
+    model = nn.Linear(2, 1, dtype=dtype)
+    root = LossRoot(model, 1)
+    shard(root, 1)
+    mean = root.loss.mean
+    loss = root(lambda: model(torch.ones(1, 2, dtype=dtype)).float().square().mean() + 1 / 3)
+    assert isinstance(loss, Tensor)
+    loss.backward()
+    assert mean.grad is not None
+    assert mean.grad.dtype is torch.float32
+    assert mean.grad.to_local().item() == loss.item()  # type: ignore[attr-defined]
+    assert model.weight.grad is not None
+    assert model.weight.grad.dtype is dtype
+
+
+@pytest.mark.slow
+def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    options = {"fsdp": True, "save_weights": str(path), "clip_norm": 0.5}
+    arguments = {"odd": "yes", "unused": "yes", "options": options}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
+    assert [each.status for each in ranks] == [0, 0]
+    assert ranks[0].steps == ranks[1].steps
+
+    log, alone = Log(), prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
+    train(alone, log)
+    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5)
+    expected = {name: value.clone() for name, value in alone.model.state_dict().items()}
+    load_weights(alone.model, path)
+    for name, value in alone.model.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+
+    options = {"fsdp": True, "init_weights": str(path)}
+    ranks = train_ranks("plain", 2, tmp_path, arguments={**arguments, "options": options})
+    log = Log()
+    experiment = Recorded(epochs=2, batch_size=16, odd=True, unused=True)
+    train(prepare(experiment, init_weights=str(path)), log)
+    assert ranks[0].found["losses"] == pytest.approx(losses(log), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        (
+            {"odd": "yes", "outside": "yes"},
+            "loss() used the weights of a block outside its forward() (in step 1)",
+        ),
+        ({"fused_sgd": "yes"}, "aten._fused_sgd_.default does not work on sharded weights (in step 1)"),
+    ],
+)
+def test_what_does_not_work_on_sharded_weights_is_explained(
+    tmp_path: Path, settings: dict[str, str], error: str
+) -> None:
+    arguments = {**settings, "options": {"fsdp": True}}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].startswith(error)
+
+
+@pytest.mark.slow
+def test_norms_and_windows_are_those_of_the_global_gradient(tmp_path: Path) -> None:
+    # Of four biases in the last layer the third rank has none.
+    settings = {"batch_norm": "no", "samples": "320", "width": "3"}
+    ranks = train_ranks("plain", 3, tmp_path, arguments={**settings, "options": {"fsdp": True}})
+    assert [each.status for each in ranks] == [0] * 3
+
+    log = Log()
+    experiment = Recorded(epochs=2, batch_size=24, samples=320, width=3, batch_norm=False)
+    alone = prepare(experiment, clip_norm=1e9)  # its norm is measured in each step
+    train(alone, log)
+    expected = {str(each.step): each.grad_norm for each in log.of(StepRecord)}
+    norms = {step: norm for step, (norm, _) in ranks[0].found["norms"].items()}
+    assert norms
+    assert norms == pytest.approx({step: expected[step] for step in norms}, rel=1e-4)
+    elements = sum(p.numel() for p in alone.model.parameters())
+    assert ranks[0].found["windows"]
+    assert all(found == [elements, 0, elements] for found in ranks[0].found["windows"])
+
+
+@pytest.mark.slow
+def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
+    options = {"fsdp": True, "precision": "fp16"}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=POISONED | {"options": options})
+    assert [each.status for each in ranks] == [0, 0]
+    assert ranks[0].found["skips"] == [3]
+    assert ranks[0].steps == ranks[1].steps
+    assert ranks[0].steps[1][1] == ranks[0].steps[2][1] != ranks[0].steps[3][1]
+    norm, nonfinite = ranks[0].found["norms"]["3"]
+    assert not math.isfinite(norm)
+    assert nonfinite == 6
+
+
+@pytest.mark.slow
+def test_lost_weights_end_the_run(tmp_path: Path) -> None:
+    arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
+    ranks = train_ranks("plain", 2, tmp_path, arguments=arguments)
+    assert [each.status for each in ranks] == [1, 1]
+    assert "6 of 6 parameters contain NaN" in ranks[0].found["error"]

@@ -1,0 +1,312 @@
+"""What user code and libraries print while the screen owns the terminal: real descriptors, real children."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from amptui.recording.capture import LIVE_INTERVAL_SECONDS, MAX_LINES_A_SECOND, LogTail
+from amptui.records.run import Printed, Record
+from amptui.telemetry.session import Session
+from tests import deprecations
+from tests.living import wait_until
+
+PRELUDE = """
+import json, os, resource, subprocess, sys, time
+from pathlib import Path
+from amptui.records import codec
+from amptui.recording.capture import OutputCapture
+from amptui.records.run import Note, Printed
+
+folder = Path(sys.argv[1])
+records = []
+log = folder / "output.log"
+"""
+
+REPORT = """
+(folder / "records.jsonl").write_text("".join(codec.dumps(r) + chr(10) for r in records))
+"""
+
+
+class Captured:
+    """A program that ran with a terminal as its standard output and standard error."""
+
+    def __init__(self, folder: Path, terminal: bytes) -> None:
+        self.log = (folder / "output.log").read_bytes() if (folder / "output.log").is_file() else b""
+        self.terminal = terminal
+        lines = (folder / "records.jsonl").read_text().splitlines()
+        self.records = [json.loads(line) for line in lines]
+
+    def printed(self, stream: str) -> list[str]:
+        """The lines that became records."""
+        return [r["text"] for r in self.records if r["type"] == "Printed" and r["stream"] == stream]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was said about the log itself."""
+        return [r["text"] for r in self.records if r["type"] == "Note"]
+
+
+def run(folder: Path, body: str, *, after: str = "", stderr: int | None = None) -> Captured:
+    """``body`` within a capture, ``after`` outside of it again, in a process with a terminal of its own."""
+    program = (
+        PRELUDE
+        + "with OutputCapture(records.append, log) as capture:\n"
+        + textwrap.indent(textwrap.dedent(body), "    ")
+        + "\n"
+        + textwrap.dedent(after)
+        + REPORT
+    )
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, *deprecations.options_for_python(), "-c", program, str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave if stderr is None else stderr,
+        # Unbuffered, Python writes a line and its end apart, and the two streams' may come in turn.
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": ""},
+    ) as process:
+        os.close(slave)
+        terminal = _read_to_end(master)
+        assert process.wait(timeout=60) == 0, terminal.decode(errors="replace")
+    return Captured(folder, terminal)
+
+
+def _read_to_end(descriptor: int) -> bytes:
+    data = bytearray()
+    try:
+        while piece := os.read(descriptor, 65536):
+            data += piece
+    except OSError:
+        pass  # how Linux says that a terminal's other end is closed
+    os.close(descriptor)
+    return bytes(data)
+
+
+def test_every_way_of_printing_is_kept_and_none_reaches_the_terminal(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        """
+        from ctypes import CDLL
+        libc = CDLL(None)
+        print("from print", flush=True)
+        print("from stderr", file=sys.stderr, flush=True)
+        libc.printf(b"from printf\\n")
+        libc.fflush(None)
+        os.write(1, b"from write 1\\n")
+        os.write(2, b"from write 2\\n")
+        os.system("echo from system; echo from system error >&2")
+        subprocess.run([sys.executable, "-c", "import os; os.write(1, b'from a child\\\\n')"], check=True)
+        """,
+    )
+    out = ["from print", "from printf", "from write 1", "from system", "from a child"]
+    err = ["from stderr", "from write 2", "from system error"]
+    assert found.printed("stdout") == out
+    assert found.printed("stderr") == err
+    assert sorted(found.log.decode().splitlines()) == sorted(out + err)
+    assert b"from" not in found.terminal
+
+
+def test_afterwards_the_descriptors_and_streams_are_what_they_were(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        """
+        terminal = sys.__stdout__
+        assert os.isatty(terminal.fileno()) and not os.isatty(1) and not os.isatty(2)
+        print("drawn", file=terminal, flush=True)
+        print("captured at the very end")
+        """,
+        after="""
+        assert os.isatty(1) and os.isatty(2)
+        assert sys.__stdout__ is sys.stdout and sys.__stderr__ is sys.stderr
+        assert terminal.closed
+        print("said to out", flush=True)
+        print("said to err", file=sys.stderr, flush=True)
+        assert len(os.listdir("/proc/self/fd")) == 4  # three, and the listing's own
+        """,
+    )
+    assert found.terminal.split() == b"drawn said to out said to err".split()
+    assert found.printed("stdout") == ["captured at the very end"]
+
+
+def test_an_exception_passes_through_and_leaves_the_terminal_restored(tmp_path: Path) -> None:
+    program = f"""{PRELUDE}
+try:
+    with OutputCapture(records.append, log):
+        print("before")
+        raise KeyError("the screen failed")
+except KeyError as error:
+    print("told:", error, os.isatty(1), flush=True)
+{REPORT}"""
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=slave, stderr=slave
+    ) as process:
+        os.close(slave)
+        assert b"told: 'the screen failed' True" in _read_to_end(master)
+        assert process.wait(timeout=60) == 0
+    assert (tmp_path / "output.log").read_text() == "before\n"
+
+
+def test_a_redirected_standard_error_stays_redirected(tmp_path: Path) -> None:
+    with (tmp_path / "errors.txt").open("wb") as errors:
+        found = run(
+            tmp_path,
+            """
+            print("to the file", file=sys.stderr, flush=True)
+            os.write(2, b"and this\\n")
+            print("captured")
+            """,
+            stderr=errors.fileno(),
+        )
+    assert (tmp_path / "errors.txt").read_text() == "to the file\nand this\n"
+    assert found.log == b"captured\n"
+    assert found.printed("stderr") == []
+
+
+def test_a_progress_bar_is_the_line_that_it_ends_as(tmp_path: Path) -> None:
+    found = run(tmp_path, r'os.write(1, b"\r 10%\r 50%\r100%\n\n   \ndone\r\n")')
+    assert found.printed("stdout") == ["100%", "done"]
+    assert found.log == b"\r 10%\r 50%\r100%\n\n   \ndone\r\n"
+
+
+def test_bytes_that_are_no_utf8_are_kept_in_the_file_and_marked_in_the_records(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        r"""
+        os.write(1, b"caf\xe9 and \xff\n")
+        for half in (b"na\xc3", b"\xafve\n"):
+            os.write(1, half)
+            time.sleep(0.05)  # two reads: the character arrives in halves
+        """,
+    )
+    assert found.printed("stdout") == ["caf� and �", "naïve"]
+    assert found.log == b"caf\xe9 and \xff\nna\xc3\xafve\n"
+
+
+def test_a_line_of_a_megabyte_is_kept_whole_and_cut_in_its_record(tmp_path: Path) -> None:
+    found = run(tmp_path, 'print("x" * 1_000_000, flush=True)')
+    assert len(found.log) == 1_000_001
+    (line,) = found.printed("stdout")
+    assert 0 < len(line) <= 1000
+    assert set(line) == {"x"}
+
+
+def test_a_last_line_without_an_end_is_a_line(tmp_path: Path) -> None:
+    found = run(tmp_path, 'print("no newline", end="")')
+    assert found.printed("stdout") == ["no newline"]
+
+
+def test_a_flood_is_complete_in_the_file_and_bounded_in_the_records(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        """
+        began = int(time.time())
+        for i in range(50_000):
+            print("flood", i)
+        sys.stdout.flush()
+        """,
+        after="""
+        seconds = int(time.time()) - began + 1
+        records.append(Note(time=0.0, severity="info", text=str(seconds)))
+        """,
+    )
+    assert found.log.decode().splitlines() == [f"flood {i}" for i in range(50_000)]
+    (seconds,) = map(int, found.notes)
+    lines = found.printed("stdout")
+    assert MAX_LINES_A_SECOND <= len(lines) <= MAX_LINES_A_SECOND * (seconds + 1)
+    assert "more lines in output.log" in lines[MAX_LINES_A_SECOND - 1]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reason"),
+    [
+        ("log.mkdir()", "Is a directory"),
+        ("resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))", "File too large"),
+    ],
+    ids=["a folder in its place", "a full disk"],
+)
+def test_a_log_that_cannot_be_written_is_told_once_and_never_raises_into_a_print(
+    break_it: str, reason: str, tmp_path: Path
+) -> None:
+    found = run(
+        tmp_path,
+        f"""
+        {break_it}
+        for i in range(5):
+            print("line", i, flush=True)
+            os.write(2, b"error\\n")
+        """,
+        after="resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)",
+    )
+    assert found.printed("stdout") == [f"line {i}" for i in range(5)]
+    assert found.printed("stderr") == ["error"] * 5
+    (note,) = found.notes
+    assert note == f"output is no longer saved in {tmp_path / 'output.log'}: {reason}"
+    assert len(found.log) in (0, 10)  # a disk takes what still fits
+
+
+def test_a_screen_library_in_sys_stdout_is_put_aside(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        """
+        import io
+        theirs = io.StringIO()
+        sys.stdout = sys.stderr = theirs
+        print("to the library")
+        capture.reclaim()
+        print("to us", flush=True)
+        """,
+        after="assert theirs.getvalue() == 'to the library' + chr(10)",
+    )
+    assert found.log == b"to us\n"
+
+
+def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(tmp_path: Path) -> None:
+    log, records = tmp_path / "output.log", list[Record]()
+    began = time.monotonic()
+    with log.open("wb", buffering=0) as output:
+        tail = LogTail(log, records.append, skip=False)
+        tail.start()
+        output.write(b"before\n\r 0%\r 1%")
+        wait_until(lambda: len(records) == 2, "the live line")
+        for percent in range(2, 101):
+            output.write(b"\r%2d%%" % percent)
+        output.write(b"\nafter\n")
+        tail.stop()
+    seconds = time.monotonic() - began
+    printed = [record for record in records if isinstance(record, Printed)]
+    assert [record.text for record in printed if not record.live] == ["before", "100%", "after"]
+    live = [record.text for record in printed if record.live]
+    assert live[0] == " 1%"
+    assert len(live) <= 1 + seconds / LIVE_INTERVAL_SECONDS
+
+
+def test_a_progress_bar_that_is_cleared_leaves_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amptui.recording.capture.LIVE_INTERVAL_SECONDS", 0.0)
+    log, records = tmp_path / "output.log", list[Record]()
+    with log.open("wb", buffering=0) as output:
+        tail = LogTail(log, records.append, skip=False)
+        tail.start()
+        output.write(b"\r 0%\r50%")
+        wait_until(lambda: len(records) == 1, "the live line")
+        output.write(b"\r   \r")
+        wait_until(lambda: len(records) == 2, "its end")
+        output.write(b"\r 0%\r51%")
+        wait_until(lambda: len(records) == 3, "the live line")
+        tail.stop()
+    session = Session()
+    counts = []
+    for record in records:
+        session.fold([record])
+        counts.append(len(session.view().events))
+    assert counts == [1, 0, 1, 1]
+    assert session.view().events[0].about == Printed(time=records[-1].time, stream="stdout", text="51%")

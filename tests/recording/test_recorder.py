@@ -1,0 +1,323 @@
+"""The pump: everything that is emitted is kept, in order, whatever fails beside it."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from amptui.diagnosis.event_words import event_text
+from amptui.recording.recorder import Recorder
+from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged, ViewersChanged, unsaved_status
+from amptui.records.run import Note, Record, RunFailed
+from amptui.records.samples import DeviceSample, HostSample
+from amptui.runs.journal import read
+from amptui.runs.rundir import RunDir
+from amptui.telemetry.session import Session
+from tests.tui import views
+
+if TYPE_CHECKING:
+    from amptui.runs.server import Server
+
+ENOUGH_SECONDS = 60.0
+
+
+def note(number: int) -> Note:
+    return Note(time=float(number), severity="info", text=str(number))
+
+
+def texts(records: Sequence[Record]) -> list[str]:
+    return [record.text for record in records if isinstance(record, Note)]
+
+
+class Pump:
+    """A recorder over a real session and a real folder."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        self.run_dir = RunDir(folder)
+        self.session = Session(str(folder))
+        self.recorder = Recorder(self.session, self.run_dir, asked={"model": "m", "steps": 3}, **options)
+        self.recorder.start()
+
+    def close(self) -> list[Record]:
+        """Drain; what the journal holds."""
+        assert self.recorder.close(ENOUGH_SECONDS)
+        return list(read(self.run_dir.journal_path))
+
+
+def test_what_several_threads_emit_is_kept_with_each_one_s_order(tmp_path: Path) -> None:
+    shown: list[Record] = []
+    pump = Pump(tmp_path, listeners=[shown.extend])
+    threads = [
+        threading.Thread(target=lambda t=t: [pump.recorder.emit(note(1000 * t + i)) for i in range(1000)])
+        for t in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = [int(text) for text in texts(pump.close())]
+    assert sorted(kept) == list(range(4000))
+    for t in range(4):
+        mine = [number for number in kept if number // 1000 == t]
+        assert mine == sorted(mine)
+    assert [int(text) for text in texts(shown)] == kept
+    assert pump.recorder.unsaved == ()
+
+
+def test_records_are_shown_and_kept_while_the_run_goes_on(tmp_path: Path) -> None:
+    arrived = threading.Event()
+    pump = Pump(tmp_path, listeners=[lambda _batch: arrived.set()])
+    pump.recorder.emit(note(1))
+    assert arrived.wait(ENOUGH_SECONDS)
+    assert [event_text(event) for event in pump.recorder.view().events] == ["1"]
+    assert texts(pump.close()) == ["1"]
+
+
+def test_no_sample_of_the_device_and_no_screen_that_leaves_comes_after_a_run_s_last_word(
+    tmp_path: Path,
+) -> None:
+    shown: list[Record] = []
+    pump = Pump(tmp_path, listeners=[shown.extend])
+    sample = DeviceSample(time=1.0, gpus=(), host=HostSample())
+    screens = ViewersChanged(time=1.0, viewers=0, change="detached")
+    failed = RunFailed(time=2.0, step=0, error="none", traceback="")
+    for record in (sample, screens, failed, sample, screens, note(3)):
+        pump.recorder.emit(record)
+    assert pump.close() == shown == [sample, screens, failed, note(3)]
+
+
+def test_a_listener_that_raises_costs_nobody_else_a_record_and_is_told_once(tmp_path: Path) -> None:
+    shown: list[Record] = []
+    calls = threading.Semaphore(0)
+
+    def broken(_batch: Sequence[Record]) -> None:
+        calls.release()
+        raise ValueError("no pipe")
+
+    pump = Pump(tmp_path, listeners=[broken, shown.extend])
+    for number in range(3):
+        pump.recorder.emit(note(number))
+        assert calls.acquire(timeout=ENOUGH_SECONDS)
+    kept = texts(pump.close())
+    assert [text for text in kept if text.isdecimal()] == ["0", "1", "2"]
+    assert [text for text in kept if not text.isdecimal()] == [
+        "some records could not be shown: ValueError: no pipe"
+    ]
+    assert sorted(texts(shown)) == sorted(kept)
+
+
+class BrokenSession(Session):
+    """One that cannot take anything."""
+
+    def fold(self, records: object) -> None:
+        raise ZeroDivisionError("in a fold")
+
+
+def test_a_session_that_raises_stops_neither_journal_nor_listeners(tmp_path: Path) -> None:
+    shown: list[Record] = []
+    recorder = Recorder(BrokenSession(), RunDir(tmp_path), asked={}, listeners=[shown.extend])
+    recorder.start()
+    recorder.emit(note(1))
+    assert recorder.close(ENOUGH_SECONDS)
+    kept = list(read(tmp_path / "journal.jsonl"))
+    assert texts(kept) == ["1", "some records could not be shown: ZeroDivisionError: in a fold"]
+    assert shown == kept
+
+
+def test_run_json_says_what_was_asked_and_what_was_found(tmp_path: Path) -> None:
+    pump = Pump(tmp_path)
+    pump.recorder.emit(note(0))
+    started = views.run_started(config={"lr": float("nan")}, versions={"torch": "2.15"})
+    pump.recorder.emit(started)
+    pump.close()
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found == {
+        "model": "mnist-deep",
+        "started": started.time,
+        "asked": {"model": "m", "steps": 3},
+        "config": {"lr": "nan"},
+        "device": "cuda:0",
+        "device_name": "NVIDIA H200",
+        "hardware": {},
+        "versions": {"torch": "2.15"},
+        "total_steps": started.total_steps,
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"journal.jsonl", "run.json"}
+
+
+def test_a_run_json_that_cannot_be_written_is_told_even_at_the_very_end(tmp_path: Path) -> None:
+    (tmp_path / "run.json").mkdir()
+    pump = Pump(tmp_path)
+    pump.recorder.emit(views.run_started())
+    started, told = pump.close()
+    assert started == views.run_started()
+    assert isinstance(told, KeepingChanged)
+    assert (told.what, told.unsaved) == ("run.json", 1)
+    assert told.trouble.startswith(f"cannot write {tmp_path / 'run.json'}: ")
+    assert [(change.what, change.unsaved) for change in pump.recorder.unsaved] == [("run.json", 1)]
+
+
+def test_a_run_json_that_could_not_be_written_is_written_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "run.json").mkdir()
+    told = threading.Event()
+
+    def look(batch: Sequence[Record]) -> None:
+        if any(isinstance(record, KeepingChanged) for record in batch):
+            (tmp_path / "run.json").rmdir()
+            told.set()
+
+    pump = Pump(tmp_path, listeners=[look])
+    pump.recorder.emit(views.run_started())
+    assert told.wait(ENOUGH_SECONDS)
+    pump.close()
+    assert pump.recorder.unsaved == ()
+    assert json.loads((tmp_path / "run.json").read_text())["asked"] == {"model": "m", "steps": 3}
+
+
+FULL_DISK = """
+import resource, sys, threading, time
+from pathlib import Path
+from amptui.diagnosis.event_words import event_text
+from amptui.recording.recorder import Recorder
+from amptui.records.run import Note
+from amptui.runs.rundir import RunDir
+from amptui.telemetry.session import Session
+
+folder, back = Path(sys.argv[1]), sys.argv[2] == "back"
+session = Session()
+recorder = Recorder(session, RunDir(folder), asked={})
+recorder.start()
+
+def wait_for(text):
+    limit = time.monotonic() + 60
+    while not any(text in event_text(event) for event in session.view().events):
+        assert time.monotonic() < limit, [event_text(event) for event in session.view().events]
+        time.sleep(0.01)
+
+def emit(first, last):
+    for number in range(first, last):
+        recorder.emit(Note(time=0.0, severity="info", text=f"record {number}"))
+
+emit(0, 10)
+wait_for("record 9")
+resource.setrlimit(resource.RLIMIT_FSIZE, (800, resource.RLIM_INFINITY))
+emit(10, 20)
+wait_for("journal: file too large: ")
+assert "wait in memory" in recorder.unsaved[0].trouble, recorder.unsaved
+if back:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    emit(20, 21)
+    wait_for("saving the journal again")
+assert recorder.close(60)
+for change in recorder.unsaved:
+    print(change.unsaved, change.trouble)
+"""
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_full_disk_is_told_on_the_screen_and_again_when_it_is_over(*, back: bool, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), "back" if back else "stays full"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    kept = texts(list(read(tmp_path / "journal.jsonl")))
+    numbers = [int(text.split()[1]) for text in kept if text.startswith("record ")]
+    if back:
+        assert done.stdout.strip() == ""
+        assert numbers == list(range(21))
+        changes = [r.trouble for r in read(tmp_path / "journal.jsonl") if isinstance(r, KeepingChanged)]
+        assert [trouble.split(":")[:2] for trouble in changes] == [["journal", " file too large"], [""]]
+    else:
+        lost, _, told = done.stdout.partition(" ")
+        assert told.startswith("journal: file too large: ")
+        assert numbers == list(range(len(numbers)))
+        assert 1 <= len(numbers) < 20
+        assert int(lost) == 21 - len(numbers), "the records, and the one on the trouble itself"
+
+
+def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:
+    let_go = threading.Event()
+    pump = Pump(tmp_path, listeners=[lambda _batch: let_go.wait(ENOUGH_SECONDS)])
+    pump.recorder.emit(note(1))
+    assert not pump.recorder.close(0.01)
+    assert unsaved_status(pump.recorder.unsaved) == UNSAVED_STATUS
+    let_go.set()
+    assert texts(pump.close()) == ["1"]
+
+
+def test_a_checkpoint_waits_for_all_that_was_emitted_before_it(tmp_path: Path) -> None:
+    pump = Pump(tmp_path)
+    pump.recorder.emit(note(1))
+    pump.recorder.wait_until_kept(1)
+    assert texts(list(read(tmp_path / "journal.jsonl"))) == ["1"]
+    pump.close()
+
+
+class Unhurried:
+    """A server whose screen is sent its history while the journal is to be cut."""
+
+    def __init__(self) -> None:
+        self.sends, self.is_cut = threading.Event(), threading.Event()
+        self.was_cut_meanwhile: list[bool] = []
+
+    def publish(self, _lines: bytes, history: Callable[[], str]) -> None:
+        if not self.sends.is_set():
+            history()
+            self.sends.set()
+            self.was_cut_meanwhile.append(self.is_cut.wait(0.3))
+
+    def renew(self) -> None:
+        self.is_cut.set()
+
+
+def test_a_screen_keeps_no_history_of_before_the_cut(tmp_path: Path) -> None:
+    first = Pump(tmp_path)
+    first.recorder.emit(views.run_started())
+    first.close()
+    recorder, server = Recorder(Session(), RunDir(tmp_path), asked={}, goes_on=True), Unhurried()
+    recorder.show_to(cast("Server", server))
+    recorder.start()
+    assert server.sends.wait(ENOUGH_SECONDS)
+    recorder.cut_after(1)
+    assert recorder.close(ENOUGH_SECONDS)
+    assert server.is_cut.is_set(), "then it is sent another one"
+    assert server.was_cut_meanwhile == [False]
+
+
+def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: Path) -> None:
+    first = Pump(tmp_path)
+    first.recorder.emit(views.run_started())
+    first.recorder.emit(note(1))
+    before = first.close()
+    second = Pump(tmp_path, goes_on=True)
+    second.recorder.emit(note(2))
+    limit = time.monotonic() + ENOUGH_SECONDS
+    while not second.recorder.view().events:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    assert list(read(tmp_path / "journal.jsonl")) == before
+    assert second.recorder.cut_after(0) == 0
+    known = [event_text(event) for event in second.recorder.view().events]
+    assert known[:2] == ["2", "1"], "what was said meanwhile is known beside what was known before"
+    assert texts(second.close()) == ["1", "2"]
+
+
+def test_a_run_that_never_goes_on_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
+    first = Pump(tmp_path)
+    first.recorder.emit(note(1))
+    before = first.close()
+    second = Pump(tmp_path, goes_on=True)
+    second.recorder.emit(RunFailed(time=2.0, step=0, error="other settings", traceback=""))
+    assert second.close() == before
+
+
+def test_a_run_without_a_journal_is_nothing_that_can_be_cut(tmp_path: Path) -> None:
+    pump = Pump(tmp_path, goes_on=True)
+    assert pump.recorder.cut_after(5) is None
+    pump.close()

@@ -1,0 +1,342 @@
+"""Records as lines: every record survives the journey, and every line is JSON that any parser takes."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base.strictjson import (
+    MAX_COUNT,
+    MAX_ITEMS,
+    MAX_LINE_BYTES,
+    MAX_SECONDS,
+    MAX_TEXT_CHARACTERS,
+    JsonError,
+)
+from amptui.records import codec
+from amptui.records.run import DataInfo, Note, Printed, Record, RunStarted
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.records.steps import StepRecord, Steps
+from tests.record_values import JSON_VALUES, RECORD_TYPES, loads, records_of, values_of
+from tests.telemetry.record_samples import compared, layer, xray
+
+RUN = RunStarted(
+    time=1.0,
+    model="mnist-deep",
+    device="cpu",
+    device_name="a CPU",
+    gpu_uuid=None,
+    precision="fp32",
+    amp_precision="bf16",
+    unsupported={"fp16": "no scaler here"},
+    config={},
+    versions={},
+    hardware={},
+    data=DataInfo(name="MNIST", real=True, samples=60_000),
+    parameters=10,
+    batch_size=256,
+    steps_per_epoch=234,
+    total_epochs=1,
+    total_steps=234,
+    growth_interval=2000,
+)
+DEVICE = DeviceSample(
+    time=1.0,
+    gpus=(GpuSample(uuid="GPU-1", clocks_event_reasons=("sw power cap",)),),
+    host=HostSample(cpu_percent=12.5),
+    allocator=AllocatorSample(
+        precision="fp16", allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=None
+    ),
+)
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not strict JSON")
+
+
+def step(**changes: Any) -> StepRecord:
+    record = StepRecord(
+        time=1.5,
+        step=7,
+        epoch=1,
+        precision="fp16",
+        loss=0.25,
+        samples=256,
+        step_seconds=0.002,
+        data_seconds=None,
+        lr=1e-4,
+        loss_scale=65536.0,
+        growth_tracker=3,
+        skipped=False,
+        grad_norm=1.25,
+        nonfinite_gradients=0,
+        settling=False,
+    )
+    return dataclasses.replace(record, **changes)
+
+
+@pytest.mark.parametrize("cls", RECORD_TYPES, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+def test_every_record_survives_the_round_trip(cls: type[Any], data: st.DataObject) -> None:
+    record = data.draw(records_of(cls))
+    line = codec.dumps(record)
+    # repr rather than ==, because NaN is a value here and is not equal to itself.
+    assert repr(loads(line)) == repr(record)
+
+
+@pytest.mark.parametrize("cls", RECORD_TYPES, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+def test_every_line_is_one_line_of_strict_ascii_json(cls: type[Any], data: st.DataObject) -> None:
+    line = codec.dumps(data.draw(records_of(cls)))
+    assert line.isascii()
+    assert min(line) >= " "
+    parsed = json.loads(line, parse_constant=refuse_constant)
+    names = [field.name for field in dataclasses.fields(cls)]
+    # A block of steps leaves out what has its default.
+    assert list(parsed) == ["type", *(name for name in names if cls is not Steps or name in parsed)]
+    assert names[0] == "time"
+    assert parsed["type"] == cls.__name__
+
+
+@given(line=st.text() | JSON_VALUES.map(json.dumps))
+def test_a_line_that_is_no_record_is_an_error(line: str) -> None:
+    with pytest.raises(JsonError):
+        codec.loads(line)
+
+
+@given(data=st.data())
+def test_a_torn_line_is_never_a_record(data: st.DataObject) -> None:
+    line = codec.dumps(data.draw(values_of(StepRecord)))
+    with pytest.raises(JsonError):
+        codec.loads(line[: data.draw(st.integers(0, len(line) - 1))])
+
+
+@given(data=st.data())
+def test_a_field_of_any_other_json_type_never_breaks_the_reader(data: st.DataObject) -> None:
+    cls = data.draw(st.sampled_from(RECORD_TYPES))
+    fields = json.loads(codec.dumps(data.draw(records_of(cls))))
+    name = data.draw(st.sampled_from(sorted(fields.keys() - {"type"})))
+    fields[name] = data.draw(JSON_VALUES)
+    try:
+        record = loads(json.dumps(fields))
+    except JsonError as error:
+        told = str(error)
+    else:
+        told = ""
+        assert type(record) is cls
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(math.nan, '"nan"'), (math.inf, '"inf"'), (-math.inf, '"-inf"'), (None, "null")]
+)
+def test_nonfinite_numbers_are_strings_and_unmeasured_ones_null(number: float | None, text: str) -> None:
+    line = codec.dumps(step(loss=number))
+    assert f'"loss":{text},' in line
+    assert repr(loads(line)) == repr(step(loss=number))
+
+
+def test_the_string_nan_stays_a_string_in_a_text_field() -> None:
+    record = Note(time=1.0, severity="info", text="nan")
+    assert loads(codec.dumps(record)) == record
+
+
+def test_a_part_of_the_loss_may_be_nan() -> None:
+    loaded = loads(codec.dumps(step(losses={"a": math.nan, "b": 1.0})))
+    assert isinstance(loaded, StepRecord)
+    assert math.isnan(loaded.losses["a"])
+    assert loaded.losses["b"] == 1.0
+
+
+def test_a_type_of_a_later_version_is_none() -> None:
+    assert codec.loads('{"type": "HeadroomSample", "time": 1.0}') is None
+
+
+def test_unknown_fields_are_ignored_and_absent_ones_take_their_defaults() -> None:
+    fields = json.loads(codec.dumps(step()))
+    del fields["losses"]
+    fields["headroom"] = 4.5
+    assert loads(json.dumps(fields)) == step()
+
+
+def test_an_integer_is_read_as_float_in_a_float_field() -> None:
+    fields = json.loads(codec.dumps(step()))
+    fields["loss_scale"] = 65536
+    loaded = loads(json.dumps(fields))
+    assert isinstance(loaded, StepRecord)
+    assert isinstance(loaded.loss_scale, float)
+    assert loaded == step()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"step": "7"}, "StepRecord.step: expected int"),
+        ({"step": 7.5}, "StepRecord.step: expected int"),
+        ({"step": True}, "StepRecord.step: expected int"),
+        ({"loss": "0.25"}, "StepRecord.loss: expected a number"),
+        ({"loss": 10**400}, "StepRecord.loss: a number out of float"),
+        ({"skipped": 1}, "StepRecord.skipped: expected bool"),
+        ({"losses": []}, "StepRecord.losses: expected an object"),
+        ({"data_seconds": "1"}, "StepRecord.data_seconds: expected a number"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(change: dict[str, object], told: str) -> None:
+    line = json.dumps(json.loads(codec.dumps(step())) | change)
+    with pytest.raises(JsonError, match=told):
+        codec.loads(line)
+
+
+def test_an_absent_field_is_named() -> None:
+    with pytest.raises(JsonError, match="Note: missing severity, text"):
+        codec.loads('{"type": "Note", "time": 1.0}')
+
+
+def test_a_word_outside_its_choices_is_refused() -> None:
+    with pytest.raises(JsonError, match="expected one of info, warning, error"):
+        codec.loads('{"type": "Note", "time": 1.0, "severity": "shout", "text": ""}')
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_python_s_own_constants_are_not_json(constant: str) -> None:
+    with pytest.raises(JsonError, match="not strict JSON"):
+        codec.loads(f'{{"type": "Note", "time": {constant}, "severity": "info", "text": ""}}')
+
+
+def test_deep_nesting_is_refused_rather_than_crashing() -> None:
+    with pytest.raises(JsonError):
+        codec.loads('{"type":' + "[" * 100_000)
+
+
+NESTED = {depth: json.loads("[" * depth + "1" + "]" * depth) for depth in (32, 33, 600)}
+
+
+@pytest.mark.parametrize(
+    ("record", "change"),
+    [
+        (step(), {"step": MAX_COUNT}),
+        (step(), {"time": 0.0}),
+        (step(), {"time": MAX_SECONDS}),
+        (step(), {"step_seconds": -MAX_SECONDS}),
+        (step(), {"loss": 1.7e308}),
+        (step(), {"losses": dict.fromkeys(map(str, range(1000)), 1.0)}),
+        (RUN, {"config": {"deep": NESTED[32]}}),
+        (RUN, {"config": {"large": -(2**1023) + 1}}),
+        (RUN, {"model": "x" * MAX_TEXT_CHARACTERS}),
+    ],
+    ids=str,
+)
+def test_values_at_the_bounds_are_accepted(record: Record, change: dict[str, Any]) -> None:
+    line = json.dumps(json.loads(codec.dumps(record)) | change)
+    assert loads(line) == dataclasses.replace(record, **change)
+
+
+@pytest.mark.parametrize(
+    ("record", "change", "told"),
+    [
+        (step(), {"step": MAX_COUNT + 1}, "StepRecord.step: expected a number from 0 to 9.0072e"),
+        (step(), {"step": 10**4200}, "an integer of 4,201 digits"),
+        (step(), {"step": -1}, "StepRecord.step: expected a number from 0 to 9.0072e"),
+        (step(), {"time": 1e20}, "StepRecord.time: expected a number from 0 to 3.25037e"),
+        (step(), {"time": -1.0}, "StepRecord.time: expected a number from 0"),
+        (step(), {"time": "nan"}, "StepRecord.time: expected a number from 0"),
+        (step(), {"step_seconds": "inf"}, "StepRecord.step_seconds: expected a number"),
+        (
+            DEVICE,
+            {"gpus": [{"uuid": "1", "power_watts": "inf"}]},
+            "GpuSample.power_watts: expected a number",
+        ),
+        (step(), {"data_seconds": 1e11}, "StepRecord.data_seconds: expected a number"),
+        (compared(1), {"rows": []}, "PrecisionsCompared.rows: 0 items"),
+        (
+            xray(1),
+            {"layers": [asdict(layer("a", -1.25))]},
+            "LayerAgreement.cosine: expected a number from -1 to 1",
+        ),
+        (RUN, {"config": {"deep": NESTED[33]}}, "RunStarted.config: nested too deeply"),
+        (RUN, {"config": {"deep": NESTED[600]}}, "RunStarted.config: nested too deeply"),
+        (RUN, {"config": {"large": 2**1024}}, "RunStarted.config: a number out of float"),
+        (RUN, {"config": [1] * (MAX_ITEMS + 1)}, "RunStarted.config: expected an object, not list"),
+        (RUN, {"hardware": {"many": [1] * (MAX_ITEMS + 1)}}, "RunStarted.hardware: 131,073 items"),
+        (RUN, {"model": "x" * (MAX_TEXT_CHARACTERS + 1)}, "RunStarted.model: a text of 262,145"),
+        (RUN, {"versions": {"x" * (MAX_TEXT_CHARACTERS + 1): "1"}}, "RunStarted.versions: a text of"),
+    ],
+    ids=lambda value: str(value)[:60] if value else "",
+)
+def test_values_out_of_bounds_are_refused(record: Record, change: dict[str, Any], told: str) -> None:
+    line = json.dumps(json.loads(codec.dumps(record)) | change)
+    with pytest.raises(JsonError, match=told):
+        codec.loads(line)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 1000, "1" + "0" * 4000])
+def test_a_number_beyond_float_s_range_is_refused_anywhere(number: str) -> None:
+    for record, was in ((step(), '"loss":0.25'), (RUN, '"config":{}')):
+        line = codec.dumps(record)
+        assert was in line
+        with pytest.raises(JsonError):
+            codec.loads(line.replace(was, '"loss":N,"config":{"a":[N]}'.replace("N", number)))
+
+
+def test_an_integer_of_many_digits_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = codec.dumps(step()).replace('"step":7', f'"step":{"9" * 1_000_000}')
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)  # as PYTHONINTMAXSTRDIGITS=0 has it: reading these would take minutes
+    try:
+        with pytest.raises(JsonError, match="an integer of 1,000,000 digits"):
+            codec.loads(line)
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def test_a_line_that_is_too_long_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(JsonError, match="longer than 16,777,216 bytes"):
+        codec.loads("[" * (MAX_LINE_BYTES + 1))
+
+
+def test_long_text_is_truncated_instead_of_lost() -> None:
+    long = Note(time=1.0, severity="error", text="x" * 2 * MAX_TEXT_CHARACTERS)
+    loaded = loads(codec.dumps(long))
+    assert isinstance(loaded, Note)
+    assert loaded.text == f"{'x' * (MAX_TEXT_CHARACTERS - 1)}…"
+    large = loads(codec.dumps(dataclasses.replace(RUN, config={"n": 2**1023, "m": [-(2**1024)]})))
+    assert isinstance(large, RunStarted)
+    assert large.config == {"n": hex(2**1023), "m": [hex(-(2**1024))]}
+
+
+def test_printed_bytes_that_are_no_text_survive() -> None:
+    text = b"\x1b[31m\x00\xff\r\n\t".decode(errors="surrogateescape") + "\u2028"
+    record = Printed(time=1.0, stream="stderr", text=text)
+    line = codec.dumps(record)
+    assert min(line) >= " "
+    assert codec.loads(line) == record
+
+
+def test_a_configuration_may_hold_objects_that_json_does_not_know() -> None:
+    record = dataclasses.replace(
+        RUN, config={"path": Path("a/b"), "n": np.int64(3), "x": np.float32(0.5), "bad": math.nan, "set": {1}}
+    )
+    config = json.loads(codec.dumps(record), parse_constant=refuse_constant)["config"]
+    assert config == {"path": "a/b", "n": 3, "x": 0.5, "bad": "nan", "set": [1]}
+
+
+def test_the_codec_needs_neither_numpy_nor_torch() -> None:
+    check = (
+        "import sys, amptui.records.codec; sys.exit(bool({'numpy', 'torch', 'textual'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_nested_records_carry_no_type_of_their_own() -> None:
+    line = codec.dumps(DEVICE)
+    assert line.count('"type"') == 1
+    assert codec.loads(line) == DEVICE

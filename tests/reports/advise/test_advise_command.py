@@ -1,0 +1,121 @@
+"""The command from its words to what it prints, on a small model and on a script, trained for real."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from amptui.cli import main
+from amptui.engine.precision import Tf32Flags
+from amptui.reports.bench import measure
+from tests.checkout import ROOT
+
+EXPERIMENTS = str(ROOT / "tests" / "advise" / "experiments.py")
+
+QUICK = ("--device", "cpu", "--minutes", "0.04", "--loss-steps", "40")
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are made; what a command changes in the process is as before."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(measure, "float16_slowdown", lambda: 13.0)
+    before = sys.getswitchinterval()
+    yield folder
+    sys.setswitchinterval(before)
+
+
+def test_a_model_gets_a_recommendation_and_nothing_is_written(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags, default = Tf32Flags.current(), torch.get_default_dtype()
+    page = tmp_path / "advice.html"
+    assert main(["advise", f"{EXPERIMENTS}:Mlp", *QUICK, "--json", "--html", str(page)]) == 0
+    told: dict[str, Any] = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
+    assert told["recommended"] in ("fp32", "bf16")
+    assert (told["model"], told["interrupted"], told["batch_size"]) == ("experiments", False, 16)
+    bf16 = next(each for each in told["candidates"] if each["precision"] == "bf16")
+    fp16 = next(each for each in told["candidates"] if each["precision"] == "fp16")
+    assert bf16["measured"]["speedup"] > 0
+    by_subject = {each["subject"]: each for each in bf16["answer"]["findings"]}
+    assert by_subject["agreement"]["state"] == "agree"
+    if bf16["losses"]["outcome"] == "not measured":  # the machine is busy
+        assert any(text.startswith("loss in each precision: ") for text in told["not_measured"])
+    else:
+        assert len(bf16["losses"]["losses"]) == len(bf16["losses"]["baseline_losses"]) >= 2
+        assert told["loss_steps"] == 40
+    assert fp16["excluded"]["detail"].startswith("a float16 matrix product takes 13 times as long")
+    assert "<!DOCTYPE html>" in page.read_text()
+    assert sorted(os.listdir(tmp_path)) == ["advice.html", "scratch"]  # noqa: PTH208 - names
+    assert list(scratch.glob("amptui-*")) == []
+    assert (Tf32Flags.current(), torch.get_default_dtype()) == (flags, default)
+
+
+def test_a_script_that_amptui_cannot_watch_is_told_what_to_do(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('hello')")
+    assert main(["advise", str(script)]) == 1
+    *_, said, told = capfd.readouterr().err.splitlines()
+    assert said == "amptui:   hello"
+    assert "exited with status 0 before amptui could watch a training; let amptui.watch()" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "status"),
+    [
+        (["mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?", 2),
+        (["missing.py"], "no model file missing.py", 2),
+        ([], "the following arguments are required: MODEL", 2),
+        (["mnist-deep", "more"], "'more' follows a model; only a script has arguments", 2),
+        (["mnist-deep", "--precisions", "fp32"], "nothing to compare FP32 with", 2),
+        (["mnist-deep", "--precisions", "fp8"], "'fp8' is not one of", 2),
+        (["mnist-deep", "--minutes", "0"], "'0' is not a number above 0", 2),
+        (["mnist-deep", "--set", "wdth=1"], "has no option 'wdth'", 2),
+        (["--seed", "3", "SCRIPT"], "--seed is for models", 2),
+        (["--lr", "3", "SCRIPT"], "--lr is for models", 2),
+        (["mnist-deep", "--loss-steps", "5"], "use at least 40, or 0 to leave them out", 2),
+        (["mnist-deep", "--html", "/proc"], "cannot write /proc: it is not a file", 1),
+        (["mnist-deep", "--html", "/proc/no/page.html"], "cannot write /proc/no/page.html", 1),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    words: list[str], told: str, status: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print(1)")
+    assert main(["advise", *(str(script) if word == "SCRIPT" else word for word in words)]) == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_a_page_takes_the_place_of_nothing_that_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text("import amptui\n")
+    for measured in (str(source), f"{source}:Mine"):
+        assert main(["advise", "--html", str(source), measured]) == 2
+        assert "is what is to be measured" in capsys.readouterr().err
+    assert source.read_text() == "import amptui\n"
+
+
+def test_a_page_takes_the_place_of_no_file_of_a_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    (run / "journal.jsonl").write_text("")
+    assert main(["advise", "mnist-deep", "--html", str(run / "journal.jsonl")]) == 2
+    assert "cannot write --html" in capsys.readouterr().err

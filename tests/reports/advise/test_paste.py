@@ -1,0 +1,64 @@
+"""The lines to paste are code that runs."""
+
+import ast
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from amptui.recipe.request import FRAMEWORKS
+from amptui.reports.advise.paste import NAMES, Setting, lines_for
+
+PRECISIONS = ("bf16", "fp16", "tf32")
+
+
+@pytest.mark.parametrize(("precision", "device"), list(product(PRECISIONS, ("cpu", "cuda"))))
+def test_every_line_is_python(precision: str, device: Any) -> None:
+    lines = lines_for(
+        Setting(precision=precision, device_type=device, command="amptui train x", clip_norm=1.0)
+    )
+    assert set(lines) == set(FRAMEWORKS) == set(NAMES)
+    for name in FRAMEWORKS[:-1]:
+        ast.parse("\n".join(lines[name]))
+
+
+def test_fp32_needs_no_lines() -> None:
+    assert lines_for(Setting(precision="fp32", device_type="cuda")) == {}
+    compiled = lines_for(Setting(precision="fp32", device_type="cuda", compiles=True))
+    assert compiled == {"pytorch": ("model = torch.compile(model)",)}
+
+
+def test_a_script_has_no_command_of_ours() -> None:
+    assert "amptui" not in lines_for(Setting(precision="bf16", device_type="cpu"))
+
+
+@pytest.mark.parametrize(("precision", "clip_norm"), list(product(("bf16", "fp16"), (None, 0.5))))
+def test_the_plain_loop_trains(precision: str, clip_norm: float | None) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    before = model.weight.detach().clone()
+    names = {
+        "torch": torch,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loss_function": nn.CrossEntropyLoss(),
+        "batches": [(torch.randn(3, 4), torch.tensor([0, 1, 0]))] * 2,
+    }
+    lines = lines_for(Setting(precision=precision, device_type="cpu", clip_norm=clip_norm))
+    exec("\n".join(lines["pytorch"]), names)  # noqa: S102 - it is what is tested
+    assert torch.isfinite(names["loss"])  # type: ignore[arg-type]
+    assert not torch.equal(model.weight, before)
+    assert ("scaler" in names) == (precision == "fp16")
+
+
+def test_compiling_and_clipping_are_among_the_lines() -> None:
+    setting = Setting(precision="fp16", device_type="cuda", clip_norm=2.0, compiles=True)
+    (first, *_), text = lines_for(setting)["pytorch"], "\n".join(lines_for(setting)["pytorch"])
+    assert first == "model = torch.compile(model)"
+    assert (
+        text.index("unscale_")
+        < text.index("clip_grad_norm_(model.parameters(), 2)")
+        < text.index("scaler.step")
+    )

@@ -1,0 +1,373 @@
+"""Real measurements of small models on the CPU, from the command line to what they print."""
+
+import gc
+import io
+import json
+import math
+import os
+import pty
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from amptui.base.errors import UsageError
+from amptui.cli import main
+from amptui.data.mnist import FILES, FOLDER
+from amptui.engine import building
+from amptui.engine.compilation import missing_for_compile
+from amptui.engine.precision import Tf32Flags
+from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
+from amptui.records.run import EpochFinished, PhaseChanged, RunStarted
+from amptui.records.steps import StepRecord
+from amptui.reports.bench import measure, plan_precisions
+from amptui.reports.bench.measure import float16_slowdown
+from amptui.reports.bench.progress import Progress, progress_text
+from amptui.telemetry.view import SessionView
+from tests.checkout import ROOT
+from tests.single_steps import read
+from tests.terminal import Terminal, amptui_command
+from tests.tiny import Tiny
+from tests.warm import WarmSource
+
+CPU = torch.device("cpu")
+LIMITS = str(ROOT / "tests" / "recipes" / "limits.py")
+MNIST_FOLDER = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def _same_switch_interval() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def slowdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Says how slow float16 is here, which is the processor's affair: so slow that it is left out."""
+
+    def be(times: float) -> None:
+        monkeypatch.setattr(measure, "float16_slowdown", lambda: times)
+
+    be(13.0)
+    return be
+
+
+PRECISIONS = ("--precisions", "fp32,bf16")
+"""For a process of its own, which looks how slow float16 is."""
+
+
+def bench(*options: str, model: str = LIMITS) -> int:
+    return main(["bench", model, "--device", "cpu", "--rounds", "2", *options])
+
+
+def test_the_table_has_every_precision_and_says_why_the_others_have_no_row(
+    capsys: pytest.CaptureFixture[str], scratch: Path
+) -> None:
+    assert bench() == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    heads = [line.split("  ")[0] for line in lines]
+    assert any(line.startswith("limits on ") and line.endswith("noise (synthetic data)") for line in lines)
+    how = "2 rounds of 20 steps each, alternating on the same weights, without warm-up"
+    assert f"batch 8: {how}; stopped at the limit of rounds" in lines
+    assert "FP32" in heads
+    assert "AMP bf16" in heads
+    assert "not measured: FP32 ieee: the same as FP32 on a CPU" in lines
+    assert "not measured: TF32: TF32 needs an NVIDIA GPU" in lines
+    (card,) = [line for line in lines if "2 blocks of 20 steps, limits, batch 8" in line]
+    assert card.startswith("AMP bf16 ")
+    assert list(scratch.glob("amptui-*")) == []
+    assert not (Path.home() / ".local").exists()
+
+
+def test_json_is_one_object_with_every_number_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    assert bench("--json", "--precisions", "fp32,fp16", "--seed", "3") == 0
+    captured = capfd.readouterr()
+    (line,) = captured.out.splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    (measured,) = found["measured"]
+    assert (found["model"], found["seed"], found["interrupted"]) == (LIMITS, 3, False)
+    assert found["machine"]["device"] == "cpu"
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["data"] == {"name": "noise", "real": False, "samples": 640}
+    assert found["left_out"] == {}
+    assert (measured["batch_size"], measured["baseline"], measured["rounds"]) == (8, "fp32", 2)
+    assert (measured["ended"], measured["error"], measured["failed"]) == ("limit", None, {})
+    baseline, other = measured["rows"]
+    assert (baseline["precision"], baseline["speedup"], baseline["steps"]) == ("fp32", None, 40)
+    assert (other["precision"], other["blocks"], other["peak_allocated_bytes"]) == ("fp16", 2, None)
+    assert other["speedup"] > 0
+    assert other["samples_per_second"] > 0
+    assert len(measured["cards"]) == 1
+
+
+def test_a_batch_that_does_not_fit_is_a_line_and_the_next_one_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert bench("--batch-size", "8,32,16", "--set", "max_samples=16") == 0
+    captured = capsys.readouterr()
+    assert captured.err == ("amptui: batch 32: out of host memory in step 1; use a smaller --batch-size\n")
+    lines = captured.out.splitlines()
+    heads = [found[1] for line in lines if (found := re.match(r"(batch \d+): ", line))]
+    assert heads == ["batch 8", "batch 32", "batch 16"]
+    assert "batch 32: out of host memory in step 1; use a smaller --batch-size" in lines
+    assert [line.split()[0] for line in lines if " ms " in line] == ["FP32", "AMP"] * 2
+
+
+def test_where_nothing_could_be_measured_the_status_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--set", "max_samples=4") == 1
+    captured = capsys.readouterr()
+    assert captured.err == "amptui: out of host memory in step 1; use a smaller --batch-size\n"
+    assert "batch 8: out of host memory in step 1" in captured.out
+    assert bench("--set", "mostsamples=4") == 2
+    assert "Limits has no option 'mostsamples'" in capsys.readouterr().err
+
+
+def test_a_training_that_fails_on_the_way_tells_what_was_known_and_has_its_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    knobs = str(Path(LIMITS).with_name("knobs.py"))
+    options = ["--set", "step_ms=0", "--set", "trouble=loss", "--set", "at=150"]
+    assert main(["bench", knobs, "--device", "cpu", *options]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("amptui: ValueError: bad label in batch 150")
+    assert "ended early: ValueError: bad label in batch 150" in captured.out
+    assert "AMP bf16" in captured.out
+
+
+def test_a_stream_that_knows_no_times_sign_still_gets_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert bench("--batch-size", "4,8", "--rounds", "1") == 0
+    assert re.search(r"AMP bf16 .* \d\.\d\d\? ", written.getvalue().decode("ascii"))
+
+
+def test_a_precision_that_fails_is_named_and_the_others_are_compared(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert bench("--json", "--precisions", "fp32,bf16,ieee", "--set", "refuses=bfloat16") == 0
+    (measured,) = json.loads(capfd.readouterr().out)["measured"]
+    assert [row["precision"] for row in measured["rows"]] == ["fp32", "ieee"]
+    assert measured["rounds"] == 2
+    assert list(measured["failed"]) == ["bf16"]
+    assert "not implemented for bfloat16" in measured["failed"]["bf16"]
+
+
+def test_one_precision_left_is_nothing_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    bench("--precisions", "fp32,bf16", "--set", "refuses=bfloat16")
+    out = capsys.readouterr().out
+    assert "not measured: AMP bf16: failed in its first step" in out
+    assert "the speed of" not in out
+
+
+def test_a_kept_run_was_looked_at_by_no_probe(tmp_path: Path) -> None:
+    assert bench("--run-dir", str(tmp_path / "run"), "--channels-last") == 0
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    assert len([record for record in records if isinstance(record, RunStarted)]) == 1
+    assert not [record for record in records if isinstance(record, Float16Window | ModulesTraced)]
+    assert {record.grad_norm for record in steps} == {None}
+    epochs = [record for record in records if isinstance(record, EpochFinished)]
+    assert {record.validation for record in epochs} == {None}
+    (*_, last) = (record for record in records if isinstance(record, PrecisionsCompared))
+    assert (last.over, last.rounds, last.most_rounds, last.reason) == (True, 2, 2, "limit")
+    asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
+    assert (asked["channels_last"], asked["probes"]) == (True, False)
+    assert not (tmp_path / "run" / "run.sock").exists()
+
+
+def test_a_schedule_is_as_long_as_the_benchmark_and_not_longer(tmp_path: Path) -> None:
+    model = tmp_path / "cycled.py"
+    model.write_text(
+        "from torch.optim.lr_scheduler import OneCycleLR\n"
+        "from tests.recipes.limits import Limits\n\nclass Cycled(Limits):\n"
+        "    def build_scheduler(self, optimizer, total_steps):\n"
+        "        return OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)\n"
+    )
+    assert (
+        bench("--run-dir", str(tmp_path / "run"), "--rounds", "1", "--set", "epochs=1", model=str(model)) == 0
+    )
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    (started,) = [record for record in records if isinstance(record, RunStarted)]
+    assert started.total_steps == 400
+    lrs = [record.lr for record in records if isinstance(record, StepRecord) if record.lr is not None]
+    assert max(lrs) > 5 * lrs[0], "it passes through its warm-up"
+
+
+def test_several_sizes_are_kept_in_a_folder_each(tmp_path: Path) -> None:
+    bench("--run-dir", str(tmp_path / "run"), "--batch-size", "4,8", "--rounds", "1")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["batch-4", "batch-8"]
+
+
+def test_the_process_keeps_its_flags_for_tf32() -> None:
+    before = Tf32Flags.current()
+    bench("--precisions", "ieee,bf16", "--rounds", "1")
+    assert Tf32Flags.current() == before
+
+
+def test_no_model_outlives_its_measurement() -> None:
+    def models() -> int:
+        return sum(issubclass(type(thing), torch.nn.Module) for thing in gc.get_objects())
+
+    gc.collect()
+    before = models()
+    bench("--batch-size", "4,8", "--rounds", "1")
+    assert models() == before
+
+
+def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
+    warm: WarmSource,
+) -> None:
+    knobs = str(Path(LIMITS).with_name("knobs.py"))
+    command = amptui_command("bench", knobs, "--device", "cpu", "--set", "uneven=yes", *PRECISIONS)
+    with Terminal(command, warm=warm) as terminal:
+        terminal.wait_for(r"batch 8  round \d+ of at most 24  .*AMP bf16 \d\.\d\d×")
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+        assert "ended early" in terminal.text
+        assert "steps, knobs, batch 8" in terminal.text
+        assert "of at most" not in terminal.text
+
+
+# ------------------------------------------------------------------------------------- parts
+
+
+@pytest.mark.parametrize(("times", "planned"), [(0.6, True), (1.99, True), (2.01, False), (13.0, False)])
+def test_float16_is_planned_on_a_cpu_that_is_not_slow_at_it(
+    times: float, planned: bool, slowdown: Callable[[float], None]
+) -> None:
+    slowdown(times)
+    plan = plan_precisions(None, CPU)
+    assert plan.precisions == (("fp32", "fp16", "bf16") if planned else ("fp32", "bf16"))
+    assert {*plan.precisions, *plan.left_out} == {"fp32", "ieee", "tf32", "fp16", "bf16"}
+    assert all(plan.left_out.values())
+
+
+def test_how_slow_float16_is_here_can_be_measured() -> None:
+    assert 0 < float16_slowdown(64) < math.inf
+
+
+def test_what_was_asked_for_and_cannot_run_is_left_out_with_its_reason() -> None:
+    plan = plan_precisions(("bf16", "tf32", "ieee"), CPU)
+    assert plan.precisions == ("bf16", "ieee")
+    assert plan.left_out == {"tf32": "TF32 needs an NVIDIA GPU"}
+    with pytest.raises(UsageError, match="nothing to compare; tf32: TF32 needs an NVIDIA"):
+        plan_precisions(("fp32", "tf32"), CPU)
+
+
+def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() -> None:
+    class Convolving(Tiny):
+        def build_model(self) -> torch.nn.Module:
+            return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), super().build_model())
+
+    plain = building.build_model(Convolving(), CPU, first_batch=tuple)
+    other = building.build_model(
+        Convolving(), CPU, first_batch=tuple, channels_last=True, compile_mode="default"
+    )
+    names = [name for name, _ in plain.named_parameters()]
+    assert [name for name, _ in other.named_parameters()] == names
+    assert other.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
+    assert not plain.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
+    optimizer = building.build_optimizer(Convolving(), other)
+    assert optimizer.param_groups[0]["params"][0] is other.get_parameter("0.weight")
+    assert other._compiled_call_impl is not None
+
+
+def test_a_terminal_shows_one_line_that_is_rewritten() -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w", encoding="utf-8") as out:
+        progress = Progress(out)
+        progress.update(loading("loading data"))
+        progress.update(loading("building the model"))
+        progress.line("something happened")
+        written = ""
+        while "\n" not in written:  # a terminal hands on what it has, in pieces
+            written += os.read(master, 4096).decode()
+    os.close(master)
+    assert "\rloading data\x1b[K\rbuilding the model\x1b[K\r\x1b[Ksomething happened" in written
+    assert written.count("\n") == 1
+
+
+def test_before_the_first_step_progress_is_the_wait() -> None:
+    assert progress_text(SessionView()) == ""
+    assert progress_text(loading("loading data")) == "loading data"
+
+
+def loading(detail: str) -> SessionView:
+    return SessionView(phase=PhaseChanged(time=0.0, phase="data", detail=detail))
+
+
+needs_compiler = pytest.mark.skipif(
+    missing_for_compile(CPU) is not None, reason="torch.compile finds no compiler here"
+)
+
+
+@pytest.mark.slow  # it compiles C++ for each precision
+@needs_compiler
+def test_with_compile_each_precision_runs_eagerly_and_compiled(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert bench("--json", "--compile", "--rounds", "3", "--run-dir", str(folder)) == 0
+    found = json.loads(capfd.readouterr().out)
+    (measured,) = found["measured"]
+    assert (found["compile_mode"], measured["baseline"], measured["rounds"]) == ("default", "fp32 eager", 3)
+    names = [row["precision"] for row in measured["rows"]]
+    assert names == ["fp32 eager", "fp32", "bf16 eager", "bf16"]
+    assert all(row["steps"] == 60 for row in measured["rows"])
+    assert [(pair["precision"], pair["than"]) for pair in measured["pairs"]] == [
+        ("fp32", "fp32 eager"),
+        ("bf16", "bf16 eager"),
+        ("bf16", "fp32"),
+    ]
+    assert all(pair["speedup_low"] < pair["speedup"] < pair["speedup_high"] for pair in measured["pairs"])
+    assert set(measured["compile_seconds"]) == {"fp32", "bf16"}
+    per_step = {each["precision"]: each["flops_per_step"] for each in measured["flops"]}
+    assert set(per_step) == set(names)
+    assert len(set(per_step.values())) == 1
+    made = [each for each in read(folder / "journal.jsonl") if isinstance(each, ModelCompiled)]
+    seconds = sum(each.seconds for each in made)
+    assert sum(measured["compile_seconds"].values()) == pytest.approx(seconds)
+
+
+def test_one_precision_is_enough_to_compare_eager_and_compiled() -> None:
+    assert plan_precisions(("bf16",), CPU, compiles=True).precisions == ("bf16",)
+    with pytest.raises(UsageError, match="nothing to compare"):
+        plan_precisions(("bf16",), CPU)
+    with pytest.raises(UsageError, match="name one or more"):
+        plan_precisions(("tf32",), CPU, compiles=True)
+
+
+@pytest.mark.skipif(not MNIST_FOLDER.exists(), reason="the real MNIST is not on this machine")
+def test_real_mnist_is_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir(parents=True)
+    for file in FILES:
+        shutil.copy(MNIST_FOLDER / f"{file.name}.gz", folder)
+    model = tmp_path / "linear.py"
+    model.write_text(
+        "from torch import nn\nfrom amptui import Experiment\n\nclass Linear(Experiment):\n"
+        "    def build_model(self):\n        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+    options: list[Any] = ["--json", "--data", "real", "--data-dir", str(tmp_path), "--batch-size", "64"]
+    assert bench(*options, model=str(model)) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["data"] == {"name": "MNIST", "real": True, "samples": 60_000}
+    first, *_ = found["measured"][0]["rows"]
+    assert first["last_loss"] < first["first_loss"]

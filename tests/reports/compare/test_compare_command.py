@@ -1,0 +1,172 @@
+"""`amptui compare` as it is typed: plain, as JSON, as a page, on a terminal, and what it refuses."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amptui.cli import main
+from amptui.reports.compare import command
+from amptui.reports.compare.command import MAX_RUNS
+from amptui.reports.compare.tables import SEVERAL
+from tests.reports.compare.compared_runs import BF16, FP32, folder, whole_run
+from tests.terminal import Terminal, amptui_command
+from tests.warm import WarmSource
+
+RUNS = [str(path) for path in (*FP32, *BF16)]
+
+
+def test_without_a_terminal_it_writes_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *RUNS]) == 0
+    shown = capsys.readouterr().out
+    assert "0.404 [0.377–0.448]" in shown
+    assert "B AMP bf16 against A FP32: final training loss" in shown
+    assert "\x1b" not in shown
+
+
+def test_on_a_terminal_the_table_of_runs_fits() -> None:
+    with Terminal(amptui_command("compare", *RUNS, "--plain"), size=(80, 60)) as terminal:
+        assert terminal.wait() == 0
+        (head,) = [line for line in terminal.text.splitlines() if line.startswith("run ")]
+        assert "final training loss" in head
+        assert "training time" not in head
+
+
+class Clock:
+    """A second passes at each look."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_told_which_journal_takes_so_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(command, "time", Clock())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert main(["compare", *RUNS[:2]]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == (2 if is_terminal else 0)
+    assert all(f"reading {run}" in line and "KiB" in line for run, line in zip(RUNS, told, strict=False))
+
+
+def test_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *RUNS, "--json", "--target-loss", "1.0"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["type"] == "Comparison"
+    assert [group["seeds"] for group in found["groups"]] == [[0, 1, 2], [0, 1, 2]]
+    assert [run["steps"] for group in found["groups"] for run in group["runs"]] == [60] * 6
+    assert found["groups"][0]["figures"]["final_training_loss"]["mean"] == pytest.approx(0.4041, abs=1e-4)
+    assert found["contrasts"][0]["outcome"] == "not shown"
+    assert found["contrasts"][0]["interval"]["confidence"] == 0.95
+    assert found["differences"] == {"precision": {"A": "FP32", "B": "AMP bf16"}}
+    assert found["target_loss"] == 1.0
+
+
+def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "page.html"
+    assert main(["compare", *RUNS[:2], "--html", str(place)]) == 0
+    assert str(place) in capsys.readouterr().out
+    assert place.read_text().startswith("<!DOCTYPE html>")
+    assert main(["compare", *RUNS[:2], "--html", str(place), "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+
+
+def test_runs_that_did_nothing_are_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [
+        folder(tmp_path / str(i), whole_run(steps=0, precision=p)) for i, p in enumerate(("fp32", "bf16"))
+    ]
+    assert main(["compare", *map(str, runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["contrasts"][0]["outcome"] == "no loss"
+    assert main(["compare", *map(str, runs)]) == 0
+    told = capsys.readouterr().out
+    assert ": no verdict on the final training loss: a run has no loss" in told
+    assert SEVERAL not in told  # not one precision has a step
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (RUNS[:1], 2, "two runs"),
+        ([RUNS[0], RUNS[0]], 2, "the same run"),
+        ([RUNS[0], "nobody-has-this-run"], 2, "no run"),
+        ([RUNS[0], *["x"] * MAX_RUNS], 2, str(MAX_RUNS)),
+        ([*RUNS[:2], "--json", "--plain"], 2, "not allowed with"),
+        ([*RUNS[:2], "--target-loss", "inf"], 2, "finite"),
+        ([RUNS[0], str(Path(__file__))], 1, "holds no records"),
+        ([RUNS[0], str(Path(__file__).parent)], 1, "has no journal.jsonl"),
+    ],
+)
+def test_what_it_refuses_is_told_in_one_line(
+    words: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == status
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert told in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_the_same_run_under_two_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder(tmp_path / "run", whole_run())
+    link = tmp_path / "link"
+    link.symlink_to(run)
+    assert main(["compare", str(run), str(link / "journal.jsonl")]) == 2
+    assert "the same run" in capsys.readouterr().err
+
+
+def test_neither_torch_nor_textual_is_imported_for_plain_text() -> None:
+    program = "import sys; from amptui.cli import main; main(sys.argv[1:]); print([*sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "compare", *RUNS], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.splitlines()[-1]
+    assert "'numpy'" in loaded
+    for heavy in ("torch", "textual", "psutil", "pynvml"):
+        assert f"'{heavy}'" not in loaded
+
+
+def test_on_a_terminal_it_is_a_screen() -> None:
+    with Terminal(amptui_command("compare", *RUNS), size=(80, 24)) as terminal:
+        terminal.wait_for("B AMP bf16 against A FP32")
+        terminal.press("x")
+        terminal.wait_for("training loss by samples")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert terminal.modes == terminal.modes_before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_the_terminal_as_it_was(
+    warm: WarmSource, number: signal.Signals, status: int
+) -> None:
+    with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
+        terminal.wait_for("B AMP bf16 against A FP32")
+        terminal.process.send_signal(number)
+        assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+
+
+def test_a_terminal_that_is_closed_ends_it(warm: WarmSource) -> None:
+    with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
+        terminal.wait_for("B AMP bf16 against A FP32")
+        terminal.hang_up()
+        assert terminal.wait() == 128 + signal.SIGHUP
+
+
+def test_an_unreadable_run_gives_the_terminal_back(warm: WarmSource, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("nothing\n")
+    with Terminal(amptui_command("compare", RUNS[0], str(empty)), warm=warm) as terminal:
+        assert terminal.wait() == 1
+        assert "holds no records" in terminal.text
+        assert terminal.modes == terminal.modes_before

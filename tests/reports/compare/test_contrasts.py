@@ -1,0 +1,271 @@
+"""The verdict on final losses, and what forbids one."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amptui.records.run import RunFailed
+from amptui.reports.compare.contrasts import CONFIDENCE, Check, Compared, Outcome, compared
+from amptui.reports.compare.following import read_all
+from amptui.reports.compare.trace import RunFigures
+from tests.reports.compare.compared_runs import (
+    BF16,
+    FP32,
+    SYNTHETIC,
+    figures,
+    finished,
+    seeds,
+    started,
+    trained,
+    validated,
+    whole_run,
+)
+from tests.telemetry import record_samples
+
+NEAR, FAR = [1.0, 1.1, 0.9], [2.0, 2.1, 1.9]
+
+
+def outcome(runs: list[RunFigures]) -> Outcome:
+    (contrast,) = compared(runs).contrasts
+    return contrast.outcome
+
+
+def kinds(found: Compared) -> list[str]:
+    return [check.kind for check in found.checks]
+
+
+def check(found: Compared, kind: str) -> Check:
+    (one,) = [each for each in found.checks if each.kind == kind]
+    return one
+
+
+def test_losses_apart_by_more_than_the_seeds_differ() -> None:
+    (contrast,) = compared([*seeds(NEAR), *seeds(FAR, precision="bf16")]).contrasts
+    assert contrast.outcome == "differ"
+    assert contrast.interval is not None
+    # Both variances are 0.01: freedom 4, standard error 0.1 * sqrt(2 / 3).
+    reach = 2.776 * 0.1 * math.sqrt(2 / 3)
+    assert contrast.difference == pytest.approx(1.0)
+    assert contrast.interval.freedom == pytest.approx(4)
+    assert contrast.interval.low == pytest.approx(1 - reach, abs=1e-3)
+    assert contrast.interval.high == pytest.approx(1 + reach, abs=1e-3)
+    assert contrast.interval.confidence == CONFIDENCE
+
+
+def test_losses_within_the_seeds_spread() -> None:
+    (contrast,) = compared([*seeds(NEAR), *seeds([1.05, 0.95, 1.1], precision="bf16")]).contrasts
+    assert contrast.outcome == "not shown"
+    assert contrast.interval is not None
+    assert contrast.interval.low < 0 < contrast.interval.high
+
+
+def test_the_first_run_s_group_is_the_baseline_of_all_others() -> None:
+    runs = [*seeds(FAR, precision="bf16"), *seeds(NEAR), *seeds(NEAR, precision="fp16")]
+    found = compared(runs)
+    assert [(each.baseline.letter, each.other.letter) for each in found.contrasts] == [("A", "B"), ("A", "C")]
+    assert [each.difference for each in found.contrasts] == pytest.approx([-1.0, -1.0])
+    # Two intervals that hold at once.
+    assert [each.interval.confidence for each in found.contrasts if each.interval] == pytest.approx(
+        [0.975] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        (NEAR[:1], FAR[:1], "few seeds"),
+        (NEAR, FAR[:1], "few seeds"),
+        ([1.0, 1.0], [2.0, 2.0], "no spread"),
+        (NEAR, [2.0, math.nan, 2.0], "diverged"),
+    ],
+)
+def test_what_gives_no_verdict(ours: list[float], theirs: list[float], expected: Outcome) -> None:
+    runs = [*seeds(ours), *seeds(theirs, precision="bf16")]
+    assert outcome(runs) == expected
+    (contrast,) = compared(runs).contrasts
+    assert contrast.interval is None
+    if expected != "diverged":
+        assert contrast.difference == pytest.approx(1.0)
+
+
+def test_a_repeated_seed_is_no_second_one() -> None:
+    repeated = [figures(whole_run(loss, seed=0, precision="bf16")) for loss in FAR]
+    found = compared([*seeds(NEAR), *repeated])
+    assert outcome([*found.runs]) == "few seeds"
+    assert check(found, "repeated seed").groups == ("B",)
+    assert check(found, "repeated seed").values == (0,)
+
+
+def test_a_run_without_a_loss() -> None:
+    silent = figures(
+        [started(precision="bf16", batch_size=10), *trained([None] * 30, precision="bf16"), finished(30)]
+    )
+    assert outcome([*seeds(NEAR), silent]) == "no loss"
+
+
+def test_one_group_has_no_contrast() -> None:
+    found = compared(seeds(NEAR))
+    assert found.contrasts == ()
+    assert found.differences == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "expected"),
+    [
+        (lambda: seeds(FAR, precision="bf16", steps=60), "samples", "not comparable"),
+        (lambda: seeds(FAR, precision="bf16", data=SYNTHETIC), "data", "not comparable"),
+        (lambda: seeds(FAR, precision="bf16", model="other"), "model", "not comparable"),
+        (lambda: seeds(FAR, precision="bf16", device_name="NVIDIA A100"), "devices", "differ"),
+    ],
+)
+def test_unequal_training_is_told(
+    change: Callable[[], list[RunFigures]], kind: str, expected: Outcome
+) -> None:
+    found = compared([*seeds(NEAR), *change()])
+    assert kind in kinds(found)
+    (contrast,) = found.contrasts
+    assert contrast.outcome == expected
+    assert len(set(check(found, kind).values)) == 2
+
+
+def test_a_last_batch_that_was_smaller_is_no_other_training() -> None:
+    shorter = [replace(run, samples=run.samples - 2) for run in seeds(FAR, precision="bf16")]
+    assert "samples" not in kinds(compared([*seeds(NEAR), *shorter]))
+
+
+def test_times_of_different_devices_are_not_compared() -> None:
+    found = compared([*seeds(NEAR), *seeds(FAR, precision="bf16", device_name="NVIDIA A100")])
+    assert found.contrasts[0].speedup is None
+
+
+def test_a_speed_up_is_told_with_its_range() -> None:
+    slow = [figures(whole_run(loss, seed=seed)) for seed, loss in enumerate(NEAR)]
+    fast = [
+        figures(
+            [
+                started(seed=seed, precision="bf16", batch_size=10),
+                *trained([loss] * 30, precision="bf16", step_seconds=seconds),
+                finished(30),
+            ]
+        )
+        for seed, (loss, seconds) in enumerate(zip(FAR, (0.25, 0.2, 0.3125), strict=True))
+    ]
+    speedup = compared([*slow, *fast]).contrasts[0].speedup
+    assert speedup is not None
+    assert (speedup.low, speedup.high) == pytest.approx((1.6, 2.5))
+    assert speedup.mean == pytest.approx((40 + 50 + 32) / 3 / 20)
+
+
+def test_running_runs_have_no_verdict_yet() -> None:
+    running = [figures(run_of[:-1], is_live=True) for run_of in [whole_run(2.0, precision="bf16")]]
+    found = compared([*seeds(NEAR), *running])
+    assert found.contrasts[0].outcome == "running"
+    assert "unfinished" not in kinds(found)
+
+
+def test_a_journal_that_is_still_read_has_no_verdict_yet() -> None:
+    partly = replace(figures(whole_run(2.0, precision="bf16")[:-5]), read_share=0.5)
+    found = compared([*seeds(NEAR), partly])
+    assert found.contrasts[0].outcome == "reading"
+    assert not {"samples", "unfinished"} & {*kinds(found)}
+
+
+def test_a_run_that_died_or_failed_is_told() -> None:
+    dead = figures(whole_run(2.0, precision="bf16")[:-1], name="dead")
+    failure = RunFailed(time=999.0, step=30, error="out of memory", traceback="")
+    failed = figures([*whole_run(2.0, precision="bf16", seed=1)[:-1], failure], name="failed")
+    found = compared([*seeds(NEAR), dead, failed])
+    assert check(found, "unfinished").groups == ("dead", "failed")
+    # They trained as long as the others: nothing is missing but the last record.
+    assert found.contrasts[0].outcome == "differ"
+
+
+def test_runs_at_the_same_time_on_one_gpu_are_told() -> None:
+    def at(time: float, uuid: str, **changes: Any) -> RunFigures:
+        steps = trained([1.0] * 30, precision=changes.get("precision", "fp32"))
+        moved = [replace(step, time=step.time - 100 + time) for step in steps]
+        return figures([started(time=time, gpu_uuid=uuid, **changes), *moved], name=f"{time:g}")
+
+    found = compared([at(100, "GPU-1"), at(110, "GPU-1", precision="bf16"), at(500, "GPU-1", seed=1)])
+    assert check(found, "overlap").groups == ("100", "110")
+    assert "overlap" not in kinds(compared([at(100, "GPU-1"), at(110, "GPU-2", precision="bf16")]))
+
+
+def test_steps_of_uneven_length_are_told() -> None:
+    steps = [replace(step, step_seconds=5.0) if step.step % 5 == 0 else step for step in trained([1.0] * 100)]
+    uneven = figures([started(batch_size=10), *steps, finished(100)], name="uneven")
+    even = figures(whole_run(2.0, precision="bf16", steps=100), name="even")
+    assert check(compared([uneven, even]), "uneven").groups == ("uneven",)
+
+
+def test_what_else_limits_a_comparison() -> None:
+    moved = figures(
+        [started(), *trained([1.0] * 30), record_samples.resumed(30, device_name="B")], name="moved"
+    )
+    unread = figures(whole_run(), name="unread", passed_over="passed over: 1 damaged line")
+    untimed = figures([started(seed=None), *trained([1.0] * 30, step_seconds=None)], name="untimed")
+    again = figures(whole_run(seed=None))
+    found = compared([moved, unread, untimed, again])
+    assert check(found, "several devices").groups == ("moved",)
+    assert check(found, "unread").groups == ("unread",)
+    assert check(found, "unread").values == ("passed over: 1 damaged line",)
+    assert check(found, "untimed").groups == ("untimed",)
+    assert "unknown seed" in kinds(compared([again, again, *seeds(NEAR)]))
+
+
+# ---------------------------------------------------------------------- validations, targets
+
+
+def test_final_losses_are_those_of_validations_where_every_run_has_one() -> None:
+    def with_validation(loss: float, **changes: Any) -> RunFigures:
+        *records, end = whole_run(5.0, **changes)
+        return figures([*records, validated(30, loss), end])
+
+    ours = [with_validation(loss, seed=seed) for seed, loss in enumerate(NEAR)]
+    theirs = [with_validation(loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)]
+    found = compared([*ours, *theirs])
+    assert found.validation
+    assert found.contrasts[0].difference == pytest.approx(1.0)
+    mixed = compared([*ours, *seeds(FAR, precision="bf16")])
+    assert not mixed.validation
+    assert mixed.contrasts[0].difference == pytest.approx(2.0 - 5.0)
+
+
+def test_the_target_is_the_highest_final_loss() -> None:
+    rising = figures(whole_run([3.0] * 30 + [1.0] * 30 + [2.0] * 30))
+    found = compared([rising, figures(whole_run([1.5] * 90))])
+    assert found.target == pytest.approx(2.0)
+    assert [found.seconds_to_target(run) for run in found.runs] == pytest.approx([20.0, 10.0])
+
+
+def test_a_run_that_ended_at_nan_has_its_best_loss_for_a_target() -> None:
+    broken = figures(whole_run([3.0] * 30 + [math.nan] * 30))
+    assert compared([broken, figures(whole_run([1.5] * 60))]).target == pytest.approx(3.0)
+
+
+def test_a_target_may_be_asked_for() -> None:
+    found = compared(
+        [figures(whole_run([3.0] * 30 + [1.0] * 30)), figures(whole_run([2.0] * 60))], target=1.5
+    )
+    assert found.target_asked
+    times = [found.seconds_to_target(run) for run in found.runs]
+    assert times[0] == pytest.approx(22.5)
+    assert times[1] is None
+
+
+def test_without_enough_steps_there_is_no_target() -> None:
+    found = compared([figures(whole_run()), figures(whole_run(steps=5, precision="bf16"))])
+    assert found.target is None
+
+
+def test_the_recorded_runs_show_no_difference() -> None:
+    found = read_all([*FP32, *BF16], target=None)
+    (contrast,) = found.contrasts
+    assert contrast.outcome == "not shown"
+    assert contrast.interval is not None
+    assert contrast.interval.low == pytest.approx(-0.1088, abs=1e-3)
+    assert contrast.interval.high == pytest.approx(0.1042, abs=1e-3)
+    assert {run.samples for run in found.runs} == {3840}

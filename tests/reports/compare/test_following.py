@@ -1,0 +1,158 @@
+"""Journals read side by side, and read on while runs still train."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from amptui.base.errors import RunFolderError
+from amptui.records import codec
+from amptui.records.run import Record
+from amptui.reports.compare import following as module
+from amptui.reports.compare.contrasts import Compared
+from amptui.reports.compare.following import Following, follow, read_all
+from amptui.runs.lock import RunLock
+from tests.reports.compare.compared_runs import FP32, finished, folder, trained, whole_run
+
+
+class Watched:
+    """What was published, and a way to wait for more of it."""
+
+    def __init__(self, journals: list[Path]) -> None:
+        self._news = threading.Condition()
+        self.following = Following(journals, target=None, changed=self._tell)
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def until(self, holds: Callable[[Compared], bool]) -> Compared:
+        def has_come() -> bool:
+            newest = self.following.newest
+            return self.following.failure is not None or (newest is not None and holds(newest))
+
+        with self._news:
+            assert self._news.wait_for(has_come, timeout=60)
+        assert self.following.failure is None, self.following.failure
+        assert self.following.newest is not None
+        return self.following.newest
+
+
+@contextmanager
+def watching(journals: list[Path]) -> Iterator[Watched]:
+    watched = Watched(journals)
+    watched.following.start()
+    yield watched
+    watched.following.stop()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+
+
+def append(journal: Path, *records: Record) -> None:
+    with journal.open("a") as file:
+        file.writelines(f"{codec.dumps(record)}\n" for record in records)
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> list[Path]:
+    runs = [whole_run()[:-1], whole_run(2.0, precision="bf16")]
+    return [folder(tmp_path / f"run{i}", records) / "journal.jsonl" for i, records in enumerate(runs)]
+
+
+def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:
+    with RunLock.take(journals[0].parent), watching(journals) as watched:
+        found = watched.until(lambda found: found.runs[0].view.step == 30)
+        assert [run.is_live for run in found.runs] == [True, False]
+        append(journals[0], *trained([1.0] * 10, first=31))
+        found = watched.until(lambda found: found.runs[0].view.step == 40)
+        assert found.runs[0].samples == 400
+        append(journals[0], finished(40))
+        watched.until(lambda found: found.runs[0].view.outcome is not None)
+
+
+def test_a_run_that_ends_without_a_last_record_is_no_longer_live(journals: list[Path]) -> None:
+    lock = RunLock.take(journals[0].parent)
+    with watching(journals) as watched:
+        watched.until(lambda found: found.runs[0].is_live)
+        lock.release()
+        watched.until(lambda found: not found.runs[0].is_live)
+
+
+def test_a_journal_that_was_cut_by_a_resume_is_read_again(journals: list[Path]) -> None:
+    with watching(journals) as watched:
+        watched.until(lambda found: found.runs[0].view.step == 30)
+        lines = journals[0].read_text().splitlines(keepends=True)
+        # As a resume does it: in one step, so that nobody finds an empty journal.
+        os.truncate(journals[0], sum(len(line.encode()) for line in lines[:11]))
+        found = watched.until(lambda found: found.runs[0].view.step == 10)
+        assert found.runs[0].samples == 100
+
+
+def test_an_unreadable_journal_ends_it(journals: list[Path]) -> None:
+    watched = Watched([journals[0], journals[1].with_name("none")])
+    watched.following.start()
+    watched.following._thread.join(60)
+    assert isinstance(watched.following.failure, RunFolderError)
+
+
+def test_nothing_is_published_twice(journals: list[Path]) -> None:
+    published = []
+    following = Following(journals, target=None, changed=lambda: published.append(following.newest))
+    for _ in range(3):
+        following._read_for_a_while()
+        following._publish()
+    assert len(published) == 1
+    append(journals[0], *trained([1.0], first=31))
+    following._read_for_a_while()
+    following._publish()
+    assert len(published) == 2
+    following.stop()
+
+
+def test_what_could_not_be_read_is_told(journals: list[Path]) -> None:
+    with journals[1].open("a") as file:
+        file.write("{broken\n")
+    found = read_all(journals, target=None)
+    assert found.runs[0].passed_over == ""
+    assert "1 damaged line" in found.runs[1].passed_over
+
+
+def test_a_journal_without_records_is_an_error(tmp_path: Path, journals: list[Path]) -> None:
+    empty = tmp_path / "notes.txt"
+    empty.write_text("hello\nthere\n")
+    with pytest.raises(RunFolderError, match=r"notes.txt holds no records; passed over: 2 damaged lines"):
+        read_all([journals[0], empty], target=None)
+
+
+def test_options_are_read_from_run_json(journals: list[Path]) -> None:
+    for journal, asked in zip(journals, ({"compiled": True}, "nonsense"), strict=True):
+        (journal.parent / "run.json").write_text(json.dumps({"asked": asked}))
+    found = read_all(journals, target=None)
+    assert found.runs[0].asked == {"compiled": True}
+    assert found.runs[1].asked == {}
+    (journals[0].parent / "run.json").write_text("{")
+    assert read_all(journals, target=None).runs[0].asked == {}
+
+
+def test_a_copied_journal_has_nothing_of_the_folder_it_is_in(journals: list[Path]) -> None:
+    (journals[0].parent / "run.json").write_text(json.dumps({"asked": {"compiled": True}}))
+    copied = journals[0].rename(journals[0].with_name("copied.jsonl"))
+    with RunLock.take(copied.parent):
+        found = read_all([copied, journals[1]], target=None)
+    assert not found.runs[0].is_live
+    assert found.runs[0].asked == {}
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    places = [tmp_path / side / "run.jsonl" for side in ("a", "b")]
+    for place in places:
+        place.parent.mkdir()
+        place.write_bytes(FP32[0].read_bytes())
+    assert [run.name for run in follow(places)] == ["a/run", "b/run"]

@@ -1,0 +1,164 @@
+"""A chart: the line of what was measured, in the colours of the precisions, with marks and words."""
+
+import json
+import math
+import re
+from html import unescape
+
+import pytest
+
+from amptui.base import units
+from amptui.reports.export.chart import Chart, Curve, Point, draw
+from amptui.reports.export.step_axis import StepRange
+from amptui.telemetry.axis import Kind
+from amptui.telemetry.history import RateTrack
+from amptui.telemetry.view import PrecisionSwitch
+from tests.tui.views import series
+
+SWITCHES = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(41, "fp16"), PrecisionSwitch(71, "fp8"))
+
+
+def steps(last: int = 100) -> StepRange:
+    return StepRange(1, last, SWITCHES)
+
+
+def drawn(values: list[float | None], **changes: object) -> str:
+    chart = Chart(title="loss", curves=(Curve("loss", series(values)),), **changes)  # type: ignore[arg-type]
+    figure = draw(chart, steps(len(values)))
+    assert figure is not None
+    return figure
+
+
+def lines(figure: str) -> list[tuple[str, int]]:
+    """The class of each line, and how many points it has."""
+    found = re.findall(r'<path d="([^"]*)" class="line (\w+)"', figure)
+    return [(name, len(re.findall(r"[ML]", path))) for path, name in found]
+
+
+def test_each_stretch_has_its_precision_s_colour_and_joins_the_previous_one() -> None:
+    assert lines(drawn([1.0 + n / 100 for n in range(100)])) == [("fp32", 40), ("fp16", 31), ("other", 31)]
+
+
+def test_unmeasured_steps_leave_a_gap_only_at_a_switch() -> None:
+    values: list[float | None] = [1.0 + n / 100 if n % 10 == 5 else None for n in range(100)]
+    assert lines(drawn(values)) == [("fp32", 4), ("fp16", 3), ("other", 3)]
+    assert lines(drawn(values, sparse=True)) == [("fp32", 4), ("fp16", 4), ("other", 4)]
+
+
+def test_a_single_value_is_a_dot_that_can_be_seen() -> None:
+    figure = drawn([None, 2.0, *[None] * 98])
+    assert re.search(r'd="M15\.0 \d+\.\dh\.1" class="line fp32"', figure)
+
+
+@pytest.mark.parametrize("values", [[None] * 5, [math.nan, math.inf], []])
+def test_there_is_no_chart_without_a_finite_value(values: list[float | None]) -> None:
+    chart = Chart(title="loss", curves=(Curve("loss", series(values)),))
+    assert draw(chart, steps()) is None
+
+
+def test_nan_and_skips_are_crosses_of_their_own() -> None:
+    skips = series([float(n in (5, 6)) for n in range(100)])
+    figure = drawn([math.nan if n == 50 else 1.0 for n in range(100)], skips=skips)
+    crosses = re.findall(r'<text x="([\d.]+)%" y="10" class="(\w+)">×', figure)
+    assert crosses == [("5.50", "skip"), ("6.50", "skip"), ("50.50", "nonfinite")]
+    assert "marks" not in drawn([1.0] * 100)
+
+
+def test_long_runs_have_a_band_from_the_least_to_the_largest_value() -> None:
+    figure = drawn([float(n % 7) for n in range(5000)])
+    assert figure.count('class="band') == len(lines(figure)) == 3
+    assert 'class="band' not in drawn([1.0] * 500)
+
+
+def test_several_curves_have_colours_and_names_of_their_own() -> None:
+    curves = (Curve("a <b>", series([1.0, 2.0])), Curve("c", series([3.0, 4.0])))
+    figure = draw(Chart(title="parts", curves=curves), steps(2))
+    assert figure is not None
+    assert [name for name, _ in lines(figure)] == ["curve0", "curve1"]
+    assert '<li class="curve0">a &lt;b&gt;</li><li class="curve1">c</li>' in figure
+    assert ">a &lt;b&gt; 2.00 · c 4.00</output>" in figure
+
+
+def test_values_are_shown_in_the_unit() -> None:
+    curve = Curve("used", series([2.0 * 1024**3, 3.0 * 1024**3]))
+    figure = draw(Chart(title="memory", unit="GiB", unit_value=1024.0**3, curves=(curve,)), steps(2))
+    assert figure is not None
+    assert "<h3>memory, GiB</h3>" in figure
+    assert ">3.00</output>" in figure
+    assert 'aria-label="used from 2.00 to 3.00 GiB"' in figure
+
+
+def test_points_beside_the_curve_widen_the_axis_and_have_titles() -> None:
+    figure = drawn([1.0] * 100, points=(Point(50, 9.0, "validation after epoch 1: 9.00"),), kind="linear")
+    assert '<circle cx="49.50%"' in figure
+    assert "<title>validation after epoch 1: 9.00</title>" in figure
+    assert ">8</text>" in figure
+
+
+def test_the_script_gets_the_values_of_each_step() -> None:
+    figure = drawn([1.0, None, math.nan, 0.1234564], format_value=units.loss)
+    (attribute,) = re.findall(r'data-values="([^"]*)"', figure)
+    (curve,) = json.loads(unescape(attribute))["curves"]
+    assert curve == {
+        "name": "",
+        "first": 1,
+        "width": 1,
+        "mean": [1.0, None, None, 0.123456],
+        "low": [],
+        "high": [],
+        "nonfinite": [2],
+    }
+
+
+def test_the_ribbon_has_a_letter_where_there_is_room_and_says_what_it_shows() -> None:
+    figure = drawn([1.0] * 100)
+    assert re.findall(r'class="letter">(.)<', figure) == ["F", "A", "?"]
+    assert 'aria-label="precisions: FP32, AMP fp16, fp8"' in figure
+    narrow = draw(Chart(title="loss", curves=(Curve("loss", series([1.0] * 5000)),)), steps(5000))
+    assert narrow is not None
+    assert re.findall(r'class="letter">(.)<', narrow) == ["?"]
+
+
+def test_steps_before_the_first_switch_are_not_known() -> None:
+    found = StepRange(1, 100, (PrecisionSwitch(51, "fp16"),)).stretches()
+    assert found == [(0.0, 0.5, None), (0.5, 1.0, "fp16")]
+
+
+def test_the_step_axis_names_its_ends_and_round_steps_between_them() -> None:
+    axis = re.findall(r">([\d,]+)</text>", drawn([1.0] * 3000).partition('class="steps"')[2])
+    assert axis == ["1", "1,000", "2,000", "3,000"]
+
+
+def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
+    track = RateTrack.empty()
+    seconds = [0.006] * 60 + [1e-6] + [0.006] * 39
+    track.extend([256 / each for each in seconds], [256] * 100, list(seconds))
+    chart = Chart(title="throughput", curves=(Curve("throughput", track.snapshot()),), kind="linear")
+    figure = draw(chart, steps(100))
+    assert figure is not None
+    ticks = [float(tick.replace(",", "")) for tick in re.findall(r">([\d,.e+]+)</text>", figure)]
+    assert max(ticks) < 200_000
+    assert re.findall(r'<text x="([\d.]+)%" y="(\w+)%?" class="beyond">(.)<', figure) == [
+        ("60.50", "12", "↑")
+    ]
+    assert "↑: values beyond the axis." in figure
+
+
+@pytest.mark.parametrize("kind", [None, "linear", "log10", "log2"])
+def test_the_largest_and_the_smallest_numbers_make_a_chart(kind: Kind | None) -> None:
+    values = [1e308, 5e-324, -1e308, 0.0, 1.0] * 8
+    assert "<svg" in drawn([*values], kind=kind, noisy=True)
+    assert "<svg" in drawn([*values], kind=kind)
+
+
+@pytest.mark.parametrize("outlier", [400.0, -400.0])
+def test_one_loss_far_from_all_others_is_marked_and_does_not_set_the_axis(outlier: float) -> None:
+    values: list[float | None] = [1 + n % 7 / 10 for n in range(100)]
+    values[30] = outlier
+    figure = drawn(values, noisy=True, kind="linear")
+    ticks = [float(tick) for tick in re.findall(r'<text x="100%" y="\d+">([\d.-]+)</text>', figure)]
+    assert 0 <= min(ticks) < max(ticks) <= 2
+    assert re.findall(r'class="beyond">(.)<', figure) == ["↑" if outlier > 0 else "↓"]
+    whole = drawn(values, kind="linear")
+    assert "beyond" not in whole
+    assert max(abs(float(tick)) for tick in re.findall(r'y="\d+">([\d.-]+)</text>', whole)) >= 400

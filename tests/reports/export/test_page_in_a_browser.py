@@ -1,0 +1,134 @@
+"""The page in a real browser: a phone and a desk, by day and by night, without a network, hostile or not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amptui.reports.export import export
+from tests.reports.export import hostile
+from tests.reports.export.browser import Tab, browser
+from tests.reports.export.recorded import write
+from tests.telemetry.record_samples import run as started
+from tests.telemetry.record_samples import steps
+
+TOO_WIDE = """
+[...document.querySelectorAll("body *")]
+  .filter((e) => !e.closest(".wide") && !e.closest("svg"))
+  .filter((e) => e.getBoundingClientRect().right > WIDTH + 1)
+  .map((e) => e.tagName + "." + e.className)
+"""
+
+# WCAG 2.1: relative luminance, and contrast between text and what it stands on.
+MIN_CONTRAST = """
+(() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (text) => rgb(text).slice(0, 3).map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (e) => {
+    const own = getComputedStyle(e).backgroundColor;
+    return rgb(own)[3] === 0 && e.parentElement ? ground(e.parentElement) : own;
+  };
+  let least = 99;
+  const texts = "h1, h2, h3, p, li, td, th, dt, dd, small, summary, pre, time, .step, .chip, .badge, .sign";
+  for (const e of document.querySelectorAll(texts)) {
+    const [a, b] = [light(getComputedStyle(e).color), light(ground(e))].sort();
+    least = Math.min(least, (b + 0.05) / (a + 0.05));
+  }
+  return least;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browser(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "run.html"
+    export(run, html=path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    export(write(folder / "run", hostile.records()), html=folder / "run.html")
+    return folder / "run.html"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (390, 844), (1280, 900)])
+def test_the_page_fits_any_width_and_both_colour_schemes(
+    tab: Tab, page: Path, hostile_page: Path, width: int, height: int, dark: bool
+) -> None:
+    for each in (page, hostile_page):
+        tab.open(each, width=width, height=height, dark=dark)
+        tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        assert tab.evaluate(TOO_WIDE.replace("WIDTH", str(width))) == []
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        assert tab.evaluate(MIN_CONTRAST) >= 4.5
+        assert tab.evaluate("document.querySelectorAll('figure').length") >= 5
+        assert tab.requests == [each.as_uri()]
+        assert tab.complaints == []
+
+
+def test_hostile_texts_are_shown_and_not_run(tab: Tab, hostile_page: Path) -> None:
+    tab.open(hostile_page, width=1280, height=900)
+    assert tab.evaluate("document.querySelector('h1').textContent") == hostile.EVIL
+    assert tab.evaluate("document.title") == f"{hostile.EVIL} · amptui"
+    for selector in ("th", "summary", "pre", "dd", ".legend li", "figcaption output"):
+        texts = tab.evaluate(f"[...document.querySelectorAll('{selector}')].map((e) => e.textContent)")
+        assert any("<img src=x" in text for text in texts), selector
+    assert tab.evaluate("[window.owned, document.scripts.length, document.images.length]") == [None, 1, 0]
+    assert tab.requests == [hostile_page.as_uri()]
+    assert tab.complaints == []
+
+
+def test_even_injected_markup_would_not_run(tab: Tab, page: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.html").write_text(page.read_text().replace("</main>", f"{hostile.EVIL}</main>"))
+    tab.open(tmp_path / "broken.html", width=1280, height=900)
+    assert tab.evaluate("document.images.length") == 1, "the markup is in"
+    assert tab.evaluate("window.owned") is None
+    refused = [about["blockedReason"] for name, about in tab.events if name == "Network.loadingFailed"]
+    assert refused == ["csp"], "the image was not even looked for"
+    assert "Content Security Policy" in "".join(tab.complaints)
+
+
+def readouts(tab: Tab) -> list[str]:
+    found: list[str] = tab.evaluate("[...document.querySelectorAll('.readout')].map((e) => e.textContent)")
+    return found
+
+
+def test_pointing_at_a_chart_shows_the_step_in_all_charts(tab: Tab, tmp_path: Path) -> None:
+    found = [
+        *steps(1, 50, loss=2.0, losses={"a": 0.5, "b": 0.25}),
+        *steps(51, 100, precision="fp16", loss=1.0),
+    ]
+    export(write(tmp_path / "run", [started(), *found]), html=tmp_path / "run.html")
+    tab.open(tmp_path / "run.html", width=1280, height=900)
+    newest = readouts(tab)
+    assert newest[:2] == ["1.00", "a 0.500 · b 0.250"]
+    x, y, width = tab.evaluate(
+        "(() => { const box = document.querySelector('.area').getBoundingClientRect();"
+        "return [box.left, box.top + 20, box.width] })()"
+    )
+    tab.point_at(x + 0.105 * width, y)
+    assert readouts(tab)[:2] == ["step 11 FP32: 2", "step 11 FP32: a 0.5 · b 0.25"]
+    assert all(text.startswith("step 11 FP32: ") for text in readouts(tab))
+    tab.point_at(x + 0.9995 * width, y)
+    assert readouts(tab)[0] == "step 100 AMP fp16: 1"
+    tab.point_at(x, 1)
+    assert readouts(tab) == newest
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("records", [[started()], [started(), *steps(1, 1)]])
+def test_a_nearly_empty_page_works_too(tab: Tab, tmp_path: Path, records: list[object]) -> None:
+    export(write(tmp_path / "run", records), html=tmp_path / "run.html")  # type: ignore[arg-type]
+    tab.open(tmp_path / "run.html", width=390, height=844)
+    assert tab.complaints == []

@@ -1,0 +1,143 @@
+"""The table: every field of every step, and nothing that was not measured."""
+
+import csv
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.records.ranks import RanksSampled
+from amptui.records.run import Record
+from amptui.records.steps import StepRecord
+from amptui.reports.export import export
+from tests.reports.export.recorded import write
+from tests.telemetry import record_samples
+from tests.telemetry.record_samples import step, steps
+from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(folder: Path, *records: Record) -> list[dict[str, str]]:
+    export(write(folder / "run", records), csv=folder / "steps.csv")
+    return rows(folder / "steps.csv")
+
+
+def test_a_run_has_a_row_per_step_and_a_column_per_field(
+    run: Path, records: list[Record], tmp_path: Path
+) -> None:
+    trained = [record for record in records if isinstance(record, StepRecord)]
+    assert export(run, csv=tmp_path / "steps.csv").steps == len(trained) == 36
+    found = rows(tmp_path / "steps.csv")
+    assert [int(row["step"]) for row in found] == [record.step for record in trained]
+    assert [row["precision"] for row in found] == [record.precision for record in trained]
+    assert [float(row["loss"]) for row in found] == [record.loss for record in trained]
+    assert [float(row["losses.regress"]) for row in found] == [r.losses["regress"] for r in trained]
+    expected = {field.name for field in fields(StepRecord)}
+    expected -= {"losses", "group_lrs", "loss_form", "optimizer"}
+    assert found[0].keys() == expected | {"losses.classify", "losses.regress"}
+
+
+def test_what_is_not_finite_is_named_and_what_was_not_measured_is_empty(tmp_path: Path) -> None:
+    found = table(
+        tmp_path,
+        step(1, loss=math.nan, grad_norm=None),
+        step(2, loss=math.inf, grad_norm=-math.inf, skipped=True),
+        step(3, loss=None, step_seconds=None),
+    )
+    assert [row["loss"] for row in found] == ["nan", "inf", ""]
+    assert [row["grad_norm"] for row in found] == ["", "-inf", "1.0"]
+    assert [row["skipped"] for row in found] == ["false", "true", "false"]
+    assert found[2]["step_seconds"] == ""
+
+
+def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
+    early = [step(n, losses={"a": float(n)}) for n in range(1, 5001)]
+    late = [step(n, losses={"a": 1.0, "b,\n": 2.0}) for n in range(5001, 9001)]
+    found = table(tmp_path, *early, *late)
+    assert [row["losses.a"] for row in found[:2]] == ["1.0", "2.0"]
+    assert [row["losses.b,?"] for row in found] == [""] * 5000 + ["2.0"] * 4000
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "steps.csv"]
+
+
+def test_each_learning_rate_has_a_column_of_numbers(tmp_path: Path) -> None:
+    found = table(tmp_path, step(1, lr=0.1), step(2, lr=0.1, group_lrs=(0.1, 0.01)), step(3, lr=0.2))
+    assert [row["lr"] for row in found] == ["0.1", "0.1", "0.2"]
+    assert [row["group_lrs.0"] for row in found] == ["", "0.1", ""]
+    assert [row["group_lrs.1"] for row in found] == ["", "0.01", ""]
+    assert "(" not in (tmp_path / "steps.csv").read_text()
+
+
+def test_repeated_steps_have_two_rows(tmp_path: Path) -> None:
+    assert [row["step"] for row in table(tmp_path, *steps(1, 3), *steps(2, 4))] == list("123234")
+
+
+def test_a_run_without_steps_has_only_a_header(tmp_path: Path) -> None:
+    assert table(tmp_path, record_samples.run()) == []
+    assert (tmp_path / "steps.csv").read_text().startswith("time,step,epoch,precision,loss,")
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ('"=1', "'\"=1"),
+        ("@cmd", "'@cmd"),
+        ("＝1", "'＝1"),
+        ("a;=1", "a;'=1"),
+        ("a, -b", "a, '-b"),
+        ("a-b=c", "a-b=c"),
+        ("\x1b[31m\u202e", "?[31m?"),
+        ("x" * 5000, "x" * 1000),
+    ],
+)
+def test_no_text_is_a_formula(name: str, cell: str, tmp_path: Path) -> None:
+    (row,) = table(tmp_path, step(1, precision=name, losses={f"p;{name}": -0.5}))
+    assert row["precision"] == cell
+    assert list(row)[-1][len("losses.p;") :] == cell[: 1000 - len("losses.p;")]
+    assert list(row.values())[-1] == "-0.5"
+
+
+@given(loss=st.floats(), scale=st.none() | st.floats(), name=st.text(max_size=5), part=st.floats())
+def test_every_number_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, loss: float, scale: float | None, name: str, part: float
+) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    (row,) = table(folder, step(1, loss=loss, loss_scale=scale, losses={name: part}))
+    assert repr(float(row["loss"])) == repr(loss)
+    assert (row["loss_scale"] == "") == (scale is None)
+    assert repr(float(list(row.values())[-1])) == repr(part)
+
+
+def test_a_distributed_run_has_a_table_of_its_ranks_beside_the_steps(tmp_path: Path) -> None:
+    simulated = SimulatedRanks(4, 1, slow="clocks", slow_rank=2)
+    records = list(run_of(simulated, 3))
+    found = export(write(tmp_path / "run", records), csv=tmp_path / "steps.csv")
+    assert found.ranks_csv == tmp_path / "steps.ranks.csv"
+    table = rows(found.ranks_csv)
+    samples = [record for record in records if isinstance(record, RanksSampled)]
+    assert [int(row["rank"]) for row in table] == [0, 1, 2, 3] * 3
+    assert [int(row["step"]) for row in table] == [sample.step for sample in samples for _ in range(4)]
+    assert [float(row["compute_seconds"]) for row in table[:4]] == list(samples[0].compute_seconds)
+    assert [row["throttled"] for row in table[:4]] == ["", "", "thermal (hw)", ""]
+    assert {row["host"] for row in table} == {"node-1"}
+
+
+def test_numbers_that_no_rank_measured_are_empty_cells(tmp_path: Path) -> None:
+    sample = RanksSampled(time=1.0, step=3, steps=3, world_size=2, ranks=(0, 1), grad_norm=(math.nan, None))
+    export(write(tmp_path / "run", [sample]), csv=tmp_path / "steps.csv")
+    table = rows(tmp_path / "steps.ranks.csv")
+    assert [row["grad_norm"] for row in table] == ["nan", ""]
+    assert {row["compute_seconds"] + row["host"] + row["sm_clock_mhz"] for row in table} == {""}
+
+
+def test_a_single_process_has_no_table_of_ranks(tmp_path: Path) -> None:
+    found = export(write(tmp_path / "run", [record_samples.run(), *steps(1, 3)]), csv=tmp_path / "steps.csv")
+    assert found.ranks_csv is None
+    assert not (tmp_path / "steps.ranks.csv").exists()

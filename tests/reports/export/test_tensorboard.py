@@ -1,0 +1,137 @@
+"""TensorBoard's files, read back by TensorBoard itself."""
+
+import math
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
+from amptui.records.steps import StepRecord
+from tests.reports.export import hostile
+from tests.reports.export.recorded import write
+from tests.telemetry.record_samples import backoff, device, skip, step, steps
+from tests.telemetry.record_samples import run as started
+
+pytest.importorskip("tensorboard", reason="needs amptui[tensorboard]")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what TensorBoard's own reader imports is its own matter
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from amptui.reports.export import export
+from amptui.reports.export.exporting import EVENT_FILE_NAME
+
+
+def read(folder: Path) -> Any:
+    """What TensorBoard knows of a run's folder, nothing thinned out."""
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    found.Reload()
+    return found
+
+
+def exported(tmp_path: Path, *records: Record) -> Any:
+    export(write(tmp_path / "a-run", records), tensorboard=tmp_path / "tb")
+    return read(tmp_path / "tb" / "a-run")
+
+
+def curve(found: Any, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in found.Scalars(tag)]
+
+
+def text(found: Any, tag: str) -> str:
+    (event,) = found.Tensors(tag)
+    return str(event.tensor_proto.string_val[0].decode())
+
+
+def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record], tmp_path: Path) -> None:
+    trained = [record for record in records if isinstance(record, StepRecord)]
+    assert export(run, tensorboard=tmp_path).steps == len(trained)
+    found = read(tmp_path / "tiny-run")
+    losses = found.Scalars("loss")
+    assert [event.step for event in losses] == [record.step for record in trained]
+    assert [event.wall_time for event in losses] == [record.time for record in trained]
+    assert [event.value for event in losses] == pytest.approx([record.loss for record in trained])
+    parts = [value for _, value in curve(found, "loss_parts/classify")]
+    assert parts == pytest.approx([record.losses["classify"] for record in trained])
+    assert {"learning_rate", "throughput/step_seconds", "gradients/norm", "amp/loss_scale"} <= set(
+        found.Tags()["scalars"]
+    )
+    assert curve(found, "amp/on")[0] == (1, 0.0)
+    assert curve(found, "amp/on")[-1] == (36, 1.0)
+    assert "FP32 → AMP fp16" in text(found, "events")
+    assert "model: tiny" in text(found, "run")
+
+
+def test_a_steady_value_is_written_at_changes_and_at_the_end(tmp_path: Path) -> None:
+    scales = [65536.0] * 5 + [32768.0] * 5
+    fp16 = [step(n, precision="fp16", loss_scale=scale) for n, scale in enumerate(scales, 1)]
+    found = exported(tmp_path, started(), *fp16)
+    assert curve(found, "amp/loss_scale") == [(1, 65536.0), (5, 65536.0), (6, 32768.0), (10, 32768.0)]
+
+
+def test_headroom_of_steps_outside_float16_is_a_curve_of_its_own(tmp_path: Path) -> None:
+    found = exported(
+        tmp_path,
+        step(1, grad_max=65504.0 / 65536 / 4),
+        step(2, precision="fp16", loss_scale=1024.0, grad_max=65504.0 / 1024 / 8),
+        backoff(2, 1024.0),
+        step(3, grad_max=65504.0 / 512),
+    )
+    assert curve(found, "float16/headroom_doublings") == [(2, 3.0)]
+    assert curve(found, "float16/headroom_doublings_if_float16_ran") == [(1, 2.0), (3, 0.0)]
+
+
+def test_what_is_not_finite_stays_so_and_what_was_not_measured_is_not_there(tmp_path: Path) -> None:
+    found = exported(tmp_path, step(1, loss=math.nan), step(2, loss=None), step(3, loss=math.inf))
+    values = curve(found, "loss")
+    assert [at for at, _ in values] == [1, 3]
+    assert math.isnan(values[0][1])
+    assert values[1][1] == math.inf
+
+
+def test_device_samples_are_at_the_step_of_their_time(tmp_path: Path) -> None:
+    found = exported(tmp_path, started(), *steps(1, 7), device(101.0, "fp32", 5, 60.0), *steps(8, 9))
+    assert curve(found, "gpu0/utilization_percent") == [(7, 1.0)]
+    assert curve(found, "gpu1/utilization_percent") == [(7, 60.0)]
+    assert curve(found, "torch/peak_allocated_bytes") == [(7, 5.0)]
+
+
+def test_validation_is_a_curve(tmp_path: Path) -> None:
+    validation = Validation(loss=0.5, accuracy=0.75, samples=10, metrics={"top5": 0.875})
+    epoch = EpochFinished(time=101.0, step=9, epoch=1, seconds=None, mean_loss=None, validation=validation)
+    found = exported(tmp_path, *steps(1, 9), epoch)
+    names = ("loss", "accuracy", "top5")
+    assert [curve(found, f"validation/{name}") for name in names] == [[(9, 0.5)], [(9, 0.75)], [(9, 0.875)]]
+
+
+def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: Path) -> None:
+    switch = PrecisionChanged(time=100.0, step=2, previous="fp32", current="fp16")
+    found = exported(tmp_path, *hostile.records(), switch, skip(2))
+    for tag in ("run", "events"):
+        lines = text(found, tag).splitlines()
+        assert lines
+        assert all(line.startswith("    ") for line in lines)
+        assert any(hostile.EVIL in line for line in lines)
+    assert "FP32 → AMP fp16" in text(found, "events")
+
+
+def test_a_second_export_replaces_the_first(run: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        export(run, tensorboard=tmp_path)
+    assert [path.name for path in (tmp_path / "tiny-run").iterdir()] == [EVENT_FILE_NAME]
+    assert len(read(tmp_path / "tiny-run").Scalars("loss")) == 36
+
+
+def test_neither_torch_nor_tensorflow_is_loaded(run: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from amptui.reports.export import export\n"
+        "export(Path(sys.argv[1]), tensorboard=Path(sys.argv[2]))\n"
+        "print([name for name in ('torch', 'tensorflow', 'textual') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, run, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

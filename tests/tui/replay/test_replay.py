@@ -1,0 +1,134 @@
+"""A replay as a program: in a real terminal, without torch, and told in one line where there is none."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.command.replay import replay
+from tests.reports.export.recorded import write
+from tests.telemetry.record_samples import run as started
+from tests.telemetry.record_samples import step
+from tests.terminal import Terminal
+from tests.warm import WarmSource
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from amptui.command.replay import replay
+status = replay(Path(sys.argv[1]), speed=float(sys.argv[2]))
+print("loaded", [name for name in ("torch", "psutil", "pynvml") if name in sys.modules])
+sys.exit(status)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = write(tmp_path / "run", [started(), *(step(n, time=100.0 + n) for n in range(1, 101))])
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write("{half")
+    return folder
+
+
+def playing(run: Path, speed: float, warm: WarmSource | None = None, *, patch: str = "") -> Terminal:
+    return Terminal([sys.executable, "-c", patch + PROGRAM, str(run), str(speed)], warm=warm)
+
+
+def test_a_run_is_played_moved_and_left(run: Path) -> None:
+    with playing(run, 1000) as terminal:
+        terminal.wait_for("replay ended 1:40 of 1:40")
+        terminal.wait_for(r"step\s+100/")
+        # At that speed its next end would come before anybody sees it play.
+        terminal.press(",,,,,,,,,\x1b[H")
+        terminal.wait_for(r"replay ×1\.95312 [01]:\d\d of 1:40")
+        terminal.press("\x1b[F")
+        terminal.wait_for("replay ended 1:40 of 1:40")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert "amptui: passed over: a last line that was cut off" in terminal.text
+        assert "loaded []" in terminal.text
+        assert terminal.modes == terminal.modes_before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_the_terminal_as_it_was(
+    run: Path, warm: WarmSource, number: signal.Signals, status: int
+) -> None:
+    with playing(run, 1, warm) as terminal:
+        terminal.wait_for("replay ×1")
+        terminal.process.send_signal(number)
+        assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+
+
+ENDLESS = """
+import threading
+from amptui.telemetry.session import Session
+fold = Session.fold
+def endless(self, records):
+    records = list(records)
+    if any(getattr(record, "step", 0) == 50 for record in records):
+        threading.Event().wait()
+    fold(self, records)
+Session.fold = endless
+"""
+
+
+@pytest.mark.parametrize(
+    ("way_out", "status"),
+    [
+        ("\x03", 130),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("q", 0), (signal.SIGTERM, 143))),
+    ],
+)
+def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
+    run: Path, warm: WarmSource, way_out: str | signal.Signals, status: int
+) -> None:
+    with playing(run, 1000, warm, patch=ENDLESS) as terminal:
+        terminal.wait_for("replay ×1000")
+        if isinstance(way_out, str):
+            terminal.press(way_out)
+        else:
+            terminal.process.send_signal(way_out)
+        assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+        assert b"\x1b[?1049l" in terminal.written
+
+
+def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path, warm: WarmSource) -> None:
+    with playing(run, 1, warm) as terminal:
+        terminal.wait_for("replay ×1")
+        terminal.process.kill()
+        assert terminal.process.wait(60) == -signal.SIGKILL
+        while b"\x1b[?1049l" not in terminal.written:
+            terminal.read(0.1)
+        assert terminal.modes == terminal.modes_before
+
+
+def test_a_screen_is_as_large_as_the_terminal_whatever_the_environment_claims(run: Path) -> None:
+    claims = {"COLUMNS": "100000", "LINES": "100000"}
+    command = [sys.executable, "-c", PROGRAM, str(run), "1"]
+    with Terminal(command, size=(100, 30), env=claims) as terminal:
+        terminal.wait_for(r"(?s)╭ loss.*\n replay ×1 [^\n]* cpu\Z")
+        terminal.press("q")
+        assert terminal.wait() == 0
+
+
+def test_a_fault_of_the_screen_is_a_failure(run: Path) -> None:
+    broken = "from amptui.tui.frame import Frame\nFrame.draw = None\n"
+    # A traceback's frames hold much more where torch is loaded, and are all written out.
+    with playing(run, 1, patch=broken) as terminal:
+        assert terminal.wait() == 1
+        assert terminal.modes == terminal.modes_before
+
+
+def test_without_a_terminal_it_says_what_else_there_is(run: Path) -> None:
+    with pytest.raises(UsageError, match="a replay needs a terminal; `amptui export` writes a run to a file"):
+        replay(run, speed=1.0)
+
+
+def test_a_folder_without_a_run_is_told_before_the_screen_comes(tmp_path: Path) -> None:
+    with pytest.raises((RunFolderError, UsageError)):
+        replay(tmp_path, speed=1.0)

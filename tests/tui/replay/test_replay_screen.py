@@ -1,0 +1,216 @@
+"""The screen of a replay: driven by keys, moved by the player, and refusing what only a training can do."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from amptui.records.control import REQUESTS, Control, StopRequest
+from amptui.records.run import PauseChanged, Record, RunFailed
+from amptui.tui.keys import KEYS, RUN_KEYS
+from amptui.tui.replay.player import Player, Position
+from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp, position_words
+from tests.reports.export.recorded import write
+from tests.telemetry.record_samples import device, step, xray
+from tests.telemetry.record_samples import run as started
+from tests.tui.watching import Screen, awaited
+
+LEAVING = {"ask_quit", "interrupt"}
+
+
+class Replay(Screen):
+    """A replay in place of a training: its player stands still until keys move it."""
+
+    def __init__(self, folder: Path, records: list[Record]) -> None:
+        super().__init__()
+        self.player = Player(write(folder, records) / "journal.jsonl", speed=1.0)
+        self.player.toggle_pause()
+        self.control = Control()
+        self.app = ReplayApp(self.player, self.control)
+
+    def is_at(self, step: int, words: str) -> bool:
+        """Whether it has come there and says so."""
+        return self.app._view.step == step and words in self.footer and "seeking" not in self.footer
+
+
+def recorded(steps: int) -> list[Record]:
+    """A second a step."""
+    return [started(amp_precision="bf16"), *(step(n, time=100.0 + n) for n in range(1, steps + 1))]
+
+
+@asynccontextmanager
+async def replaying(
+    folder: Path, *records: Record, size: tuple[int, int] = (120, 40)
+) -> AsyncIterator[Replay]:
+    screen = Replay(folder, [*recorded(100), *records])
+    async with screen.app.run_test(size=size) as pilot:
+        screen.pilot = pilot
+        await screen.until(lambda: "replay paused" in screen.footer)
+        yield screen
+    screen.player.stop()
+
+
+@awaited
+async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        assert screen.footer.startswith(
+            " replay paused 0:00 of 1:40  space pause  . faster  , slower  > ahead"
+        )
+        assert "q quit" in screen.footer
+        await screen.press("full_stop", "full_stop", "space")
+        await screen.until(lambda: "replay ×4 0:00 of 1:40" in screen.footer)
+
+
+@awaited
+async def test_keys_move_it_through_the_run(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        for key, where in (
+            ("greater_than_sign", (5, "0:05 of 1:40")),
+            ("right", (10, "0:10 of 1:40")),
+            ("left", (5, "0:05 of 1:40")),
+            ("end", (100, "1:40 of 1:40")),
+            ("less_than_sign", (95, "1:35 of 1:40")),
+            ("home", (0, "0:00 of 1:40")),
+        ):
+            await screen.press(key)
+            await screen.until(partial(screen.is_at, *where))
+
+
+@awaited
+async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        await screen.press("end")
+        await screen.until(lambda: "replay ended" in screen.footer)
+        for press in (press for key in KEYS for press in key.presses if key.action not in LEAVING):
+            await screen.press(press, "escape")
+        control = screen.control
+        assert control.stop_reason is None
+        assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
+        assert not screen.has_left
+
+
+@awaited
+async def test_what_only_a_training_can_do_is_refused_in_words(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        for key in ("p", "m", "n", "d", "s"):
+            await screen.press(key)
+            assert "this is a replay: the recorded run cannot change" in screen.footer
+
+
+@awaited
+async def test_keys_that_only_look_do_what_they_do_beside_a_training(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        await screen.press("l", "plus", "tab")
+        assert (screen.state.log_y, screen.state.zoom) == (True, 1)
+        assert screen.state.focus is not None
+
+
+@awaited
+async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> None:
+    async with replaying(tmp_path, xray(101, time=201.0)) as screen:
+        await screen.press("x")
+        assert "no X-ray was recorded up to this point" in screen.footer
+        await screen.press("end")
+        await screen.until(lambda: screen.app._view.numerics.xray is not None)
+        await screen.press("x")
+        assert "X-ray" in screen.lines[0]
+        assert "replay ended" not in screen.lines[-1], "an overlay says there what its own keys do"
+        await screen.press("escape")
+        assert "replay ended" in screen.footer
+
+
+@awaited
+async def test_the_help_lists_the_keys_of_a_replay(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        await screen.press("question_mark")
+        for key in REPLAY_KEYS:
+            assert key.meaning in screen.text
+        assert "switch the running training" not in screen.text
+        await screen.press("question_mark")
+        assert "replay keys" not in screen.text
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+@awaited
+async def test_it_is_left_without_a_question(tmp_path: Path, key: str) -> None:
+    async with replaying(tmp_path) as screen:
+        await screen.press(key)
+        assert screen.has_left
+        assert screen.app.left == ("interrupted" if key == "ctrl+c" else "")
+
+
+@awaited
+async def test_a_signal_ends_it(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        screen.control.ask(StopRequest("SIGTERM"))
+        await screen.until(lambda: screen.has_left)
+
+
+@awaited
+async def test_a_journal_that_is_gone_ends_it(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        await screen.press("end")
+        await screen.until(lambda: "replay ended" in screen.footer)
+        (tmp_path / "journal.jsonl").unlink()
+        await screen.press("home")
+        await screen.until(lambda: screen.has_left)
+        assert screen.player.failure is not None
+
+
+@awaited
+async def test_a_run_that_failed_or_paused_to_ask_is_only_looked_at(tmp_path: Path) -> None:
+    pause = PauseChanged(time=200.5, step=100, paused=True, reason="the loss scale fell below its floor")
+    failed = RunFailed(time=201.0, step=0, error="out of memory", traceback="Traceback")
+    async with replaying(tmp_path, pause, failed) as screen:
+        await screen.press("end")
+        await screen.until(lambda: "replay ended" in screen.footer)
+        assert "out of memory" in screen.text
+        assert "failed" in screen.header
+        assert not screen.has_left
+
+
+@awaited
+async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> None:
+    async with replaying(tmp_path, size=(200, 60)) as screen:
+        await screen.press("end")
+        await screen.until(lambda: "replay ended" in screen.footer)
+        assert "no steps in AMP" in screen.text
+        assert "press " not in screen.text
+
+
+@awaited
+async def test_samples_are_as_old_as_they_were_then(tmp_path: Path) -> None:
+    async with replaying(tmp_path, device(200.5, "fp32", 5)) as screen:
+        await screen.press("end")
+        await screen.until(lambda: "replay ended" in screen.footer)
+        assert screen.app._view.device is not None
+        assert "old" not in screen.text
+
+
+@awaited
+async def test_a_small_terminal_shows_where_it_is_too(tmp_path: Path) -> None:
+    async with replaying(tmp_path, size=(60, 20)) as screen:
+        assert "replay paused 0:00 of 1:40" in screen.footer
+
+
+def test_every_key_of_the_screen_views_moves_quits_or_is_refused() -> None:
+    asking = {key.action for key in RUN_KEYS} - {key.action for key in MOVING}
+    assert {"toggle_precision", "choose_precision", "trace_modules", "detach", "write_checkpoint"} <= asking
+    presses = [press for key in REPLAY_KEYS for press in key.presses]
+    assert len(presses) == len(set(presses))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("playing", "replay ×0.5 1:05 of 10:00"),
+        ("paused", "replay paused 1:05 of 10:00"),
+        ("seeking", "replay seeking 1:05 of 10:00: 20%"),
+        ("ended", "replay ended 1:05 of 10:00"),
+    ],
+)
+def test_the_position_is_told_in_words(state: str, words: str) -> None:
+    found = Position(state=state, seconds=65.0, total_seconds=600.0, folded_seconds=13.0, speed=0.5)  # type: ignore[arg-type]
+    assert position_words(found) == words
