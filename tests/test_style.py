@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,3 @@ def test_the_code_is_clean(command: tuple[str, ...]) -> None:
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_no_two_modules_have_one_name() -> None:
-    """A name is found where it is looked for: no module is called as another is in another package."""
-    stems = Counter(path.stem for path in (ROOT / "amptui").rglob("*.py") if path.stem != "__init__")
-    assert [stem for stem, times in stems.items() if times > 1] == []

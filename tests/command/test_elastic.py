@@ -29,7 +29,7 @@ from amptui.runs.rundir import RunDir
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, last_step, records_of, wait_until
 
-MODEL = f"{Path(__file__).parents[1] / 'engine' / 'distributed' / 'recorded.py'}:Recorded"
+MODEL = f"{Path(__file__).parents[1] / 'ranks' / 'recorded.py'}:Recorded"
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "amptui")
 
