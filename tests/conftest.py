@@ -16,7 +16,7 @@ import torch
 from hypothesis import strategies as st
 
 from amptui.data import vision
-from amptui.data.synthetic import digits
+from amptui.data.synthetic import synthetic_images
 from tests import deprecations, reruns, survival
 from tests.warm import WarmSource
 
@@ -137,9 +137,13 @@ def runs() -> Path:
 
 
 @pytest.fixture
-def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """MNIST's stand-in in small, for tests that train on nothing in particular."""
-    monkeypatch.setattr(vision, "digits", lambda samples, **how: digits(min(samples, 512), **how))
+
+    def few(samples: int, *shape: Any, **how: Any) -> Any:
+        return synthetic_images(min(samples, 512), *shape, **how)
+
+    monkeypatch.setattr(vision, "synthetic_images", few)
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torchvision
 
-from amptui.data.mnist import MNIST
-from amptui.data.synthetic import digits
+from amptui.data.mnist import FILES, FOLDER
+from amptui.data.synthetic import synthetic_images
 from amptui.recipe.modelfile import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from tests.benchmarks import tutorial_loop
@@ -146,33 +146,36 @@ def test_what_needs_a_gpu_is_skipped_without_one_and_says_so() -> None:
 # ----------------------------------------------------------------------------------------- its data
 
 
-@pytest.mark.parametrize("folder", ["", MNIST.folder])
+@pytest.mark.parametrize("folder", ["", FOLDER])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_mnist_is_found_flat_or_laid_out(folder: str, suffix: str, tmp_path: Path) -> None:
     place = tmp_path / "given" / folder
     place.mkdir(parents=True)
-    for file in MNIST.files:
+    for file in FILES:
         (place / f"{file.name}{suffix}").write_bytes(b"images")
     assert found_data(tmp_path / "given", tmp_path / "scratch") == tmp_path / "scratch" / "data"
-    found = tmp_path / "scratch" / "data" / MNIST.folder / f"{MNIST.files[0].name}{suffix}"
+    found = tmp_path / "scratch" / "data" / FOLDER / f"{FILES[0].name}{suffix}"
     assert found.read_bytes() == b"images"
 
 
 def test_a_data_set_with_a_file_missing_is_none(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
-    (given / MNIST.files[0].name).write_bytes(b"images")
+    (given / FILES[0].name).write_bytes(b"images")
     assert found_data(given, tmp_path / "scratch") is None
     assert found_data(None, tmp_path / "scratch") is None
 
 
-def test_torchvision_reads_the_digits_that_stand_in_for_mnist(
+def test_torchvision_reads_the_images_that_stand_in_for_mnist(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tutorial_loop, "digits", lambda samples, seed: digits(samples // 1000, seed=seed))
+    def few(samples: int, shape: tuple[int, int, int], *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return synthetic_images(samples // 1000, shape, seed=seed)
+
+    monkeypatch.setattr(tutorial_loop, "synthetic_images", few)
     tutorial_loop.stand_in(tmp_path)
     for train, samples, seed in ((True, 60, 0), (False, 10, 1)):
-        images, labels = digits(samples, seed=seed)
+        images, labels = synthetic_images(samples, (1, 28, 28), seed=seed)
         read = torchvision.datasets.MNIST(str(tmp_path), train=train)
         assert torch.equal(read.data, images.squeeze(1))
         assert torch.equal(read.targets, labels)

@@ -167,7 +167,7 @@ def test_the_walk_through_has_every_trouble() -> None:
     assert set(re.findall(r"trouble=([a-z]+)", page("trouble.md"))) == troubles - {"none"}
 
 
-def test_the_example_model_trains(few_digits: None, tmp_path: Path) -> None:
+def test_the_example_model_trains(few_images: None, tmp_path: Path) -> None:
     from amptui.recipe.modelfile import build_experiment, load_class
     from amptui.recipe.modelspec import parse_model
     from amptui.records.steps import StepRecord

@@ -29,7 +29,7 @@ from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import SessionView
-from tests.models.on_digits import learned, on_digits
+from tests.models.on_images import learned, on_images
 from tests.tiny import Log, Tiny, prepare, switching, train
 
 
@@ -62,7 +62,7 @@ def started(prepared: Prepared) -> Log:
 
 
 def unstable(trouble: Any, *, steps: int = 120, precision: str = "fp16") -> Prepared:
-    return on_digits(Unstable(trouble=trouble), steps=steps, precision=precision)
+    return on_images(Unstable(trouble=trouble), steps=steps, precision=precision)
 
 
 def events(view: SessionView, kind: str) -> list[Event]:
@@ -193,7 +193,7 @@ def test_a_person_who_goes_on_at_the_floor_keeps_all_weights() -> None:
 def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module(
     experiment: Experiment, module: str
 ) -> None:
-    view = watch_fail(on_digits(experiment, steps=120, precision="fp16"))
+    view = watch_fail(on_images(experiment, steps=120, precision="fp16"))
     (skips,) = events(view, "skip")
     assert "the forward pass overflowed: scaling cannot help" in event_text(skips)
     assert f"it started in {module} (" in event_text(skips)

@@ -22,6 +22,7 @@ from amptui.data.loaders import (
     generators_of,
     length_of,
     raise_dead_worker,
+    unchanged,
     without_workers,
     worker_count,
 )
@@ -197,15 +198,11 @@ class _LoadedBatches:
         self._iterator: object = None
 
     def first(self) -> Batch:
-        states = [generator.get_state() for generator in self.generators]
-        try:
-            with torch.device("cpu") if draws_on_host(self._loader) else nullcontext():
-                for batch in without_workers(self._loader):
-                    if batch is not None:
-                        return move(batch, self._device)
-        finally:
-            for generator, state in zip(self.generators, states, strict=True):
-                generator.set_state(state)
+        on_host = torch.device("cpu") if draws_on_host(self._loader) else nullcontext()
+        with unchanged(self.generators), on_host:
+            for batch in without_workers(self._loader):
+                if batch is not None:
+                    return move(batch, self._device)
         raise DataError("the training data has no batches")
 
     def checksum(self) -> int:
@@ -225,13 +222,12 @@ class _LoadedBatches:
         if isinstance(self._loader.sampler, DistributedSampler):
             self._loader.sampler.set_epoch(number)
         batches = self._batches()  # the loader's order is its own
-        for done in range(skip):
+        for skipped in range(skip):
             if next(batches, END) is END:
-                what = (
-                    f"the checkpoint is at batch {skip:,} of an epoch, but the data has only {done:,} batches"
-                )
+                what = f"the checkpoint is at batch {skip:,} of an epoch"
+                what += f", but the data has only {skipped:,} batches"
                 raise DataError(what, hint="resume with the data that the run started with")
-            if not passed(done + 1):
+            if not passed(skipped + 1):
                 break
         return map(self._copies.send, batches)
 
@@ -317,12 +313,8 @@ class _DealtBatches(_LoadedBatches):
         self._order = order
 
     def checksum(self) -> int:
-        states = [generator.get_state() for generator in self.generators]
-        try:
+        with unchanged(self.generators):
             return self._order.checksum()
-        finally:
-            for generator, state in zip(self.generators, states, strict=True):
-                generator.set_state(state)
 
     def first(self) -> Batch:
         self._order.epoch = 1

@@ -1,4 +1,8 @@
-"""Downloads one file from the first mirror that delivers it intact, with bounded, interruptible waits."""
+"""Downloads one file from the first mirror that delivers it intact, with bounded, interruptible waits.
+
+torchvision's download knows no timeout and no stop, reports to standard error only, and writes to the final
+name, where a file cut short stays and two processes meet.
+"""
 
 import hashlib
 import queue
@@ -81,7 +85,7 @@ def _fetch(
     """Write what ``url`` delivers to ``part``, report progress, and verify its checksum."""
     detail = f"downloading {url.rpartition('/')[2]}"
     request.report(Progress(detail))
-    done, reported, digest = 0, 0, hashlib.md5(usedforsecurity=False)
+    received, reported, digest = 0, 0, hashlib.md5(usedforsecurity=False)
     with closing(_receive(url, answer_seconds, patience, request)) as chunks:
         _, total = next(chunks)
         # Create the folder only after the mirror has answered.
@@ -90,15 +94,15 @@ def _fetch(
             for chunk, _ in chunks:
                 file.write(chunk)
                 digest.update(chunk)
-                done += len(chunk)
+                received += len(chunk)
                 # A hundred reports per file are enough for any screen.
-                if done - reported >= (total // 100 if total else 1 << 20):
-                    request.report(Progress(detail, done, total, "bytes"))
-                    reported = done
-    if total is not None and done < total:
-        raise _MirrorError(f"closed the connection after {done:,} of {total:,} bytes")
+                if received - reported >= (total // 100 if total else 1 << 20):
+                    request.report(Progress(detail, received, total, "bytes"))
+                    reported = received
+    if total is not None and received < total:
+        raise _MirrorError(f"closed the connection after {received:,} of {total:,} bytes")
     if digest.hexdigest() != md5:
-        raise _MirrorError(f"sent {done:,} bytes with a wrong checksum")
+        raise _MirrorError(f"sent {received:,} bytes with a wrong checksum")
 
 
 _Item = tuple[bytes, int | None] | _MirrorError | None

@@ -115,11 +115,11 @@ def _validation(
 
 def _class_folders(folder: Path) -> list[str]:
     """The names of the classes, sorted; their order gives their indices."""
-    found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    if not found:
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    if not classes:
         problem = "has no class folders" if folder.is_dir() else "does not exist"
         raise DataError(f"{folder} {problem}", hint=LAYOUT_HINT)
-    return found
+    return classes
 
 
 def _listed(folder: Path, classes: list[str], request: DataRequest) -> list[tuple[str, int]]:

@@ -87,7 +87,7 @@ def raise_dead_worker(workers: Sequence[multiprocessing.Process], error: Excepti
     for worker in workers:
         worker.join(max(0.0, limit - time.monotonic()))
     dead = [(worker.exitcode, number) for number, worker in enumerate(workers) if worker.exitcode is not None]
-    for code, number in sorted(dead, key=lambda each: each[0] == 0):  # 0: it may have been done
+    for code, number in sorted(dead, key=lambda end: end[0] == 0):  # 0: it may have been done
         what = f"DataLoader worker {number} of {len(workers)} {how_ended(code)}"
         raise DataError(what, hint=_WORKER_ENDS.get(code, "see what it printed")) from error
 
@@ -131,8 +131,19 @@ def without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
 def generators_of(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
     """The generators of ``loader`` and its samplers that the user set, each once."""
     samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    found = (getattr(owner, "generator", None) for owner in (loader, *samplers))
-    return tuple({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+    candidates = (getattr(owner, "generator", None) for owner in (loader, *samplers))
+    return tuple({id(one): one for one in candidates if isinstance(one, torch.Generator)}.values())
+
+
+@contextmanager
+def unchanged(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """``generators`` have the same state after this as before."""
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 def length_of(source: object) -> int | None:

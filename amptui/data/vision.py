@@ -1,13 +1,9 @@
 """The two image data sets, MNIST and CIFAR-10: the real one if available, else a synthetic one."""
 
-from typing import Protocol
-
-from torch import Tensor
-
 from amptui.data.cifar import read_cifar10
 from amptui.data.mnist import read_mnist
 from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
-from amptui.data.synthetic import TellDone, digits, objects
+from amptui.data.synthetic import synthetic_images
 
 _VALIDATION_SAMPLES = 10_000
 """Of both sets."""
@@ -20,7 +16,7 @@ def mnist(request: DataRequest) -> Data:
     falls back to ``synthetic``. Every kind raises ``DataError`` if ``request.stopping()``.
     """
     real = Named("MNIST", lambda: Data("MNIST", True, *read_mnist(request)))
-    return real_or_stand_in(request, real, _stand_in(request, "synthetic digits", digits, 60_000))
+    return real_or_stand_in(request, real, _stand_in(request, 60_000, (1, 28, 28), inverted=False))
 
 
 def cifar10(request: DataRequest) -> Data:
@@ -29,23 +25,20 @@ def cifar10(request: DataRequest) -> Data:
     Kinds and errors are as for :func:`mnist`.
     """
     real = Named("CIFAR-10", lambda: Data("CIFAR-10", True, *read_cifar10(request)))
-    return real_or_stand_in(request, real, _stand_in(request, "synthetic objects", objects, 50_000))
+    return real_or_stand_in(request, real, _stand_in(request, 50_000, (3, 32, 32), inverted=True))
 
 
-class _Draw(Protocol):
-    def __call__(self, samples: int, *, seed: int, progress: TellDone) -> tuple[Tensor, Tensor]: ...
+def _stand_in(
+    request: DataRequest, train_samples: int, shape: tuple[int, int, int], *, inverted: bool
+) -> Named:
+    """Synthetic images, the same for every seed of the run, so that runs can be compared."""
+    name = "synthetic images"
 
-
-def _stand_in(request: DataRequest, name: str, draw: _Draw, train_samples: int) -> Named:
-    """Drawn images, the same for every seed of the run, so that runs can be compared."""
-
-    def drawn(samples: int, *, seed: int) -> Arrays:
-        def progress(done: int) -> None:
+    def drawn(samples: int, seed: int) -> Arrays:
+        def progress(finished: int) -> None:
             request.raise_if_stopping()
-            request.report(Progress(f"generating {name}", done, samples, "samples"))
+            request.report(Progress(f"generating {name}", finished, samples, "samples"))
 
-        return Arrays(*draw(samples, seed=seed, progress=progress))
+        return Arrays(*synthetic_images(samples, shape, seed=seed, inverted=inverted, progress=progress))
 
-    return Named(
-        name, lambda: Data(name, False, drawn(train_samples, seed=0), drawn(_VALIDATION_SAMPLES, seed=1))
-    )
+    return Named(name, lambda: Data(name, False, drawn(train_samples, 0), drawn(_VALIDATION_SAMPLES, 1)))

@@ -35,7 +35,7 @@ from amptui.telemetry.underflow import (
     xray_share,
 )
 from tests.benchmarks.healthy_models import HEALTHY, OWN_DATA
-from tests.models.on_digits import on_digits
+from tests.models.on_images import on_images
 from tests.tiny import Log, prepare, train
 
 FP32_STEPS, FP16_STEPS = 40, 60
@@ -88,7 +88,7 @@ def prepared(experiment: Experiment, steps: int) -> Prepared:
     """On digits, unless the experiment has data of its own."""
     if isinstance(experiment, OWN_DATA):
         return prepare(experiment, precision="fp32", steps=steps, amp_precision="fp16")
-    return on_digits(experiment, steps=steps, precision="fp32", amp_precision="fp16")
+    return on_images(experiment, steps=steps, precision="fp32", amp_precision="fp16")
 
 
 def measure(

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision.datasets import CIFAR10
 
 from amptui.base.errors import DataError
-from amptui.data.cifar import CIFAR10, PickledSet, read_cifar10
+from amptui.data.cifar import read_cifar10
 from amptui.data.sources import Progress
 
 Watch = Callable[..., Any]
@@ -51,7 +52,7 @@ def archived(contents: dict[str, bytes], folder: str) -> bytes:
     return buffer.getvalue()
 
 
-def small_set(mirror: str = "http://127.0.0.1:9/") -> tuple[PickledSet, dict[str, bytes], bytes]:
+def small_set(mirror: str = "http://127.0.0.1:9/") -> tuple[type[CIFAR10], dict[str, bytes], bytes]:
     """A set of two training batches and one to validate, its files, and its archive."""
     rng = np.random.default_rng(0)
     contents = {
@@ -59,15 +60,14 @@ def small_set(mirror: str = "http://127.0.0.1:9/") -> tuple[PickledSet, dict[str
         for name, samples in (("batch_2", 3), ("test", 2), ("batch_1", 4))
     }
     archive = archived(contents, "small")
-    pickled_set = PickledSet(
-        folder="small",
-        train={name: md5(contents[name]) for name in ("batch_1", "batch_2")},
-        validation={"test": md5(contents["test"])},
-        archive="small.tar.gz",
-        archive_md5=md5(archive),
-        mirrors=(mirror,),
-    )
-    return pickled_set, contents, archive
+
+    class Small(CIFAR10):  # type: ignore[misc]
+        base_folder, filename = "small", "small.tar.gz"
+        url, tgz_md5 = f"{mirror}small.tar.gz", md5(archive)
+        train_list = tuple((name, md5(contents[name])) for name in ("batch_1", "batch_2"))
+        test_list = (("test", md5(contents["test"])),)
+
+    return Small, contents, archive
 
 
 def lay_out(folder: Path, contents: dict[str, bytes]) -> None:
@@ -77,14 +77,14 @@ def lay_out(folder: Path, contents: dict[str, bytes]) -> None:
 
 
 def test_batches_are_joined_in_order_from_folder_and_archive_alike(watch: Watch) -> None:
-    pickled_set, contents, archive = small_set()
+    small, contents, archive = small_set()
     request = watch().request
     request.data_dir.mkdir()
     (request.data_dir / "small.tar.gz").write_bytes(archive)
-    from_archive = read_cifar10(request, pickled_set)
+    from_archive = read_cifar10(request, small)
     lay_out(request.data_dir / "small", contents)
     (request.data_dir / "small.tar.gz").unlink()
-    from_folder = read_cifar10(request, pickled_set)
+    from_folder = read_cifar10(request, small)
     for ours, theirs, samples in zip(from_archive, from_folder, (7, 2), strict=True):
         assert ours.inputs.shape == (samples, 3, 32, 32)
         assert ours.inputs.dtype == torch.uint8
@@ -97,11 +97,11 @@ def test_batches_are_joined_in_order_from_folder_and_archive_alike(watch: Watch)
 
 
 def test_the_archive_is_downloaded_if_nothing_is_there(web: Any, watch: Watch) -> None:
-    pickled_set, _, archive = small_set(web.url)
+    small, _, archive = small_set(web.url)
     web.serve("small.tar.gz", archive)
     watched = watch()
-    train, _ = read_cifar10(watched.request, pickled_set)
-    read_cifar10(watched.request, pickled_set)
+    train, _ = read_cifar10(watched.request, small)
+    read_cifar10(watched.request, small)
     assert len(train) == 7
     assert web.asked == ["small.tar.gz"]
     assert Progress("unpacking small.tar.gz") in watched.reports
@@ -109,36 +109,28 @@ def test_the_archive_is_downloaded_if_nothing_is_there(web: Any, watch: Watch) -
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b"\x80" + content])
 def test_a_damaged_batch_is_named_and_never_unpickled(watch: Watch, damage: Callable[[bytes], bytes]) -> None:
-    pickled_set, contents, _ = small_set()
+    small, contents, _ = small_set()
     request = watch().request
     lay_out(request.data_dir / "small", contents | {"batch_2": damage(contents["batch_2"])})
     with pytest.raises(DataError, match=r"small/batch_2 is corrupt.*delete or rename it"):
-        read_cifar10(request, pickled_set)
+        read_cifar10(request, small)
 
 
 @pytest.mark.parametrize("keep", [0, 40, 2000])
 def test_a_truncated_archive_is_named(watch: Watch, keep: int) -> None:
-    pickled_set, _, archive = small_set()
+    small, _, archive = small_set()
     request = watch().request
     request.data_dir.mkdir()
     (request.data_dir / "small.tar.gz").write_bytes(archive[:keep])
     with pytest.raises(DataError, match=r"small\.tar\.gz is corrupt"):
-        read_cifar10(request, pickled_set)
+        read_cifar10(request, small)
 
 
 def test_an_archive_without_one_of_its_batches_is_named(watch: Watch) -> None:
-    pickled_set, contents, _ = small_set()
+    small, contents, _ = small_set()
     request = watch().request
     request.data_dir.mkdir()
     del contents["test"]
     (request.data_dir / "small.tar.gz").write_bytes(archived(contents, "small"))
     with pytest.raises(DataError, match=r"small\.tar\.gz is corrupt \(test is missing\)"):
-        read_cifar10(request, pickled_set)
-
-
-def test_names_and_checksums_are_torchvisions() -> None:
-    torchvision = pytest.importorskip("torchvision.datasets").CIFAR10
-    assert torchvision.url == CIFAR10.mirrors[0] + CIFAR10.archive
-    assert (torchvision.tgz_md5, torchvision.base_folder) == (CIFAR10.archive_md5, CIFAR10.folder)
-    assert torchvision.train_list == [list(item) for item in CIFAR10.train.items()]
-    assert torchvision.test_list == [list(item) for item in CIFAR10.validation.items()]
+        read_cifar10(request, small)

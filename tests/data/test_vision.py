@@ -13,8 +13,8 @@ from amptui.data.sources import Arrays, Data, Progress
 
 Watch = Callable[..., Any]
 SETS = [
-    pytest.param(vision.mnist, "synthetic digits", (60_000, 1, 28, 28), id="mnist"),
-    pytest.param(vision.cifar10, "synthetic objects", (50_000, 3, 32, 32), id="cifar10"),
+    pytest.param(vision.mnist, (60_000, 1, 28, 28), id="mnist"),
+    pytest.param(vision.cifar10, (50_000, 3, 32, 32), id="cifar10"),
 ]
 
 
@@ -28,8 +28,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_PROXY", raising=False)
 
 
-def assert_synthetic(data: Data, name: str, shape: tuple[int, ...]) -> None:
-    assert (data.name, data.real) == (name, False)
+def assert_synthetic(data: Data, shape: tuple[int, ...]) -> None:
+    assert (data.name, data.real) == ("synthetic images", False)
     assert isinstance(data.train, Arrays)
     assert isinstance(data.validation, Arrays)
     assert data.train.inputs.shape == shape
@@ -37,36 +37,36 @@ def assert_synthetic(data: Data, name: str, shape: tuple[int, ...]) -> None:
     assert not (data.validation.inputs[0] == data.train.inputs[0]).all()
 
 
-@pytest.mark.parametrize(("load", "name", "shape"), SETS)
+@pytest.mark.parametrize(("load", "shape"), SETS)
 def test_without_a_network_auto_falls_back_at_once_and_says_why(
-    watch: Watch, load: Any, name: str, shape: tuple[int, ...]
+    watch: Watch, load: Any, shape: tuple[int, ...]
 ) -> None:
     watched = watch("auto")
-    assert_synthetic(load(watched.request), name, shape)
+    assert_synthetic(load(watched.request), shape)
     (warning,) = watched.warnings
-    assert warning.startswith(f"training on {name} instead of ")
+    assert warning.startswith("training on synthetic images instead of ")
     assert "cannot download" in warning
     assert "\n" not in warning
-    assert watched.reports[-1] == Progress(f"generating {name}", 10_000, 10_000, "samples")
+    assert watched.reports[-1] == Progress("generating synthetic images", 10_000, 10_000, "samples")
 
 
-@pytest.mark.parametrize(("load", "name", "shape"), SETS)
-def test_real_is_never_replaced(watch: Watch, load: Any, name: str, shape: tuple[int, ...]) -> None:
-    del name, shape
+@pytest.mark.parametrize(("load", "shape"), SETS)
+def test_real_is_never_replaced(watch: Watch, load: Any, shape: tuple[int, ...]) -> None:
+    del shape
     start = time.monotonic()
     with pytest.raises(DataError, match=r"cannot download .*or use --data synthetic$"):
         load(watch("real").request)
     assert time.monotonic() - start < 30  # as long as a stalled network would be waited for
 
 
-def test_synthetic_touches_no_file_and_warns_of_nothing(watch: Watch, few_digits: None) -> None:
+def test_synthetic_touches_no_file_and_warns_of_nothing(watch: Watch, few_images: None) -> None:
     watched = watch("synthetic")
     assert not vision.mnist(watched.request).real
     assert watched.warnings == []
     assert not watched.request.data_dir.exists()
 
 
-def test_a_damaged_file_is_named_in_the_fallbacks_warning_and_kept(watch: Watch, few_digits: None) -> None:
+def test_a_damaged_file_is_named_in_the_fallbacks_warning_and_kept(watch: Watch, few_images: None) -> None:
     watched = watch("auto")
     path = watched.request.data_dir / "MNIST" / "raw" / "train-images-idx3-ubyte"
     path.parent.mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_named_in_the_fallbacks_warning_and_kept(watch: Watch,
     assert not vision.mnist(watched.request).real
     (warning,) = watched.warnings
     assert warning == (
-        f"training on synthetic digits instead of MNIST: {path} is corrupt: 1,234 bytes instead of "
+        f"training on synthetic images instead of MNIST: {path} is corrupt: 1,234 bytes instead of "
         "47,040,016; delete or rename it to download it again"
     )
     assert path.read_bytes() == b"x" * 1234

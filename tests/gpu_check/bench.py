@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amptui.data.mnist import MNIST
+from amptui.data.mnist import FILES, FOLDER
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.benchmarks import tutorial_loop
@@ -26,7 +26,7 @@ class Bench:
 
     lab: Lab
     data_dir: Path | None
-    """Where MNIST's files are, all four; None trains on synthetic digits."""
+    """Where MNIST's files are, all four; None trains on synthetic images."""
     keep: Path | None
     """Where pictures and journals are kept."""
     device: str
@@ -50,7 +50,7 @@ class Bench:
         return ("--data", "real", "--data-dir", str(self.data_dir))
 
     def mnist_files(self) -> Path:
-        """A folder below which torchvision finds MNIST, written once from synthetic digits if need be."""
+        """A folder below which torchvision finds MNIST, written once from synthetic images if need be."""
         if self.data_dir is not None:
             return self.data_dir
         root = self.lab.folder / "stand-in"
@@ -90,15 +90,15 @@ def found_data(data_dir: Path | None, scratch: Path) -> Path | None:
     """MNIST's files laid out as amptui and torchvision want them, if ``data_dir`` holds all of them."""
     if data_dir is None:
         return None
-    folder = scratch / "data" / MNIST.folder
+    folder = scratch / "data" / FOLDER
     folder.mkdir(parents=True)
-    for place in (data_dir / MNIST.folder, data_dir):
-        for file in MNIST.files:
+    for place in (data_dir / FOLDER, data_dir):
+        for file in FILES:
             for path in (place / file.name, place / f"{file.name}.gz"):
                 if path.is_file() and not (folder / path.name).exists():
                     (folder / path.name).symlink_to(path.resolve())
     found = {path.name.removesuffix(".gz") for path in folder.iterdir()}
-    return scratch / "data" if found == {file.name for file in MNIST.files} else None
+    return scratch / "data" if found == {file.name for file in FILES} else None
 
 
 def judged(figures: Iterable[Figure], **more: Any) -> Found:

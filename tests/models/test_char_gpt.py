@@ -12,7 +12,7 @@ from amptui.base.errors import ExperimentError
 from amptui.data.text_corpus import read_text
 from amptui.models.char_gpt import CharGpt
 from amptui.records.run import EpochFinished, StepSkipped
-from tests.models.on_digits import learned, losses
+from tests.models.on_images import learned, losses
 from tests.tiny import Log, prepare, train
 
 TINY: dict[str, Any] = {"layers": 1, "heads": 2, "width": 32, "context": 16, "dropout": 0.0}

@@ -18,7 +18,7 @@ from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import StepSkipped
-from tests.models.on_digits import learned, losses, on_digits
+from tests.models.on_images import learned, losses, on_images
 from tests.tiny import Log, train
 
 pytestmark = [
@@ -29,7 +29,7 @@ pytestmark = [
 
 def run(experiment: Experiment, precision: str = "fp16") -> tuple[Log, Prepared]:
     log = Log()
-    prepared = on_digits(experiment, steps=100, precision=precision, device="cuda")
+    prepared = on_images(experiment, steps=100, precision=precision, device="cuda")
     train(prepared, log)
     return log, prepared
 
@@ -37,7 +37,7 @@ def run(experiment: Experiment, precision: str = "fp16") -> tuple[Log, Prepared]
 def run_to_the_floor(experiment: Experiment) -> Log:
     log = Log()
     with pytest.raises(ExperimentError, match="the loss scale fell to"):
-        train(on_digits(experiment, steps=400, precision="fp16", device="cuda"), log)
+        train(on_images(experiment, steps=400, precision="fp16", device="cuda"), log)
     return log
 
 

@@ -6,7 +6,7 @@ import torch
 from amptui.models.multi_task import MultiTask
 from amptui.records.run import EpochFinished, StepSkipped
 from amptui.records.steps import StepRecord
-from tests.models.on_digits import learned, on_digits
+from tests.models.on_images import learned, on_images
 from tests.tiny import Log, train
 
 
@@ -17,7 +17,7 @@ def log(request: pytest.FixtureRequest) -> Log:
     """What 60 steps told."""
     log = Log()
     experiment = MultiTask(batch_size=32, learning_rate=2e-3)
-    assert train(on_digits(experiment, steps=60, precision=request.param), log) == "done"
+    assert train(on_images(experiment, steps=60, precision=request.param), log) == "done"
     return log
 
 

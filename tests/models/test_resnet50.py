@@ -14,7 +14,7 @@ from amptui.models.resnet50 import Normalize, ResNet50
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord
-from tests.models.on_digits import learned
+from tests.models.on_images import learned
 from tests.tiny import Log, prepare, train
 
 TINY: dict[str, Any] = {"image_size": 32, "classes": 2, "batch_size": 8, "workers": 0}

@@ -9,7 +9,7 @@ from torch import nn
 from amptui.base.errors import ExperimentError
 from amptui.models.selective import Selective
 from amptui.records.run import StepSkipped
-from tests.models.on_digits import learned, losses, on_digits
+from tests.models.on_images import learned, losses, on_images
 from tests.tiny import Log, train
 
 BATCH_SIZE = 32
@@ -18,7 +18,7 @@ BATCH_SIZE = 32
 def run(precision: str, *, island: bool = True, steps: int = 100) -> Log:
     log = Log()
     experiment = Selective(batch_size=BATCH_SIZE, island=island)
-    train(on_digits(experiment, steps=steps, precision=precision), log)
+    train(on_images(experiment, steps=steps, precision=precision), log)
     return log
 
 
@@ -60,7 +60,7 @@ def test_without_the_island_float16_has_no_loss_at_any_scale() -> None:
     log = Log()
     experiment = Selective(batch_size=BATCH_SIZE, island=False)
     with pytest.raises(ExperimentError, match="the loss scale fell to"):
-        train(on_digits(experiment, steps=100, precision="fp16"), log)
+        train(on_images(experiment, steps=100, precision="fp16"), log)
     assert all(math.isnan(loss) for loss in losses(log))
     assert len(log.of(StepSkipped)) == len(losses(log))
 

@@ -11,7 +11,7 @@ from amptui.base.errors import ExperimentError
 from amptui.engine.prepared import Prepared
 from amptui.models.unstable import Unstable
 from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
-from tests.models.on_digits import learned, losses, on_digits
+from tests.models.on_images import learned, losses, on_images
 from tests.tiny import Log, train
 
 TROUBLES = get_args(get_type_hints(Unstable)["trouble"])
@@ -21,7 +21,7 @@ FIRST_OVERFLOW = range(40, 80)
 
 
 def run(trouble: Any, precision: str, steps: int) -> tuple[Log, Prepared]:
-    prepared = on_digits(Unstable(trouble=trouble), steps=steps, precision=precision)
+    prepared = on_images(Unstable(trouble=trouble), steps=steps, precision=precision)
     log = Log()
     train(prepared, log)
     return log, prepared
@@ -31,7 +31,7 @@ def run_to_the_floor(trouble: Any) -> Log:
     """Without anybody to ask, the run fails where the loss scale has nothing left to fall."""
     log = Log()
     with pytest.raises(ExperimentError, match="the loss scale fell to"):
-        train(on_digits(Unstable(trouble=trouble), steps=200, precision="fp16"), log)
+        train(on_images(Unstable(trouble=trouble), steps=200, precision="fp16"), log)
     return log
 
 

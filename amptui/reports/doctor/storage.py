@@ -66,11 +66,11 @@ def existing(folder: Path) -> Path:
 def check_mnist(data_dir: Path) -> Check:
     """MNIST's four files, compressed or not; an uncompressed one must have the right size."""
     from amptui.data.download import DOWNLOAD_AGAIN
-    from amptui.data.mnist import MNIST
+    from amptui.data.mnist import FILES, FOLDER
 
-    folder = data_dir / MNIST.folder
+    folder = data_dir / FOLDER
     missing, damaged = [], []
-    for file in MNIST.files:
+    for file in FILES:
         path = folder / file.name
         if path.exists():
             damaged += [path] if path.stat().st_size != file.size_bytes else []
@@ -84,17 +84,17 @@ def check_mnist(data_dir: Path) -> Check:
 
 def check_cifar10(data_dir: Path) -> Check:
     """CIFAR-10's folder with every batch, or its archive."""
-    from amptui.data.cifar import CIFAR10
+    from torchvision.datasets import CIFAR10
 
-    folder = data_dir / CIFAR10.folder
+    folder = data_dir / CIFAR10.base_folder
     if folder.exists():
-        names = (*CIFAR10.train, *CIFAR10.validation)
+        names = [name for name, _md5 in CIFAR10.train_list + CIFAR10.test_list]
         missing = [name for name in names if not (folder / name).exists()]
         if missing:
             text = f"CIFAR-10: {', '.join(missing)} is missing from {folder}"
             return poor("cifar-10", text, "delete or rename the folder to download it again", found=False)
         return _check_found("cifar-10", "CIFAR-10", folder, is_there=True, megabytes=170)
-    archive = data_dir / CIFAR10.archive
+    archive = data_dir / CIFAR10.filename
     return _check_found("cifar-10", "CIFAR-10", archive, is_there=archive.exists(), megabytes=170)
 
 

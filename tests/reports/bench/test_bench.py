@@ -19,7 +19,7 @@ import torch
 
 from amptui.base.errors import UsageError
 from amptui.cli import main
-from amptui.data.mnist import MNIST
+from amptui.data.mnist import FILES, FOLDER
 from amptui.engine import building
 from amptui.engine.compilation import missing_for_compile
 from amptui.engine.precision import Tf32Flags
@@ -356,9 +356,9 @@ def test_one_precision_is_enough_to_compare_eager_and_compiled() -> None:
 
 @pytest.mark.skipif(not MNIST_FOLDER.exists(), reason="the real MNIST is not on this machine")
 def test_real_mnist_is_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / MNIST.folder
+    folder = tmp_path / FOLDER
     folder.mkdir(parents=True)
-    for file in MNIST.files:
+    for file in FILES:
         shutil.copy(MNIST_FOLDER / f"{file.name}.gz", folder)
     model = tmp_path / "linear.py"
     model.write_text(

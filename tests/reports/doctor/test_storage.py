@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from torchvision.datasets import CIFAR10
 
-from amptui.data.cifar import CIFAR10
-from amptui.data.mnist import MNIST
+from amptui.data.mnist import FILES, FOLDER
 from amptui.reports.doctor.storage import (
     check_cifar10,
     check_data_folder,
@@ -61,9 +61,9 @@ def test_absent_data_is_told_with_what_it_takes_to_get_it(tmp_path: Path) -> Non
 
 
 def test_mnist_is_found_packed_or_not(tmp_path: Path) -> None:
-    folder = tmp_path / MNIST.folder
+    folder = tmp_path / FOLDER
     folder.mkdir(parents=True)
-    first, *others = MNIST.files
+    first, *others = FILES
     with (folder / first.name).open("wb") as file:
         file.truncate(first.size_bytes)
     for other in others:
@@ -72,20 +72,20 @@ def test_mnist_is_found_packed_or_not(tmp_path: Path) -> None:
 
 
 def test_a_file_of_mnist_with_a_wrong_size_is_damaged(tmp_path: Path) -> None:
-    folder = tmp_path / MNIST.folder
+    folder = tmp_path / FOLDER
     folder.mkdir(parents=True)
-    (folder / MNIST.files[1].name).write_bytes(b"half a download")
+    (folder / FILES[1].name).write_bytes(b"half a download")
     check = check_mnist(tmp_path)
     assert "train-labels-idx1-ubyte in" in check.text
     assert check.hint == "delete or rename it to download it again"
 
 
 def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
-    (tmp_path / CIFAR10.archive).touch()
+    (tmp_path / CIFAR10.filename).touch()
     assert check_cifar10(tmp_path).facts["found"] is True
-    folder = tmp_path / CIFAR10.folder
+    folder = tmp_path / CIFAR10.base_folder
     folder.mkdir()
-    for name in (*CIFAR10.train, *CIFAR10.validation):
+    for name, _md5 in CIFAR10.train_list + CIFAR10.test_list:
         (folder / name).touch()
     assert check_cifar10(tmp_path).text == f"CIFAR-10 is in {folder}"
     (folder / "test_batch").unlink()

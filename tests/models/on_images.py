@@ -1,11 +1,11 @@
-"""Experiments of model files on a few synthetic digits, trained for real."""
+"""Experiments of model files on a few synthetic images, trained for real."""
 
 from functools import cache
 from pathlib import Path
 
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
-from amptui.data.synthetic import digits
+from amptui.data.synthetic import synthetic_images
 from amptui.engine import setup
 from amptui.engine.prepared import Prepared
 from amptui.recipe.request import TrainRequest
@@ -16,11 +16,11 @@ SAMPLES = 3_200
 
 
 @cache
-def _digits(samples: int, seed: int) -> Arrays:
-    return Arrays(*digits(samples, seed=seed, progress=lambda _done: None))
+def _images(samples: int, seed: int) -> Arrays:
+    return Arrays(*synthetic_images(samples, (1, 28, 28), seed=seed))
 
 
-def on_digits(
+def on_images(
     experiment: Experiment,
     *,
     steps: int,
@@ -32,10 +32,10 @@ def on_digits(
 
     class OnDigits(type(experiment)):  # type: ignore[misc]
         def load_data(self, request: DataRequest) -> Data:
-            train, samples = _digits(SAMPLES, 0), steps * self.batch_size
-            # No more digits than the steps need: the last of them ends an epoch.
+            train, samples = _images(SAMPLES, 0), steps * self.batch_size
+            # No more images than the steps need: the last of them ends an epoch.
             few = Arrays(train.inputs[:samples], train.targets[:samples])
-            return Data(name="digits", real=False, train=few, validation=_digits(200, 1))
+            return Data(name="synthetic images", real=False, train=few, validation=_images(200, 1))
 
     request = TrainRequest(
         model="digits",
