@@ -191,5 +191,5 @@ def test_why_amp_gained_little_is_told_of_the_eager_steps() -> None:
     (size,) = both_ways(timings=EAGER_BOUND).sizes
     assert size.reasons[:2] == [
         f"{label} eager is launch-bound: {evidence(bound)}"
-        for label, bound in zip(("FP32", "AMP fp16"), EAGER_BOUND, strict=True)
+        for label, bound in zip(("FP32", "AMP fp16"), EAGER_BOUND[:2], strict=True)
     ]

@@ -57,7 +57,7 @@ def test_nan_weights_offer_no_other_precision(checkpoint: str) -> None:
 def test_it_shows_the_reason_and_the_choices(size: tuple[int, int]) -> None:
     shown = text(LossScaleQuestion(), at_the_floor(), *size)
     assert "✖ The loss scale fell to 9.8e-04 after 26 skipped steps in a row" in shown
-    assert "Every step is skipped, nothing is learned: switch to bf16 or FP32" in shown
+    assert "The scale keeps falling: switch to bf16 or FP32" in shown
     assert "First: Inf in the output gradient of features.13.conv" in shown
     for choice in ("b  ● AMP bf16", "f  ■ FP32", "g  ▲ AMP fp16", "d    detach", "q    quit"):
         assert choice in shown
