@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from amptui.ranks.ends.peer_ends import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup
     from amptui.ranks.numbers.local_overflows import LocalOverflows
-    from amptui.ranks.numbers.weights_check import WeightsCheck
     from amptui.ranks.parallel.data_parallel import DataParallel
 
 
@@ -156,8 +155,8 @@ class RankThread(TrainingThread):
     def _take(self, record: Record) -> None:
         self._meter.add(record)
         self._tell(record)
-        if self._prepared is not None and (strategy := self._strategy) is not None:
-            self._look_for_overflow(record, self._prepared, strategy.local_overflows)
+        if self._prepared is not None:
+            self._look_for_overflow(record, self._prepared, self._strategy.local_overflows)
 
     def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "LocalOverflows") -> None:
         """After trouble find out whether it came from this rank; plan which gradients to check."""
@@ -171,25 +170,24 @@ class RankThread(TrainingThread):
                 self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
 
     def _measure(self) -> RankNumbers:
-        trainer, strategy = self._trainer, self._strategy
-        if trainer is not None:
-            trainer.deliver_steps()
+        trainer, own = self._trainer, self._strategy.local_overflows
+        assert trainer is not None, "its loop asks"
+        trainer.deliver_steps()
         sample = self.allocator()
         numbers = self._meter.take_numbers(
-            compute_seconds=None if strategy is None else strategy.compute_timer.take_seconds(),
+            compute_seconds=self._strategy.compute_timer.take_seconds(),
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpu,
         )
-        if strategy is not None:
-            own = strategy.local_overflows
-            step, states = own.report()
-            overflowed = math.nan if own.overflowed is None else own.overflowed
-            numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
-        return self._with_hash(numbers)
+        step, states = own.report()
+        overflowed = math.nan if own.overflowed is None else own.overflowed
+        return self._with_hash(
+            numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
+        )
 
     def _with_hash(self, numbers: RankNumbers) -> RankNumbers:
         """``numbers`` with the newest hash of the weights, where all ranks should have the same ones."""
-        check = self._weights_check
+        check = self._strategy.weights_check
         if check is None:
             return numbers
         hashed = check.numbers()
@@ -198,17 +196,13 @@ class RankThread(TrainingThread):
         return numbers._replace(hashed_step=hashed.step, weights_hash=hashed.value)
 
     @property
-    def _weights_check(self) -> "WeightsCheck | None":
-        strategy = self._strategy
-        return None if strategy is None else strategy.weights_check
-
-    @property
-    def _strategy(self) -> "DataParallel | None":
+    def _strategy(self) -> "DataParallel":
         """Once the model is there."""
-        return None if self._prepared is None else cast("DataParallel", self._prepared.strategy)
+        assert self._prepared is not None, "the model is there"
+        return cast("DataParallel", self._prepared.strategy)
 
     def _hash_weights(self) -> None:
-        check, trainer = self._weights_check, self._trainer
+        check, trainer = self._strategy.weights_check, self._trainer
         if check is not None and trainer is not None:
             check.hash(trainer.step)
 

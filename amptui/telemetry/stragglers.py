@@ -86,21 +86,21 @@ class SlowRankNews:
 class StragglerNews:
     """Tells of each slow rank and each reason once, until none has been slow for a whole window."""
 
-    _causes: tuple[tuple[int, str], ...] = ()
-    """The ranks and causes told since none was slow."""
+    _told: tuple[tuple[int, str], ...] = ()
+    """The ranks and causes told since none was slow; a name in the states of sessions."""
     _quiet_samples: int = 0
 
     def judge(self, verdict: RankVerdict | None) -> bool:
         """Whether ``verdict``, that of the newest sample, is news."""
         if verdict is None:
             self._quiet_samples += 1
-            is_over = bool(self._causes) and self._quiet_samples >= WINDOW_SAMPLES
-            self._causes = () if is_over else self._causes
+            is_over = bool(self._told) and self._quiet_samples >= WINDOW_SAMPLES
+            self._told = () if is_over else self._told
             return is_over
         self._quiet_samples = 0
         cause = verdict.rank, verdict.cause
-        is_new = cause not in self._causes
-        self._causes = (*self._causes, cause) if is_new else self._causes
+        is_new = cause not in self._told
+        self._told = (*self._told, cause) if is_new else self._told
         return is_new
 
 

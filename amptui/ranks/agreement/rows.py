@@ -36,7 +36,7 @@ class RankNumbers(NamedTuple):
     trouble_step: float = 0.0
     """The newest step that was looked at for that."""
     trouble_states: float = 0.0
-    """What was found in it and in those before, for ``trouble_states.unpacked``."""
+    """What was found in it and in those before, for ``meter.unpacked``."""
     loss_scale: float = _NAN
     """After ``last_step``."""
     peak_bytes: float = _NAN
