@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from amptui.base.student import t_quantile
+
 BLOCK_STEPS = 20
 """Minimum number of steps in a block: in most loops, correlation has decayed after that many."""
 
@@ -21,14 +23,6 @@ MIN_PAIRS = 3
 
 _MAX_CORRELATION = 0.9
 """Higher correlations cannot be estimated from a few blocks."""
-
-_T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t at 97.5%, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, table 1.3.6.7.2)."""
-
-_Z_975 = 1.95996
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +56,10 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | No
     if pairs < MIN_PAIRS:
         return Ratio(value=math.exp(mean), low=None, high=None)
     count = _independent(differences)
-    reach = t_975(max(1.0, count - 1)) * float(differences.std(ddof=1)) / math.sqrt(count)
+    reach = (
+        t_quantile(0.95, max(1, math.floor(count - 1))) * float(differences.std(ddof=1)) / math.sqrt(count)
+    )
     return Ratio(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach))
-
-
-def t_975(freedom: float) -> float:
-    """Student's t at 97.5% for ``freedom`` degrees of freedom, 1 or more, rounded down up to 30.
-
-    Above 30, the first terms of its expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
-    """
-    if freedom <= len(_T_975):
-        return _T_975[max(1, math.floor(freedom)) - 1]
-    z = _Z_975
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def _independent(values: npt.NDArray[np.float64]) -> float:

@@ -111,11 +111,6 @@ class Prepared:
     compilations: CompileWatch = field(default_factory=CompileWatch)
 
     @property
-    def parallel(self) -> "Strategy | None":
-        """The ``strategy`` of a run of several ranks; None in a single process."""
-        return self.strategy if self.strategy.ranks > 1 else None
-
-    @property
     def batch_size(self) -> int:
         """Samples of a full batch."""
         return self.experiment.batch_size

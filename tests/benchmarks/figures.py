@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from amptui.base import units
-from amptui.engine.estimate import MIN_PAIRS, t_975
+from amptui.base.student import t_quantile
+from amptui.engine.estimate import MIN_PAIRS
 
 Unit = Literal["number", "fraction", "times", "seconds", "bytes", "bytes per second"]
 
@@ -107,7 +108,7 @@ def mean_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
     if len(ratios) < MIN_PAIRS:
         return None
     logarithms = np.log(ratios)
-    reach = t_975(len(ratios) - 1) * logarithms.std(ddof=1) / np.sqrt(len(ratios))
+    reach = t_quantile(0.95, len(ratios) - 1) * logarithms.std(ddof=1) / np.sqrt(len(ratios))
     mean = logarithms.mean()
     return float(np.exp(mean - reach)), float(np.exp(mean + reach))
 

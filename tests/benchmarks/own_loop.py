@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from amptui.engine.estimate import t_975
+from amptui.base.student import t_quantile
 from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded, table
 from tests.benchmarks.lab import Lab, last_line, open_lab
 from tests.observed import FAULTS
@@ -123,7 +123,7 @@ def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
     """95% interval of the mean by Student's t; None with too few pairs."""
     if len(differences) < MIN_PAIRS:
         return None
-    reach = t_975(len(differences) - 1) * np.std(differences, ddof=1) / np.sqrt(len(differences))
+    reach = t_quantile(0.95, len(differences) - 1) * np.std(differences, ddof=1) / np.sqrt(len(differences))
     return float(np.mean(differences) - reach), float(np.mean(differences) + reach)
 
 

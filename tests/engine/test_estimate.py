@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.engine.estimate import BLOCK_STEPS, MIN_PAIRS, paired_ratio, t_975
+from amptui.engine.estimate import BLOCK_STEPS, MIN_PAIRS, paired_ratio
 
 TRUE_RATIO = 1.5
 REPETITIONS = 200
@@ -91,10 +91,3 @@ def test_steps_that_never_vary_are_known_exactly() -> None:
     ratio = paired_ratio([3.0] * 4, [2.0] * 4)
     assert ratio is not None
     assert (ratio.low, ratio.high) == (ratio.value, ratio.value)
-
-
-@pytest.mark.parametrize(
-    ("freedom", "quantile"), [(1, 12.706), (4, 2.776), (4.9, 2.776), (30, 2.042), (40, 2.021), (120, 1.980)]
-)
-def test_quantiles_are_those_of_the_tables(freedom: float, quantile: float) -> None:
-    assert t_975(freedom) == pytest.approx(quantile, abs=1e-3)

@@ -80,7 +80,7 @@ class DataPosition:
         self._start = start
         self._control = control
         self._progress = PhaseProgress(emit, "data")
-        self._count = BatchCount(prepared.training, emit, training=True, equal=prepared.parallel is not None)
+        self._count = BatchCount(prepared.training, emit, training=True, equal=prepared.strategy.ranks > 1)
         self._keeps = keeps
         self._saved: RandomStates | None = None
         self._epoch_draws: RandomStates | None = None

@@ -17,7 +17,7 @@ from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED, add_groups,
 from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
-from amptui.engine.checkpoint.shards import Part, whole_room
+from amptui.engine.checkpoint.shards import Part
 from amptui.engine.description import plain_fields
 from amptui.engine.prepared import Prepared
 
@@ -51,7 +51,7 @@ def capture(
     if schedule is not None:
         schedule.synchronize()
     with nullcontext() if schedule is None else schedule.as_numbers():
-        model, optimizer, parts = _states(prepared)
+        model, optimizer, parts = prepared.strategy.states(prepared.optimizer)
     extras = {name: value.state_dict() for name, value in _extras(prepared)}
     scaler = _scaler_state(prepared.scaler)
     copy = HostCopy((model, optimizer, extras, scaler, _tensors(parts)))
@@ -83,19 +83,13 @@ def capture_parts(prepared: Prepared) -> list[Part]:
 
     Waits for the device, but for no other rank.
     """
-    if prepared.parallel is None or not prepared.parallel.sharded:
+    if not prepared.strategy.sharded:
         return []
-    *_, parts = _states(prepared)
+    *_, parts = prepared.strategy.states(prepared.optimizer)
     copy = HostCopy((_tensors(parts),))
     copied = _copied(parts, copy)
     copy.wait()
     return copied
-
-
-def _states(prepared: Prepared) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
-    if prepared.parallel is None:
-        return prepared.model.state_dict(), prepared.optimizer.state_dict(), []
-    return prepared.parallel.states(prepared.optimizer)
 
 
 def _tensors(parts: Iterable[Part]) -> list[Tensor]:
@@ -170,11 +164,7 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
     add_groups(checkpoint, prepared)
     try:
         model, optimizer = _filled(checkpoint, prepared)
-        if prepared.parallel is None:
-            prepared.model.load_state_dict(model)
-            prepared.optimizer.load_state_dict(optimizer)
-        else:
-            prepared.parallel.load_states(model, optimizer, prepared.optimizer)
+        prepared.strategy.load_states(model, optimizer, prepared.optimizer)
         prepared.scaler.load_state_dict(checkpoint.scaler)
         _restore_extras(checkpoint, prepared, warn)
     except (RuntimeError, ValueError, KeyError) as error:
@@ -198,7 +188,7 @@ def _filled(checkpoint: Checkpoint, prepared: Prepared) -> tuple[dict[str, Any],
     model._metadata = checkpoint.model_versions  # type: ignore[attr-defined]  # as torch's own state_dict()
     if not checkpoint.shards:
         return model, optimizer
-    room = whole_room if prepared.parallel is None else prepared.parallel.room(prepared.optimizer)
+    room = prepared.strategy.room(prepared.optimizer)
     try:
         states = checkpoint.shards.fill({"model": model, "optimizer": optimizer}, room)
     except OSError as error:

@@ -16,14 +16,14 @@ had to be, not narrower.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import fmean, variance
 from typing import TypeVar
 
 import numpy as np
 
+from amptui.base.student import root, t_quantile
 from amptui.telemetry.view import Floats
 
 Number = TypeVar("Number", float, Floats)
@@ -33,9 +33,6 @@ MIN_SEEDS = 2
 
 ENOUGH_SEEDS = 6
 """From so many values in the smaller of two unequal groups on, Welch's degrees of freedom keep the 5%."""
-
-_BISECTIONS = 200
-"""Halvings after which no float lies between the two ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,39 +93,6 @@ def _error_of_mean(values: Sequence[float]) -> tuple[float, int]:
     # A spread that is only rounding is none.
     apart = [0.0 if math.isclose(value, mean, rel_tol=1e-12) else value - mean for value in values]
     return sum(deviation**2 for deviation in apart) / (len(values) - 1) / len(values), len(values)
-
-
-@cache
-def t_quantile(confidence: float, freedom: int) -> float:
-    """The t that Student's distribution keeps within, to both sides, with a probability of ``confidence``."""
-    return root(lambda t: _within(t, freedom), confidence)
-
-
-def root(rising: Callable[[float], float], level: float) -> float:
-    """Where a rising function reaches ``level``, from 0 on."""
-    low, high = 0.0, 1.0
-    while rising(high) < level:
-        high *= 2
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if rising(middle) < level else (low, middle)
-    return high
-
-
-def _within(t: float, freedom: int) -> float:
-    """The probability that ``|T| < t`` (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine, odd = math.cos(angle), freedom % 2
-    term = cosine if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for number in range(2 + odd, freedom - 1, 2):
-        term *= cosine**2 * (number - 1) / number
-        total += term
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total
 
 
 # ------------------------------------------------------------------------------ what would show

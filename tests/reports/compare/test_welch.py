@@ -8,26 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.engine.estimate import t_975
 from amptui.reports.compare.welch import (
     ENOUGH_SEEDS,
     POWER,
     detectable_difference,
     mean_difference,
-    t_quantile,
 )
-
-
-@pytest.mark.parametrize("freedom", range(1, 31))
-def test_quantiles_are_those_of_the_table(freedom: int) -> None:
-    assert t_quantile(0.95, freedom) == pytest.approx(t_975(freedom), abs=6e-4)
-
-
-@pytest.mark.parametrize(
-    ("confidence", "freedom", "t"), [(0.99, 2, 9.925), (0.99, 7, 3.499), (0.9, 10, 1.812), (0.98, 3, 4.541)]
-)
-def test_quantiles_for_other_confidences(confidence: float, freedom: int, t: float) -> None:
-    assert t_quantile(confidence, freedom) == pytest.approx(t, abs=6e-4)
 
 
 def test_examples_by_hand() -> None:
