@@ -15,7 +15,7 @@ import torchvision
 
 from amptui.data.mnist import FILES, FOLDER
 from amptui.data.synthetic import synthetic_images
-from amptui.recipe.modelfile import build_experiment, load_class
+from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure

@@ -299,7 +299,7 @@ def test_the_names_of_optimizers_are_not_written_through_a_link(
     victim = tmp_path / "victim"
     victim.write_bytes(SECRET)
     plant(tmp_path / handover.OPTIMIZERS_FILE, victim)
-    monkeypatch.setattr(handover, "_kept", str(tmp_path))
+    monkeypatch.setattr(handover, "_run_dir", str(tmp_path))
     handover.note_optimizers("keras.optimizers")
     assert victim.read_bytes() == SECRET
     assert (tmp_path / handover.OPTIMIZERS_FILE).read_text() == "keras.optimizers"

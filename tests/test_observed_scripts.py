@@ -151,7 +151,7 @@ def test_a_run_whose_folder_was_deleted_is_locked_again(runs: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "last_words"),
     [
         (SystemExit(3), "the script exited with status 3"),
         (SystemExit("no data"), "the script exited with status 1: no data"),

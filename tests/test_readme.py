@@ -168,7 +168,7 @@ def test_the_walk_through_has_every_trouble() -> None:
 
 
 def test_the_example_model_trains(few_images: None, tmp_path: Path) -> None:
-    from amptui.recipe.modelfile import build_experiment, load_class
+    from amptui.recipe.loading import build_experiment, load_class
     from amptui.recipe.modelspec import parse_model
     from amptui.records.steps import StepRecord
     from tests.tiny import Log, prepare, train

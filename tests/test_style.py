@@ -30,8 +30,8 @@ def test_the_code_is_clean(command: tuple[str, ...]) -> None:
 VAGUE = {"asked", "each", "found", "known", "made", "told"}
 """Names that say nothing of a value, and that a search finds in every sentence."""
 
-RECORDED = {("amptui/records/findings.py", "asked")}
-"""Fields that journals have."""
+RECORDED = {("amptui/records/findings.py", "asked"), ("amptui/telemetry/stragglers.py", "told")}
+"""Fields of journals, and of the state that a screen of another version reads."""
 
 
 def _assigned(tree: ast.AST) -> Iterator[str]:

@@ -194,7 +194,7 @@ class TrainingThread:
         """Prepare for the first step, and announce long work."""
         from amptui.engine import setup
         from amptui.engine.checkpoint.rank_share import request_with_rank_batch, with_rank_batch
-        from amptui.recipe.modelfile import build_experiment, load_class
+        from amptui.recipe.loading import build_experiment, load_class
 
         request = self._request
         choices = self._choose()

@@ -14,7 +14,7 @@ import torch
 from amptui.data.batches import Batches
 from amptui.data.sources import DataRequest
 from amptui.engine import building, setup
-from amptui.recipe.modelfile import build_experiment, load_class
+from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -24,7 +24,7 @@ from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.trainer import Trainer
-from amptui.recipe.modelfile import build_experiment, load_class
+from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, XRayRequest

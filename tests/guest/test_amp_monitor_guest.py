@@ -135,7 +135,7 @@ def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
     assert len(refused) == 4
 
 
-@pytest.mark.parametrize("part", ["guest.run.create_run_dir", "recording.recording.Server.start"])
+@pytest.mark.parametrize("part", ["guest.run.create_run_dir", "process.recording.Server.start"])
 def test_a_run_that_cannot_be_opened_leaves_a_monitor_that_trains(
     part: str, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,7 +161,7 @@ def test_epochs_end_where_the_loop_says(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "start_step", "epochs", "total_epochs", "total_steps"),
+    ("epochs_argument", "start_step", "epochs", "total_epochs", "total_steps"),
     [
         (2, 0, [1, 2], 2, 4),
         (range(2), 0, [1, 2], 2, 4),

@@ -14,7 +14,7 @@ from amptui.engine.setup import experiment_settings
 from amptui.models import CATALOGUE
 from amptui.models.mnist_deep import BLOCKS, MnistDeep
 from amptui.models.simple_cnn import SimpleCnn
-from amptui.recipe.modelfile import build_experiment, load_class
+from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import TrainRequest
 from amptui.records.findings import FlopsCounted

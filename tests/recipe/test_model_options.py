@@ -8,8 +8,8 @@ import pytest
 
 from amptui.base.errors import UsageError
 from amptui.models import CATALOGUE
+from amptui.recipe.loading import load_class
 from amptui.recipe.model_options import UNKNOWN_TYPE, check_settings, declared_options
-from amptui.recipe.modelfile import load_class
 from amptui.recipe.modelspec import parse_model
 from tests.checkout import ROOT
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from amptui import Experiment
 from amptui.base.errors import ExperimentError, UsageError
-from amptui.recipe.modelfile import build_experiment, load_class
+from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
 from tests.tiny import Tiny
 

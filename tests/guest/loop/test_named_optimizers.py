@@ -184,7 +184,7 @@ def test_named_optimizers_keep_their_names_and_their_order(way: str, runs: Path)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("pairs", "error", "says"),
     [
         ({}, ValueError, "^model is an empty mapping"),
         ({"net": 1}, TypeError, "'net' must have a pair"),
