@@ -31,7 +31,7 @@ def times_speed(ratio: float | None, than: str) -> str:
 
 def interval_ends(low: float | None, high: float | None) -> str:
     """``1.68 to 1.74``; empty without an interval."""
-    return f"{low:.2f} to {high:.2f}" if low and high else ""
+    return " to ".join(units.ratio(end).removesuffix("×") for end in (low, high)) if low and high else ""
 
 
 def ratio_words(value: float | None, low: float | None, high: float | None) -> str:

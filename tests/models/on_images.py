@@ -30,7 +30,7 @@ def on_images(
 ) -> Prepared:
     """``experiment`` with its own options, for ``steps`` steps, validated after each epoch."""
 
-    class OnDigits(type(experiment)):  # type: ignore[misc]
+    class OnImages(type(experiment)):  # type: ignore[misc]
         def load_data(self, request: DataRequest) -> Data:
             train, samples = _images(SAMPLES, 0), steps * self.batch_size
             # No more images than the steps need: the last of them ends an epoch.
@@ -47,7 +47,7 @@ def on_images(
     )
     setup.seed_everything(request.seed)
     asked = DataRequest(data_dir=request.data_dir, seed=request.seed)
-    return setup.assemble(request, OnDigits(**vars(experiment)), setup.choose(request), data_request=asked)
+    return setup.assemble(request, OnImages(**vars(experiment)), setup.choose(request), data_request=asked)
 
 
 def losses(log: Log) -> list[float]:
