@@ -14,16 +14,16 @@ from tests.tiny import Log, train
     scope="module", params=["fp32", *(pytest.param(p, marks=pytest.mark.slow) for p in ("bf16", "fp16"))]
 )
 def log(request: pytest.FixtureRequest) -> Log:
-    """What 60 steps told."""
+    """What 100 steps told."""
     log = Log()
     experiment = MultiTask(batch_size=32, learning_rate=2e-3)
-    assert train(on_images(experiment, steps=60, precision=request.param), log) == "done"
+    assert train(on_images(experiment, steps=100, precision=request.param), log) == "done"
     return log
 
 
 def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(log: Log) -> None:
     steps = log.of(StepRecord)
-    assert len(steps) == 60
+    assert len(steps) == 100
     for step in steps:
         assert list(step.losses) == ["digit", "parity"]
         assert step.loss == pytest.approx(step.losses["digit"] + 0.5 * step.losses["parity"], rel=1e-5)
