@@ -154,8 +154,8 @@ def test_mnist_is_found_flat_or_laid_out(folder: str, suffix: str, tmp_path: Pat
     for file in FILES:
         (place / f"{file.name}{suffix}").write_bytes(b"images")
     assert found_data(tmp_path / "given", tmp_path / "scratch") == tmp_path / "scratch" / "data"
-    found = tmp_path / "scratch" / "data" / FOLDER / f"{FILES[0].name}{suffix}"
-    assert found.read_bytes() == b"images"
+    linked_file = tmp_path / "scratch" / "data" / FOLDER / f"{FILES[0].name}{suffix}"
+    assert linked_file.read_bytes() == b"images"
 
 
 def test_a_data_set_with_a_file_missing_is_none(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ def drawn(shape: Shape, seed: int, samples: int = SAMPLES) -> Drawn:
 
 @pytest.fixture(scope="module", params=[LIKE_MNIST, LIKE_CIFAR10], ids=["mnist", "cifar10"])
 def shape(request: pytest.FixtureRequest) -> Shape:
-    found: Shape = request.param
-    return found
+    image_shape: Shape = request.param
+    return image_shape
 
 
 @pytest.fixture(scope="module")
