@@ -55,7 +55,8 @@ class Axis:
         return (self._measured(values) - low) / (high - low)
 
     def _measured(self, values: Floats) -> Floats:
-        values = np.minimum(np.maximum(values, -LARGEST), LARGEST)
+        least, most = min(-LARGEST, self.low), max(LARGEST, self.high)  # a round end can lie beyond
+        values = np.minimum(np.maximum(values, least), most)
         if self.kind == "linear":
             return values
         log: np.ufunc = np.log2 if self.kind == "log2" else np.log10

@@ -134,9 +134,9 @@ def test_the_mean_loss_stays_in_float32(dtype: torch.dtype) -> None:
 @pytest.mark.slow
 def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
+    arguments = {"odd": "yes", "unused": "yes"}
     options = {"fsdp": True, "save_weights": str(path), "clip_norm": 0.5}
-    arguments = {"odd": "yes", "unused": "yes", "options": options}
-    ranks = train_ranks("plain", 2, tmp_path, **arguments)
+    ranks = train_ranks("plain", 2, tmp_path, **arguments, options=options)
     assert ranks[0].steps == ranks[1].steps
 
     log, alone = Log(), prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)

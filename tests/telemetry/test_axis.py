@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from amptui.telemetry.axis import Axis, Kind, axis, kind_for, round_down, round_up
@@ -51,6 +51,7 @@ def test_linear_limits_leave_little_of_the_height_unused(low: float, height: flo
 
 
 @given(FINITE, FINITE, KINDS, st.integers(2, 9))
+@example(9.846153846153844e299, 9.846153846153845e299, "linear", 6)  # its upper end lies beyond the largest value
 def test_labels_are_few_within_the_axis_and_at_equal_distances(
     one: float, other: float, kind: Kind, most: int
 ) -> None:

@@ -29,6 +29,7 @@ from amptui.reports.advise.stages import Stages
 from amptui.reports.advise.stages_shown import StagesShown
 from amptui.reports.bench.measure import slow_float16
 from amptui.runs.client import Client
+from amptui.runs.reader import JournalReader
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -124,8 +125,9 @@ def _connected(script: Script, offspring: Offspring, stop: Control) -> _Connecte
             return _Connected(script, offspring, session, client, ended)
         if offspring.status is not None:
             _tell_last_lines(script)
-            if script.folder.journal_path.exists():
-                what = f"{script.command[0]} ended after too few steps to measure"
+            if script.folder.journal_path.exists():  # it trained, but ended before amptui could connect
+                session.fold(JournalReader(script.folder.journal_path))
+                what = f"{script.command[0]} {_end_phrase(session.view().step, offspring.status)}"
                 raise AmptuiError(what, hint="let it train longer")
             what = f"{script.command[0]} {how_ended(offspring.status)} before amptui could watch a training"
             raise AmptuiError(what, hint=f"{_WATCH}: see demo/guide/own_loop.md")
@@ -163,8 +165,11 @@ def _measure(
 
 
 def _how_it_ended(connected: _Connected) -> str:
+    return _end_phrase(connected.session.view().step, connected.offspring.wait(_STOPPED_SECONDS))
+
+
+def _end_phrase(steps: int, status: int | None) -> str:
     """``ended after 40 steps``, with its status if that is none of success."""
-    steps, status = connected.session.view().step, connected.offspring.wait(_STOPPED_SECONDS)
     how = f" and {how_ended(status)}" if status else ""
     return f"ended after {units.count(steps)} step{'' if steps == 1 else 's'}{how}"
 

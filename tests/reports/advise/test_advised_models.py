@@ -94,9 +94,11 @@ def test_every_model_gets_a_recommendation(name: str) -> None:
 @pytest.mark.parametrize("name", HARMLESS)
 def test_nothing_speaks_against_bf16_where_nothing_is_wrong(name: str) -> None:
     lines = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16")
-    assert lines["reason"] in ("faster", "same", "slower", "open")
     bf16 = of(lines, "bf16")
-    assert bf16["excluded"] is None
+    if bf16["excluded"] is not None:  # by a processor without bfloat16 products
+        assert (bf16["excluded"]["kind"], lines["reason"]) == ("slow", "nothing to compare")
+        return
+    assert lines["reason"] in ("faster", "same", "slower", "open")
     assert bf16["answer"]["safety"] in ("safe", "no trouble")
     assert states(bf16)["agreement"] == "agree"
     assert bf16["losses"]["outcome"] in ("same", "lower")
@@ -174,7 +176,7 @@ def test_a_script_is_driven_and_stopped(tmp_path: Path) -> None:
     script, own = tmp_path / "trains.py", tmp_path / "own.txt"
     script.write_text(SCRIPT.format(steps=10**9, pause=0))
     lines = advise(str(script), str(own), device=())
-    assert "is stopped after the measurement" in lines["errors"]
+    assert "amptui stops it after the measurement" in lines["errors"]
     assert own.read_text() == "mine"
     bf16 = of(lines, "bf16")
     assert bf16["measured"]["speedup"] > 0
