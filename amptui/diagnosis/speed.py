@@ -116,11 +116,26 @@ def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
     It replaces the running ratio, which has no interval.
     """
     result, tally = view.compared, view.comparison
-    if result is None or result.baseline != tally.baseline:
-        return None
-    if not (result.over or view.state in ("finished", "failed")):
+    if result is None or result.baseline != tally.baseline or running(view) is not None:
         return None
     return next((row for row in result.rows[1:] if row.precision == tally.amp and row.speedup), None)
+
+
+def running(view: SessionView) -> PrecisionsCompared | None:
+    """The comparison that is running, or None."""
+    result = view.compared
+    return None if result is None or result.over or view.state in ("finished", "failed") else result
+
+
+def round_words(result: PrecisionsCompared, *, of: str = " of at most ") -> str:
+    """``round  3 of at most 24``, equally wide in every round."""
+    most = units.count(result.most_rounds)
+    return f"round {units.count(min(result.rounds + 1, result.most_rounds)):>{len(most)}}{of}{most}"
+
+
+def blocks_words(blocks: int, result: PrecisionsCompared) -> str:
+    """``12 blocks of 20 steps``: what a result is based on."""
+    return f"{units.counted(blocks, 'block')} of {result.block_steps} steps"
 
 
 def _card(result: PrecisionsCompared, row: PrecisionMeasured, run: RunStarted | None) -> str:
@@ -134,7 +149,7 @@ def _card(result: PrecisionsCompared, row: PrecisionMeasured, run: RunStarted | 
         parts.append(less_memory(1 - row.peak_allocated_bytes / peak))
     if base_precision(row.precision) == "fp16":
         parts.append(units.counted(row.skipped, "skip"))
-    parts.append(f"{units.counted(row.blocks, 'block')} of {result.block_steps} steps")
+    parts.append(blocks_words(row.blocks, result))
     if run is not None:
         parts.append(run.model)
         if run.batch_size:

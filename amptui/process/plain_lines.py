@@ -12,6 +12,7 @@ from amptui.base.notification import notify
 from amptui.base.prompt import complain
 from amptui.base.runfiles import is_still
 from amptui.base.text import NO_ROOM, fall_silent, write_line
+from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
 from amptui.diagnosis.answer_words import answer_line, safety_grade
@@ -96,7 +97,7 @@ class PlainFront:
     def _write_news(self, view: SessionView) -> None:
         for event in self._new_events(view.events):
             self._write(event_line(event))
-        phase = view.phase.detail if view.phase is not None else ""
+        phase = phase_words(view.phase)
         if phase != self._phase:
             self._phase = phase
             if phase and view.state == "starting":

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Unpack
 
+from amptui.diagnosis import activity
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
 from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import precision_label
@@ -25,7 +26,7 @@ from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from amptui.tui.panels import ab_comparison, activity
+from amptui.tui.panels import ab_comparison
 from amptui.tui.screen import Parts, RunScreen
 
 FINDING_SECONDS = 15.0

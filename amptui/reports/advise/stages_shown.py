@@ -3,6 +3,7 @@
 from typing import TextIO
 
 from amptui.base import units
+from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.labels import precision_label
 from amptui.reports.advise.stages import Stages
 from amptui.reports.bench.progress import Progress, comparison_parts
@@ -29,9 +30,9 @@ class StagesShown:
 
 
 def progress_words(stages: Stages, view: SessionView) -> str:
-    """``alternating, round 3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
+    """``alternating, round  3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
     if stages.stage == "starting":
-        return view.phase.detail if view.phase is not None else ""
+        return phase_words(view.phase)
     time_left = f"at most {units.duration(max(0.0, stages.seconds_left()))} left"
     return ", ".join(part for part in (_doing(stages, view), time_left) if part)
 

@@ -8,8 +8,9 @@ from typing import TextIO
 from unicodedata import east_asian_width
 
 from amptui.base.text import printable, write_line
+from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.labels import compared_label
-from amptui.diagnosis.speed import ratio_words
+from amptui.diagnosis.speed import ratio_words, round_words
 from amptui.process.plain_lines import event_line
 from amptui.records.findings import PrecisionsCompared
 from amptui.telemetry.view import SessionView
@@ -91,10 +92,10 @@ def _cut(text: str, cells: int) -> str:
 
 
 def progress_text(view: SessionView) -> str:
-    """``batch 256  round 3 of at most 24  AMP bf16 1.61× (1.55 to 1.68)``; before that the phase."""
+    """``batch 256  round  3 of at most 24  AMP bf16 1.61× (1.55 to 1.68)``; before that the phase."""
     compared = view.compared
     if compared is None or view.step == 0:
-        return view.phase.detail if view.phase is not None else ""
+        return phase_words(view.phase)
     if compared.over:
         return ""
     batch = f"batch {view.run.batch_size}" if view.run is not None and view.run.batch_size else ""
@@ -104,12 +105,11 @@ def progress_text(view: SessionView) -> str:
 
 
 def comparison_parts(result: PrecisionsCompared) -> list[str]:
-    """``round 3 of at most 24``, then ``AMP bf16 1.61× (1.55 to 1.68)`` for each precision with a ratio."""
-    round_now = min(result.rounds + 1, result.most_rounds)
+    """``round  3 of at most 24``, then ``AMP bf16 1.61× (1.55 to 1.68)`` for each precision with a ratio."""
     ratios = [
         f"{compared_label(row.precision, result)} "
         f"{ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
         for row in result.rows
         if row.speedup
     ]
-    return [f"round {round_now} of at most {result.most_rounds}", *ratios]
+    return [round_words(result), *ratios]

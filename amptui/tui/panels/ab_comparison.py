@@ -1,8 +1,8 @@
 """The A/B test in words: that it is running, its progress and its result."""
 
-from amptui.base import units
+from amptui.diagnosis import speed
 from amptui.diagnosis.labels import compared_label, precision_glyph
-from amptui.diagnosis.speed import result_cards, speed_of
+from amptui.diagnosis.speed import result_cards, round_words, speed_of
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -21,13 +21,7 @@ _BAR_WIDTH = 61
 GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
 """The style of a precision that is faster, as fast, or slower."""
 
-
-def running(view: SessionView) -> PrecisionsCompared | None:
-    """The comparison that is running, or None."""
-    comparison = view.compared
-    if comparison is None or comparison.over or view.state in ("finished", "failed"):
-        return None
-    return comparison
+running = speed.running
 
 
 def steady_style(view: SessionView) -> int:
@@ -44,18 +38,6 @@ def names(comparison: PrecisionsCompared) -> list[Word]:
         name = f"{precision_glyph(row.precision)} {compared_label(row.precision, comparison)}"
         words += [Word(" " if words else ""), Word(name, precision_style(row.precision) | BOLD)]
     return words
-
-
-def round_words(comparison: PrecisionsCompared, *, of: str = " of at most ") -> str:
-    """``round  3 of at most 24``, equally wide in every round."""
-    most = units.count(comparison.most_rounds)
-    return f"round {units.count(min(comparison.rounds + 1, comparison.most_rounds)):>{len(most)}}{of}{most}"
-
-
-def blocks_words(comparison: PrecisionsCompared) -> str:
-    """``12 alternating blocks of 20 steps``: what a result is based on."""
-    blocks = units.count(min(row.blocks for row in comparison.rows))
-    return f"{blocks} alternating blocks of {comparison.block_steps} steps"
 
 
 def measured_phrases(comparison: PrecisionsCompared) -> list[Phrase]:

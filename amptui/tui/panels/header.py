@@ -1,11 +1,12 @@
 """The top line: what trains where, in which precision, and its progress."""
 
 from amptui.base import units
+from amptui.diagnosis import activity
 from amptui.diagnosis.labels import precision_label
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import ab_comparison, activity
+from amptui.tui.panels import ab_comparison
 from amptui.tui.panels.phrases import (
     Gauge,
     Phrase,
@@ -66,7 +67,7 @@ def _identity(view: SessionView) -> list[Phrase]:
 def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """Problems, precision, state, then the progress of the epoch and the run."""
     phrases = [*_trouble(view), *_precision(view, screen), _state(view, screen)]
-    waiting = activity.waiting_words(view, screen)
+    waiting = activity.waiting_words(view, silence=screen.lost or screen.silence)
     if waiting:
         bar = Gauge(_BAR_WIDTH, activity.waiting_fraction(view), Style.TEXT)
         phrases.append(phrase(waiting, rank=2))

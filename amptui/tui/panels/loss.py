@@ -3,10 +3,10 @@
 import math
 
 from amptui.base import units
+from amptui.diagnosis.activity import waiting_words
 from amptui.diagnosis.labels import has_no_loss, step_loss_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.activity import waiting_words
 from amptui.tui.panels.optimizer_line import front_label
 from amptui.tui.panels.phrases import Phrase, Word, labelled, phrase, quiet, write_folded
 from amptui.tui.panels.screen_state import ScreenState
@@ -70,7 +70,7 @@ class LossPanel:
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The curve, below it the ribbon of precisions and skips, then the axis of steps."""
         if not view.loss.count:
-            words = waiting_words(view, screen)
+            words = waiting_words(view, silence=screen.lost or screen.silence)
             if words and not (view.phase is not None and view.phase.phase == "first step"):
                 words = f"waiting for the first step: {words}"
             quiet(canvas, words or "no step yet")
@@ -95,7 +95,7 @@ class LossPanel:
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The headline in place of the curve, or what is waited for."""
-    if not view.loss.count and (words := waiting_words(view, screen)):
+    if not view.loss.count and (words := waiting_words(view, silence=screen.lost or screen.silence)):
         write_folded(canvas, "loss", [phrase(f"waiting: {words}", Style.DIM)])
         return
     label = front_label(view)

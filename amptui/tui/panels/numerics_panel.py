@@ -1,6 +1,7 @@
 """The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
 from amptui.base import units
+from amptui.diagnosis import activity
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import age_words, measured_at
 from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_facts, xray_verdict
@@ -10,7 +11,7 @@ from amptui.records.findings import Float16Window, is_old
 from amptui.records.run import base_precision
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import activity, verdicts
+from amptui.tui.panels import verdicts
 from amptui.tui.panels.phrases import (
     GAP,
     Block,
@@ -77,7 +78,7 @@ class NumericsPanel:
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The histogram first, the text beside or below it, and the curve if there is room."""
         if not _anything(view.numerics):
-            words = activity.waiting_words(view, screen)
+            words = activity.waiting_words(view, silence=screen.lost or screen.silence)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
         elif canvas.width < _WIDE:
             self._draw_stacked(canvas, view, screen)

@@ -7,9 +7,11 @@ from amptui.base import units
 from amptui.diagnosis.labels import precision_glyph, precision_label
 from amptui.diagnosis.speed import (
     PROVISIONAL,
+    blocks_words,
     explanations,
     less_memory,
     result_of_the_pair,
+    round_words,
     speed_of,
     times_speed,
     uncounted,
@@ -122,11 +124,12 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What AMP gained, an A/B test's progress, or why there is no result yet."""
     test = ab_comparison.running(view)
     if test is not None:
-        phrases = [phrase(ab_comparison.round_words(test), Style.STRONG)]
+        phrases = [phrase(round_words(test), Style.STRONG)]
         phrases += ab_comparison.measured_phrases(test)
     elif view.compared is not None and result_of_the_pair(view) is not None:
         phrases = ab_comparison.measured_phrases(view.compared)
-        phrases.append(phrase(ab_comparison.blocks_words(view.compared), Style.DIM, 3))
+        blocks = min(row.blocks for row in view.compared.rows)
+        phrases.append(phrase(blocks_words(blocks, view.compared), Style.DIM, 3))
     else:
         phrases = _gain_phrases(view, screen, folded_room(canvas))
     write_folded(canvas, "comparison", phrases)

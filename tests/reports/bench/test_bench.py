@@ -237,7 +237,7 @@ def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
     knobs = str(Path(LIMITS).with_name("knobs.py"))
     command = amptui_command("bench", knobs, "--device", "cpu", "--set", "uneven=yes", *PRECISIONS)
     with Terminal(command, warm=warm) as terminal:
-        terminal.wait_for(r"batch 8  round \d+ of at most 24  .*AMP bf16 \d\.\d\d×")
+        terminal.wait_for(r"batch 8  round +\d+ of at most 24  .*AMP bf16 \d\.\d\d×")
         terminal.press("\x03")
         assert terminal.wait() == 130
         assert "ended early" in terminal.text

@@ -185,7 +185,7 @@ def test_nothing_measured_is_an_object_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "said"), [(2, "batch 256  round 3 of at most 24  "), (23, "round 24 of at most 24")]
+    ("rounds", "said"), [(2, "batch 256  round  3 of at most 24  "), (23, "round 24 of at most 24")]
 )
 def test_progress_tells_the_round_that_runs_and_the_ratios_so_far(rounds: int, said: str) -> None:
     view = measured(amp()).view

@@ -120,7 +120,7 @@ def test_a_run_that_ended_in_the_middle_of_it_compares_no_more() -> None:
         (
             over(),
             100,
-            "comparison AMP fp16 1.71× the speed of FP32 (1.68 to 1.74) 12 alternating blocks of 20 steps",
+            "comparison AMP fp16 1.71× the speed of FP32 (1.68 to 1.74) 12 blocks of 20 steps",
         ),
         (over(), 60, "comparison AMP fp16 1.71× the speed of FP32"),
     ],

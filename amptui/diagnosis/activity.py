@@ -2,11 +2,10 @@
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import round_words, running
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.run import PhaseChanged
 from amptui.telemetry.view import SessionView
-from amptui.tui.panels import ab_comparison
-from amptui.tui.panels.screen_state import ScreenState
 
 _PHASES = {
     "importing": "importing torch",
@@ -26,15 +25,16 @@ _REQUESTS: dict[RequestKind, str] = {
 }
 
 
-def waiting_words(view: SessionView, screen: ScreenState) -> str:
-    """``downloading train-images 3.10 / 9.50 MiB``; "" while steps run or once the run has ended."""
-    if view.state in ("finished", "failed") or screen.lost or screen.silence:
+def waiting_words(view: SessionView, *, silence: str = "") -> str:
+    """``downloading train-images 3.10 / 9.50 MiB``; "" while steps run or once the run has ended.
+
+    ``silence``: what is said of a run that is not heard from; it waits for nothing that is known.
+    """
+    if view.state in ("finished", "failed") or silence:
         return ""
     if view.phase is None:
         return "starting" if view.state == "starting" else ""
-    if view.phase.phase == "training":
-        return ""
-    return f"{_phase_words(view.phase)} {_amount(view.phase)}".strip()
+    return f"{phase_words(view.phase)} {_amount(view.phase)}".strip()
 
 
 def is_stopping(view: SessionView) -> bool:
@@ -51,7 +51,10 @@ def waiting_fraction(view: SessionView) -> float | None:
     return min(1.0, phase.done / phase.total)
 
 
-def _phase_words(phase: PhaseChanged) -> str:
+def phase_words(phase: PhaseChanged | None) -> str:
+    """``first step: autotuning kernels``, without the progress; "" while steps run."""
+    if phase is None or phase.phase == "training":
+        return ""
     if phase.phase == "first step" and phase.detail not in ("", "first step"):
         return f"first step: {phase.detail}"
     return phase.detail or _PHASES.get(phase.phase, phase.phase)
@@ -80,10 +83,10 @@ def wanted_precision(view: SessionView) -> str | None:
 
 def pending_words(view: SessionView) -> list[str]:
     """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests."""
-    comparison, request = ab_comparison.running(view), newest(view, "comparison")
+    comparison, request = running(view), newest(view, "comparison")
     words = []
     if comparison is not None:
-        words.append(f"comparing: {ab_comparison.round_words(comparison, of='/')}, c ends it")
+        words.append(f"comparing: {round_words(comparison, of='/')}, c ends it")
     elif request is not None and request.precisions:
         words.append("comparison starts at the next step …")
     kinds = [request.kind for request in view.pending]
