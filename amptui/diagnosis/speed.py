@@ -9,7 +9,7 @@ from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
 from amptui.records.answers import RequestKind
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import RunStarted, base_precision
-from amptui.telemetry.comparison import LITTLE_SPEED, MIN_STEPS
+from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
 PROVISIONAL = "~"
@@ -208,10 +208,13 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
     return {"": "", "steps": "no steps yet"}[comparison.missing]
 
 
-def of_steps(stats: PrecisionStats, figure: str) -> str:
-    """A figure from measured steps, marked if those were warm-up steps."""
-    if figure == units.NOT_AVAILABLE:
-        return NOT_MEASURED
+def of_steps(stats: PrecisionStats, figure: str, *, missing: str = NOT_MEASURED) -> str:
+    """A figure from measured steps, marked if those were warm-up steps; none from a single warm-up step.
+
+    That one loads kernels.
+    """
+    if figure == units.NOT_AVAILABLE or 0 < stats.provisional_steps < MIN_PROVISIONAL_STEPS:
+        return missing
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
 
 
@@ -222,7 +225,7 @@ def provisional_lines(comparison: Comparison) -> list[str]:
         for stats in comparison.rows
         if stats.provisional_steps
     ]
-    return [f"{PROVISIONAL} provisional: warm-up steps, {', '.join(counts)}"] if counts else []
+    return [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
 
 
 def uncounted(view: SessionView) -> list[str]:
@@ -249,6 +252,18 @@ def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> li
         hint = "; press x for the breakdown" if "x-ray" in accepts and not breakdown else ""
         sentences.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
     return sentences
+
+
+def unfair_losses(view: SessionView) -> str:
+    """The losses after as many steps of each, and what they do not mean; empty until there are both."""
+    losses = losses_after(view)
+    if losses is None:
+        return ""
+    before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"
+    steps, both = units.count(losses.steps), f"{before}, AMP {units.loss(losses.amp)}"
+    return (
+        f"loss after {steps} steps of each: {both}; mid-run losses start where the other precision left off"
+    )
 
 
 def _held_back(comparison: Comparison) -> str:

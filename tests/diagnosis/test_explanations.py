@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.speed import explanations, speed_of, why_no_ratio
+from amptui.diagnosis.speed import explanations, of_steps, speed_of, unfair_losses, why_no_ratio
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import LITTLE_SPEED
@@ -121,3 +121,18 @@ def test_a_speed_is_said_with_its_interval(
 ) -> None:
     result = speed_of(*speed, than="FP32")
     assert (f"{result.words} {result.interval}", result.gain) == (words, gain)
+
+
+def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> None:
+    view = view_of(*steps(1, 200, loss=0.5), *steps(201, 320, precision="fp16", loss=0.4))
+    assert unfair_losses(view) == (
+        "loss after 120 steps of each: FP32 0.500, AMP 0.400; "
+        "mid-run losses start where the other precision left off"
+    )
+    assert unfair_losses(view_of(*both())) == ""
+
+
+@pytest.mark.parametrize(("warm_up_steps", "figure"), [(0, "9.61 ms"), (1, "not measured"), (2, "~9.61 ms")])
+def test_a_single_warm_up_step_is_no_figure(warm_up_steps: int, figure: str) -> None:
+    row = replace(view_of(*both()).comparison.rows[0], provisional_steps=warm_up_steps)
+    assert of_steps(row, "9.61 ms") == figure

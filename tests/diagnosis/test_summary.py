@@ -97,7 +97,7 @@ def test_a_precision_that_hardly_ran_is_told_of_and_nothing_is_said_to_be_sure()
     assert "peak allocated" not in lines[header]
     assert lines[header + 1].split()[1:6] == ["9", "~583", "ms", "~54.9/s", "0.0412"]
     assert lines[header + 3 : header + 5] == [
-        "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16",
+        "~ from warm-up steps: 9 in FP32, 4 in AMP fp16",
         "",
     ]
     assert "AMP fp16: ~1.84× the speed of FP32, provisional; ? safety not measured yet" in lines

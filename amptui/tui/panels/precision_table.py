@@ -10,15 +10,18 @@ from amptui.diagnosis.speed import (
     blocks_words,
     explanations,
     less_memory,
+    of_steps,
+    provisional_lines,
     result_of_the_pair,
     round_words,
     speed_of,
     times_speed,
     uncounted,
+    unfair_losses,
     why_no_ratio,
 )
 from amptui.records.run import AMP_PRECISIONS
-from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
+from amptui.telemetry.comparison import MIN_STEPS, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison
@@ -45,8 +48,6 @@ _NARROWEST_COLUMN, _WIDEST_COLUMN = 11, 16
 
 NOTHING_YET = "no steps counted yet"
 
-_UNFAIR = "mid-run losses start where the other precision left off"
-
 _Row: TypeAlias = tuple[str, int, Callable[[PrecisionStats], str]]
 """Label, rank (the highest is dropped first) and cell of a line of the table."""
 
@@ -56,13 +57,12 @@ def is_provisional(stats: PrecisionStats) -> bool:
     return stats.provisional_steps > 0
 
 
-def _of_steps(stats: PrecisionStats, figure: str) -> str:
-    """A figure from measured steps; none from a single warm-up step, which loads kernels."""
-    if not is_provisional(stats):
-        return figure
-    if stats.provisional_steps < MIN_PROVISIONAL_STEPS:
-        return units.NOT_AVAILABLE
-    return f"{PROVISIONAL}{figure}"
+def _median(stats: PrecisionStats) -> str:
+    return of_steps(stats, units.milliseconds(stats.median_step_seconds), missing=units.NOT_AVAILABLE)
+
+
+def _rate(stats: PrecisionStats) -> str:
+    return of_steps(stats, units.rate(stats.samples_per_second), missing=units.NOT_AVAILABLE)
 
 
 def _steps_cell(stats: PrecisionStats) -> str:
@@ -72,8 +72,8 @@ def _steps_cell(stats: PrecisionStats) -> str:
 
 
 _ROWS: tuple[_Row, ...] = (
-    ("median", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.median_step_seconds))),
-    ("samples", 2, lambda stats: _of_steps(stats, units.rate(stats.samples_per_second))),
+    ("median", 0, _median),
+    ("samples", 2, _rate),
     ("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
     ("energy", 6, lambda stats: units.joules(stats.joules_per_1000_samples, per="1k")),
     ("last loss", 3, lambda stats: units.loss(stats.last_loss)),
@@ -182,7 +182,7 @@ def _step_words(comparison: Comparison) -> tuple[Word, ...]:
 
 def _step_word(stats: PrecisionStats) -> Word:
     style = Style.DIM if is_provisional(stats) else precision_style(stats.precision)
-    return Word(_of_steps(stats, units.milliseconds(stats.median_step_seconds)), style)
+    return Word(_median(stats), style)
 
 
 def memory_words(comparison: Comparison) -> Word | None:
@@ -214,15 +214,12 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     if result_of_the_pair(view) is None:
         lines += _gain_lines(view, screen, width)
         hint = _interval_hint(view, screen)
-    provisional_steps = sum(stats.provisional_steps for stats in view.comparison.rows)
-    notes = (
-        [f"{PROVISIONAL} from {units.count(provisional_steps)} warm-up steps"] if provisional_steps else []
-    )
-    notes += uncounted(view)
+    texts = (*provisional_lines(view.comparison), *uncounted(view))
+    notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
     room = spare_lines - len(notes)
     for text, style in ((hint, int(Style.DIM)), *_remarks(view, screen)):
         lines += wrapped_phrases(text, style, width, lines=room - len(lines))
-    return [*lines, *([phrase(text, Style.DIM)] for text in notes)]
+    return lines + notes
 
 
 def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line]:
@@ -237,12 +234,8 @@ def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line
 def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
     """Why AMP gained little, and the losses after as many steps; the first matters most."""
     remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in explanations(view, screen.accepts)]
-    losses = losses_after(view)
-    if losses is not None and view.comparison.speedup is not None:
-        before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"
-        both = f"{before}, AMP {units.loss(losses.amp)}"
-        text = f"loss after {units.count(losses.steps)} steps of each: {both}; {_UNFAIR}"
-        remarks.append((text, Style.DIM))
+    if view.comparison.speedup is not None and (losses := unfair_losses(view)):
+        remarks.append((losses, Style.DIM))
     return remarks
 
 

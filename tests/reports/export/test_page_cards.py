@@ -75,7 +75,7 @@ def test_a_missing_comparison_has_a_reason() -> None:
 def test_a_first_impression_is_called_one() -> None:
     said = words(sections.comparison(views.first_impression()))
     assert "|median step|~583 ms|~316 ms|" in said
-    assert "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16" in said
+    assert "~ from warm-up steps: 9 in FP32, 4 in AMP fp16" in said
     assert "left out" not in said
 
 
