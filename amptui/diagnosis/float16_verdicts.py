@@ -17,7 +17,9 @@ from amptui.telemetry.health import (
     judge_window,
     judge_xray,
 )
+from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.underflow import UnderflowFound, underflowing_share
+from amptui.telemetry.view import NumericsView, SessionView
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,32 @@ def underflow_found(underflow: UnderflowFound) -> str:
 def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
     """``at scale 65,536``, or ``if in float16 at 65,536``."""
     return f"{'if in float16 at' if hypothetical else 'at scale'} {units.count(loss_scale)}"
+
+
+def window_missing(view: SessionView) -> str:
+    """Why there is no histogram of float16 gradients yet."""
+    why = view.run.refuses.get("histogram") if view.run is not None else None
+    return f"not measured, {why}" if why else "not measured yet"
+
+
+def window_cost(window: Float16Window) -> str:
+    """``every 32 steps, 0.9% of the time``, as far as measured."""
+    if not window.steps_since:
+        return "" if window.seconds is None else f"took {units.milliseconds(window.seconds)}"
+    often = "every step" if window.steps_since == 1 else f"every {units.count(window.steps_since)} steps"
+    if window.seconds is None or not window.seconds_since:
+        return often
+    return f"{often}, {units.share(window.seconds, window.seconds_since)} of the time"
+
+
+def least_headroom(numerics: NumericsView) -> tuple[str, str, str]:
+    """``least 2.4 of the last 256``: before the number, itself, after it; empty without measured steps."""
+    least = numerics.min_headroom
+    if least is None:
+        return "", "", ""
+    if not math.isfinite(least):
+        return "", "NaN/Inf", f" in the last {MIN_OF}"
+    return "least ", units.doublings(least), f" of the last {MIN_OF}"
 
 
 # ----------------------------------------------------------------------------------- traced modules

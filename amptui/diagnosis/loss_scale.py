@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.float16_verdicts import module_of, what_overflowed_first
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.nonfinite import (
     FORWARD_OVERFLOW,
     FORWARD_OVERFLOW_EXPLAINED,
@@ -23,7 +24,7 @@ from amptui.telemetry.scaling import (
     ScalerVerdict,
     SkipMeaning,
 )
-from amptui.telemetry.view import GrowthOutlook
+from amptui.telemetry.view import GrowthOutlook, SessionView
 
 # -------------------------------------------------------------------------------------- the scaler
 
@@ -69,6 +70,16 @@ def scaler_rule(verdict: ScalerVerdict) -> str:
         "calibrating": f"at most {CALIBRATION_SKIPS} skips before the first growth: {facts.skips} so far",
         "backing off": f"{many} {recent}: {facts.recent_skips}",
     }[verdict.state]
+
+
+NEVER_USED = "no loss scale: only AMP fp16 uses one"
+
+
+def idle_words(view: SessionView) -> str:
+    """``kept while FP32 runs``; "" if the scale is in use or there is none."""
+    if view.scaler.scale is None or view.precision in (None, "fp16"):
+        return ""
+    return f"kept while {precision_label(view.precision)} runs"
 
 
 def last_change(change: LossScaleChanged | None) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,12 @@ from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.float16_verdicts import (
     Verdict,
     distance,
+    least_headroom,
     trace_verdict,
     what_overflowed_first,
+    window_cost,
     window_facts,
+    window_missing,
     xray_verdict,
 )
 from amptui.diagnosis.memory_use import saved_for_backward
@@ -20,8 +24,9 @@ from amptui.records.findings import Float16Window, ModuleRange
 from amptui.telemetry.events import event_of, summary_of_xray
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.underflow import UnderflowFound
+from amptui.telemetry.view import NumericsView, SessionView
 from tests.telemetry.float16_windows import spread, squares_of
-from tests.telemetry.record_samples import layer, module, parameter, traced, window, xray
+from tests.telemetry.record_samples import layer, module, parameter, run, traced, window, xray
 
 # ------------------------------------------------------------------------------- the float16 window
 
@@ -87,6 +92,33 @@ def test_gradients_that_are_all_zero_have_no_verdict_on_float16() -> None:
     assert found(in_fp16) == Verdict("warning", "all gradients are zero: true zeros or flushed")
     nothing = window(elements=0, zeros=0, counts=(), hypothetical=False, precision="fp16")
     assert found(nothing) == Verdict("info", "no gradients")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps_since": 1, "seconds": 0.000202, "seconds_since": 0.00202}, "every step, 10.0% of the time"),
+        ({"steps_since": 32, "seconds": None}, "every 32 steps"),
+        ({"steps_since": None, "seconds": 0.0031}, "took 3.10 ms"),
+        ({"steps_since": None, "seconds": None}, ""),
+    ],
+)
+def test_the_cost_is_said_as_far_as_it_was_measured(changes: dict[str, Any], words: str) -> None:
+    assert window_cost(window(**changes)) == words
+
+
+def test_a_missing_histogram_has_its_reason() -> None:
+    assert window_missing(SessionView()) == "not measured yet"
+    refused = run(refuses={"histogram": "the weights are float16"})
+    assert window_missing(SessionView(run=refused)) == "not measured, the weights are float16"
+
+
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [(2.41, "least 2.4 of the last 256"), (-math.inf, "NaN/Inf in the last 256"), (None, "")],
+)
+def test_the_least_headroom_says_over_how_many(least: float | None, words: str) -> None:
+    assert "".join(least_headroom(NumericsView(min_headroom=least))) == words
 
 
 # ----------------------------------------------------------------------------------- traced modules

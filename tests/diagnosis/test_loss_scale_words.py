@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text
-from amptui.diagnosis.loss_scale import last_change, outlook, scaler_rule, scaler_sentence
+from amptui.diagnosis.loss_scale import idle_words, last_change, outlook, scaler_rule, scaler_sentence
 from amptui.records.findings import ModuleRange
 from amptui.records.run import Record
 from amptui.telemetry.events import Event
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import GrowthOutlook
+from amptui.telemetry.view import GrowthOutlook, ScalerView, SessionView
 from tests.telemetry.record_samples import backoff, growth, module, skip, skip_row, traced
 
 FALLING = ScalerFacts(steps=5, skips_in_a_row=5, newest_skip=skip(5))
@@ -167,3 +167,16 @@ def test_a_forward_overflow_is_told_alike_of_a_skip_and_of_the_scaler(loss: floa
     assert event_text(skip_event(skip(612, loss=loss))).endswith(f"; {BEYOND_SCALING}")
     elsewhere = replace(traced(612), first=module(way="backward", largest=math.inf))
     assert event_text(skip_event(skip(612, loss=loss), elsewhere)).endswith(f"; {BEYOND_SCALING}")
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "words"),
+    [
+        ("fp32", 65536.0, "kept while FP32 runs"),
+        ("fp16", 65536.0, ""),
+        ("fp32", None, ""),
+        (None, 65536.0, ""),
+    ],
+)
+def test_a_scale_that_no_step_uses_is_kept(precision: str | None, scale: float | None, words: str) -> None:
+    assert idle_words(SessionView(precision=precision, scaler=ScalerView(scale=scale))) == words

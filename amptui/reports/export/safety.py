@@ -1,6 +1,5 @@
 """The page's cards on the answer on AMP, float16 histogram, module trace and X-ray."""
 
-import math
 from collections.abc import Mapping
 
 from amptui.base import units
@@ -8,7 +7,13 @@ from amptui.diagnosis import loss_scale
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Grade
 from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows
-from amptui.diagnosis.float16_verdicts import at_scale, distance, place_of, what_overflowed_first
+from amptui.diagnosis.float16_verdicts import (
+    at_scale,
+    distance,
+    least_headroom,
+    place_of,
+    what_overflowed_first,
+)
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.records.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
 from amptui.reports.export import float16_histogram_svg
@@ -70,14 +75,9 @@ def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
         rows.append(("gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"))
     if numerics.headroom is not None:
         how = at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
-        rows.append(("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {_least(numerics)}"))
+        least = "".join(least_headroom(numerics))
+        rows.append(("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {least}"))
     return rows
-
-
-def _least(numerics: NumericsView) -> str:
-    if numerics.min_headroom == -math.inf:
-        return "overflowed recently"
-    return f"recent minimum {units.doublings(numerics.min_headroom)}"
 
 
 def _scaler(numerics: NumericsView) -> str:

@@ -4,7 +4,14 @@ from amptui.base import units
 from amptui.diagnosis import activity
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import age_words, measured_at
-from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_facts, xray_verdict
+from amptui.diagnosis.float16_verdicts import (
+    at_scale,
+    trace_verdict,
+    window_cost,
+    window_facts,
+    window_missing,
+    xray_verdict,
+)
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_scale import outlook
 from amptui.records.findings import Float16Window, is_old
@@ -148,14 +155,13 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
 def _why_no_window(view: SessionView) -> str:
     if activity.newest(view, "histogram") is not None:
         return "float16 gradients: measuring …"
-    why = view.run.refuses.get("histogram") if view.run is not None else None
-    return f"float16 gradients: not measured, {why}" if why else "float16 gradients: not measured yet"
+    return f"float16 gradients: {window_missing(view)}"
 
 
 def _window_title(view: SessionView, window: Float16Window) -> list[Phrase]:
     """Of which step, precision and scale the histogram is, and how old."""
     at = at_scale(window.loss_scale, hypothetical=window.hypothetical)
-    age, cost = _age(view, window), _cost(window)
+    age, cost = _age(view, window), window_cost(window)
     place = f"step {units.count(window.step)}"
     if base_precision(view.precision or "") != base_precision(window.precision):
         place += f" in {precision_label(window.precision)}"
@@ -175,16 +181,6 @@ def _age(view: SessionView, window: Float16Window) -> Word | None:
     if not is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
         return None
     return Word(age_words(view.step - window.step), Style.WARNING)
-
-
-def _cost(window: Float16Window) -> str:
-    """``every 32 steps, 0.9% of the time``, as far as measured."""
-    if not window.steps_since:
-        return "" if window.seconds is None else f"took {units.milliseconds(window.seconds)}"
-    often = "every step" if window.steps_since == 1 else f"every {units.count(window.steps_since)} steps"
-    if window.seconds is None or not window.seconds_since:
-        return often
-    return f"{often}, {units.share(window.seconds, window.seconds_since)} of the time"
 
 
 def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:

@@ -1,8 +1,7 @@
 """The loss scale: its value, its changes, and the progress to the next doubling."""
 
 from amptui.base import units
-from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.loss_scale import last_change
+from amptui.diagnosis.loss_scale import NEVER_USED, idle_words, last_change
 from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
@@ -24,8 +23,6 @@ from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import Style, precision_style
 
-NEVER_USED = "no loss scale: only AMP fp16 uses one"
-
 _NARROWEST_BAR, _FOLDED_BAR = 4, 10
 
 _MIN_CURVE = 4
@@ -45,13 +42,6 @@ def value(view: SessionView) -> Phrase:
     if scale is not None and scale < MIN_SOUND_SCALE:
         return phrase(units.count(scale), Style.ERROR)
     return phrase(units.count(scale), Style.DIM if idle_words(view) else Style.STRONG)
-
-
-def idle_words(view: SessionView) -> str:
-    """``kept while FP32 runs``; "" if the scale is in use or there is none."""
-    if view.scaler.scale is None or view.precision in (None, "fp16"):
-        return ""
-    return f"kept while {precision_label(view.precision)} runs"
 
 
 def _growth(scaler: ScalerView, bar_width: int) -> Phrase:

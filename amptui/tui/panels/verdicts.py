@@ -6,7 +6,7 @@ from collections.abc import Callable
 from amptui.base import units
 from amptui.diagnosis.amp_finding import Grade
 from amptui.diagnosis.answer_words import SIGNS
-from amptui.diagnosis.float16_verdicts import at_scale
+from amptui.diagnosis.float16_verdicts import at_scale, least_headroom
 from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence, scaler_state
 from amptui.records.findings import Float16Window, ParameterWindow
 from amptui.telemetry.health import judge_window
@@ -102,13 +102,11 @@ def at_which_scale(numerics: NumericsView) -> Word:
 
 def min_words(numerics: NumericsView) -> tuple[Word, ...]:
     """The least headroom of the last measured steps; empty if there are none."""
-    least = numerics.min_headroom
-    if least is None:
-        return ()
-    if not math.isfinite(least):
-        return (Word("NaN/Inf"), Word(" in the last 256", Style.DIM))
-    value = Word(units.doublings(least), _style_of(least, numerics))
-    return Word("least ", Style.DIM), value, Word(" of the last 256", Style.DIM)
+    before, least, after = least_headroom(numerics)
+    is_finite = numerics.min_headroom is not None and math.isfinite(numerics.min_headroom)
+    style = _style_of(numerics.min_headroom, numerics) if is_finite else int(Style.TEXT)
+    words = Word(before, Style.DIM), Word(least, style), Word(after, Style.DIM)
+    return tuple(word for word in words if word.text)
 
 
 def headroom(numerics: NumericsView, width: int, *, beside: Float16Window | None = None) -> Block:

@@ -95,13 +95,13 @@ def test_the_answer_has_the_screen_s_signs_and_what_each_is_from() -> None:
     )
     assert "|✔| |forward| largest 41.2 k of 65,504| step 1,100 in AMP fp16|" in said
     assert "|✔| |agreement| worst 0.999 features.12| step 1,000 in AMP fp16 at 65,536|" in said
-    assert "|headroom|3.6 doublings at scale 65,536; recent minimum 2.4|" in said
+    assert "|headroom|3.6 doublings at scale 65,536; least 2.4 of the last 256|" in said
     assert safety.conclusions(SessionView()) is None
 
 
 def test_headroom_outside_fp16_is_hypothetical() -> None:
     view = numerics_views.numerics(views.fp32_only(), hypothetical=True, min_headroom=float("-inf"))
-    assert "3.6 doublings if in float16 at 65,536; overflowed recently" in words(safety.conclusions(view))
+    assert "3.6 doublings if in float16 at 65,536; NaN/Inf in the last 256" in words(safety.conclusions(view))
 
 
 def test_the_bars_have_the_colours_of_their_zones() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.amp_finding import Grade
+from amptui.diagnosis.float16_verdicts import least_headroom
 from amptui.records.findings import ParameterWindow
 from amptui.records.run import Severity
 from amptui.telemetry.scaling import ScalerState, ScalerVerdict
@@ -78,13 +79,13 @@ def test_the_gauge_is_empty_without_headroom_and_never_shrinks_with_more(headroo
     assert fraction <= (verdicts.headroom_gauge(NumericsView(headroom=headroom + 1), 16).fraction or 0)
 
 
-@pytest.mark.parametrize(
-    ("least", "text"),
-    [(2.41, "least 2.4 of the last 256"), (-INF, "NaN/Inf in the last 256"), (None, "")],
-)
-def test_the_least_headroom_says_over_how_many(least: float | None, text: str) -> None:
-    words = verdicts.min_words(NumericsView(min_headroom=least))
-    assert "".join(word.text for word in words) == text
+@pytest.mark.parametrize(("least", "style"), [(2.41, Style.GOOD | BOLD), (-INF, Style.TEXT)])
+def test_of_the_least_headroom_only_the_number_is_not_dim(least: float, style: int) -> None:
+    numerics = NumericsView(min_headroom=least)
+    words = verdicts.min_words(numerics)
+    assert "".join(word.text for word in words) == "".join(least_headroom(numerics))
+    assert [word.style for word in words if word.style != Style.DIM] == [style]
+    assert verdicts.min_words(NumericsView()) == ()
 
 
 def test_the_scale_is_real_or_hypothetical_and_says_so() -> None:
