@@ -7,6 +7,7 @@ from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import times_speed
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.records.samples import GpuSample
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.timing import enqueued, kept_up, on_device, seconds_of, shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming
@@ -27,6 +28,17 @@ def bound_words(timing: PrecisionTiming, *, ranks: int = 1) -> str:
     if timing.bound == "compute" and ranks > 1:
         return "compute- or communication-bound"
     return "" if timing.bound in ("", "unknown") else f"{timing.bound}-bound"
+
+
+def throttled_words(gpu: GpuSample, width: int) -> str:
+    """Why the GPU is throttled: all reasons or, if too wide, the worst one; "" if it is not."""
+    reasons = gpu.clocks_event_reasons
+    if not reasons:
+        return ""
+    everything = f"⚠ throttled: {', '.join(reasons)}"
+    if len(reasons) == 1 or len(everything) <= width:
+        return everything
+    return f"⚠ throttled: {reasons[0]} +{len(reasons) - 1}"
 
 
 def evidence(timing: PrecisionTiming) -> str:

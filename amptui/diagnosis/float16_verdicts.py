@@ -182,9 +182,18 @@ def distance(module: ModuleRange) -> str:
 
 # ------------------------------------------------------------------------------------------- X-ray
 
+MASKS_DIFFER = "dropout masks may differ"
+"""Of an X-ray whose two passes drew random numbers."""
+
+LAYERS_LEGEND = (
+    "AMP's gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
+    "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
+)
+OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
+
 
 def xray_verdict(xray: XRayTaken) -> Verdict:
-    """``gradients agree in all 43 layers; worst 0.999 features.12; losses differ by 0.024%``."""
+    """``gradients agree in all 43 layers; worst 0.999 features.12; losses 0.024% apart``."""
     verdict = judge_xray(xray)
     return Verdict(verdict.severity, xray_text(xray, verdict))
 
@@ -209,8 +218,9 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
         return f"{skips if verdict.state == 'overflow' else amp}: {where}"
     every = verdict.count == verdict.layers > 1
     layers = f"all {verdict.layers}" if every else f"{verdict.count} of {verdict.layers}"
-    masks = "; dropout masks may differ" if xray.random and verdict.state != "agree" else ""
-    worst = f"worst {_layer_words(verdict.worst)}; {_losses_apart(xray)}"
+    masks = f"; {MASKS_DIFFER}" if xray.random and verdict.state != "agree" else ""
+    apart = losses_apart(xray) or f"{units.loss(xray.loss_fp32)} and {units.loss(xray.loss_amp)}"
+    worst = f"worst {_layer_words(verdict.worst)}; losses {apart}"
     return f"gradients {verdict.state} in {layers} layers; {worst}{masks}"
 
 
@@ -225,13 +235,15 @@ def cosine_words(cosine: float | None, digits: int = 3) -> str:
     return f"{math.floor(cosine * 10**digits) / 10**digits:.{digits}f}"
 
 
-def _losses_apart(xray: XRayTaken) -> str:
-    """``losses differ by 0.024%``, relative to FP32's."""
-    if xray.loss_amp == xray.loss_fp32:
-        return "losses equal"
-    if not xray.loss_fp32:
-        return f"losses {units.loss(xray.loss_fp32)} and {units.loss(xray.loss_amp)}"
-    return f"losses differ by {units.share(abs(xray.loss_amp - xray.loss_fp32), abs(xray.loss_fp32))}"
+def losses_apart(xray: XRayTaken) -> str:
+    """``0.024% apart``, relative to FP32's; empty where that is no number."""
+    difference = abs(xray.loss_amp - xray.loss_fp32)
+    if not difference:
+        return "equal"
+    if not xray.loss_fp32 or not math.isfinite(difference):
+        return ""
+    share = units.share(difference, abs(xray.loss_fp32))
+    return f"{units.percent(difference / abs(xray.loss_fp32)) if share == '100%' else share} apart"
 
 
 def xray_losses(xray: XRayTaken) -> str:

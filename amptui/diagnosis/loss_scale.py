@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from amptui.base import units
-from amptui.diagnosis.float16_verdicts import module_of, what_overflowed_first
+from amptui.diagnosis.float16_verdicts import module_of, trace_verdict, what_overflowed_first
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.nonfinite import (
     FORWARD_OVERFLOW,
@@ -115,6 +115,31 @@ def scale_moved(move: ScaleMove) -> str:
 def _move(previous: float, current: float | None) -> str:
     """``131,072 → 65,536``; only the first if the second is unknown."""
     return units.count(previous) + ("" if current is None else f" → {units.count(current)}")
+
+
+# ------------------------------------------------------------------- a run that paused by itself
+
+WITHOUT_OVERFLOW = {"bf16": "float32's range, no loss scaling", "fp32": "no overflow at 65,504"}
+"""Why another precision helps."""
+
+
+def pause_causes(view: SessionView) -> list[str]:
+    """What is known about the cause of a pause that nobody asked for."""
+    causes = [_way_back(view) if view.pause_cause == "weights" else scaler_sentence(view.numerics.scaler)]
+    return causes if view.numerics.trace is None else [*causes, trace_verdict(view.numerics.trace).text]
+
+
+def resume_words(view: SessionView) -> str:
+    """What it means to go on in the same precision."""
+    if view.pause_cause == "weights":
+        return "continue, though NaN weights never recover"
+    return f"continue with the loss scale held at {units.count(view.scaler.scale)}"
+
+
+def _way_back(view: SessionView) -> str:
+    if view.checkpoint is None:
+        return "there is no checkpoint to go back to: quit and restart with a smaller --lr"
+    return f"to go back to {view.checkpoint.name}: quit, then amptui train --resume"
 
 
 # ----------------------------------------------------------------------------------- skipped steps

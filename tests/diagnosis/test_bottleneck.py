@@ -4,11 +4,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.bottleneck import bound_words, evidence, limit, limit_beside, why_slower
+from amptui.diagnosis.bottleneck import (
+    bound_words,
+    evidence,
+    limit,
+    limit_beside,
+    throttled_words,
+    why_slower,
+)
 from amptui.records.findings import PhaseSeconds
 from amptui.telemetry.timing import MIN_STEPS, judged_timing
 from amptui.telemetry.view import Comparison, PrecisionTiming
 from tests.telemetry.timed_steps import BUSY, HOST, judged, phases
+from tests.tui import views
 
 ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
 """Of a device that is done when the host has launched."""
@@ -156,3 +164,11 @@ def test_a_baseline_that_was_hardly_timed_is_compared_with_nothing() -> None:
     one, other = limits(fp32, fp16, steps=MIN_STEPS - 1)
     assert one == ""
     assert other.startswith("forward and backward still take")
+
+
+def test_all_reasons_are_told_where_they_fit_and_the_gravest_elsewhere() -> None:
+    sample = views.gpu(clocks_event_reasons=("thermal (sw)", "power cap"))
+    assert throttled_words(sample, 60) == "⚠ throttled: thermal (sw), power cap"
+    assert throttled_words(sample, 34) == "⚠ throttled: thermal (sw) +1"
+    assert throttled_words(views.gpu(clocks_event_reasons=()), 34) == ""
+    assert throttled_words(views.gpu(clocks_event_reasons=None), 34) == ""

@@ -12,6 +12,7 @@ from amptui.diagnosis.float16_verdicts import (
     Verdict,
     distance,
     least_headroom,
+    losses_apart,
     trace_verdict,
     what_overflowed_first,
     window_cost,
@@ -197,7 +198,7 @@ def test_a_module_without_a_distance_has_none(largest: float) -> None:
 
 def test_layers_that_agree_are_safe() -> None:
     assert xray_verdict(xray()) == Verdict(
-        "info", "gradients agree in all 2 layers; worst 0.999 features.12; losses differ by 0.20%"
+        "info", "gradients agree in all 2 layers; worst 0.999 features.12; losses 0.20% apart"
     )
 
 
@@ -260,7 +261,9 @@ def test_a_loss_that_fp32_loses_too_is_no_matter_of_amp() -> None:
 
 def test_losses_are_compared_with_fp32_s_unless_that_is_zero() -> None:
     assert xray_verdict(xray(loss_fp32=0.0, loss_amp=0.001)).text.endswith("losses 0 and 0.00100")
-    assert xray_verdict(xray(loss_fp32=-2.0, loss_amp=-1.0)).text.endswith("losses differ by 50.0%")
+    assert xray_verdict(xray(loss_fp32=-2.0, loss_amp=-1.0)).text.endswith("losses 50.0% apart")
+    assert losses_apart(xray(loss_fp32=0.5, loss_amp=2.0)) == "300% apart"
+    assert losses_apart(xray(loss_fp32=0.5, loss_amp=math.inf)) == ""
 
 
 def test_where_activations_are_most_of_the_memory_it_is_said_what_amp_keeps_of_them() -> None:

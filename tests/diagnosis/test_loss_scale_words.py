@@ -6,13 +6,22 @@ from dataclasses import replace
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text
-from amptui.diagnosis.loss_scale import idle_words, last_change, outlook, scaler_rule, scaler_sentence
+from amptui.diagnosis.loss_scale import (
+    idle_words,
+    last_change,
+    outlook,
+    pause_causes,
+    resume_words,
+    scaler_rule,
+    scaler_sentence,
+)
 from amptui.records.findings import ModuleRange
+from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Record
 from amptui.telemetry.events import Event
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import GrowthOutlook, ScalerView, SessionView
+from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, SessionView
 from tests.telemetry.record_samples import backoff, growth, module, skip, skip_row, traced
 
 FALLING = ScalerFacts(steps=5, skips_in_a_row=5, newest_skip=skip(5))
@@ -180,3 +189,26 @@ def test_a_forward_overflow_is_told_alike_of_a_skip_and_of_the_scaler(loss: floa
 )
 def test_a_scale_that_no_step_uses_is_kept(precision: str | None, scale: float | None, words: str) -> None:
     assert idle_words(SessionView(precision=precision, scaler=ScalerView(scale=scale))) == words
+
+
+def test_a_pause_by_a_falling_scale_has_the_scaler_s_cause_and_the_trace_s() -> None:
+    numerics = NumericsView(scaler=judge_scaler(FALLING), trace=traced())
+    view = SessionView(pause_cause="loss scale", numerics=numerics, scaler=ScalerView(scale=2.0**-10))
+    scaler, trace = pause_causes(view)
+    assert scaler == scaler_sentence(numerics.scaler)
+    assert trace.startswith("nothing overflowed in 43 modules")
+    assert resume_words(view) == "continue with the loss scale held at 0.000977"
+
+
+def test_a_pause_by_lost_weights_says_how_to_go_back() -> None:
+    view = SessionView(pause_cause="weights")
+    saved = CheckpointWritten(
+        time=1.0, step=8, name="step-8.pt", size_bytes=1, reason="epoch", blocked_seconds=0.0, seconds=0.1
+    )
+    assert pause_causes(view) == [
+        "there is no checkpoint to go back to: quit and restart with a smaller --lr"
+    ]
+    assert pause_causes(replace(view, checkpoint=saved)) == [
+        "to go back to step-8.pt: quit, then amptui train --resume"
+    ]
+    assert resume_words(view) == "continue, though NaN weights never recover"

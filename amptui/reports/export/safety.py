@@ -8,7 +8,9 @@ from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Grade
 from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows
 from amptui.diagnosis.float16_verdicts import (
+    LAYERS_LEGEND,
     at_scale,
+    cosine_words,
     distance,
     least_headroom,
     place_of,
@@ -152,11 +154,14 @@ def xray(measured: XRayTaken | None) -> Markup | None:
     )
     head = ("layer", "kind", "cosine", "relative error", "lost", "output")
     layers = table(head, map(_layer, measured.layers)) if measured.layers else None
-    note = "The same batch and weights in FP32 and in AMP: how closely each layer's gradients agree."
     return card(
         "X-ray",
         element(
-            "p", f"Step {measured.step:,}, FP32 and ", chip(measured.precision), ". ", note, class_="note"
+            "p",
+            f"Step {measured.step:,}, FP32 and ",
+            chip(measured.precision),
+            f". {LAYERS_LEGEND}.",
+            class_="note",
         ),
         losses,
         details(f"layers: {units.count(len(measured.layers))}", layers),
@@ -164,11 +169,10 @@ def xray(measured: XRayTaken | None) -> Markup | None:
 
 
 def _layer(layer: LayerAgreement) -> tuple[str, ...]:
-    cosine = units.NOT_AVAILABLE if layer.cosine is None else f"{layer.cosine:.5f}"
     return (
         layer.name or "the model",
         layer.kind,
-        cosine,
+        cosine_words(layer.cosine, 5),
         units.loss(layer.relative_error),
         units.share(layer.lost, 1),
         layer.output_dtype,

@@ -2,10 +2,8 @@
 
 from typing import ClassVar
 
-from amptui.base import units
-from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import signed_label
-from amptui.diagnosis.loss_scale import scaler_sentence
+from amptui.diagnosis.loss_scale import WITHOUT_OVERFLOW, pause_causes, resume_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import (
@@ -23,11 +21,8 @@ from amptui.tui.panels.phrases import wrapped
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
-_PRECISIONS = (
-    ("b", "bf16", "float32's range, no loss scaling"),
-    ("f", "fp32", "no overflow at 65,504"),
-)
-"""Keys, the precisions to continue in, and why they help."""
+_PRECISIONS = (("b", "bf16"), ("f", "fp32"))
+"""Keys, and the precisions to continue in."""
 
 _REASON_LINES = 3
 
@@ -59,17 +54,9 @@ class LossScaleQuestion(Overlay):
 
 def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
     """The trainer's reason, then what is known about the cause."""
-    causes = [_way_back(view) if view.pause_cause == "weights" else scaler_sentence(view.numerics.scaler)]
-    if view.numerics.trace is not None:
-        causes.append(trace_verdict(view.numerics.trace).text)
     lines = [(line, int(Style.STRONG)) for line in _sentence(view.pause_reason, width)]
+    causes = pause_causes(view)
     return [*lines, *((line, int(Style.TEXT)) for cause in causes for line in _sentence(cause, width))]
-
-
-def _way_back(view: SessionView) -> str:
-    if view.checkpoint is None:
-        return "there is no checkpoint to go back to: quit and restart with a smaller --lr"
-    return f"to go back to {view.checkpoint.name}: quit, then amptui train --resume"
 
 
 def _sentence(text: str, width: int) -> list[str]:
@@ -78,20 +65,18 @@ def _sentence(text: str, width: int) -> list[str]:
 
 def _choices(view: SessionView) -> list[Choice]:
     precision, refused = view.precision or "fp16", unsupported(view)
-    if view.pause_cause == "weights":
-        choices, same = [], "continue, though NaN weights never recover"
-    else:
-        choices = [
-            _continuing(key, name, refused[name], STAY, Style.DIM)
-            if name in refused
-            else _continuing(key, name, meaning, Answer(close=True, precision=name, action="resume"))
-            for key, name, meaning in _PRECISIONS
-        ]
-        same = f"continue with the loss scale held at {units.count(view.scaler.scale)}"
+    choices = [
+        _continuing(key, name, refused[name], STAY, Style.DIM)
+        if name in refused
+        else _continuing(
+            key, name, WITHOUT_OVERFLOW[name], Answer(close=True, precision=name, action="resume")
+        )
+        for key, name in (() if view.pause_cause == "weights" else _PRECISIONS)
+    ]
     detaching, quitting = Answer(close=True, action="detach"), Answer(action="ask_quit")
     return [
         *choices,
-        _continuing("g", precision, same, Answer(close=True, action="resume")),
+        _continuing("g", precision, resume_words(view), Answer(close=True, action="resume")),
         Choice("d", ("d",), "close the screen, the run stays paused", detaching, "  detach"),
         Choice("q", ("q", "ctrl+q"), "stop the run; asks again", quitting, "  quit"),
     ]

@@ -7,8 +7,15 @@ from decimal import ROUND_DOWN, Decimal
 from typing import ClassVar, Literal, NamedTuple
 
 from amptui.base import units
-from amptui.diagnosis.float16_verdicts import xray_verdict
+from amptui.diagnosis.float16_verdicts import (
+    LAYERS_LEGEND,
+    MASKS_DIFFER,
+    OPERATORS_LEGEND,
+    losses_apart,
+    xray_verdict,
+)
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
+from amptui.diagnosis.speed import less_percent
 from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import SessionView
@@ -26,12 +33,6 @@ _MIN_TABLE = 5
 """Lines that the facts leave for the table."""
 
 _MIN_HEIGHT_FOR_LEGEND = 30
-
-_LAYERS_LEGEND = (
-    "AMP's gradients and FP32's: cosine 1 is the same direction, "
-    "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
-)
-_OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
 
 _MAX_ISLANDS = 4
 """Modules in FP32 that are named; the others are counted."""
@@ -84,7 +85,7 @@ class XRay(Overlay):
         write_edge(canvas, hints, screen, right=words)
 
     def _legend(self, inner: Canvas) -> list[str]:
-        return wrapped(_OPERATORS_LEGEND if self._operators else _LAYERS_LEGEND, inner.width, lines=2)
+        return wrapped(OPERATORS_LEGEND if self._operators else LAYERS_LEGEND, inner.width, lines=2)
 
     def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
         """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
@@ -138,10 +139,9 @@ def _title(xray: XRayTaken | None) -> str:
 
 def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     """The facts above the tables by their labels, the most important first."""
-    caveat = "dropout is active: the two passes may have used different masks"
     lines = {
         "loss": [*_losses(xray), labelled("took", units.milliseconds(xray.seconds))],
-        "caution": [phrase(caveat, Style.WARNING)] if xray.random else [],
+        "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
         "saved": _saved(xray),
         "memory": _memory(xray),
         "outputs": _outputs(xray),
@@ -152,12 +152,8 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
 def _losses(xray: XRayTaken) -> list[Phrase]:
     """Both losses to six digits, and their difference relative to FP32's."""
     phrases = _in_both(xray, *(_loss_word(loss) for loss in (xray.loss_fp32, xray.loss_amp)))
-    difference = abs(xray.loss_amp - xray.loss_fp32)
-    if not math.isfinite(difference) or xray.loss_fp32 == 0:
-        return phrases
-    share = share_word(difference / abs(xray.loss_fp32))
-    words = "equal" if difference == 0 else f"{share.text} apart"
-    return [*phrases, phrase(words, Style.STRONG)]
+    apart = losses_apart(xray)
+    return [*phrases, phrase(apart, Style.STRONG)] if apart else phrases
 
 
 def _loss_word(loss: float) -> Word:
@@ -169,8 +165,9 @@ def _saved(xray: XRayTaken) -> list[Phrase]:
     if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None:
         return []
     before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
+    change = f", {less_percent(1 - after / before)}" if before else ""
     sizes = (Word(units.number_of_bytes(size), Style.STRONG) for size in (before, after))
-    return [*_in_both(xray, *sizes), phrase(f"saved for backward{_change(before, after)}")]
+    return [*_in_both(xray, *sizes), phrase(f"saved for backward{change}")]
 
 
 def _memory(xray: XRayTaken) -> list[Phrase]:
@@ -182,14 +179,6 @@ def _memory(xray: XRayTaken) -> list[Phrase]:
         "buffers": xray.buffers_bytes,
     }
     return [labelled(name, units.number_of_bytes(size)) for name, size in parts.items()]
-
-
-def _change(before: int, after: int) -> str:
-    """``, 49% less``; empty if there is nothing to compare."""
-    if before == 0:
-        return ""
-    share = units.percent(abs(after - before) / before)
-    return ", the same" if share == "0%" else f", {share} {'less' if after < before else 'more'}"
 
 
 def _outputs(xray: XRayTaken) -> list[Phrase]:

@@ -3,6 +3,7 @@
 from itertools import chain, count
 
 from amptui.base import units
+from amptui.diagnosis.bottleneck import throttled_words
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -116,17 +117,6 @@ def _percent(percent: float | None, of: str) -> Phrase:
     """``93% busy``."""
     fraction = None if percent is None else percent / 100
     return Phrase((Word(f"{units.percent(fraction):>4}"), Word(f" {of}", Style.DIM)), 1)
-
-
-def throttled_words(gpu: GpuSample, width: int) -> str:
-    """Why the GPU is throttled: all reasons or, if too wide, the worst one; "" if it is not."""
-    reasons = gpu.clocks_event_reasons
-    if not reasons:
-        return ""
-    everything = f"⚠ throttled: {', '.join(reasons)}"
-    if len(reasons) == 1 or len(everything) <= width:
-        return everything
-    return f"⚠ throttled: {reasons[0]} +{len(reasons) - 1}"
 
 
 def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[Line]:

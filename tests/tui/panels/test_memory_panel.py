@@ -54,14 +54,6 @@ def test_a_run_on_a_cpu_marks_no_gpu() -> None:
     assert lines(view)[0].startswith(" GPU0")
 
 
-def test_all_reasons_are_told_where_they_fit_and_the_gravest_elsewhere() -> None:
-    sample = views.gpu(clocks_event_reasons=("thermal (sw)", "power cap"))
-    assert memory_panel.throttled_words(sample, 60) == "⚠ throttled: thermal (sw), power cap"
-    assert memory_panel.throttled_words(sample, 34) == "⚠ throttled: thermal (sw) +1"
-    assert memory_panel.throttled_words(views.gpu(clocks_event_reasons=()), 34) == ""
-    assert memory_panel.throttled_words(views.gpu(clocks_event_reasons=None), 34) == ""
-
-
 def test_a_held_clock_has_the_ink_of_a_warning() -> None:
     canvas = draw_alone(memory_panel.draw, views.two_gpus(), 34, 6)
     assert style_of(canvas, "⚠ throttled") == Style.WARNING
