@@ -9,6 +9,7 @@ from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Subject
 from amptui.diagnosis.float16_verdicts import cosine_words, underflow_words
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import (
+    NO_STEPS,
     disturbed_words,
     interval_ends,
     less_memory,
@@ -48,7 +49,7 @@ def interval_words(finding: Finding) -> str:
 def _speed_words(speed: Finding, *, than: str) -> str:
     if speed.state in ("faster", "slower", "same", "open"):
         return speed_of(speed.value or 1.0, speed.low, speed.high, than).words
-    return _NO_SPEED.get(speed.state, "no steps yet").format(
+    return _NO_SPEED.get(speed.state, NO_STEPS).format(
         speed=times_speed(speed.value, than), disturbed=disturbed_words(speed.value, speed.low)
     )
 

@@ -148,6 +148,11 @@ def keeping_changed(record: KeepingChanged) -> str:
     return record.trouble or f"saving {name} again"
 
 
+def not_saved(changes: Sequence[KeepingChanged]) -> str:
+    """``journal and checkpoints not saved``."""
+    return f"{' and '.join(change.what for change in changes)} not saved"
+
+
 def steps_missing(ranges: Sequence[tuple[int, int]], last_step: int) -> str:
     """``the journal lacks 513 of the 1,200 steps so far: 1 to 512, 600``; of many ranges the first few."""
     first_ranges = ", ".join(
@@ -180,7 +185,8 @@ def viewers_changed(record: ViewersChanged) -> str:
 def run_ended(outcome: RunFinished | RunFailed) -> str:
     """``done after 2,340 steps in 0:41``; of a failure its error, on one line."""
     if isinstance(outcome, RunFailed):
-        return f"failed at step {units.count(outcome.step)}: {' '.join(outcome.error.split())}"
+        where = f" at step {units.count(outcome.step)}" if outcome.step else ""
+        return f"failed{where}: {' '.join(outcome.error.split())}"
     return f"{outcome.reason} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
 
 

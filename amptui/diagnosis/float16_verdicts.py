@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
@@ -230,9 +231,9 @@ def _layer_words(layer: LayerAgreement, digits: int = 3) -> str:
 
 def cosine_words(cosine: float | None, digits: int = 3) -> str:
     """``0.999``, cut rather than rounded: 0.99896 is below 0.999."""
-    if cosine is None or not math.isfinite(cosine):
+    if cosine is None or not abs(cosine) <= 1:
         return units.loss(cosine)
-    return f"{math.floor(cosine * 10**digits) / 10**digits:.{digits}f}"
+    return str(Decimal(str(cosine)).quantize(Decimal(10) ** -digits, ROUND_DOWN))
 
 
 def losses_apart(xray: XRayTaken) -> str:

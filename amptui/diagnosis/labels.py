@@ -75,9 +75,12 @@ def signed_label(name: str) -> str:
     return f"{precision_glyph(name)} {label}"
 
 
+SYNTHETIC = "synthetic data"
+
+
 def data_label(data: DataInfo) -> str:
     """``MNIST``, or ``digits (synthetic data)``."""
-    return data.name if data.real else f"{data.name} (synthetic data)"
+    return data.name if data.real else f"{data.name} ({SYNTHETIC})"
 
 
 # ------------------------------------------------------------------------------- the loss of a step

@@ -18,6 +18,8 @@ PROVISIONAL = "~"
 NOT_MEASURED = "not measured"
 """In the row of a precision that ran, in place of a figure that was not measured."""
 
+NO_STEPS = "no steps yet"
+
 WIDE = 1.2
 """If the ends of an interval around 1 differ by more than this factor, which is faster remains open."""
 
@@ -205,10 +207,10 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
         return f"uneven step times: AMP {ratios}{hint}"
     if comparison.missing == "steps" and comparison.rows and not (comparison.baseline or comparison.amp):
         return "neither FP32 nor AMP ran"
-    return {"": "", "steps": "no steps yet"}[comparison.missing]
+    return {"": "", "steps": NO_STEPS}[comparison.missing]
 
 
-def of_steps(stats: PrecisionStats, figure: str, *, missing: str = NOT_MEASURED) -> str:
+def of_steps(stats: PrecisionStats, figure: str, missing: str = NOT_MEASURED) -> str:
     """A figure from measured steps, marked if those were warm-up steps; none from a single warm-up step.
 
     That one loads kernels.
@@ -218,21 +220,17 @@ def of_steps(stats: PrecisionStats, figure: str, *, missing: str = NOT_MEASURED)
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
 
 
-def provisional_lines(comparison: Comparison) -> list[str]:
-    """What ``~`` means in the table: the steps behind it; empty if no figure is provisional."""
+def step_notes(view: SessionView) -> list[str]:
+    """What ``~`` means, then the steps that are in no figure: ``warm-up steps left out: 40``."""
     counts = [
-        f"{stats.provisional_steps:,} in {precision_label(stats.precision)}"
-        for stats in comparison.rows
-        if stats.provisional_steps
+        f"{row.provisional_steps:,} in {precision_label(row.precision)}"
+        for row in view.comparison.rows
+        if row.provisional_steps
     ]
-    return [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
-
-
-def uncounted(view: SessionView) -> list[str]:
-    """The steps that are in no figure: ``warm-up steps left out: 40``, and those not measured."""
     left_out = sum(row.warm_up_steps for row in view.comparison.rows if not row.provisional_steps)
     steps = {"warm-up steps left out": left_out, "steps not measured": view.unmeasured_steps}
-    return [f"{what}: {units.count(count)}" for what, count in steps.items() if count]
+    notes = [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
+    return notes + [f"{what}: {units.count(count)}" for what, count in steps.items() if count]
 
 
 # -------------------------------------------------------------------------------- why little gain

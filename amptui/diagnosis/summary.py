@@ -13,9 +13,8 @@ from amptui.diagnosis.speed import (
     NOT_MEASURED,
     explanations,
     of_steps,
-    provisional_lines,
     result_cards,
-    uncounted,
+    step_notes,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.records.keeping import KeepingChanged, unsaved_status
@@ -41,7 +40,7 @@ def summary_lines(view: SessionView) -> list[str]:
     lines += _optimizers(view)
     if view.comparison.rows:
         lines += ["", *table(_COLUMNS, [_row(stats) for stats in view.comparison.rows])]
-        lines += provisional_lines(view.comparison) + uncounted(view)
+        lines += step_notes(view)
         if view.compared is not None:
             lines += result_cards(view.compared, view.run)
     lines += _numerics(view)

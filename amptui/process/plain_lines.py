@@ -17,7 +17,7 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
 from amptui.diagnosis.answer_words import answer_line, safety_grade
 from amptui.diagnosis.event_words import event_text
-from amptui.diagnosis.labels import has_no_loss, loss_form_words, precision_label, step_loss_words
+from amptui.diagnosis.labels import SYNTHETIC, has_no_loss, loss_form_words, precision_label, step_loss_words
 from amptui.diagnosis.rank_words import samples_each, slow_in_short
 from amptui.diagnosis.summary import summary_lines
 from amptui.records import codec
@@ -157,7 +157,7 @@ def status_line(view: SessionView) -> str:
     if view.eta_seconds is not None:
         parts.append(f"ETA {units.duration(view.eta_seconds)}")
     if run is not None and not run.data.real:
-        parts.append("synthetic data")
+        parts.append(SYNTHETIC)
     return "  ".join([*_front_parts(view), *parts, *_other_parts(view)])
 
 

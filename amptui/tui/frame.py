@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from amptui.base import units
+from amptui.diagnosis.activity import state_words
+from amptui.diagnosis.event_words import run_ended
 from amptui.records.run import RunFailed
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
@@ -29,13 +31,6 @@ from amptui.tui.style import BOLD, Style
 
 _BANNER_LINES = 3
 """Lines for an error and its hint: enough at 80 columns."""
-
-_STATE_WORDS = {
-    "starting": "training is starting",
-    "paused": "training is paused",
-    "finished": "training is over",
-    "failed": "training failed",
-}
 
 Draw = Callable[[Canvas, SessionView, ScreenState], None]
 
@@ -170,8 +165,7 @@ def _banner(view: SessionView, width: int) -> list[str]:
     """Why the run failed, wrapped."""
     if not isinstance(view.outcome, RunFailed):
         return []
-    where = f"step {units.count(view.outcome.step)}: " if view.outcome.step else ""
-    return wrapped(f"✖ {where}{view.outcome.error}", width - 2, lines=_BANNER_LINES)
+    return wrapped(f"✖ {run_ended(view.outcome)}", width - 2, lines=_BANNER_LINES)
 
 
 def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
@@ -186,7 +180,7 @@ def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) ->
 
 def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """Draw the notice for a terminal that is too small for panels."""
-    state = "the run has ended" if screen.lost else _STATE_WORDS.get(view.state, "training continues")
+    state = state_words(view, lost=screen.lost)
     size = f"{canvas.width}x{canvas.height}"
     text = f"amptui: the terminal is too small ({size}); {state} — step {units.count(view.step)}"
     for y, line in enumerate(wrapped(text, canvas.width, lines=canvas.height)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 from amptui.base.cores import read_cores, read_limits
 from amptui.base.notification import notification
+from amptui.diagnosis.activity import LOST
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.answers import RequestKind
 from amptui.records.control import Asker
@@ -42,8 +43,6 @@ HURRIED_SECONDS = 5.0
 
 _FRAMES_REMEMBERED = 9
 """The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
-
-LOST = "the training process exited unexpectedly: see `amptui runs`"
 
 
 class Parts(TypedDict):

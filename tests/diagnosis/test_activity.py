@@ -8,6 +8,7 @@ from amptui.diagnosis.activity import (
     pending_words,
     phase_words,
     refusal_words,
+    state_words,
     waiting_fraction,
     waiting_words,
 )
@@ -114,3 +115,18 @@ def test_a_refusal_in_words(request_made: RequestMade, reason: Refusal, words: s
         time=views.NOW, step=5, request=request_made, reason=reason, detail="out of memory"
     )
     assert refusal_words(refusal) == words
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("starting", "training is starting"),
+        ("running", "training continues"),
+        ("paused", "training is paused"),
+        ("finished", "training is over"),
+        ("failed", "training failed"),
+    ],
+)
+def test_a_state_in_words(state: Any, words: str) -> None:
+    assert state_words(SessionView(state=state)) == words
+    assert state_words(SessionView(state=state), lost="gone") == "the run has ended"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.event_words import event_details, event_text, steps_missing
+from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended, steps_missing
+from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
     RankPlace,
@@ -182,6 +183,18 @@ def test_a_slow_rank_is_told_with_what_its_numbers_show() -> None:
     over, slow = map(event_text, log.events())
     assert slow == "rank 5 (node-1 cuda:5) is slow: it waits 3.05 ms for data, the other ranks 0.240 ms"
     assert over == "the ranks are equally fast again"
+
+
+def test_a_failure_says_at_which_step_if_there_was_one() -> None:
+    failed = RunFailed(time=1.0, step=1204, error="out of\nmemory", traceback="")
+    assert run_ended(failed) == "failed at step 1,204: out of memory"
+    assert run_ended(replace(failed, step=0)) == "failed: out of memory"
+
+
+def test_what_is_not_saved_is_named() -> None:
+    change = KeepingChanged(time=1.0, what="journal", trouble="the disk is full")
+    assert not_saved([change]) == "journal not saved"
+    assert not_saved([change, replace(change, what="checkpoints")]) == "journal and checkpoints not saved"
 
 
 def test_a_failure_keeps_its_traceback_for_who_opens_it() -> None:

@@ -10,6 +10,7 @@ import pytest
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.float16_verdicts import (
     Verdict,
+    cosine_words,
     distance,
     least_headroom,
     losses_apart,
@@ -298,3 +299,20 @@ def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compare
     assert lines[3] == "0.9910 l9 (Conv2d): relative error 0.0312, 0% lost"
     assert [line.split()[1] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
     assert lines[10:] == ["took 120 ms"]
+
+
+@pytest.mark.parametrize(
+    ("cosine", "digits", "words"),
+    [
+        (0.99896, 3, "0.998"),
+        (0.57, 5, "0.57000"),  # 0.57 * 10**5 is below 57,000 in binary
+        (0.9999999999999, 5, "0.99999"),
+        (1.0, 5, "1.00000"),
+        (-0.99996, 4, "-0.9999"),
+        (math.nan, 3, "nan"),
+        (1e300, 3, "1.0e+300"),  # of a forged journal
+        (None, 3, "n/a"),
+    ],
+)
+def test_a_cosine_is_cut_and_never_rounded_up_to_one(cosine: float | None, digits: int, words: str) -> None:
+    assert cosine_words(cosine, digits) == words

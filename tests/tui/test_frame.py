@@ -162,7 +162,7 @@ def test_a_failure_is_shown_without_a_key(width: int, height: int) -> None:
     canvas = drawn(views.failed(), width, height)
     lines = canvas.lines()
     assert "failed" in lines[0]
-    assert lines[1].startswith(" ✖ step 1,204: CUDA out of memory")
+    assert lines[1].startswith(" ✖ failed at step 1,204: CUDA out of memory")
     assert canvas.styles[1, 1] == Style.ERROR | BOLD
     banner = " ".join(line.strip() for line in lines[1:4])
     assert "use a smaller --batch-size, or AMP" in banner

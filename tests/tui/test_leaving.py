@@ -209,7 +209,7 @@ async def test_a_failure_before_the_first_step_closes_the_screen() -> None:
 async def test_a_failure_after_steps_keeps_the_screen_open() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.end(replace(FAILURE, time=time.time(), step=6))
-        assert "✖ step 6: no such layer; check build_model()" in screen.text
+        assert "✖ failed at step 6: no such layer; check build_model()" in screen.text
         await screen.press("e", "escape")
         assert not screen.has_left
         await screen.press("q")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from amptui.base import units
+from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.speed import times_speed
 from amptui.records.run import RunFailed, RunFinished, Severity
 from amptui.reports.compare.contrasts import Check, Compared, Contrast, Kind, Outcome
@@ -58,12 +59,12 @@ READING = (
 def heading(comparison: Compared) -> str:
     """``6 runs in 2 groups: mnist-deep, MNIST, AMD EPYC``."""
     runs, groups = len(comparison.runs), len(comparison.groups)
-    about = f"{runs} runs in {groups} group{'' if groups == 1 else 's'}"
+    about = f"{runs} runs in {units.counted(groups, 'group')}"
     started = [run.view.run for run in comparison.runs]
     records = [run for run in started if run is not None]
     facts = [
         [run.model for run in records],
-        [run.data.name if run.data.real else f"{run.data.name} (synthetic data)" for run in records],
+        [data_label(run.data) for run in records],
         [run.device_name for run in records],
     ]
     shared = [values[0] for values in facts if values and len(set(values)) == 1]
@@ -244,12 +245,12 @@ def without_curves(groups: Sequence[Group]) -> str:
 
 def more_lines(count: int) -> str:
     """What stands below sentences that do not all fit."""
-    return f"… {count} more line{'' if count == 1 else 's'}: ↓"
+    return f"… {units.counted(count, 'more line')}: ↓"
 
 
 def more_rows(count: int) -> str:
     """What stands below a table whose rows do not all fit."""
-    return f"{count} more row{'' if count == 1 else 's'}: --plain shows all"
+    return f"{units.counted(count, 'more row')}: --plain shows all"
 
 
 def _signed(value: float) -> str:

@@ -3,19 +3,10 @@
 from collections.abc import Mapping
 
 from amptui.base import units
-from amptui.diagnosis import loss_scale
+from amptui.diagnosis import float16_verdicts, loss_scale
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Grade
 from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows
-from amptui.diagnosis.float16_verdicts import (
-    LAYERS_LEGEND,
-    at_scale,
-    cosine_words,
-    distance,
-    least_headroom,
-    place_of,
-    what_overflowed_first,
-)
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.records.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
 from amptui.reports.export import float16_histogram_svg
@@ -76,23 +67,18 @@ def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
     if numerics.nonfinite_gradients:
         rows.append(("gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"))
     if numerics.headroom is not None:
-        how = at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
-        least = "".join(least_headroom(numerics))
+        how = float16_verdicts.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
+        least = "".join(float16_verdicts.least_headroom(numerics))
         rows.append(("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {least}"))
     return rows
 
 
-def _scaler(numerics: NumericsView) -> str:
-    state = loss_scale.scaler_state(numerics.scaler)
-    return f"{state}: {loss_scale.scaler_rule(numerics.scaler)}"
-
-
 def _scale(view: SessionView) -> list[tuple[str, str]]:
-    scaler = view.scaler
+    scaler, judged = view.scaler, view.numerics.scaler
     if scaler.scale is None:
         return []
     return [
-        ("loss scaler", _scaler(view.numerics)),
+        ("loss scaler", f"{loss_scale.scaler_state(judged)}: {loss_scale.scaler_rule(judged)}"),
         ("loss scale", units.count(scaler.scale)),
         ("fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"),
         ("last change", loss_scale.last_change(scaler.last_change)),
@@ -103,7 +89,7 @@ def window(histogram: Float16Window | None) -> Markup | None:
     """The newest float16 histogram, and the parameters that lose the most."""
     if histogram is None or not histogram.counts:
         return None
-    how = at_scale(histogram.loss_scale, hypothetical=histogram.hypothetical)
+    how = float16_verdicts.at_scale(histogram.loss_scale, hypothetical=histogram.hypothetical)
     note = f"All gradients of step {histogram.step:,} by exponent, {how}."
     if not histogram.hypothetical:
         note += " Gradients that float16 flushed are among the zeros."
@@ -129,8 +115,10 @@ def trace(traced: ModulesTraced | None) -> Markup | None:
     """The newest module trace: the module that overflowed first, and those closest to an overflow."""
     if traced is None or (traced.first is None and not traced.nearest):
         return None
-    first = what_overflowed_first(traced)
-    rows = [(place_of(module), distance(module)) for module in traced.nearest]
+    first = float16_verdicts.what_overflowed_first(traced)
+    rows = [
+        (float16_verdicts.place_of(module), float16_verdicts.distance(module)) for module in traced.nearest
+    ]
     nearest = table(("module", "largest value"), rows) if rows else None
     return card(
         "largest values by module",
@@ -160,7 +148,7 @@ def xray(measured: XRayTaken | None) -> Markup | None:
             "p",
             f"Step {measured.step:,}, FP32 and ",
             chip(measured.precision),
-            f". {LAYERS_LEGEND}.",
+            f". {float16_verdicts.LAYERS_LEGEND}.",
             class_="note",
         ),
         losses,
@@ -172,7 +160,7 @@ def _layer(layer: LayerAgreement) -> tuple[str, ...]:
     return (
         layer.name or "the model",
         layer.kind,
-        cosine_words(layer.cosine, 5),
+        float16_verdicts.cosine_words(layer.cosine, 5),
         units.loss(layer.relative_error),
         units.share(layer.lost, 1),
         layer.output_dtype,

@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping
 from amptui.base import units
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.event_words import run_ended
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import SYNTHETIC, precision_label
 from amptui.diagnosis.speed import (
+    NO_STEPS,
     NOT_MEASURED,
     explanations,
     interval_ends,
     less_or_more,
     of_steps,
-    provisional_lines,
     result_cards,
     result_of_the_pair,
-    uncounted,
+    step_notes,
     why_no_ratio,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
@@ -27,7 +27,7 @@ from amptui.telemetry.comparison import ordered
 from amptui.telemetry.view import PrecisionFlops, PrecisionStats, PrecisionTiming, SessionView
 
 _WITHOUT_AN_END: Mapping[str, str] = {
-    "starting": "no step yet",
+    "starting": NO_STEPS,
     "running": "unfinished",
     "paused": "paused",
 }
@@ -43,7 +43,7 @@ def header(recording: RecordedRun) -> Markup:
     if run is None:
         return element("header", element("h1", recording.name), element("p", *badges, class_="badges"))
     if not run.data.real:
-        badges.append(element("span", "⚠ synthetic data", class_="badge warning"))
+        badges.append(element("span", f"⚠ {SYNTHETIC}", class_="badge warning"))
     where = element("p", f"{run.device_name} · {run.data.name}", class_="where")
     return element("header", element("h1", run.model), where, element("p", *badges, class_="badges"))
 
@@ -73,8 +73,7 @@ def figures(recording: RecordedRun) -> Markup:
             (precision_label(tally.amp or ""), saving, f"{less_or_more(tally.memory_saving)} peak memory")
         )
     tiles.append(("steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"))
-    warnings = f"{units.count(view.warnings)} warning{'' if view.warnings == 1 else 's'}"
-    tiles.append(("errors", units.count(view.errors), warnings))
+    tiles.append(("errors", units.count(view.errors), units.counted(view.warnings, "warning")))
     items = [
         element("li", element("small", label), element("strong", value), element("small", beside))
         for label, value, beside in tiles
@@ -95,8 +94,8 @@ def _speed(view: SessionView) -> list[tuple[str, str, str]]:
     if speedup is None:
         return []
     than = f"the speed of {precision_label(tally.baseline or '')}"
-    if measured is not None and measured.speedup_low is not None and measured.speedup_high is not None:
-        than += f" ({interval_ends(measured.speedup_low, measured.speedup_high)})"
+    if measured is not None and (interval := interval_ends(measured.speedup_low, measured.speedup_high)):
+        than += f" ({interval})"
     return [(precision_label(tally.amp or ""), units.ratio(speedup), than)]
 
 
@@ -147,7 +146,7 @@ def comparison(view: SessionView) -> Markup | None:
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
     verdicts = (*turns, *_gain(view), *flops_hints(view.flops))
     gain = [paragraph(line, "verdict") for line in verdicts]
-    note = paragraph("; ".join([*provisional_lines(tally), *uncounted(view)]), "note")
+    note = paragraph("; ".join(step_notes(view)), "note")
     return card("precisions side by side", sides, *gain, note)
 
 

@@ -3,17 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from decimal import ROUND_DOWN, Decimal
 from typing import ClassVar, Literal, NamedTuple
 
 from amptui.base import units
-from amptui.diagnosis.float16_verdicts import (
-    LAYERS_LEGEND,
-    MASKS_DIFFER,
-    OPERATORS_LEGEND,
-    losses_apart,
-    xray_verdict,
-)
+from amptui.diagnosis import float16_verdicts
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.speed import less_percent
 from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
@@ -85,12 +78,13 @@ class XRay(Overlay):
         write_edge(canvas, hints, screen, right=words)
 
     def _legend(self, inner: Canvas) -> list[str]:
-        return wrapped(OPERATORS_LEGEND if self._operators else LAYERS_LEGEND, inner.width, lines=2)
+        legends = float16_verdicts.LAYERS_LEGEND, float16_verdicts.OPERATORS_LEGEND
+        return wrapped(legends[self._operators], inner.width, lines=2)
 
     def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
         """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
         y = 0
-        verdict = xray_verdict(xray)
+        verdict = float16_verdicts.xray_verdict(xray)
         sign, style = VERDICT_SIGNS[verdict.severity]
         inner.text(0, 0, sign, style | BOLD)
         for words in wrapped(verdict.text, inner.width - 2, lines=_VERDICT_LINES):
@@ -141,7 +135,7 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     """The facts above the tables by their labels, the most important first."""
     lines = {
         "loss": [*_losses(xray), labelled("took", units.milliseconds(xray.seconds))],
-        "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
+        "caution": [phrase(float16_verdicts.MASKS_DIFFER, Style.WARNING)] if xray.random else [],
         "saved": _saved(xray),
         "memory": _memory(xray),
         "outputs": _outputs(xray),
@@ -152,7 +146,7 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
 def _losses(xray: XRayTaken) -> list[Phrase]:
     """Both losses to six digits, and their difference relative to FP32's."""
     phrases = _in_both(xray, *(_loss_word(loss) for loss in (xray.loss_fp32, xray.loss_amp)))
-    apart = losses_apart(xray)
+    apart = float16_verdicts.losses_apart(xray)
     return [*phrases, phrase(apart, Style.STRONG)] if apart else phrases
 
 
@@ -220,7 +214,7 @@ class Column(NamedTuple):
 
 def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: str, top: int) -> None:
     """Draw a line of titles, then the layers in ``order`` from number ``top`` on."""
-    title = f"{len(layers):,} layer{'s' if len(layers) != 1 else ''}, {order}"
+    title = f"{units.counted(len(layers), 'layer')}, {order}"
     longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
     columns, name_width, bar_width = _fitting(canvas.width, longest)
     head = title if text_width(title) <= name_width else order
@@ -284,15 +278,10 @@ def dtype_word(dtype: str) -> Word:
 
 def _cosine_word(layer: LayerAgreement) -> Word:
     """A cosine in seven cells, never rounded up: only 1 is shown as 1.00000."""
-    if layer.cosine is None:
-        return Word(units.NOT_AVAILABLE, Style.DIM)
-    if math.isnan(layer.cosine):
-        return Word("nan", Style.ERROR)
-    digits = Decimal(str(layer.cosine)).quantize(
-        Decimal("0.0001" if layer.cosine < 0 else "0.00001"), ROUND_DOWN
-    )
-    safe = layer.cosine >= XRAY_SAFE_COSINE
-    return Word(str(digits), Style.TEXT if safe else layer_sign(layer)[1])
+    cosine = layer.cosine
+    text = float16_verdicts.cosine_words(cosine, 4 if cosine is not None and cosine < 0 else 5)
+    is_safe = cosine is not None and cosine >= XRAY_SAFE_COSINE
+    return Word(text, Style.TEXT if is_safe else layer_sign(layer)[1])
 
 
 def share_word(fraction: float | None) -> Word:
@@ -341,7 +330,7 @@ def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int)
     table = operator_table(operators)
     dtypes = _dtypes(operators)
     width = max([_COUNT_WIDTH + 2, *(len(dtype) + 2 for dtype in dtypes)])
-    title = f"{len(table):,} operator{'s' if len(table) != 1 else ''}, most frequent first"
+    title = f"{units.counted(len(table), 'operator')}, most frequent first"
     longest = max([text_width(title), *(text_width(name) for name, _ in table)])
     name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
     canvas.text(0, 0, title, Style.STRONG, width=name_width)

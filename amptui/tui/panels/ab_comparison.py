@@ -2,7 +2,6 @@
 
 from amptui.diagnosis import speed
 from amptui.diagnosis.labels import compared_label, precision_glyph
-from amptui.diagnosis.speed import result_cards, round_words, speed_of
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -54,9 +53,9 @@ def measured_phrases(comparison: PrecisionsCompared) -> list[Phrase]:
 def _speed_words(row: PrecisionMeasured, comparison: PrecisionsCompared) -> tuple[Word, str]:
     """``AMP fp16 1.94× the speed of FP32`` and ``(1.90 to 1.98)``; no interval from too few blocks."""
     than = compared_label(comparison.baseline, comparison)
-    speed = speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, than)
-    words = f"{compared_label(row.precision, comparison)} {speed.words}"
-    return Word(words, GAIN_STYLES[speed.gain]), speed.interval
+    gain = speed.speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, than)
+    words = f"{compared_label(row.precision, comparison)} {gain.words}"
+    return Word(words, GAIN_STYLES[gain.gain]), gain.interval
 
 
 def progress_height(comparison: PrecisionsCompared, width: int, most: int) -> int:
@@ -71,7 +70,7 @@ def draw_progress(canvas: Canvas, comparison: PrecisionsCompared) -> None:
     rows: list[PrecisionMeasured | None] = [*_measured_rows(comparison)]
     speeds = _speed_lines(comparison, canvas.width)
     roomy = canvas.height >= 2 + sum(map(len, speeds)) + INTERVAL_LINES * len(rows)
-    title = Word("A/B test: ", Style.DIM), Word(round_words(comparison), Style.STRONG)
+    title = Word("A/B test: ", Style.DIM), Word(speed.round_words(comparison), Style.STRONG)
     write(canvas, 0, 0, [Phrase(title)])
     y = 1
     if roomy:
@@ -110,7 +109,7 @@ def card_lines(view: SessionView, width: int) -> list[Line]:
         return []
     return [
         line
-        for card in result_cards(view.compared, view.run)
+        for card in speed.result_cards(view.compared, view.run)
         for line in wrapped_phrases(card, Style.STRONG, width, lines=_MAX_CARD_LINES)
     ]
 

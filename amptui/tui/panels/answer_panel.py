@@ -19,6 +19,7 @@ from amptui.diagnosis.answer_words import (
     worth_words,
 )
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import NO_STEPS
 from amptui.records.answers import RequestKind
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
@@ -114,7 +115,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """A row for each finding: value, verdict, whether it is old, and the key that measures it."""
     answer = amp_answer(view)
     if answer.precision is None:
-        quiet(canvas, NO_AMP if view.run is not None else "no steps yet")
+        quiet(canvas, NO_AMP if view.run is not None else NO_STEPS)
         return
     rows = measured_rows(answer, canvas.height)
     widest = max((text_width(finding_words(finding)) for finding in rows), default=0)

@@ -25,9 +25,7 @@ _WIDE = 76
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """How many events were warnings and errors."""
     counts = ((view.errors, "error", Style.ERROR), (view.warnings, "warning", Style.WARNING))
-    return [
-        phrase(f"{units.count(n)} {word}{'s' if n != 1 else ''}", style) for n, word, style in counts if n
-    ]
+    return [phrase(units.counted(n, word), style) for n, word, style in counts if n]
 
 
 def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:

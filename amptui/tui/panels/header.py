@@ -2,7 +2,8 @@
 
 from amptui.base import units
 from amptui.diagnosis import activity
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.event_words import not_saved
+from amptui.diagnosis.labels import SYNTHETIC, precision_label
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -60,7 +61,7 @@ def _identity(view: SessionView) -> list[Phrase]:
         phrase(_short(view.run.data.name), rank=7),
     ]
     if not view.run.data.real:
-        phrases.append(phrase("⚠ synthetic data", Style.WARNING, 1))
+        phrases.append(phrase(f"⚠ {SYNTHETIC}", Style.WARNING, 1))
     return phrases
 
 
@@ -84,8 +85,7 @@ def _trouble(view: SessionView) -> list[Phrase]:
     counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
     phrases = [phrase(f"{sign} {units.count(n)}", style, 3) for n, sign, style in counts if n]
     if view.not_kept:
-        parts = " and ".join(change.what for change in view.not_kept)
-        phrases.insert(0, phrase(f"✖ {parts} not saved", Style.ERROR, 1))
+        phrases.insert(0, phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 1))
     return phrases
 
 

@@ -5,6 +5,7 @@ import math
 from amptui.base import units
 from amptui.diagnosis.activity import waiting_words
 from amptui.diagnosis.labels import has_no_loss, step_loss_words
+from amptui.diagnosis.speed import NO_STEPS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.optimizer_line import front_label
@@ -73,7 +74,7 @@ class LossPanel:
             words = waiting_words(view, silence=screen.lost or screen.silence)
             if words and not (view.phase is not None and view.phase.phase == "first step"):
                 words = f"waiting for the first step: {words}"
-            quiet(canvas, words or "no step yet")
+            quiet(canvas, words or NO_STEPS)
             return
         if view.last is None and (words := step_loss_words(view.newest)):
             quiet(canvas, words)

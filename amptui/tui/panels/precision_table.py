@@ -4,22 +4,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from amptui.base import units
+from amptui.diagnosis import speed
 from amptui.diagnosis.labels import precision_glyph, precision_label
-from amptui.diagnosis.speed import (
-    PROVISIONAL,
-    blocks_words,
-    explanations,
-    less_memory,
-    of_steps,
-    provisional_lines,
-    result_of_the_pair,
-    round_words,
-    speed_of,
-    times_speed,
-    uncounted,
-    unfair_losses,
-    why_no_ratio,
-)
 from amptui.records.run import AMP_PRECISIONS
 from amptui.telemetry.comparison import MIN_STEPS, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
@@ -57,12 +43,8 @@ def is_provisional(stats: PrecisionStats) -> bool:
     return stats.provisional_steps > 0
 
 
-def _median(stats: PrecisionStats) -> str:
-    return of_steps(stats, units.milliseconds(stats.median_step_seconds), missing=units.NOT_AVAILABLE)
-
-
-def _rate(stats: PrecisionStats) -> str:
-    return of_steps(stats, units.rate(stats.samples_per_second), missing=units.NOT_AVAILABLE)
+def _of_steps(stats: PrecisionStats, figure: str) -> str:
+    return speed.of_steps(stats, figure, units.NOT_AVAILABLE)
 
 
 def _steps_cell(stats: PrecisionStats) -> str:
@@ -72,8 +54,8 @@ def _steps_cell(stats: PrecisionStats) -> str:
 
 
 _ROWS: tuple[_Row, ...] = (
-    ("median", 0, _median),
-    ("samples", 2, _rate),
+    ("median", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.median_step_seconds))),
+    ("samples", 2, lambda stats: _of_steps(stats, units.rate(stats.samples_per_second))),
     ("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
     ("energy", 6, lambda stats: units.joules(stats.joules_per_1000_samples, per="1k")),
     ("last loss", 3, lambda stats: units.loss(stats.last_loss)),
@@ -124,12 +106,12 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What AMP gained, an A/B test's progress, or why there is no result yet."""
     test = ab_comparison.running(view)
     if test is not None:
-        phrases = [phrase(round_words(test), Style.STRONG)]
+        phrases = [phrase(speed.round_words(test), Style.STRONG)]
         phrases += ab_comparison.measured_phrases(test)
-    elif view.compared is not None and result_of_the_pair(view) is not None:
+    elif view.compared is not None and speed.result_of_the_pair(view) is not None:
         phrases = ab_comparison.measured_phrases(view.compared)
         blocks = min(row.blocks for row in view.compared.rows)
-        phrases.append(phrase(blocks_words(blocks, view.compared), Style.DIM, 3))
+        phrases.append(phrase(speed.blocks_words(blocks, view.compared), Style.DIM, 3))
     else:
         phrases = _gain_phrases(view, screen, folded_room(canvas))
     write_folded(canvas, "comparison", phrases)
@@ -142,7 +124,7 @@ def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phr
     phrases = [Phrase(steps)] if steps else []
     phrases += [Phrase((memory,), 1)] if memory is not None else []
     if comparison.speedup is None:
-        reason = why_no_ratio(comparison, screen.accepts) or NOTHING_YET
+        reason = speed.why_no_ratio(comparison, screen.accepts) or NOTHING_YET
         phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
     hint = _interval_hint(view, screen)
     return [*phrases, *([phrase(hint, Style.DIM, 3)] if hint else [])]
@@ -158,10 +140,10 @@ def speed_words(comparison: Comparison) -> Word | None:
     than = precision_label(comparison.baseline or "fp32")
     speedup, provisional = comparison.speedup, comparison.provisional_speedup
     if speedup is not None and speedup > 0:
-        speed = speed_of(speedup, None, None, than)
-        return Word(f"{amp} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain])
+        gain = speed.speed_of(speedup, None, None, than)
+        return Word(f"{amp} {gain.words}", ab_comparison.GAIN_STYLES[gain.gain])
     if provisional is not None and provisional > 0:
-        return Word(f"{amp} {PROVISIONAL}{times_speed(provisional, than)}", Style.DIM)
+        return Word(f"{amp} {speed.PROVISIONAL}{speed.times_speed(provisional, than)}", Style.DIM)
     return None
 
 
@@ -182,7 +164,7 @@ def _step_words(comparison: Comparison) -> tuple[Word, ...]:
 
 def _step_word(stats: PrecisionStats) -> Word:
     style = Style.DIM if is_provisional(stats) else precision_style(stats.precision)
-    return Word(_median(stats), style)
+    return Word(_of_steps(stats, units.milliseconds(stats.median_step_seconds)), style)
 
 
 def memory_words(comparison: Comparison) -> Word | None:
@@ -190,8 +172,8 @@ def memory_words(comparison: Comparison) -> Word | None:
     saving = comparison.memory_saving
     if saving is None:
         return None
-    same = units.percent(saving) == "0%"
-    return Word(less_memory(saving), Style.TEXT if same else Style.GOOD if saving > 0 else Style.WARNING)
+    style = Style.GOOD if saving > 0 else Style.WARNING
+    return Word(speed.less_memory(saving), Style.TEXT if units.percent(saving) == "0%" else style)
 
 
 def _rows_of(columns: list[PrecisionStats]) -> list[_Row]:
@@ -211,11 +193,10 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     The explanations take no more than ``spare_lines``, so that the table stays whole.
     """
     lines, hint = ab_comparison.card_lines(view, width), ""
-    if result_of_the_pair(view) is None:
+    if speed.result_of_the_pair(view) is None:
         lines += _gain_lines(view, screen, width)
         hint = _interval_hint(view, screen)
-    texts = (*provisional_lines(view.comparison), *uncounted(view))
-    notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
+    notes = [line for text in speed.step_notes(view) for line in wrapped_phrases(text, Style.DIM, width)]
     room = spare_lines - len(notes)
     for text, style in ((hint, int(Style.DIM)), *_remarks(view, screen)):
         lines += wrapped_phrases(text, style, width, lines=room - len(lines))
@@ -227,14 +208,14 @@ def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line
     comparison = view.comparison
     words = [word for word in (speed_words(comparison), memory_words(comparison)) if word is not None]
     if comparison.speedup is None:
-        words.append(Word(why_no_ratio(comparison, screen.accepts), Style.DIM))
+        words.append(Word(speed.why_no_ratio(comparison, screen.accepts), Style.DIM))
     return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
 
 
 def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
     """Why AMP gained little, and the losses after as many steps; the first matters most."""
-    remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in explanations(view, screen.accepts)]
-    if view.comparison.speedup is not None and (losses := unfair_losses(view)):
+    remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in speed.explanations(view, screen.accepts)]
+    if view.comparison.speedup is not None and (losses := speed.unfair_losses(view)):
         remarks.append((losses, Style.DIM))
     return remarks
 

@@ -79,7 +79,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     if view.samples_per_second is not None:
         samples = units.rate(view.samples_per_second, "samples")
         phrases.append(phrase(samples, steady_style(view) | BOLD, 1))
-        rate = units.rate(view.samples_per_second / size)
+        rate = units.rate(samples_each(view.samples_per_second, size, view.run))
         phrases.append(Phrase((Word(rate), Word(" each", Style.DIM)), 2))
     return phrases
 

@@ -1,6 +1,7 @@
 """The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
 from amptui.base import units
+from amptui.diagnosis.speed import NO_STEPS
 from amptui.diagnosis.tensor_cores import mfu_words, rate_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -51,7 +52,7 @@ class ThroughputPanel:
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Samples a second over the run, coloured by precision; in a large panel, the time breakdown too."""
         if not view.samples_rate.count:
-            quiet(canvas, "no step yet")
+            quiet(canvas, NO_STEPS)
             return
         rows = canvas.height - _draw_timing(canvas, view)
         window = visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead)

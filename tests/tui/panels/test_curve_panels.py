@@ -1,6 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
+from amptui.diagnosis.speed import NO_STEPS
 from amptui.records.run import PhaseChanged, Validated, Validation
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
@@ -84,7 +85,7 @@ def test_before_the_first_step_the_loss_panel_says_what_is_waited_for() -> None:
     text = "".join(draw_alone(loss.LossPanel().draw, begun, 80, 5).lines())
     assert text.strip() == "first step: loading kernels"
     ended = replace(SessionView(), state="failed")
-    assert "".join(draw_alone(loss.LossPanel().draw, ended, 80, 5).lines()).strip() == "no step yet"
+    assert "".join(draw_alone(loss.LossPanel().draw, ended, 80, 5).lines()).strip() == NO_STEPS
 
 
 def test_the_throughput_curve_has_the_ink_of_each_precision() -> None:

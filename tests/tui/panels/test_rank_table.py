@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.rank_words import speed_sentence
+from amptui.diagnosis.rank_words import size_words, speed_sentence
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import rank_table
@@ -164,12 +165,16 @@ def test_the_sentence_says_what_the_numbers_allow(view: SessionView, text: str) 
     assert re.fullmatch(text, speed_sentence(view.ranks, view.run))
 
 
-def test_the_headline_has_the_throughput_together_and_each() -> None:
+@pytest.mark.parametrize("data_parallel", [8, 4])
+def test_the_headline_has_the_throughput_together_and_each(data_parallel: int) -> None:
+    """Ranks of a tensor-parallel group take the same samples."""
     view = rank_views.view(8)
+    assert view.run is not None
+    view = replace(view, run=replace(view.run, data_parallel=data_parallel))
     words = " ".join(word.text for phrase in rank_table.headline(view, SCREEN) for word in phrase.words)  # type: ignore[union-attr]
     together, rank_rate = (float(number) for number in re.findall(r"([\d.]+) k", words))
-    assert together / rank_rate == pytest.approx(8, rel=0.01)
-    assert words.startswith("8 ranks, DDP global batch 2,048")
+    assert together / rank_rate == pytest.approx(data_parallel, rel=0.01)
+    assert words.startswith(f"{size_words(8, view.run)} global batch 2,048")
     assert line_width(fitting(rank_table.headline(view, SCREEN), 60)) <= 60
     assert rank_table.headline(views.compared(), SCREEN) == []
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.diagnosis.speed import NO_STEPS
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -63,7 +64,7 @@ def test_a_large_panel_says_what_is_achieved_and_what_holds_it_back() -> None:
 
 def test_before_a_step_was_timed_the_curve_has_all_the_room() -> None:
     assert TITLE not in "\n".join(lines(views.compared()))
-    assert lines(SessionView())[9].strip() == "no step yet"
+    assert lines(SessionView())[9].strip() == NO_STEPS
 
 
 def test_large_screens_have_the_figures_below_the_names_of_the_parts() -> None:
