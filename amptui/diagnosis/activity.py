@@ -7,23 +7,10 @@ from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.run import PhaseChanged
 from amptui.telemetry.view import SessionView
 
-_PHASES = {
-    "importing": "importing torch",
-    "data": "loading data",
-    "model": "building the model",
-    "first step": "first step",
-    "validating": "validating",
-    "stopping": "stopping",
-}
-"""What to say if a phase has no detail."""
+_PHASES = {"importing": "importing torch", "data": "loading data", "model": "building the model"}
+"""What to say of a phase without a detail, if not its name."""
 
-_REQUESTS: dict[RequestKind, str] = {
-    "x-ray": "X-ray",
-    "trace": "trace",
-    "histogram": "histogram",
-    "checkpoint": "checkpoint",
-}
-
+_PROBES = {"x-ray": "X-ray", "trace": "trace", "histogram": "histogram"}
 
 LOST = "the training process exited unexpectedly: see `amptui runs`"
 """Of a run that ended without its last record."""
@@ -37,10 +24,7 @@ def state_words(view: SessionView, *, lost: str = "") -> str:
 
 
 def waiting_words(view: SessionView, *, silence: str = "") -> str:
-    """``downloading train-images 3.10 / 9.50 MiB``; "" while steps run or once the run has ended.
-
-    ``silence``: what is said of a run that is not heard from; it waits for nothing that is known.
-    """
+    """``downloading train-images 3.10 / 9.50 MiB``; "" while steps run, after the end and in ``silence``."""
     if view.state in ("finished", "failed") or silence:
         return ""
     if view.phase is None:
@@ -101,7 +85,7 @@ def pending_words(view: SessionView) -> list[str]:
     elif request is not None and request.precisions:
         words.append("comparison starts at the next step …")
     kinds = [request.kind for request in view.pending]
-    probes = dict.fromkeys(_REQUESTS[kind] for kind in kinds if kind in ("x-ray", "trace", "histogram"))
+    probes = dict.fromkeys(_PROBES[kind] for kind in kinds if kind in _PROBES)
     if probes:
         when = "when training resumes" if view.state == "paused" else "with the next step"
         words.append(f"{' and '.join(probes)} {when} …")
@@ -117,8 +101,8 @@ def refusal_words(refusal: RequestRefused) -> str:
         return ""
     if refusal.reason == "comparison running":
         return "already comparing: c ends it"
-    if request.kind in _REQUESTS:
-        return f"no {_REQUESTS[request.kind]}: {detail}"
+    if request.kind in (*_PROBES, "checkpoint"):
+        return f"no {_PROBES.get(request.kind, request.kind)}: {detail}"
     if request.precision is not None and refusal.reason == "unavailable":
         return f"{precision_label(request.precision)}: {detail}"
     return detail

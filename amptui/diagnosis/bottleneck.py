@@ -32,11 +32,9 @@ def bound_words(timing: PrecisionTiming, *, ranks: int = 1) -> str:
 
 def throttled_words(gpu: GpuSample, width: int) -> str:
     """Why the GPU is throttled: all reasons or, if too wide, the worst one; "" if it is not."""
-    reasons = gpu.clocks_event_reasons
-    if not reasons:
-        return ""
-    everything = f"⚠ throttled: {', '.join(reasons)}"
-    if len(reasons) == 1 or len(everything) <= width:
+    reasons = gpu.clocks_event_reasons or ()
+    everything = f"⚠ throttled: {', '.join(reasons)}" if reasons else ""
+    if len(reasons) < 2 or len(everything) <= width:
         return everything
     return f"⚠ throttled: {reasons[0]} +{len(reasons) - 1}"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 
 from amptui.base import units
+from amptui.diagnosis.activity import newest
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS, first_and_more
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
@@ -85,8 +86,13 @@ def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
     return f"{'if in float16 at' if hypothetical else 'at scale'} {units.count(loss_scale)}"
 
 
+MEASURING = "measuring …"
+
+
 def window_missing(view: SessionView) -> str:
     """Why there is no histogram of float16 gradients yet."""
+    if newest(view, "histogram") is not None:
+        return MEASURING
     why = view.run.refuses.get("histogram") if view.run is not None else None
     return f"not measured, {why}" if why else "not measured yet"
 

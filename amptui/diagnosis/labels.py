@@ -7,6 +7,7 @@ from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
 from amptui.records.run import EAGER_SUFFIX, DataInfo, base_precision
 from amptui.records.steps import StepRecord
+from amptui.telemetry.view import SessionView
 
 _LABELS: Mapping[str, str] = {
     "fp32": "FP32",
@@ -81,6 +82,12 @@ SYNTHETIC = "synthetic data"
 def data_label(data: DataInfo) -> str:
     """``MNIST``, or ``digits (synthetic data)``."""
     return data.name if data.real else f"{data.name} ({SYNTHETIC})"
+
+
+def optimizers_left_out(view: SessionView) -> list[str]:
+    """``more than 8 optimizers: the others are left out``, of a run that has so many."""
+    more = f"more than {len(view.optimizers)} optimizers: the others are left out"
+    return [more] if view.optimizers_left_out else []
 
 
 # ------------------------------------------------------------------------------- the loss of a step

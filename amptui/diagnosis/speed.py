@@ -211,10 +211,7 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
 
 
 def of_steps(stats: PrecisionStats, figure: str, missing: str = NOT_MEASURED) -> str:
-    """A figure from measured steps, marked if those were warm-up steps; none from a single warm-up step.
-
-    That one loads kernels.
-    """
+    """A figure from measured or, marked, warm-up steps; none from a single one of these: it loads kernels."""
     if figure == units.NOT_AVAILABLE or 0 < stats.provisional_steps < MIN_PROVISIONAL_STEPS:
         return missing
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
@@ -258,10 +255,9 @@ def unfair_losses(view: SessionView) -> str:
     if losses is None:
         return ""
     before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"
-    steps, both = units.count(losses.steps), f"{before}, AMP {units.loss(losses.amp)}"
-    return (
-        f"loss after {steps} steps of each: {both}; mid-run losses start where the other precision left off"
-    )
+    both = f"{before}, AMP {units.loss(losses.amp)}"
+    unfair = "mid-run losses start where the other precision left off"
+    return f"loss after {units.count(losses.steps)} steps of each: {both}; {unfair}"
 
 
 def _held_back(comparison: Comparison) -> str:

@@ -7,7 +7,7 @@ from amptui.base.prompt import complain
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import answer_lines
 from amptui.diagnosis.event_words import run_ended, validation_words, weights_saved
-from amptui.diagnosis.labels import data_label, precision_label
+from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label
 from amptui.diagnosis.rank_words import run_words, speed_sentence
 from amptui.diagnosis.speed import (
     NOT_MEASURED,
@@ -65,10 +65,8 @@ def _optimizers(view: SessionView) -> list[str]:
         for optimizer in view.optimizers
     ]
     lines = ["", *table(("optimizer", "steps", "precision", "last loss", "smoothed", "lr", "skipped"), rows)]
-    if view.optimizers_left_out:
-        lines.append(f"the run has more than {len(rows)} optimizers: the others are left out")
     (front,) = (optimizer.label for optimizer in view.optimizers if optimizer.is_front)
-    return [*lines, f"all other numbers are of {front}"]
+    return [*lines, *optimizers_left_out(view), f"all other numbers are of {front}"]
 
 
 def _row(stats: PrecisionStats) -> tuple[str, ...]:

@@ -17,7 +17,14 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.amp_answer import amp_answer, answer_json
 from amptui.diagnosis.answer_words import answer_line, safety_grade
 from amptui.diagnosis.event_words import event_text
-from amptui.diagnosis.labels import SYNTHETIC, has_no_loss, loss_form_words, precision_label, step_loss_words
+from amptui.diagnosis.labels import (
+    SYNTHETIC,
+    has_no_loss,
+    loss_form_words,
+    optimizers_left_out,
+    precision_label,
+    step_loss_words,
+)
 from amptui.diagnosis.rank_words import samples_each, slow_in_short
 from amptui.diagnosis.summary import summary_lines
 from amptui.records import codec
@@ -177,8 +184,8 @@ def _front_parts(view: SessionView) -> list[str]:
 
 def _other_parts(view: SessionView) -> list[str]:
     """The others in short."""
-    parts = [_other(line) for line in view.optimizers if not line.is_front]
-    return [*parts, f"more than {len(view.optimizers)} optimizers"] if view.optimizers_left_out else parts
+    others = [_other(line) for line in view.optimizers if not line.is_front]
+    return others + optimizers_left_out(view)
 
 
 def _other(optimizer: OptimizerView) -> str:

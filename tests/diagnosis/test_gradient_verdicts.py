@@ -22,6 +22,7 @@ from amptui.diagnosis.float16_verdicts import (
     xray_verdict,
 )
 from amptui.diagnosis.memory_use import saved_for_backward
+from amptui.records.answers import RequestMade
 from amptui.records.findings import Float16Window, ModuleRange
 from amptui.telemetry.events import event_of, summary_of_xray
 from amptui.telemetry.health import judge_window
@@ -111,6 +112,8 @@ def test_the_cost_is_said_as_far_as_it_was_measured(changes: dict[str, Any], wor
 
 def test_a_missing_histogram_has_its_reason() -> None:
     assert window_missing(SessionView()) == "not measured yet"
+    asked_for = RequestMade(time=1.0, number=1, kind="histogram")
+    assert window_missing(SessionView(pending=(asked_for,))) == "measuring …"
     refused = run(refuses={"histogram": "the weights are float16"})
     assert window_missing(SessionView(run=refused)) == "not measured, the weights are float16"
 

@@ -7,6 +7,7 @@ import pytest
 from amptui.diagnosis.labels import (
     has_no_loss,
     loss_form_words,
+    optimizers_left_out,
     precision_glyph,
     precision_label,
     precision_letter,
@@ -18,6 +19,7 @@ from amptui.records.own_loop import LossForm
 from amptui.records.run import PRECISION_ORDER, PRECISIONS
 from amptui.reports.export.markup import css_class
 from amptui.telemetry.comparison import compare
+from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.style import precision_style
 from tests.telemetry.record_samples import step, steps
@@ -111,3 +113,11 @@ def test_a_step_that_was_not_measured_is_not_one_without_a_loss(
 ) -> None:
     assert has_no_loss(step(1, loss=loss, loss_form=form)) is has_none
     assert not has_no_loss(None)
+
+
+def test_optimizers_beyond_those_that_are_kept_are_pointed_out() -> None:
+    optimizers = (OptimizerView(name="", label="generator"), OptimizerView(name="d", label="discriminator"))
+    assert optimizers_left_out(SessionView(optimizers=optimizers)) == []
+    assert optimizers_left_out(SessionView(optimizers=optimizers, optimizers_left_out=True)) == [
+        "more than 2 optimizers: the others are left out"
+    ]

@@ -4,7 +4,7 @@ import json
 
 from amptui.base import units
 from amptui.base.text import printable
-from amptui.diagnosis.labels import precision_label, signed_label
+from amptui.diagnosis.labels import optimizers_left_out, precision_label, signed_label
 from amptui.reports.export.chart import draw
 from amptui.reports.export.curves import step_charts
 from amptui.reports.export.markup import Markup, card, element, paragraph, table
@@ -20,9 +20,8 @@ def optimizers_card(view: SessionView) -> Markup | None:
     if not view.optimizers:
         return None
     front = next(optimizer.label for optimizer in view.optimizers if optimizer.is_front)
-    notes = [f"The other figures and charts are of {front}, unless they say otherwise."]
-    if view.optimizers_left_out:
-        notes.append(f"The run has more than {len(view.optimizers)} optimizers: the others are left out.")
+    notes = [f"the other figures and charts are of {front}, unless they say otherwise"]
+    notes += optimizers_left_out(view)
     rows = table(_HEAD, map(_row, view.optimizers))
     return card("optimizers", rows, *(paragraph(line, "note") for line in notes))
 

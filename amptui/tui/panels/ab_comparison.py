@@ -1,4 +1,4 @@
-"""The A/B test in words: that it is running, its progress and its result."""
+"""The A/B test on the screen: that it is running, its progress and its result."""
 
 from amptui.diagnosis import speed
 from amptui.diagnosis.labels import compared_label, precision_glyph

@@ -1,17 +1,9 @@
 """The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
 from amptui.base import units
-from amptui.diagnosis import activity
+from amptui.diagnosis import activity, float16_verdicts
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import age_words, measured_at
-from amptui.diagnosis.float16_verdicts import (
-    at_scale,
-    trace_verdict,
-    window_cost,
-    window_facts,
-    window_missing,
-    xray_verdict,
-)
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_scale import outlook
 from amptui.records.findings import Float16Window, is_old
@@ -146,22 +138,16 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
     """A title that says whether float16 ran, above the histogram."""
     window = view.numerics.window
     if window is None:
-        quiet(canvas, _why_no_window(view))
+        quiet(canvas, f"float16 gradients: {float16_verdicts.window_missing(view)}")
         return
     write(canvas, 0, 0, fitting(_window_title(view, window), canvas.width))
     draw_exponents(canvas.rows(1), window)
 
 
-def _why_no_window(view: SessionView) -> str:
-    if activity.newest(view, "histogram") is not None:
-        return "float16 gradients: measuring …"
-    return f"float16 gradients: {window_missing(view)}"
-
-
 def _window_title(view: SessionView, window: Float16Window) -> list[Phrase]:
     """Of which step, precision and scale the histogram is, and how old."""
-    at = at_scale(window.loss_scale, hypothetical=window.hypothetical)
-    age, cost = _age(view, window), window_cost(window)
+    at = float16_verdicts.at_scale(window.loss_scale, hypothetical=window.hypothetical)
+    age, cost = _age(view, window), float16_verdicts.window_cost(window)
     place = f"step {units.count(window.step)}"
     if base_precision(view.precision or "") != base_precision(window.precision):
         place += f" in {precision_label(window.precision)}"
@@ -177,7 +163,7 @@ def _window_title(view: SessionView, window: Float16Window) -> list[Phrase]:
 def _age(view: SessionView, window: Float16Window) -> Word | None:
     """``measuring …``, or that it is old; nothing of one that is fresh."""
     if activity.newest(view, "histogram") is not None:
-        return Word("measuring …", Style.STRONG)
+        return Word(float16_verdicts.MEASURING, Style.STRONG)
     if not is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
         return None
     return Word(age_words(view.step - window.step), Style.WARNING)
@@ -219,16 +205,16 @@ def _finding_blocks(view: SessionView, width: int) -> list[Block]:
     window, trace, xray = numerics.window, numerics.trace, numerics.xray
     blocks: list[Block] = []
     if window is not None:
-        grade, text = answer.grade("float16", window.step), window_facts(window)
+        grade, text = answer.grade("float16", window.step), float16_verdicts.window_facts(window)
         about = measured_at(window.step, window.precision)
         blocks.append(verdicts.finding("float16", grade, text, width, rank=3, about=about))
         blocks += verdicts.worst(window, width)
     if trace is not None:
-        grade, text = answer.grade("forward", trace.step), trace_verdict(trace).text
+        grade, text = answer.grade("forward", trace.step), float16_verdicts.trace_verdict(trace).text
         about = measured_at(trace.step, trace.precision)
         blocks.append(verdicts.finding("trace", grade, text, width, rank=4, about=about))
     if xray is not None:
-        grade, text = answer.grade("agreement", xray.step), xray_verdict(xray).text
+        grade, text = answer.grade("agreement", xray.step), float16_verdicts.xray_verdict(xray).text
         about = measured_at(xray.step, xray.precision, xray.loss_scale)
         blocks.append(verdicts.finding("X-ray", grade, text, width, rank=5, about=about))
     return blocks
