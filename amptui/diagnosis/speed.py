@@ -219,12 +219,9 @@ def of_steps(stats: PrecisionStats, figure: str, missing: str = NOT_MEASURED) ->
 
 def step_notes(view: SessionView) -> list[str]:
     """What ``~`` means, then the steps that are in no figure: ``warm-up steps left out: 40``."""
-    counts = [
-        f"{row.provisional_steps:,} in {precision_label(row.precision)}"
-        for row in view.comparison.rows
-        if row.provisional_steps
-    ]
-    left_out = sum(row.warm_up_steps for row in view.comparison.rows if not row.provisional_steps)
+    marked = [row for row in view.comparison.rows if row.provisional_steps >= MIN_PROVISIONAL_STEPS]
+    counts = [f"{row.provisional_steps:,} in {precision_label(row.precision)}" for row in marked]
+    left_out = sum(row.warm_up_steps for row in view.comparison.rows if row not in marked)
     steps = {"warm-up steps left out": left_out, "steps not measured": view.unmeasured_steps}
     notes = [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
     return notes + [f"{what}: {units.count(count)}" for what, count in steps.items() if count]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.speed import explanations, of_steps, speed_of, unfair_losses, why_no_ratio
+from amptui.diagnosis.speed import explanations, of_steps, speed_of, step_notes, unfair_losses, why_no_ratio
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import Comparison, SessionView
 from tests.telemetry.record_samples import device, run, steps, xray
 
 
@@ -136,3 +136,21 @@ def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> 
 def test_a_single_warm_up_step_is_no_figure(warm_up_steps: int, figure: str) -> None:
     row = replace(view_of(*both()).comparison.rows[0], provisional_steps=warm_up_steps)
     assert of_steps(row, "9.61 ms") == figure
+
+
+@pytest.mark.parametrize(
+    ("fp32_steps", "notes"),
+    [
+        (0, ["~ from warm-up steps: 4 in AMP fp16", "warm-up steps left out: 9"]),
+        (1, ["~ from warm-up steps: 4 in AMP fp16", "warm-up steps left out: 9"]),
+        (9, ["~ from warm-up steps: 9 in FP32, 4 in AMP fp16"]),
+    ],
+)
+def test_warm_up_steps_are_behind_a_marked_figure_or_left_out(fp32_steps: int, notes: list[str]) -> None:
+    fp32, fp16 = view_of(*both()).comparison.rows
+    rows = (
+        replace(fp32, warm_up_steps=9, provisional_steps=fp32_steps),
+        replace(fp16, warm_up_steps=4, provisional_steps=4),
+    )
+    assert step_notes(SessionView(comparison=Comparison(rows=rows))) == notes
+    assert step_notes(SessionView(unmeasured_steps=12)) == ["steps not measured: 12"]
