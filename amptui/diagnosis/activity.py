@@ -10,7 +10,12 @@ from amptui.telemetry.view import SessionView
 _PHASES = {"importing": "importing torch", "data": "loading data", "model": "building the model"}
 """What to say of a phase without a detail, if not its name."""
 
-_PROBES = {"x-ray": "X-ray", "trace": "trace", "histogram": "histogram"}
+_REQUESTS: dict[RequestKind, str] = {
+    "x-ray": "X-ray",
+    "trace": "trace",
+    "histogram": "histogram",
+    "checkpoint": "checkpoint",
+}
 
 LOST = "the training process exited unexpectedly: see `amptui runs`"
 """Of a run that ended without its last record."""
@@ -85,7 +90,7 @@ def pending_words(view: SessionView) -> list[str]:
     elif request is not None and request.precisions:
         words.append("comparison starts at the next step …")
     kinds = [request.kind for request in view.pending]
-    probes = dict.fromkeys(_PROBES[kind] for kind in kinds if kind in _PROBES)
+    probes = dict.fromkeys(_REQUESTS[kind] for kind in kinds if kind in ("x-ray", "trace", "histogram"))
     if probes:
         when = "when training resumes" if view.state == "paused" else "with the next step"
         words.append(f"{' and '.join(probes)} {when} …")
@@ -101,8 +106,8 @@ def refusal_words(refusal: RequestRefused) -> str:
         return ""
     if refusal.reason == "comparison running":
         return "already comparing: c ends it"
-    if request.kind in (*_PROBES, "checkpoint"):
-        return f"no {_PROBES.get(request.kind, request.kind)}: {detail}"
+    if request.kind in _REQUESTS:
+        return f"no {_REQUESTS[request.kind]}: {detail}"
     if request.precision is not None and refusal.reason == "unavailable":
         return f"{precision_label(request.precision)}: {detail}"
     return detail

@@ -217,14 +217,19 @@ def of_steps(stats: PrecisionStats, figure: str, missing: str = NOT_MEASURED) ->
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
 
 
-def step_notes(view: SessionView) -> list[str]:
-    """What ``~`` means, then the steps that are in no figure: ``warm-up steps left out: 40``."""
-    marked = [row for row in view.comparison.rows if row.provisional_steps >= MIN_PROVISIONAL_STEPS]
+def provisional_lines(comparison: Comparison) -> list[str]:
+    """What ``~`` means in the table: the steps behind it; empty if no figure is provisional."""
+    marked = [row for row in comparison.rows if row.provisional_steps >= MIN_PROVISIONAL_STEPS]
     counts = [f"{row.provisional_steps:,} in {precision_label(row.precision)}" for row in marked]
-    left_out = sum(row.warm_up_steps for row in view.comparison.rows if row not in marked)
+    return [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
+
+
+def uncounted(view: SessionView) -> list[str]:
+    """The steps that are in no figure: ``warm-up steps left out: 40``, and those not measured."""
+    rows = view.comparison.rows
+    left_out = sum(row.warm_up_steps for row in rows if row.provisional_steps < MIN_PROVISIONAL_STEPS)
     steps = {"warm-up steps left out": left_out, "steps not measured": view.unmeasured_steps}
-    notes = [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
-    return notes + [f"{what}: {units.count(count)}" for what, count in steps.items() if count]
+    return [f"{what}: {units.count(count)}" for what, count in steps.items() if count]
 
 
 # -------------------------------------------------------------------------------- why little gain

@@ -13,8 +13,9 @@ from amptui.diagnosis.speed import (
     NOT_MEASURED,
     explanations,
     of_steps,
+    provisional_lines,
     result_cards,
-    step_notes,
+    uncounted,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.records.keeping import KeepingChanged, unsaved_status
@@ -40,7 +41,7 @@ def summary_lines(view: SessionView) -> list[str]:
     lines += _optimizers(view)
     if view.comparison.rows:
         lines += ["", *table(_COLUMNS, [_row(stats) for stats in view.comparison.rows])]
-        lines += step_notes(view)
+        lines += provisional_lines(view.comparison) + uncounted(view)
         if view.compared is not None:
             lines += result_cards(view.compared, view.run)
     lines += _numerics(view)

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.speed import explanations, of_steps, speed_of, step_notes, unfair_losses, why_no_ratio
+from amptui.diagnosis.speed import (
+    explanations,
+    of_steps,
+    provisional_lines,
+    speed_of,
+    uncounted,
+    unfair_losses,
+    why_no_ratio,
+)
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import LITTLE_SPEED
@@ -152,5 +160,6 @@ def test_warm_up_steps_are_behind_a_marked_figure_or_left_out(fp32_steps: int, n
         replace(fp32, warm_up_steps=9, provisional_steps=fp32_steps),
         replace(fp16, warm_up_steps=4, provisional_steps=4),
     )
-    assert step_notes(SessionView(comparison=Comparison(rows=rows))) == notes
-    assert step_notes(SessionView(unmeasured_steps=12)) == ["steps not measured: 12"]
+    view = SessionView(comparison=Comparison(rows=rows))
+    assert provisional_lines(view.comparison) + uncounted(view) == notes
+    assert uncounted(SessionView(unmeasured_steps=12)) == ["steps not measured: 12"]

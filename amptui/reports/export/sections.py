@@ -13,9 +13,10 @@ from amptui.diagnosis.speed import (
     interval_ends,
     less_or_more,
     of_steps,
+    provisional_lines,
     result_cards,
     result_of_the_pair,
-    step_notes,
+    uncounted,
     why_no_ratio,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
@@ -146,7 +147,7 @@ def comparison(view: SessionView) -> Markup | None:
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
     verdicts = (*turns, *_gain(view), *flops_hints(view.flops))
     gain = [paragraph(line, "verdict") for line in verdicts]
-    note = paragraph("; ".join(step_notes(view)), "note")
+    note = paragraph("; ".join([*provisional_lines(tally), *uncounted(view)]), "note")
     return card("precisions side by side", sides, *gain, note)
 
 

@@ -196,7 +196,8 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     if speed.result_of_the_pair(view) is None:
         lines += _gain_lines(view, screen, width)
         hint = _interval_hint(view, screen)
-    notes = [line for text in speed.step_notes(view) for line in wrapped_phrases(text, Style.DIM, width)]
+    texts = speed.provisional_lines(view.comparison) + speed.uncounted(view)
+    notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
     room = spare_lines - len(notes)
     for text, style in ((hint, int(Style.DIM)), *_remarks(view, screen)):
         lines += wrapped_phrases(text, style, width, lines=room - len(lines))

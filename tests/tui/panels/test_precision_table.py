@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.speed import explanations, step_notes, unfair_losses
+from amptui.diagnosis.speed import explanations, provisional_lines, unfair_losses
 from amptui.records.answers import REQUEST_KINDS
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.panels import precision_table
@@ -214,7 +214,7 @@ def test_a_first_impression_is_marked_and_dim(size: tuple[int, int]) -> None:
     lines = [line.split() for line in canvas.lines()]
     assert ["median", "~583", "ms", "~316", "ms"] in lines
     assert ["AMP", "~1.84×", "the", "speed", "of", "FP32"] in lines
-    (note,) = step_notes(views.first_impression())
+    (note,) = provisional_lines(views.first_impression().comparison)
     assert " ".join(word for line in lines for word in line).endswith(note)
     assert {style_of(canvas, text) for text in ("~583 ms", "~316 ms", "AMP ~1.84", "~ from")} == {Style.DIM}
     assert not any("left out" in line for line in canvas.lines())
