@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line
-from amptui.engine.description import device_name, gpu_uuid, hardware, versions
+from amptui.engine.description import device_name, environment, gpu_uuid, hardware, versions
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import kind_of
 from amptui.guest.loop.script import ObservedScript, WatchedScript
@@ -86,6 +86,7 @@ def describe(
         config=config,
         versions=versions(),
         hardware=hardware(device),
+        environment=environment(),
         data=DataInfo(name="the script's own data", real=True, samples=None),
         parameters=sum(p.numel() for p in script.model.parameters()),
         batch_size=samples,
