@@ -23,6 +23,12 @@ _SAME_WHEN_RESUMED = (
 )
 """Fields that the record of a resumed run has in common with that of a start."""
 
+_VARIABLES = ("CUDA_", "CUBLAS_", "CUDNN_", "MKL_", "NCCL_", "NVIDIA_TF32", "OMP_", "PYTORCH_", "TORCH_")
+_OTHER_VARIABLES = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "PYTHONHASHSEED")
+"""How the variables begin that libraries below PyTorch read, and the names of some others."""
+
+_MAX_VALUE_CHARACTERS = 200
+
 
 def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
     """The run's first record."""
@@ -43,6 +49,7 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
         config=_config(prepared),
         versions=versions(),
         hardware=hardware(prepared.device),
+        environment=environment(),
         data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
         parameters=sum(p.numel() for p in prepared.model.parameters()),
         batch_size=batch_size,
@@ -128,6 +135,12 @@ def hardware(device: torch.device) -> dict[str, Any]:
         facts["gpu_memory_bytes"] = properties.total_memory
         facts["compute_capability"] = f"{properties.major}.{properties.minor}"
     return facts
+
+
+def environment() -> dict[str, str]:
+    """The variables that change how PyTorch computes, by name; others may hold secrets and are left out."""
+    names = sorted(name for name in os.environ if name.startswith(_VARIABLES) or name in _OTHER_VARIABLES)
+    return {name: os.environ[name][:_MAX_VALUE_CHARACTERS] for name in names}
 
 
 def gpu_uuid(device: torch.device) -> str | None:

@@ -26,7 +26,7 @@ from amptui.data.batches import count_samples
 from amptui.guest.loop.named_optimizers import Pairs, named_optimizers
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.script import ObservedScript, WatchedScript
-from amptui.guest.peer import world_of_script
+from amptui.guest.processes import processes_of_script
 from amptui.guest.run import GuestRun, OtherRank, ScriptRun, tell_fault
 
 _T = TypeVar("_T")
@@ -128,9 +128,8 @@ class Monitor:
         """Begin to watch: at once, or when a framework has made model and optimizer."""
         self._take_over(script)
         try:
-            world = world_of_script()
-            is_led = world is not None and not world.leads
-            self._run = OtherRank(script, world) if is_led else GuestRun(script, world)
+            processes = processes_of_script()
+            self._run = (GuestRun if processes.leads else OtherRank)(script, processes)
         except Exception as error:
             if is_from_signal_handler(error):
                 raise  # the script's alarm found us at work

@@ -6,7 +6,6 @@ from typing import Any
 
 from amptui.diagnosis.rank_words import rank_lost
 from amptui.engine.description import describe_resumption
-from amptui.ranks.world import World
 from amptui.records.ranks import RankLost
 from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import Steps
@@ -21,18 +20,18 @@ class RestartedRun:
     """What rank 0's new process adds to the journal of the one before.
 
     A framework knows which of the script's steps it makes; any other loop counts from 1 again, whatever it
-    has read from a checkpoint of its own. ``take`` gets the records with the run's steps instead, and
-    ``cut_after`` cuts the journal.
+    has read from a checkpoint of its own. ``restart`` counts the starts of the ranks after the first,
+    ``take`` gets the records with the run's steps, and ``cut_after`` cuts the journal.
     """
 
     def __init__(
         self,
         run_dir: RunDir,
-        world: World,
+        restart: int,
         take: Callable[[Record], object],
         cut_after: Callable[[int], int | None],
     ) -> None:
-        self._world = world
+        self._restart = restart
         self._take = take
         self._cut_after = cut_after
         self._last_steps, self._cause = _read_journal(run_dir)
@@ -55,7 +54,7 @@ class RestartedRun:
         if lost_steps is None:
             self._take(started)  # the ranks before made no step
             return
-        why, again = self._cause or _UNKNOWN_CAUSE, self._world.restart
+        why, again = self._cause or _UNKNOWN_CAUSE, self._restart
         resumed = describe_resumption(started, None, lost_steps=lost_steps, restarts=again, cause=why)
         self._take(replace(resumed, step=resumes_after))
         self._counts_on = step == 1
@@ -79,10 +78,10 @@ def _optimizer_of(record: Record) -> str:
     return "" if isinstance(record, RunStarted) else getattr(record, "optimizer", "")
 
 
-def last_before_restart(failed: RunFailed, world: World, host: str) -> RankLost:
+def last_before_restart(failed: RunFailed, host: str) -> RankLost:
     """Rank 0's failure, if torchrun starts the ranks again: the run is not over."""
     return RankLost(
-        time=failed.time, step=failed.step, rank=world.rank, host=host, cause="failed", detail=failed.error
+        time=failed.time, step=failed.step, rank=0, host=host, cause="failed", detail=failed.error
     )
 
 

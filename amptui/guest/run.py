@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,15 +22,14 @@ from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.model_inputs import ModelInputs
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.parallel_layout import ParallelLayout, layout_of
-from amptui.guest.loop.script import ObservedScript, Script, WatchedScript
+from amptui.guest.loop.parallel_layout import ParallelLayout
+from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
-from amptui.guest.peer import NOT_WATCHED, Emit, RankPeer
+from amptui.guest.peer import NOT_WATCHED, Emit
+from amptui.guest.processes import OneProcess
 from amptui.guest.restarted_run import RestartedRun, last_before_restart
 from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
 from amptui.process.recording import Recording
-from amptui.ranks.agreement.guest_control import GuestControl
-from amptui.ranks.world import World
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
 from amptui.records.run import Note, PhaseChanged, RunFailed, Severity
@@ -50,34 +48,27 @@ class ScriptRun:
     first: ObservedOptimizer
     """The optimizer whose steps count as the run's."""
 
-    def __init__(self, world: World | None) -> None:
-        self.world = world
-        """The ranks of the script; None if it trains in one process."""
+    def __init__(self, processes: OneProcess) -> None:
+        self.processes = processes
         self.length = RunLength()
         self.stops_when_asked = False
         """Whether the script's loop asks whether it should stop."""
         self.layout = ParallelLayout(1)
-        """How the ranks share the training; a single process takes all samples."""
+        """How the processes share the training."""
         self.control: Control | None = None
         """Takes what screens ask of the loop; None if it is only observed."""
-        self._peer: RankPeer | None = None
         self._warnings: set[str] = set()
 
     def open_loop(self, script: ObservedScript | WatchedScript, emit: Emit) -> None:
         """Begin to see the steps of ``script``."""
-        self.lay_out(script)
-        if self.world is not None:
-            control = GuestControl(self.world, emit) if isinstance(script, WatchedScript) else None
-            self.control, self._peer = control, RankPeer(self.world, control, emit)
-            emit = self._peer.take
-        elif isinstance(script, WatchedScript):
-            self.control = Control(emit)
+        self.layout = self.processes.layout(script)
+        self.control, emit = self.processes.open(script, emit)
         self.loop = loop = script.loop or ObservedLoop()
         state = loop.open(emit, on_first_step=self._begin, on_fault=self._give_up)
         data_parallel = self.layout.data_parallel
         samples = script.samples_per_step and script.samples_per_step * data_parallel
         if isinstance(script, WatchedScript):
-            assert self.control is not None, "built above"
+            assert self.control is not None, "opened above"
             self.first = SwitchedOptimizer(script, state, samples_per_step=samples, control=self.control)
         else:
             inputs = None if script.loop is None else ModelInputs(script.model, data_parallel)
@@ -85,26 +76,10 @@ class ScriptRun:
                 script.model, script.optimizer, state, samples_per_step=samples, inputs=inputs
             )
         loop.add(self.first, script.optimizer)
-        loop.takes_others = self.ranks == 1  # of several ranks, only the first one's steps are told
+        loop.takes_others = self.processes.size == 1  # of several ranks, only the first one's steps are told
         for other in script.others if loop.takes_others else ():
             watcher = loop.watch(other.optimizer, other.model, other.name)
             watcher.keeper = other if self.first.keeper is not None else None
-
-    def lay_out(self, script: Script) -> None:
-        """See how the ranks share the training of ``script``, unless it says so."""
-        if self.world is None:
-            return
-        layout, data_parallel = layout_of(script.model, self.ranks), script.data_parallel
-        if data_parallel is not None:
-            is_odd = self.ranks % data_parallel
-            why = f"{self.ranks} ranks cannot be {data_parallel} times as many" if is_odd else ""
-            layout = replace(layout, data_parallel=0 if why else data_parallel, unknown=why)
-        self.layout = layout
-
-    @property
-    def ranks(self) -> int:
-        """How many processes train together."""
-        return 1 if self.world is None else self.world.size
 
     @property
     def path(self) -> Path | None:
@@ -126,22 +101,15 @@ class ScriptRun:
             complain(text)
             self.note("warning", text)
 
-    def _start_peer(self) -> None:
-        """Begin to meet the other ranks, if there are any."""
-        if self._peer is not None:
-            self._peer.start(self.first)
-
     def _begin(self, _precision: str) -> None:
         """The first step ends."""
-        if self._peer is not None:
-            self._peer.begin()
+        self.processes.begin()
 
     def _give_up(self, error: Exception) -> None:
         """Nothing is watched any more, by a fault of ours."""
         tell_fault("stopped watching this script, which goes on", error)
         self.note("error", one_line(f"amptui stopped watching: {type(error).__name__}: {error}"))
-        if self._peer is not None:
-            self._peer.close(NOT_WATCHED)
+        self.processes.leave(NOT_WATCHED)
         if self.control is not None:
             self.control.close(NO_LONGER_WATCHED)
 
@@ -163,15 +131,13 @@ class ScriptRun:
             aside(end)
 
     def _close_loop(self, error: BaseException | None, *, at_exit: bool) -> None:
-        if self._peer is not None:
-            part = partial(self._peer.close, "has ended", failure_of(error))
-            if at_exit:
-                part()
-            else:
-                aside(part)
+        leave = partial(self.processes.leave, "has ended", failure_of(error))
+        if at_exit:
+            leave()
+        else:
+            aside(leave)
         try:
-            # After an error its GPU may wait for a collective of ranks that have ended.
-            self.loop.close(waits=self._peer is None or error is None)
+            self.loop.close(waits=self.processes.waits_for_device(error))
         except Exception as fault:  # a device that failed has nothing left to deliver
             if is_from_signal_handler(fault) or self.path is None:
                 raise
@@ -185,28 +151,25 @@ class ScriptRun:
 class OtherRank(ScriptRun):
     """A rank that has no journal, no screen and no folder of its own."""
 
-    def __init__(self, script: ObservedScript | WatchedScript, world: World | None) -> None:
-        super().__init__(world)
+    def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
+        super().__init__(processes)
         take_run_dir()  # rank 0's, which no child process shall inherit
         self.open_loop(script, tell_nobody)
-        self._start_peer()
+        self.processes.start(self.first)
 
 
 class GuestRun(ScriptRun):
     """A script's run, with its recording. Raises AmptuiError and OSError."""
 
-    def __init__(self, script: ObservedScript | WatchedScript, world: World | None = None) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
+        super().__init__(processes)
         run_dir = take_run_dir()
-        if world is not None and not run_dir:
-            world = replace(world, restart=0, max_restarts=0)  # each start of the ranks has a run of its own
-        super().__init__(world)
         self._started_by_amptui = bool(run_dir)
-        goes_on = world is not None and world.restart > 0 and RunDir(Path(run_dir)).holds_a_run
+        goes_on = processes.continues(run_dir)
         self._script: ObservedScript | WatchedScript | None = script
         self._refusal = script.reason if isinstance(script, ObservedScript) else ""
         self._name = own_script_name()
         self._start_time = time.monotonic()
-        self._parent = os.getppid()
         self._stop_request: str | None = None
         """Why a screen asked the script to stop."""
         self._restarted: RestartedRun | None = None
@@ -218,8 +181,7 @@ class GuestRun(ScriptRun):
         try:
             with HOOKS.all_or_none():
                 self.open_loop(script, self._emit)
-            if isinstance(self.control, GuestControl):
-                self.control.cannot_stop = self._cannot_stop
+            self.processes.tell_if_not_stopped(self._cannot_stop)
             try:
                 aside(partial(self._serve, skip_output=goes_on))
                 if not run_dir:
@@ -233,14 +195,13 @@ class GuestRun(ScriptRun):
 
     def _open_recording(self, path: str, *, goes_on: bool) -> None:
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
-        restarts = 0 if self.world is None else self.world.max_restarts
-        request = {"script": sys.argv, "max_restarts": restarts}
+        request = {"script": sys.argv, "max_restarts": self.processes.max_restarts}
         self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on)
         self._emit: Emit = recording.emit
-        if goes_on and self.world is not None:
+        if goes_on:
             cut_after = partial(recording.cut_after, starts_at_one=False)
             try:
-                self._restarted = RestartedRun(run_dir, self.world, recording.emit, cut_after)
+                self._restarted = RestartedRun(run_dir, self.processes.restart, recording.emit, cut_after)
             except BaseException:
                 recording.close()
                 raise
@@ -253,7 +214,7 @@ class GuestRun(ScriptRun):
         self._recording.start(self._answer, read_allocator=lambda: self.first.allocator.sample)
         if self._started_by_amptui:
             self._recording.follow_output(skip=skip_output)
-        self._start_peer()
+        self.processes.start(self.first)
 
     def note(self, severity: Severity, text: str) -> None:
         """Tell the screen."""
@@ -265,15 +226,15 @@ class GuestRun(ScriptRun):
 
     @property
     def stop_reason(self) -> str | None:
-        return self._stop_request if self.world is None else super().stop_reason
+        return self.processes.stop_reason(self._stop_request)
 
     def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
         """Write the last record, and close."""
         seconds = time.monotonic() - self._start_time
         last = last_record(error, step=self.first.step, seconds=seconds, stopped=stopped, at_exit=at_exit)
         self._recording.end_output()
-        if isinstance(last, RunFailed) and self.world is not None and self.world.starts_again:
-            self._emit(last_before_restart(last, self.world, socket.gethostname()))
+        if isinstance(last, RunFailed) and self.processes.starts_again:
+            self._emit(last_before_restart(last, socket.gethostname()))
         else:
             self._emit(last)
         self._recording.close()
@@ -290,10 +251,9 @@ class GuestRun(ScriptRun):
             self.first,
             name=self._name,
             precision=precision,
-            world=self.world,
-            layout=self.layout,
             length=self.length,
         )
+        started = self.processes.add_to(started, self.layout)
         if self._restarted is None:
             self._emit(started)
         else:
@@ -319,7 +279,7 @@ class GuestRun(ScriptRun):
         Otherwise, or if it shall end at once, a script that ``amptui run`` started gets the signal that a
         terminal or a batch system would send it; no other script is stopped from a screen.
         """
-        if self.stops_when_asked and not request.at_once and self._may_stop:
+        if self.stops_when_asked and not request.at_once and self.processes.may_stop:
             self._stop_request = self._stop_request or request.reason
             if self.control is not None:
                 self.control.ask(request, number)  # it may be paused
@@ -333,16 +293,10 @@ class GuestRun(ScriptRun):
             why = self._refusal or "its loop never asks amptui"
             self._refuse(record, f"{why}: stop the script itself (pid {os.getpid()})")
 
-    @property
-    def _may_stop(self) -> bool:
-        """Whether the loop may end: one of several ranks must not end alone."""
-        return self.world is None or (isinstance(self.control, GuestControl) and not self.control.over)
-
     def _interrupt(self, number: int) -> None:
         """Send the script a signal as its terminal would: that of several ranks is torchrun's."""
-        launched = self.world is not None and "TORCHELASTIC_RUN_ID" in os.environ
-        if launched and os.getppid() == self._parent:  # else torchrun is gone, and another has adopted us
-            os.kill(self._parent, number)
+        if (launcher_pid := self.processes.launcher_pid) is not None:
+            os.kill(launcher_pid, number)
         else:
             signal.pthread_kill(threading.main_thread().ident or 0, number)
 

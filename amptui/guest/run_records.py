@@ -11,14 +11,11 @@ from typing import Any, Literal
 
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line
-from amptui.engine.description import device_name, gpu_uuid, hardware, versions
+from amptui.engine.description import device_name, environment, gpu_uuid, hardware, versions
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.parallel_layout import ParallelLayout
 from amptui.guest.loop.parameter_owner import kind_of
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedScaler
-from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY
-from amptui.ranks.world import World
 from amptui.records.run import DataInfo, RunFailed, RunFinished, RunStarted
 
 _KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
@@ -65,8 +62,6 @@ def describe(
     *,
     name: str,
     precision: str,
-    world: World | None,
-    layout: ParallelLayout,
     length: RunLength,
 ) -> RunStarted:
     """The first record of a run whose first ``optimizer`` is making its first step, in ``precision``."""
@@ -91,6 +86,7 @@ def describe(
         config=config,
         versions=versions(),
         hardware=hardware(device),
+        environment=environment(),
         data=DataInfo(name="the script's own data", real=True, samples=None),
         parameters=sum(p.numel() for p in script.model.parameters()),
         batch_size=samples,
@@ -102,18 +98,7 @@ def describe(
         refuses=script.refuses(),
         optimizer=script.first.name,
     )
-    started = length.add_to(started, optimizer.batches)
-    if world is None:
-        return started
-    data_parallel = layout.data_parallel
-    return replace(
-        started,
-        refuses={"x-ray": NO_SCRIPT_XRAY, **started.refuses},
-        world_size=world.size,
-        parallel="+".join(layout.kinds),
-        data_parallel=data_parallel or None,
-        global_batch_size=samples * data_parallel if samples and data_parallel else None,
-    )
+    return length.add_to(started, optimizer.batches)
 
 
 def failure_of(error: BaseException | None) -> str:

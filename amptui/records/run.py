@@ -120,6 +120,8 @@ class RunStarted:
     """Samples of all ranks in one step, its micro-batches included; None in a single process."""
     optimizer: str = ""
     """What a screen calls the first of several optimizers; empty where nobody named it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The variables that change how PyTorch computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

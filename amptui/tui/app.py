@@ -314,6 +314,18 @@ class WatchApp(RunScreen):
 
         self._overlay = EventBrowser()
 
+    def action_show_output(self) -> None:
+        """Open what was printed."""
+        from amptui.tui.overlays.text_browser import OutputBrowser
+
+        self._overlay = OutputBrowser()
+
+    def action_show_configuration(self) -> None:
+        """Open what the run is."""
+        from amptui.tui.overlays.text_browser import ConfigurationBrowser
+
+        self._overlay = ConfigurationBrowser()
+
     def action_show_help(self) -> None:
         """Open the help."""
         from amptui.tui.overlays.menus import Help

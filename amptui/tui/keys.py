@@ -61,6 +61,8 @@ VIEW_KEYS = (
     Key("tab", ("tab",), "next_panel", "", "enlarge the next panel to the whole screen"),
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
     Key("e", ("e",), "browse_events", "events", "list all events, with their details"),
+    Key("t", ("t",), "show_output", "", "show what the script or the model prints, and its traceback"),
+    Key("i", ("i",), "show_configuration", "", "show options, versions, hardware and environment"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
 )
 """What changes the view only: it works in a replay and after the end too."""

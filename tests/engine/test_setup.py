@@ -1,5 +1,6 @@
 """What stands before the first step: device, seeds, schedule, model and the run's first record."""
 
+import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,3 +245,14 @@ def test_a_loader_of_ones_own_keeps_its_batch_size_in_the_record() -> None:
             return Data(name="pairs", real=True, train=DataLoader(pairs, batch_size=5))
 
     assert description.describe_run("tiny", prepare(Loader())).batch_size == 5
+
+
+def test_the_environment_holds_what_changes_the_numbers_and_no_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in os.environ:
+        monkeypatch.delenv(name)
+    variables = {"CUDA_VISIBLE_DEVICES": "1", "OMP_NUM_THREADS": "2", "PYTORCH_ALLOC_CONF": "x" * 500}
+    for name, value in (variables | {"WANDB_API_KEY": "secret", "HOME": "/home/me"}).items():
+        monkeypatch.setenv(name, value)
+    assert description.environment() == variables | {"PYTORCH_ALLOC_CONF": "x" * 200}

@@ -6,7 +6,6 @@ import pytest
 
 from amptui.guest.restarted_run import RestartedRun, last_before_restart
 from amptui.process.recorder import Recorder
-from amptui.ranks.world import World
 from amptui.records.ranks import RankLost
 from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
@@ -15,8 +14,6 @@ from amptui.telemetry.session import Session
 from tests.single_steps import read
 from tests.telemetry.record_samples import step
 from tests.tui.views import run_started
-
-WORLD = World(rank=0, local_rank=0, size=2, restart=1, max_restarts=3)
 
 FAILED = RunFailed(time=1.0, step=10, error="ValueError: no", traceback="")
 
@@ -30,7 +27,7 @@ def go_on(folder: Path, before: list[Record], first: int, steps: int) -> list[Re
     earlier.start()
     assert earlier.close(60)
     recorder = Recorder(Session(), run_dir, request={}, goes_on=True)
-    restarted = RestartedRun(run_dir, WORLD, recorder.emit, recorder.cut_after)
+    restarted = RestartedRun(run_dir, 1, recorder.emit, recorder.cut_after)
     recorder.start()
     restarted.begin(run_started(), first)
     for number in range(first, first + steps):
@@ -43,7 +40,7 @@ def go_on(folder: Path, before: list[Record], first: int, steps: int) -> list[Re
 @pytest.mark.parametrize(("first", "resumed", "lost"), [(1, 10, 0), (8, 7, 3)], ids=["a loop", "a framework"])
 def test_steps_count_on(first: int, resumed: int, lost: int, tmp_path: Path) -> None:
     before: list[Record] = [run_started(), *(step(number) for number in range(1, 11))]
-    lost_rank = last_before_restart(FAILED, WORLD, "node")
+    lost_rank = last_before_restart(FAILED, "node")
     records = go_on(tmp_path, [*before, lost_rank], first, 5)
     (resumption,) = [record for record in records if isinstance(record, RunResumed)]
     assert (resumption.step, resumption.lost_steps, resumption.restarts) == (resumed, lost, 1)
@@ -66,7 +63,7 @@ def test_each_optimizer_counts_on(tmp_path: Path) -> None:
     earlier.start()
     assert earlier.close(60)
     later: list[Record] = []
-    restarted = RestartedRun(run_dir, WORLD, later.append, lambda _step: 0)
+    restarted = RestartedRun(run_dir, 1, later.append, lambda _step: 0)
     restarted.begin(run_started(), 1)
     for record in (step(1), step(1, optimizer="critic"), step(1, optimizer="new")):
         restarted.emit(record)
@@ -80,7 +77,7 @@ def test_ranks_that_made_no_step_before_begin_the_run(tmp_path: Path) -> None:
 
 
 def test_a_failure_before_a_restart_is_no_end(tmp_path: Path) -> None:
-    lost = last_before_restart(FAILED, WORLD, "node")
+    lost = last_before_restart(FAILED, "node")
     assert lost == RankLost(time=1.0, step=10, rank=0, host="node", cause="failed", detail="ValueError: no")
     session = Session(str(tmp_path))
     session.fold([run_started(), step(10), lost])

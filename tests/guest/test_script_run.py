@@ -9,7 +9,7 @@ from torch import nn
 
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ObservedScript
-from amptui.guest.run import ScriptRun
+from amptui.guest.processes import OneOfRanks
 from amptui.guest.run_records import own_script_name
 from amptui.ranks.world import World
 
@@ -73,7 +73,7 @@ def test_a_script_may_say_how_many_ranks_take_samples_of_their_own(
 ) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = ScriptRun(World(0, 0, 4))
-    run.lay_out(ObservedScript(first=NamedOptimizer("", model, optimizer), data_parallel=option))
-    assert run.layout.data_parallel == data_parallel
-    assert (run.layout.unknown == "") is is_known
+    script = ObservedScript(first=NamedOptimizer("", model, optimizer), data_parallel=option)
+    layout = OneOfRanks(World(0, 0, 4)).layout(script)
+    assert layout.data_parallel == data_parallel
+    assert (layout.unknown == "") is is_known

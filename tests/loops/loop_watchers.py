@@ -19,6 +19,7 @@ from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
+from amptui.guest.processes import OneProcess
 from amptui.guest.run import ScriptRun
 from amptui.records.control import PrecisionRequest, new_number
 from amptui.records.run import Record
@@ -40,7 +41,7 @@ class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
     def __init__(self, script: ObservedScript | WatchedScript, results: MonitorRecords) -> None:
-        super().__init__(None)
+        super().__init__(OneProcess())
         self._results = results
         self.open_loop(script, lambda record: results.records.extend(one_by_one([record])))
 

@@ -38,6 +38,9 @@ SMALL: dict[str, dict[str, int]] = {
 }
 """Options of those that would take long as they are."""
 
+LARGE = ("mnist-deep", "resnet50")
+"""Those whose steps are long in bfloat16 on a processor that emulates it."""
+
 
 def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
@@ -114,8 +117,11 @@ def test_every_model_that_tells_images_gives_ten_logits(name: str) -> None:
         assert model(torch.rand(2, *IMAGES[name])).shape == (2, 10)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(name, "fp32") for name in CATALOGUE]
+    + [pytest.param(name, "bf16", marks=[pytest.mark.slow] * (name in LARGE)) for name in CATALOGUE],
+)
 def test_every_model_of_the_catalogue_trains(name: str, precision: str) -> None:
     log = Log()
     assert train(prepare(on_noise(name), precision=precision), log) == "done"

@@ -22,6 +22,7 @@ from amptui.records.run import (
     Validated,
     Validation,
 )
+from amptui.telemetry.eventlog import OTHERS, PRINTS
 from amptui.telemetry.events import Event, SkipRow, Storm
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -260,17 +261,17 @@ def test_a_progress_bar_is_one_line_that_changes_until_its_stream_prints_the_nex
 
 
 def test_a_progress_bar_that_was_pushed_out_comes_back_with_its_next_state() -> None:
-    others = [Printed(time=2.0, stream="stderr", text=f"line {n}") for n in range(300)]
+    others = [Printed(time=2.0, stream="stderr", text=f"line {n}") for n in range(PRINTS + 100)]
     view = view_of(bar(1.0, "1%"), *others, bar(3.0, "2%"))
     assert view.events[0].about == bar(3.0, "2%")
-    assert len(view.events) == 200
+    assert len(view.events) == PRINTS
 
 
 def test_prints_never_push_out_a_warning() -> None:
     warning = Note(time=1.0, severity="warning", text="mind this")
     printed = [Printed(time=2.0, stream="stdout", text=f"line {n}") for n in range(5000)]
     view = view_of(warning, *printed)
-    assert len(view.events) == 201
+    assert len(view.events) == PRINTS + 1
     assert view.events[-1].about == warning
     assert view.events[0].about == printed[-1]
     assert view.warnings == 1
@@ -280,7 +281,7 @@ def test_the_list_is_bounded_and_the_counts_are_not() -> None:
     notes = [Note(time=float(n), severity="error", text=f"note {n}") for n in range(3000)]
     printed = [Printed(time=2.0, stream="stdout", text=f"line {n}") for n in range(3000)]
     view = view_of(*notes, *printed)
-    assert len(view.events) == 1000
+    assert len(view.events) == PRINTS + OTHERS
     assert (view.warnings, view.errors) == (0, 3000)
 
 

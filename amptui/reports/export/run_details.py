@@ -1,15 +1,10 @@
 """The end of the page: the events, and the run's settings, versions and hardware."""
 
-import json
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from amptui.base import strictjson, units
+from amptui.base import units
 from amptui.diagnosis.event_words import event_details, event_text
-from amptui.diagnosis.labels import data_label
-from amptui.diagnosis.rank_words import size_words
-from amptui.records.run import DataInfo, RunStarted
+from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.reports.export.markup import Markup, card, details, element, facts, paragraph
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.events import Event
@@ -55,50 +50,10 @@ def settings(recording: RecordedRun) -> Markup | None:
     passed_over = paragraph(recording.passed_over, "note")
     if run is None:
         return card("run details", passed_over)
+    duration = ("duration", units.duration(recording.view.elapsed_seconds))
     return card(
         "run details",
-        facts(_run(recording, run)),
-        _group("settings", run.config),
-        _group("versions", run.versions),
-        _group("hardware", run.hardware),
+        facts([("run", recording.name), *run_facts(run).pairs, duration]),
+        *(details(group.title, facts(group.pairs)) for group in detail_facts(run)),
         passed_over,
     )
-
-
-def _run(recording: RecordedRun, run: RunStarted) -> list[tuple[str, str]]:
-    return [
-        ("run", recording.name),
-        ("started", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.time))),
-        ("duration", units.duration(recording.view.elapsed_seconds)),
-        ("model", f"{run.model}, {units.count(run.parameters)} parameters"),
-        ("data", _data(run.data)),
-        ("device", f"{run.device_name} ({run.device})"),
-        ("ranks", size_words(run.world_size, run) if run.world_size > 1 else ""),
-        ("batch", _samples(run.batch_size)),
-        ("global batch", _samples(run.global_batch_size)),
-        ("epochs", _epochs(run)),
-        *((f"no {name}", reason) for name, reason in run.unsupported.items()),
-    ]
-
-
-def _samples(size: int | None) -> str:
-    return "" if size is None else f"{units.count(size)} samples"
-
-
-def _epochs(run: RunStarted) -> str:
-    steps = "" if run.steps_per_epoch is None else f" of {units.count(run.steps_per_epoch)} steps"
-    return f"{units.count(run.total_epochs or None)}{steps}"
-
-
-def _data(data: DataInfo) -> str:
-    samples = "" if data.samples is None else f", {units.count(data.samples)} samples"
-    return f"{data_label(data)}{samples}"
-
-
-def _group(title: str, values: Mapping[str, Any]) -> Markup | None:
-    return details(title, facts((name, _text(value)) for name, value in values.items()))
-
-
-def _text(value: object) -> str:
-    plain = strictjson.plain(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -24,17 +24,20 @@ _DETAIL_KEYS = (("esc", "list"), ("↑ ↓", "scroll"), ("e", "close"))
 
 
 class EventBrowser(Overlay):
-    """The list with the selected event below it; enter gives that event the whole box."""
+    """The list with the selected event below it; enter gives that event the whole box.
+
+    It opens with the event of the number ``selected``, in full.
+    """
 
     name: ClassVar[str] = "events"
     covers_all: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        self._selected: int | None = None
+    def __init__(self, selected: int | None = None) -> None:
+        self._selected = selected
         """The number of the selected event; None follows the newest."""
         self._index = 0
         self._page = 1
-        self._in_full = False
+        self._in_full = selected is not None
         self._detail = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

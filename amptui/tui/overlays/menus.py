@@ -6,9 +6,19 @@ from typing import ClassVar
 from amptui.diagnosis.labels import signed_label
 from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import Key
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, unsupported
+from amptui.tui.overlays.overlay import (
+    CLOSE,
+    STAY,
+    Answer,
+    Overlay,
+    Scroll,
+    open_box,
+    unsupported,
+    write_edge,
+)
+from amptui.tui.panels.phrases import Line, phrase, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -31,38 +41,52 @@ TERMS = (
 
 _HELP_LABEL_WIDTH = len("run folder")
 
+_SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")
+
 
 class Help(Overlay):
-    """The keys that work and what they do, the signs of the precisions, and where the run is kept."""
+    """The keys that work and what they do, the signs of the precisions, where the run is kept, and terms.
+
+    Arrows scroll where not all of it fits.
+    """
 
     name: ClassVar[str] = "help"
 
     def __init__(self, title: str, keys: Sequence[Key]) -> None:
         self._title = title
         self._keys = keys
+        self._scroll = Scroll()
 
-    def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-        blank = int(len(self._keys) + 5 <= canvas.height)
-        height = len(self._keys) + 4 + blank
-        terms = TERMS if height + 1 + len(TERMS) <= canvas.height else ()
-        inner = open_box(canvas, self._title, width=78, height=height + bool(terms) + len(terms))
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        rows = self._rows(view)
+        width = min(78, canvas.width)
+        inner = open_box(canvas, self._title, width=width, height=len(rows) + 2)
+        visible = self._scroll.visible(len(rows), inner.height)
         x = _HELP_LABEL_WIDTH + 2
-        for y, key in enumerate(self._keys):
-            inner.text(0, y, key.label, Style.KEY | BOLD, width=_HELP_LABEL_WIDTH, align="right")
-            inner.text(x, y, key.meaning, width=max(0, inner.width - x))
-        y = len(self._keys) + blank
-        inner.text(0, y, "precisions", Style.DIM)
-        inner.text(0, y + 1, "run folder", Style.DIM)
-        inner.text(x, y + 1, view.run_dir, Style.DIM, width=max(0, inner.width - x))
-        for row, (term, meaning) in enumerate(terms, y + 3):
-            inner.text(0, row, term, Style.DIM)
-            inner.text(x, row, meaning, width=max(0, inner.width - x))
-        for name in PRECISIONS:
-            x = inner.text(x, y, signed_label(name), precision_style(name)) + 2
+        for y, (label, style, meaning) in enumerate(rows[visible]):
+            inner.text(0, y, label, style, width=_HELP_LABEL_WIDTH, align="right")
+            write(inner, x, y, meaning)
+        if words := self._scroll.words:
+            box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
+            write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), screen, right=f"{words} lines")
 
-    def press(self, _key: str, _view: SessionView) -> Answer:
-        """Any key closes it."""
-        return CLOSE
+    def _rows(self, view: SessionView) -> list[tuple[str, int, Line]]:
+        """A label with its style, and what it means."""
+        signs = [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]
+        return [
+            *((key.label, Style.KEY | BOLD, [phrase(key.meaning)]) for key in self._keys),
+            ("", Style.TEXT, []),
+            ("precisions", Style.DIM, signs),
+            ("run folder", Style.DIM, [phrase(view.run_dir, Style.DIM)]),
+            *((term, Style.DIM, [phrase(meaning)]) for term, meaning in TERMS),
+        ]
+
+    def press(self, key: str, _view: SessionView) -> Answer:
+        """Any key closes it, but those that scroll."""
+        if not (self._scroll.words and key in _SCROLL_KEYS):
+            return CLOSE
+        self._scroll.press(key)
+        return STAY
 
 
 class PrecisionMenu(Overlay):

@@ -152,6 +152,15 @@ class Scroll:
         self.top = line_after(self.top, key, page=self._page, last=self._last_top)
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether the last line is visible."""
+        return self.top >= self._last_top
+
+    def move_to_end(self) -> None:
+        """Show the last line."""
+        self.top = self._last_top
+
+    @property
     def words(self) -> str:
         """``1–20 of 102``; empty if all lines are visible."""
         if not self._last_top:

@@ -42,10 +42,8 @@ _COUNT_WIDTH = 9
 _MIN_NAME_BESIDE_BAR = 28
 """With less room, the whole name matters more than a bar."""
 
-_NINES = 6
-"""The bar of agreement is full at a cosine of 0.999999: float32 is not more exact."""
-
-_BAR_WIDTH = 2 * _NINES
+_BAR_WIDTH = 12
+"""Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
 
 
 class XRay(Overlay):
@@ -233,7 +231,7 @@ def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: str, to
             word = column.cell(layer)
             canvas.text(at, y, word.text, word.style, width=column.width, align=column.align)
         if bar_width and layer.cosine is not None:
-            draw_bar(canvas, x, y, bar_width, nines(layer.cosine) / _NINES, style)
+            draw_bar(canvas, x, y, bar_width, agreement(layer.cosine), style)
 
 
 def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
@@ -261,11 +259,9 @@ def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
     return VERDICT_SIGNS["warning" if layer.cosine >= XRAY_CAREFUL_COSINE else "error"]
 
 
-def nines(cosine: float) -> float:
-    """The number of nines of a cosine, ``-log10(1 - cosine)``: 3 for 0.999; 0 for NaN and below 0."""
-    if math.isnan(cosine) or cosine <= 0:
-        return 0.0
-    return float(_NINES) if cosine >= 1 else min(float(_NINES), -math.log10(1 - cosine))
+def agreement(cosine: float) -> float:
+    """The fraction of a bar that is full: the cosine, 0 for NaN and for opposite directions."""
+    return 0.0 if math.isnan(cosine) else min(1.0, max(0.0, cosine))
 
 
 def dtype_word(dtype: str) -> Word:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from amptui.base import units
 from amptui.records.answers import RequestKind
 from amptui.records.control import Control
+from amptui.records.findings import ModulesTraced
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas_app import Left
 from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key
 from amptui.tui.opening import Opening
+from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.menus import Help
 from amptui.tui.replay.player import Player, Position
 
@@ -26,6 +28,7 @@ MOVING = (
     Key("end", ("end",), "skip_to_end", "", "go to the end"),
     Key("home", ("home",), "begin_again", "", "go to the beginning"),
     Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far"),
+    Key("n", ("n",), "trace_modules", "", "show the latest trace of the modules recorded so far"),
 )
 """The keys that only a replay has, or that do something else in it."""
 
@@ -107,6 +110,14 @@ class ReplayApp(WatchApp):
             self._say("no X-ray was recorded up to this point")
         elif self._overlay is None:
             self._open_xray()
+
+    def action_trace_modules(self) -> None:
+        traces = (event.number for event in self._view.events if isinstance(event.about, ModulesTraced))
+        number = next(traces, None)
+        if number is None:
+            self._say("no trace was recorded up to this point")
+        elif self._overlay is None:
+            self._overlay = EventBrowser(number)
 
     def action_show_help(self) -> None:
         self._overlay = Help("replay keys", self._keys())

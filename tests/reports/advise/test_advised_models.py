@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from amptui.models import CATALOGUE
 from tests.checkout import ROOT
@@ -80,6 +82,16 @@ def states(candidate: dict[str, Any]) -> dict[str, str]:
     return {item["subject"]: item["state"] for item in candidate["answer"]["findings"]}
 
 
+def has_bf16_lstm() -> bool:
+    """Whether torch has an LSTM in bfloat16 for this processor: oneDNN has none for those without AVX-512."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            nn.LSTM(8, 8)(torch.zeros(2, 1, 8))
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_model_gets_a_recommendation(name: str) -> None:
     settings = SETTINGS.get(name, ())
@@ -95,9 +107,10 @@ def test_every_model_gets_a_recommendation(name: str) -> None:
 def test_nothing_speaks_against_bf16_where_nothing_is_wrong(name: str) -> None:
     lines = advise(f"{EXPERIMENTS}:{name}", "--precisions", "bf16")
     bf16 = of(lines, "bf16")
-    if bf16["excluded"] is not None:  # by a processor without bfloat16 products
-        assert (bf16["excluded"]["kind"], lines["reason"]) == ("slow", "nothing to compare")
+    if name == "Lstm" and not has_bf16_lstm():
+        assert (bf16["excluded"]["kind"], lines["reason"]) == ("failed", "nothing to compare")
         return
+    assert bf16["excluded"] is None
     assert lines["reason"] in ("faster", "same", "slower", "open")
     assert bf16["answer"]["safety"] in ("safe", "no trouble")
     assert states(bf16)["agreement"] == "agree"
@@ -181,7 +194,7 @@ def test_a_script_is_driven_and_stopped(tmp_path: Path) -> None:
     bf16 = of(lines, "bf16")
     assert bf16["measured"]["speedup"] > 0
     assert states(bf16)["agreement"] == "agree"
-    assert any(text.startswith("loss in each precision: a script cannot") for text in lines["not_measured"])
+    assert any(text.startswith("loss in each precision: ") for text in lines["not_measured"])
     assert "amptui" not in lines["lines"]
 
 

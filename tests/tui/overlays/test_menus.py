@@ -9,17 +9,24 @@ from hypothesis import strategies as st
 from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.keys import KEYS
-from amptui.tui.overlays.menus import MEANINGS, Help, PrecisionMenu
+from amptui.tui.overlays.menus import MEANINGS, TERMS, Help, PrecisionMenu
 from amptui.tui.overlays.overlay import CLOSE, STAY
 from tests.tui import views
 from tests.tui.overlays.opened import lines
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-def test_help_lists_every_key_with_its_meaning(size: tuple[int, int]) -> None:
-    shown = lines(Help("keys", KEYS), views.compared(), *size)
+@pytest.mark.parametrize("size", [(80, 12), (80, 24), (120, 40)])
+def test_help_lists_every_key_with_its_meaning_and_every_term(size: tuple[int, int]) -> None:
+    overlay, view = Help("keys", KEYS), views.compared()
+    shown = lines(overlay, view, *size)
+    while overlay.press("pagedown", view) == STAY:
+        page = lines(overlay, view, *size)
+        if page[1:-1] == shown[-len(page) + 2 :]:
+            break
+        shown += page[1:-1]
     for key in KEYS:
         assert any(key.label in line and key.meaning in line for line in shown), key.label
+    assert all(any(term in line and meaning in line for line in shown) for term, meaning in TERMS)
     assert any("run folder  runs/mnist-deep" in line for line in shown)
     for sign in ("■ FP32", "□", "◆", "▲ AMP fp16", "● AMP bf16"):
         assert any(sign in line for line in shown), sign

@@ -13,7 +13,7 @@ from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
-from amptui.tui.overlays.xray_overlay import ORDERS, XRay, draw_layers, layer_sign, nines, share_word
+from amptui.tui.overlays.xray_overlay import ORDERS, XRay, agreement, draw_layers, layer_sign, share_word
 from amptui.tui.panels.phrases import end_of
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -200,15 +200,18 @@ def test_long_names_are_cut_at_the_front() -> None:
 def test_where_there_is_room_a_bar_shows_the_agreement() -> None:
     canvas = Canvas(116, 4)
     draw_layers(canvas, (layer("a", 0.999), layer("b", 0.5)), "model order", 0)
-    assert "▰▰▰▰▰▰▱▱▱▱▱▱" in canvas.lines()[1]
-    assert "▰▱▱▱▱▱▱▱▱▱▱▱" in canvas.lines()[2]
+    assert "▰▰▰▰▰▰▰▰▰▰▰▱" in canvas.lines()[1]
+    assert "▰▰▰▰▰▰▱▱▱▱▱▱" in canvas.lines()[2]
     assert not any("▰" in line for line in lines(XRay(), with_xray(), 80, 24))
 
 
 @given(st.floats(-1, 1.0001))
-def test_nines_grow_with_the_cosine(cosine: float) -> None:
-    assert 0 <= nines(cosine) <= nines(min(1.0, cosine + 1e-3)) <= 6
-    assert nines(float("nan")) == 0
+def test_the_bar_is_longer_the_better_a_layer_agrees(cosine: float) -> None:
+    assert 0 <= agreement(cosine) <= agreement(cosine + 1e-3) <= 1
+    # Its colour says the verdict; its length does not contradict it.
+    assert (agreement(cosine) < 0.5) == (layer_sign(layer("a", cosine))[1] == Style.ERROR)
+    assert (agreement(cosine) >= 0.9) == (layer_sign(layer("a", cosine))[1] == Style.GOOD)
+    assert agreement(float("nan")) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from amptui.records.control import REQUESTS, Control, StopRequest
-from amptui.records.run import PauseChanged, Record, RunFailed
+from amptui.records.run import Note, PauseChanged, Record, RunFailed
 from amptui.tui.keys import KEYS, RUN_KEYS
 from amptui.tui.replay.player import Player, Position
 from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp, position_words
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import device, step, xray
+from tests.telemetry.record_samples import device, step, traced, xray
 from tests.telemetry.record_samples import run as started
 from tests.tui.watching import Screen, awaited
 
@@ -94,7 +94,7 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
 @awaited
 async def test_what_only_a_training_can_do_is_refused_in_words(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
-        for key in ("p", "m", "n", "d", "s"):
+        for key in ("p", "m", "d", "s"):
             await screen.press(key)
             assert "this is a replay: the recorded run cannot change" in screen.footer
 
@@ -119,6 +119,19 @@ async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> No
         assert "replay ended" not in screen.lines[-1], "an overlay says there what its own keys do"
         await screen.press("escape")
         assert "replay ended" in screen.footer
+
+
+@awaited
+async def test_n_shows_the_trace_that_was_recorded_up_to_here(tmp_path: Path) -> None:
+    later = Note(time=202.0, severity="info", text="later")
+    async with replaying(tmp_path, traced(101, time=201.0), later) as screen:
+        await screen.press("n")
+        assert "no trace was recorded up to this point" in screen.footer
+        await screen.press("end")
+        await screen.until(lambda: screen.app._view.numerics.trace is not None)
+        await screen.press("n")
+        assert "event 2 of" in screen.lines[0]
+        assert "features.12.conv" in screen.text
 
 
 @awaited
@@ -197,7 +210,7 @@ async def test_a_small_terminal_shows_where_it_is_too(tmp_path: Path) -> None:
 
 def test_every_key_of_the_screen_views_moves_quits_or_is_refused() -> None:
     asking = {key.action for key in RUN_KEYS} - {key.action for key in MOVING}
-    assert {"toggle_precision", "choose_precision", "trace_modules", "detach", "write_checkpoint"} <= asking
+    assert {"toggle_precision", "choose_precision", "detach", "write_checkpoint"} <= asking
     presses = [press for key in REPLAY_KEYS for press in key.presses]
     assert len(presses) == len(set(presses))
 

@@ -1,0 +1,199 @@
+"""Long texts on the whole screen, searched by typing: what a run prints, and its configuration."""
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+from textual.keys import key_to_character
+
+from amptui.diagnosis.run_facts import Facts, detail_facts, run_facts
+from amptui.records.run import Printed, RunFailed
+from amptui.telemetry.eventlog import PRINTS
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, open_box, write_edge
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
+
+_KEYS = (("esc", "back"), ("/", "search"), ("↑ ↓", "scroll"))
+_TYPING_KEYS = (("enter", "keep"), ("esc", "all lines"))
+
+_MAX_LABEL_WIDTH = 30
+
+_MIN_WIDTH = 8
+"""Of a column of text, in cells."""
+
+
+class Line(NamedTuple):
+    """One line of a text, as long as it is."""
+
+    text: str
+    style: int = Style.TEXT
+    label: str = ""
+    """What stands before the text, in a column of its own."""
+
+
+class Search:
+    """A text typed after ``/``: only the lines that hold it are shown, in upper or lower case."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.is_typing = False
+
+    def press(self, key: str) -> bool:
+        """Take a key; return whether it was for the search."""
+        character = key_to_character(key) if self.is_typing else None
+        if not self.is_typing and key == "slash":
+            self.is_typing = True
+        elif not self.is_typing:
+            is_clearing = key == "escape" and bool(self.text)
+            self.text = "" if is_clearing else self.text
+            return is_clearing
+        elif key in ("enter", "escape"):
+            self.is_typing = False
+            self.text = self.text if key == "enter" else ""
+        elif key == "backspace":
+            self.text = self.text[:-1]
+        elif character is not None and character.isprintable():
+            self.text += character
+        return True
+
+    def matching(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """The lines to show."""
+        text = self.text.casefold()
+        if not text:
+            return lines
+        return [line for line in lines if text in f"{line.label} {line.text}".casefold()]
+
+    def mark(self, canvas: Canvas, x: int, y: int, text: str) -> None:
+        """Make what was searched for bold in a ``text`` drawn at that place."""
+        lower, searched = text.casefold(), self.text.casefold()
+        start = lower.find(searched) if searched and len(lower) == len(text) else -1
+        while start >= 0:
+            end = start + len(searched)
+            canvas.text(x + text_width(text[:start]), y, text[start:end], Style.KEY | BOLD)
+            start = lower.find(searched, end)
+
+
+class TextBrowser(Overlay):
+    """Lines over the whole screen, cut into as many rows as they need."""
+
+    covers_all: ClassVar[bool] = True
+    title: ClassVar[str]
+    opened_by: ClassVar[str]
+    """The key that opens it closes it too."""
+    nothing: ClassVar[str]
+    """Shown where there are no lines."""
+    follows: bool = False
+    """Whether the last line stays in sight while lines are added."""
+
+    def __init__(self) -> None:
+        self._search = Search()
+        self._scroll = Scroll()
+
+    def lines(self, view: SessionView) -> Sequence[Line]:
+        """The whole text."""
+        raise NotImplementedError
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """See :class:`Overlay`."""
+        lines = self.lines(view)
+        inner = open_box(canvas, self.title, width=canvas.width, height=canvas.height)
+        matching = self._search.matching(lines)
+        labels = min(_MAX_LABEL_WIDTH, max((text_width(line.label) for line in matching), default=0))
+        x = 1 + labels + 2 * bool(labels)
+        rows = [row for line in matching for row in _rows(line, max(_MIN_WIDTH, inner.width - x - 1))]
+        visible = self._scroll.visible(len(rows), inner.height)
+        if self.follows:
+            self._scroll.move_to_end()
+            visible = self._scroll.visible(len(rows), inner.height)
+        for y, row in enumerate(rows[visible]):
+            inner.text(1, y, row.label, Style.DIM, width=labels, align="right")
+            inner.text(x, y, row.text, row.style)
+            self._search.mark(inner, x, y, row.text)
+        if not rows:
+            words = f"no line holds {self._search.text!r}" if lines else self.nothing
+            inner.text(1, 0, words, Style.DIM, width=max(0, inner.width - 1))
+        self._write_edge(canvas, screen)
+
+    def _write_edge(self, canvas: Canvas, screen: ScreenState) -> None:
+        search, words = self._search, self._scroll.words
+        keys: Sequence[tuple[str, str]] = _KEYS
+        if search.is_typing:
+            keys = ((f"/{search.text}_", ""), *_TYPING_KEYS)
+        elif search.text:
+            keys = (("esc", "all lines"), ("/", search.text), *_KEYS[2:])
+        write_edge(canvas, keys, screen, right=f"{words} lines" if words else "")
+
+    def press(self, key: str, _view: SessionView) -> Answer:
+        """Type into the search, scroll, or close."""
+        if self._search.press(key):
+            return STAY
+        if key in ("escape", self.opened_by, "q", "ctrl+q"):
+            return CLOSE
+        self._scroll.press(key)
+        return STAY
+
+
+class OutputBrowser(TextBrowser):
+    """What the run's process printed, the oldest line first, and the traceback it ended with."""
+
+    name: ClassVar[str] = "output"
+    title: ClassVar[str] = "output"
+    opened_by: ClassVar[str] = "t"
+    nothing: ClassVar[str] = "nothing was printed"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.follows = True
+
+    def lines(self, view: SessionView) -> Sequence[Line]:
+        prints = [event for event in view.events if event.kind == "print"]
+        lines = [
+            Line(f"{event.about.text.rstrip()}{f'  ×{event.times:,}' if event.times > 1 else ''}")
+            for event in sorted(prints, key=lambda event: event.number)
+            if isinstance(event.about, Printed)
+        ]
+        if len(lines) >= PRINTS:
+            lines.insert(0, Line("earlier lines: see output.log in the run folder", Style.DIM))
+        if isinstance(view.outcome, RunFailed):
+            lines += [Line(""), *map(Line, view.outcome.traceback.rstrip().splitlines())]
+            lines.append(Line(view.outcome.error, Style.ERROR))
+        return lines
+
+    def press(self, key: str, view: SessionView) -> Answer:
+        answer = super().press(key, view)
+        self.follows = self._scroll.is_at_end
+        return answer
+
+
+class ConfigurationBrowser(TextBrowser):
+    """What the run is: its options, versions, hardware and environment."""
+
+    name: ClassVar[str] = "configuration"
+    title: ClassVar[str] = "configuration"
+    opened_by: ClassVar[str] = "i"
+    nothing: ClassVar[str] = "known once training begins"
+
+    def lines(self, view: SessionView) -> Sequence[Line]:
+        if view.run is None:
+            return []
+        own = [("folder", view.run_dir)] if view.run_dir else []
+        facts = run_facts(view.run)
+        groups = (Facts(facts.title, [*own, *facts.pairs]), *detail_facts(view.run))
+        return [line for group in groups if group.pairs for line in _group(group)][1:]
+
+
+def _group(group: Facts) -> Iterable[Line]:
+    yield Line("")
+    yield Line(group.title, Style.STRONG)
+    for name, value in group.pairs:
+        yield Line(value, label=name)
+
+
+def _rows(line: Line, width: int) -> list[Line]:
+    """``line`` in rows of at most ``width`` cells; columns matter, so that words are not kept whole."""
+    if text_width(line.text) <= width:
+        return [line]
+    size = width if text_width(line.text) <= len(line.text) else max(1, width // 2)
+    rows = [line.text[i : i + size] for i in range(0, len(line.text), size)]
+    return [Line(row, line.style, line.label if i == 0 else "") for i, row in enumerate(rows)]
