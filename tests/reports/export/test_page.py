@@ -12,7 +12,7 @@ from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import answer_line
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.loss_scale import scaler_rule
-from amptui.diagnosis.speed import why_no_ratio
+from amptui.diagnosis.speed import times_speed, why_no_ratio
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export
@@ -56,8 +56,8 @@ def page_of(*records: Record) -> str:
 def test_a_measured_speedup_is_shown_with_its_interval() -> None:
     both = (*steps(1, 30, step_seconds=0.004), *steps(31, 60, precision="fp16", step_seconds=0.002))
     tally, turns = (Reading(page_of(started(), *both, *more)).text for more in ((), (compared(),)))
-    assert " AMP fp16 2.00× the speed of FP32 " in tally
-    assert " AMP fp16 1.71× the speed of FP32 (1.68 to 1.74) " in turns
+    assert f" AMP fp16 {times_speed(2.0, 'FP32')} " in tally
+    assert f" AMP fp16 {times_speed(1.71, 'FP32')} (1.68 to 1.74) " in turns
     assert "2.00×" not in turns
 
 
