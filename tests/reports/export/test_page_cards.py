@@ -9,7 +9,7 @@ import pytest
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import answer_line, measured_at
 from amptui.diagnosis.float16_verdicts import at_scale, underflow_words
-from amptui.diagnosis.rank_words import speed_sentence
+from amptui.diagnosis.rank_words import rank_lost, speed_sentence
 from amptui.diagnosis.speed import provisional_lines, result_cards, uncounted, why_no_ratio
 from amptui.records.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
 from amptui.reports.export import float16_histogram_svg, run_details, safety, sections
@@ -232,6 +232,9 @@ def test_of_many_ranks_a_page_has_percentiles_and_those_that_stand_out() -> None
 
 
 def test_ranks_in_trouble_are_on_the_page() -> None:
-    said = words(ranks_card(rank_views.ALL["8 ranks in trouble"]()))
-    assert "|✖| |ranks| rank 6 on node-1 was killed: signal 9|" in said
+    view = rank_views.ALL["8 ranks in trouble"]()
+    assert view.ranks is not None
+    (lost,) = view.ranks.lost
+    assert f"|✖| |ranks| {rank_lost(lost)}|" in words(ranks_card(view))
+    assert lost.rank == 6
     assert "no numbers of the ranks in the journal" in words(ranks_card(rank_views.unsampled()))
