@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amptui.diagnosis.rank_words import rank_lost, speed_sentence
+from amptui.diagnosis.rank_words import batch_words, rank_lost, speed_sentence
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import rank_table
@@ -173,7 +173,7 @@ def test_the_headline_has_the_throughput_together_and_each() -> None:
     words = " ".join(word.text for phrase in rank_table.headline(view, SCREEN) for word in phrase.words)  # type: ignore[union-attr]
     together, rank_rate = (float(number) for number in re.findall(r"([\d.]+) k", words))
     assert together / rank_rate == pytest.approx(8, rel=0.01)
-    assert words.startswith("8 ranks, DDP global batch 2,048")
+    assert words.startswith(f"8 ranks, DDP {batch_words(view.run)}")
     assert line_width(fitting(rank_table.headline(view, SCREEN), 60)) <= 60
     assert rank_table.headline(views.compared(), SCREEN) == []
 
