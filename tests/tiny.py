@@ -19,6 +19,7 @@ from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.checkpoint.writer import CheckpointWriter
+from amptui.engine.precision import unsupported_precisions
 from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Outcome, Trainer
 from amptui.recipe.request import TrainRequest
@@ -94,6 +95,12 @@ class Spoiled(Tiny):
         return loss * self.value if self.weights_too else loss + self.value
 
 
+NO_TF32 = unsupported_precisions(torch.device("cpu"))["tf32"]
+"""Why a CPU does not run TF32."""
+
+NO_KERNEL = "no kernel for this dtype"
+
+
 class Unautocastable(Tiny):
     """Fails wherever autocast is on, after a forward pass that has changed buffers and random state."""
 
@@ -101,7 +108,7 @@ class Unautocastable(Tiny):
         loss = super().loss(model, batch)
         assert isinstance(loss, Tensor)
         if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no kernel for this dtype")
+            raise RuntimeError(NO_KERNEL)
         return loss
 
 

@@ -1,6 +1,7 @@
 """The command line, in this process: what is said and with which exit status."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,9 @@ def test_a_failing_model_is_one_line_and_status_1_and_its_steps_are_kept(
 
 def test_nan_from_step_1_on_is_told_with_the_mend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--set", "trouble=nan", "--set", "at=1") == 1
-    assert "the loss has been nan since step 1, and" in capsys.readouterr().err
+    (failed,) = [r for r in read(tmp_path / "run" / "journal.jsonl") if isinstance(r, RunFailed)]
+    assert "--lr" in failed.error
+    assert failed.error in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -235,7 +238,7 @@ def test_the_summary_compares_precisions_only_by_what_was_measured(
 ) -> None:
     run(tmp_path, "--steps", "52")  # of which at most 50 are warm-up steps
     out = capsys.readouterr().out
-    assert "warm-up steps left out" in out
+    assert re.search(r"left out: [1-9]", out)
     assert "n/a" not in out
     assert "peak allocated" not in out  # no allocator to ask on a CPU
     assert "the speed of" not in out
@@ -264,14 +267,16 @@ def test_what_an_export_passed_over_is_told_apart(tmp_path: Path, capsys: pytest
         journal.write("no record\n")
     capsys.readouterr()
     assert main(["export", str(tmp_path / "run"), "--csv", str(tmp_path / "run.csv")]) == 0
-    assert capsys.readouterr().err == "amptui: passed over: 1 damaged line\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("amptui: passed over: ")
+    assert line.endswith(" 1 damaged line")
 
 
 def test_a_replay_without_a_terminal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, "--steps", "3")
     capsys.readouterr()
     assert main(["replay", str(tmp_path / "run")]) == 2
-    assert "a replay needs a terminal; `amptui export` writes a run to a file" in capsys.readouterr().err
+    assert "`amptui export`" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from torchvision.datasets import CIFAR10
 
 from amptui.base.errors import DataError
 from amptui.data.cifar import read_cifar10
+from amptui.data.download import DOWNLOAD_AGAIN
 from amptui.data.sources import Progress
 
 Watch = Callable[..., Any]
@@ -112,7 +113,7 @@ def test_a_damaged_batch_is_named_and_never_unpickled(watch: Watch, damage: Call
     small, contents, _ = small_set()
     request = watch().request
     lay_out(request.data_dir / "small", contents | {"batch_2": damage(contents["batch_2"])})
-    with pytest.raises(DataError, match=r"small/batch_2 is corrupt.*delete or rename it"):
+    with pytest.raises(DataError, match=rf"small/batch_2 is corrupt.*{DOWNLOAD_AGAIN}"):
         read_cifar10(request, small)
 
 

@@ -175,7 +175,7 @@ def test_a_layout_that_cannot_be_used_is_told(
     watch: Watch, folder: Path, spoil: Callable[[Path], None], said: str
 ) -> None:
     spoil(folder)
-    with pytest.raises(DataError, match=f"{said}.*, or use --data synthetic$"):
+    with pytest.raises(DataError, match=f"{said}.* --data synthetic$"):
         image_folder(watch("real").request, wanted())
 
 

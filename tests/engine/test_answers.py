@@ -1,5 +1,7 @@
 """Every request gets one answer, when it is done or when it is known that it will not be."""
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,7 +29,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, PrecisionsComp
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord, Steps
-from tests.tiny import Log, Tiny, Unautocastable, prepare, train
+from tests.tiny import NO_KERNEL, NO_TF32, Log, Tiny, Unautocastable, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
@@ -128,7 +130,7 @@ def test_a_precision_that_another_one_replaces_in_a_pause_was_overruled() -> Non
 def test_a_precision_that_the_device_cannot_run_is_unavailable() -> None:
     log = trained({4: (PrecisionRequest("tf32"),)})
     refused = only(log.answers)
-    assert (refused.reason, refused.detail) == ("unavailable", "TF32 needs an NVIDIA GPU")
+    assert (refused.reason, refused.detail) == ("unavailable", NO_TF32)
 
 
 def test_a_precision_whose_first_step_fails_has_failed() -> None:
@@ -177,7 +179,7 @@ def test_an_x_ray_that_fails_says_why_and_so_does_the_event() -> None:
     log = trained({4: (XRayRequest(),)}, experiment=Unautocastable(epochs=5))
     refused = only(log.answers)
     assert refused.reason == "failed"
-    assert "no kernel for this dtype" in refused.detail
+    assert NO_KERNEL in refused.detail
     assert [note.text for note in log.of(Note)] == [f"no X-ray: {refused.detail}"]
 
 
@@ -261,7 +263,8 @@ def test_a_checkpoint_is_taken_when_it_is_on_the_disk(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_written_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = [OSError(28, "No space left on device")]
+    full = os.strerror(errno.ENOSPC)
+    left = [OSError(errno.ENOSPC, full)]
 
     def failing(*arguments: Any, **options: Any) -> int:
         if left:
@@ -271,7 +274,7 @@ def test_a_checkpoint_that_cannot_be_written_says_why(
     monkeypatch.setattr("amptui.engine.checkpoint.writer.write", failing)
     log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
     refused = only(log.answers)
-    assert (refused.reason, refused.detail) == ("failed", "No space left on device (free some space)")
+    assert (refused.reason, refused.detail) == ("failed", f"{full} (free some space)")
 
 
 def test_a_run_that_keeps_no_checkpoints_says_so() -> None:

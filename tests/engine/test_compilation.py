@@ -231,7 +231,7 @@ def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(
     assert main(arguments) == 1
     error_lines = capsys.readouterr().err.splitlines()
     assert error_lines == [
-        "amptui: --compile needs a compiler: no C++ compiler (no-such-compiler); install g++, or set CXX"
+        f"amptui: --compile needs a compiler: no C++ compiler (no-such-compiler); {missing.hint}"
     ]
 
 

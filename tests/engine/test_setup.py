@@ -19,7 +19,7 @@ from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.engine import building, description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
-from tests.tiny import Tiny, log_of, prepare
+from tests.tiny import NO_TF32, Tiny, log_of, prepare
 
 CPU = torch.device("cpu")
 
@@ -216,7 +216,7 @@ def test_a_cpu_s_amp_is_bf16_unless_asked_otherwise(
 
 @pytest.mark.parametrize("options", [{"precision": "tf32"}, {"amp_precision": "tf32"}])
 def test_what_the_device_cannot_run_is_refused_before_anything_is_loaded(options: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="TF32 needs an NVIDIA GPU"):
+    with pytest.raises(UsageError, match=NO_TF32):
         setup.choose(request(device="cpu", **options))
 
 

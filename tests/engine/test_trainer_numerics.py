@@ -1,6 +1,7 @@
 """What the loop does with clipping, the loss scale, NaN and losses it cannot use; on the CPU, for real."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_the_scaler_stands_still_while_other_precisions_run() -> None:
 def test_nan_is_told_with_the_names_of_the_gradients() -> None:
     prepared = prepare(Spoiled(at=3, epochs=2), precision="bf16")
     log = Log()
-    with pytest.raises(ExperimentError, match="the loss has been nan since step 3"):
+    with pytest.raises(ExperimentError, match=r"nan since step 3\b"):
         train(prepared, log)
     nonfinite = log.of(NonFinite)
     assert (nonfinite[0].step, nonfinite[0].what, nonfinite[0].kind) == (3, "loss", "nan")
@@ -118,7 +119,7 @@ def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
 
 def test_nan_from_step_one_on_ends_the_run_with_the_mend() -> None:
     log = Log()
-    with pytest.raises(ExperimentError, match=r"the loss has been nan since step 1\b.*--lr"):
+    with pytest.raises(ExperimentError, match=r" since step 1\b.*--lr"):
         train(prepare(Spoiled(at=1, steps=1000)), log)
     assert len(losses(log)) == SUSPECT_STEPS
 
@@ -126,8 +127,12 @@ def test_nan_from_step_one_on_ends_the_run_with_the_mend() -> None:
 def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
     prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=20), precision="fp16")
     log = Log()
-    with pytest.raises(ExperimentError, match=r"the loss scale fell to .* use --precision bf16 or fp32"):
+    with pytest.raises(ExperimentError) as failed:
         train(prepared, log)
+    assert re.fullmatch(
+        r"the loss scale fell to \S+ after \d+ skipped steps in a row; use --precision bf16 or fp32",
+        str(failed.value),
+    )
     assert MIN_LOSS_SCALE / 4 < prepared.scaler.get_scale() < MIN_LOSS_SCALE
 
 
@@ -143,7 +148,7 @@ def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves(
     log = Log(watch)
     prepared = prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=20), precision="fp16", steps=60)
     assert train(prepared, log, control, interactive=True) == "done"
-    assert "the loss scale fell to" in log.of(PauseChanged)[0].reason
+    assert log.of(PauseChanged)[0].cause == "loss scale"
     assert log.of(StepRecord)[-1].precision == "bf16"
 
 

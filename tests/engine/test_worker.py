@@ -171,7 +171,8 @@ def test_out_of_gpu_memory_raised_on_a_cpu_is_told_like_any_other(tmp_path: Path
     worker = Worker(hooked(tmp_path, during="raise torch.OutOfMemoryError('none left')"), batch_size=16)
     last = worker.end()
     assert isinstance(last, RunFailed)
-    assert last.error.startswith("CUDA out of memory in load_data() of Hooked")
+    assert isinstance(worker.thread.error, DeviceError)
+    assert "in load_data() of Hooked" in last.error
     assert "--batch-size" not in last.error
 
 

@@ -30,7 +30,7 @@ def run(trouble: Any, precision: str, steps: int) -> tuple[Log, Prepared]:
 def run_to_the_floor(trouble: Any) -> Log:
     """Without anybody to ask, the run fails where the loss scale has nothing left to fall."""
     log = Log()
-    with pytest.raises(ExperimentError, match="the loss scale fell to"):
+    with pytest.raises(ExperimentError, match="loss scale fell"):
         train(on_images(Unstable(trouble=trouble), steps=200, precision="fp16"), log)
     return log
 

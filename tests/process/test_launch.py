@@ -394,5 +394,5 @@ def test_a_folder_that_trains_is_not_begun_again(tmp_path: Path, capsys: pytest.
     (run / "journal.jsonl").touch()
     with RunLock.take(run):
         assert main(["train", KNOBS, "--headless", "--run-dir", str(run), "--resume"]) == 1
-    assert "another run is training" in capsys.readouterr().err
+    assert f"is training in {run} " in capsys.readouterr().err
     assert [each.name for each in run.iterdir() if each.name != "run.lock"] == ["journal.jsonl"]

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.diagnosis.event_words import event_text
+from amptui.diagnosis.rank_words import rank_lost, run_words
 from amptui.process.plain_lines import JsonLines, PlainFront, event_line, status_line
 from amptui.records import codec
 from amptui.records.ranks import RankLost
@@ -132,7 +134,7 @@ def test_a_stand_in_is_named_in_every_status_line() -> None:
 def test_an_event_line_has_clock_sign_and_step() -> None:
     failed = views.failed().events[0]
     line = event_line(failed)
-    assert line[8:].startswith(" x step 1,204: failed: CUDA out of memory")
+    assert line[8:] == f" x step 1,204: {event_text(failed)}"
     assert line[2] == line[5] == ":"
 
 
@@ -230,7 +232,8 @@ def test_plain_lines_tell_of_the_ranks() -> None:
     assert re.search(r"  rank 5 slow: data wait 3\.\d+ ms, others 0\.\d+ ms(  |$)", line)
     assert "rank" not in status_line(views.compared())
     front = Looks()
-    started, *_ = front.look(record_samples.run(world_size=8, parallel="ddp", global_batch_size=2048))
-    assert started.endswith("FP32, 8 ranks, DDP, global batch 2,048")
+    distributed = record_samples.run(world_size=8, parallel="ddp", global_batch_size=2048)
+    started, *_ = front.look(distributed)
+    assert started.endswith(f"FP32{run_words(distributed)}")
     one_loss = RankLost(time=1.0, step=7, rank=5, host="node-2", cause="killed", detail="signal 9")
-    assert front.look(one_loss) == ["x step 7: rank 5 on node-2 was killed: signal 9"]
+    assert front.look(one_loss) == [f"x step 7: {rank_lost(one_loss)}"]

@@ -15,7 +15,7 @@ OPTIONS = {"fsdp": True, "checkpoint_every": 3}
 def test_after_a_kill_in_the_middle_of_writing_the_checkpoint_before_is_used(tmp_path: Path) -> None:
     killed = train_ranks("killed while writing", 2, tmp_path, **OPTIONS, status=None)
     assert [rank.status for rank in killed] == [1, -9]
-    assert "rank 1 was killed" in killed[0].results["error"]
+    assert killed[0].results["error"].startswith("rank 1 ")
     folder = tmp_path / "checkpoints"
     (path,) = checkpoints(folder)
     first = read(path)

@@ -115,5 +115,6 @@ def test_a_journal_that_was_repaired_is_read_again(path: Path, how: str) -> None
 
 
 def test_a_journal_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="cannot read the journal"):
+    with pytest.raises(RunFolderError, match="cannot read") as caught:
         JournalReader(tmp_path / "none").read()
+    assert str(tmp_path / "none") in caught.value.what

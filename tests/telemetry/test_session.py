@@ -70,8 +70,8 @@ def test_the_state_follows_the_records(records: list[Record], state: str) -> Non
 
 
 def test_the_reason_of_a_pause_holds_for_as_long_as_the_pause() -> None:
-    paused = PauseChanged(time=101.0, step=1, paused=True, reason="the loss scale fell to 3e-08")
-    assert view_of(run(), paused).pause_reason == "the loss scale fell to 3e-08"
+    paused = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
+    assert view_of(run(), paused).pause_reason == "at the floor"
     assert view_of(run(), replace(paused, reason="")).pause_reason == ""
     ends: list[Record] = [replace(paused, paused=False), FINISHED, FAILED, run(time=200.0)]
     for end in ends:

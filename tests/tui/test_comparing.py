@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from amptui.diagnosis.event_words import event_text
+from amptui.diagnosis.speed import times_speed
 from amptui.records.control import ComparisonRequest
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import PauseChanged, PrecisionChanged, RunFinished
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured
-from tests.tui.watching import Screen, awaited, started, step, steps, watching
+from tests.tui.watching import ENDED, NOT_STARTED, Screen, awaited, started, step, steps, watching
 
 ROWS = (measured("fp32"), faster())
 BEGUN = (measured("fp32", blocks=0), measured("bf16", blocks=0))
@@ -48,7 +50,7 @@ async def test_c_asks_for_a_comparison_of_fp32_and_amp() -> None:
         assert "comparing  ■ FP32 ● AMP bf16" in screen.header
         await screen.feed(in_turns(2, ROWS))
         assert "comparing: round  3/24, c ends it" in screen.footer
-        assert "A/B test: round  3 of at most 24" in screen.text
+        assert "A/B test: round  3 of" in screen.text
 
 
 @awaited
@@ -64,9 +66,9 @@ async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
         await screen.answer(ComparisonRequest)
         await screen.feed(in_turns(2, ROWS))
         await screen.feed(over())
-        assert "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74)" in screen.footer
+        assert f"AMP fp16 {times_speed(1.71, 'FP32')} (1.68 to 1.74)" in screen.footer
         await screen.feed(step(6))
-        assert any("AMP fp16 1.71× the speed of FP32" in line for line in screen.lines[:-1])
+        assert any(f"AMP fp16 {times_speed(1.71, 'FP32')}" in line for line in screen.lines[:-1])
         assert "FP32" in screen.header
         assert "comparing" not in screen.text
 
@@ -92,7 +94,8 @@ async def test_a_comparison_of_another_screen_refuses_it() -> None:
 async def test_stopped_before_its_first_pair_it_says_so() -> None:
     async with watching(started(), *steps(5), in_turns()) as screen:
         await screen.feed(over(rows=BEGUN, rounds=0, reason="stopped"))
-        assert "comparison stopped: no precision completed a block" in screen.footer
+        assert event_text(screen.session.view().events[0]) in screen.footer
+        assert "stopped" in screen.footer
 
 
 @awaited
@@ -124,21 +127,21 @@ async def test_p_during_a_comparison_switches_from_the_precision_before_it(runni
 async def test_it_needs_more_steps() -> None:
     async with watching() as screen:
         assert await asked_for(screen) is None
-        assert "training has not started yet" in screen.footer
+        assert NOT_STARTED in screen.footer
         await screen.feed(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True))
         assert await asked_for(screen) is None
         assert "resume first: a comparison needs steps" in screen.footer
         await screen.feed(PauseChanged(time=time.time(), step=5, paused=False))
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         assert await asked_for(screen) is None
-        assert "the run has ended" in screen.footer
+        assert ENDED in screen.footer
 
 
 @awaited
 async def test_unsupported_amp_is_refused_with_the_reason() -> None:
-    async with watching(started(unsupported={"bf16": "no bfloat16 here"}), *steps(5)) as screen:
+    async with watching(started(unsupported={"bf16": "no bfloat16"}), *steps(5)) as screen:
         assert await asked_for(screen) is None
-        assert "AMP bf16: no bfloat16 here" in screen.footer
+        assert "AMP bf16: no bfloat16" in screen.footer
         assert "comparing" not in screen.footer
 
 
@@ -153,6 +156,6 @@ async def test_a_run_that_ends_during_a_comparison_shows_nothing_pending() -> No
 @awaited
 async def test_on_a_small_screen_one_line_shows_it() -> None:
     async with watching(started(), *steps(5), in_turns(2, ROWS), size=(80, 24)) as screen:
-        assert "round  3 of at most 24  AMP fp16 1.71× the speed of FP32" in screen.text
+        assert f"  3 of at most 24  AMP fp16 {times_speed(1.71, 'FP32')}" in screen.text
         assert "c ends it" in screen.footer
         assert "? help  q quit" in screen.footer

@@ -9,7 +9,7 @@ import pytest
 
 from amptui.records.control import StopRequest
 from amptui.records.run import PauseChanged, PhaseChanged, RunFailed, RunFinished
-from tests.tui.watching import Screen, awaited, started, steps, watching
+from tests.tui.watching import ENDED, Screen, awaited, started, steps, watching
 
 FAILURE = RunFailed(time=0.0, step=0, error="no such layer; check build_model()", traceback="Traceback ...")
 
@@ -229,7 +229,7 @@ async def test_a_run_that_ended_without_its_last_record_is_shown_as_lost(width: 
         assert "q quit" in screen.footer
         assert "ETA" not in screen.header
         await screen.press("p")
-        assert "the run has ended" in screen.footer
+        assert ENDED in screen.footer
         assert screen.wanted is None
         screen.app._message_until = 0.0
         await screen.until(lambda: "exited unexpectedly" in screen.footer)

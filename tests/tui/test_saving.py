@@ -8,7 +8,7 @@ import pytest
 from amptui.records.control import CheckpointRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PauseChanged, PhaseChanged, RunFinished
-from tests.tui.watching import Screen, awaited, started, step, steps, watching
+from tests.tui.watching import ENDED, NOT_STARTED, Screen, awaited, started, step, steps, watching
 
 WAITING = "checkpoint after this step …"
 
@@ -100,13 +100,13 @@ async def test_one_can_be_written_during_a_pause() -> None:
 async def test_it_is_refused_before_training_began_while_it_stops_and_after_its_end() -> None:
     async with watching() as screen:
         assert not await ask(screen)
-        assert "training has not started yet" in screen.footer
+        assert NOT_STARTED in screen.footer
         await screen.feed(started(), *steps(5), PhaseChanged(time=time.time(), phase="stopping"))
         assert not await ask(screen)
         assert "it writes a checkpoint at its end" in screen.footer
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="stopped"))
         assert not await ask(screen)
-        assert "the run has ended" in screen.footer
+        assert ENDED in screen.footer
 
 
 @awaited

@@ -266,6 +266,10 @@ def nan_losses() -> SessionView:
     )
 
 
+NO_NVML = "no GPU here"
+"""Why there is no GPU data in :func:`no_nvml`."""
+
+
 def no_nvml() -> SessionView:
     """A machine without an NVIDIA GPU."""
     before = fp32_only()
@@ -274,7 +278,7 @@ def no_nvml() -> SessionView:
         before,
         comparison=replace(before.comparison, rows=rows),
         run=run_started(device="cpu", device_name="AMD EPYC 9655 96-Core Processor", gpu_uuid=None),
-        device=device(note="no NVIDIA GPU: NVML not found"),
+        device=device(note=NO_NVML),
         allocator=None,
     )
 

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 ENOUGH_SECONDS = 60.0
 
+NOT_STARTED = "training has not started yet"
+ENDED = "the run has ended"
+"""Why the screen refuses a request."""
+
+WITH_NEXT_STEP = "with the next step …"
+"""When a requested measurement is taken."""
+
 
 def awaited(test: Callable[..., Any]) -> Callable[..., None]:
     @wraps(test)

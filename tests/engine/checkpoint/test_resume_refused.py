@@ -16,6 +16,8 @@ from amptui.records.run import Note
 from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 
+NEW_RUN = "start a new run without --resume"
+
 
 def trained(folder: Path, **options: Any) -> None:
     """A run of two epochs and its checkpoints."""
@@ -39,13 +41,13 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_taken(tmp_path: P
 
 
 def test_without_a_whole_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"there is no checkpoint in .*; start a new run"):
+    with pytest.raises(RunFolderError, match=rf"there is no checkpoint in .*; {NEW_RUN}$"):
         newest_checkpoint(tmp_path / "absent", print)
     trained(tmp_path)
     said = list[str]()
     for path in checkpoints(tmp_path):
         path.write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"no checkpoint in .* can be used; start a new run"):
+    with pytest.raises(RunFolderError, match=rf"no checkpoint in .* can be used; {NEW_RUN}$"):
         newest_checkpoint(tmp_path, said.append)
     assert len(said) == 2
     assert "trying" in said[0]

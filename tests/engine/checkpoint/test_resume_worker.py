@@ -16,7 +16,7 @@ from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinishe
 from amptui.records.steps import StepRecord
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.terminal import KNOBS
-from tests.tiny import stopping
+from tests.tiny import NO_TF32, stopping
 
 pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
@@ -124,9 +124,11 @@ def test_nothing_to_go_on_from_is_an_error_with_its_mend(tmp_path: Path) -> None
     worker = Worker(checkpoint_dir=tmp_path, resume=True)
     last = worker.end()
     assert isinstance(last, RunFailed)
-    assert last.error == f"there is no checkpoint in {tmp_path}; start a new run without --resume"
     assert isinstance(worker.thread.error, RunFolderError)
     assert worker.thread.error.exit_status == 1
+    assert last.error == str(worker.thread.error)
+    assert str(tmp_path) in worker.thread.error.what
+    assert "--resume" in worker.thread.error.hint
 
 
 def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     worker.end()
     assert {record.precision for record in worker.log.of(StepRecord)} == {"fp32"}
     (note,) = worker.log.of(Note)
-    assert note.text == "tf32 is not supported here: TF32 needs an NVIDIA GPU; continuing in fp32"
+    assert note.text == f"tf32 is not supported here: {NO_TF32}; continuing in fp32"
 
 
 def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """When checkpoints are written, that the training never waits for them, and what trouble with them costs."""
 
+import errno
 import math
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -200,14 +202,14 @@ def fail_to_write(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> None:
 
 
 def test_a_full_disk_and_its_end_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full, broken = OSError(28, "No space left on device"), OSError(5, "Input/output error")
+    full, broken = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), OSError(5, "Input/output error")
     fail_to_write(monkeypatch, full, full, broken, full)
     log = Log()
     assert train(prepare(Unhurried(epochs=6)), log, checkpoints=tmp_path) == "done"
     assert written(log) == [(40, "epoch"), (48, "epoch")]
     begin, end = f"no checkpoint in {tmp_path}: ", "; training continues without it"
     assert troubles(log) == [
-        f"{begin}No space left on device (free some space){end}",
+        f"{begin}{full.strerror} (free some space){end}",
         f"{begin}Input/output error{end}",
         "",
     ]

@@ -1,6 +1,7 @@
 """When the trainer looks closer, what it then tells, and that the training does not notice."""
 
 import math
+import re
 import time
 from typing import Any
 
@@ -39,6 +40,7 @@ from amptui.records.run import (
 )
 from amptui.records.steps import StepRecord
 from tests.tiny import (
+    NO_KERNEL,
     Exploding,
     Log,
     Spoiled,
@@ -249,7 +251,7 @@ def test_a_failed_x_ray_is_only_a_warning() -> None:
     log = log_of(prepare(UnautocastableDropping()), at={5: XRayRequest()})
     (note,) = log.of(Note)
     assert note.severity == "warning"
-    assert "no X-ray: RuntimeError: no kernel for this dtype" in note.text
+    assert f"no X-ray: RuntimeError: {NO_KERNEL}" in note.text
     assert log.of(XRayTaken) == []
     assert losses(log) == undisturbed(UnautocastableDropping())
 
@@ -300,7 +302,8 @@ def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
     before = [p.detach().clone() for p in prepared.model.parameters()]
     assert train(prepared, log, control, interactive=True) == "done"
     (pause,) = [record for record in log.of(PauseChanged) if record.paused]
-    assert pause.reason.startswith("the loss scale fell to 3.0e-08 after 41 skipped steps in a row")
+    assert pause.cause == "loss scale"
+    assert re.search(r" 3\.0e-08 after 41 ", pause.reason)
     assert log.of(LossScaleChanged)[-1].current == MIN_LOSS_SCALE / 2
     assert prepared.scaler.get_scale() == MIN_LOSS_SCALE / 2
     assert len(log.of(StepSkipped)) == 250

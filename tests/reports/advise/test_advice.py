@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from amptui.diagnosis.speed import less_memory, times_speed
 from amptui.reports.advise.advice import Reason, is_safe, recommend
 from amptui.reports.advise.advise_words import headline
 from amptui.reports.advise.evidence import Candidate, Exclusion
@@ -125,6 +126,6 @@ def test_an_excluded_precision_is_never_safe() -> None:
 
 def test_the_headline_has_speed_memory_agreement_and_loss() -> None:
     assert headline(recommend([candidate("bf16", 1.65, memory=0.71)])) == (
-        "Use AMP bf16: 1.65× the speed of FP32 (1.62 to 1.68), 29% less peak memory, gradients agree "
+        f"Use AMP bf16: {times_speed(1.65, 'FP32')} (1.62 to 1.68), {less_memory(0.29)}, gradients agree "
         "(worst 0.998 features.3), the same loss within noise"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from amptui.cli import build_parser
 from amptui.diagnosis.bottleneck import evidence
+from amptui.diagnosis.speed import times_speed
 from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.findings import PairCompared
 from amptui.reports.bench.results import Bench, bench_command, report_json, report_lines
@@ -42,7 +43,8 @@ def both_ways(mode: str = "reduce-overhead", gain: float = 1.8, **view: Any) -> 
 
 
 def test_eager_and_compiled_steps_have_a_row_each_and_the_gain_its_interval() -> None:
-    report = report_lines(both_ways())
+    result = both_ways()
+    report = report_lines(result)
     assert report[0] == "mnist-deep on NVIDIA H200, MNIST, eager and compiled (reduce-overhead)"
     assert [re.split("  +", line) for line in report[3:8]] == [
         [
@@ -63,11 +65,14 @@ def test_eager_and_compiled_steps_have_a_row_each_and_the_gain_its_interval() ->
             *("512 MiB", "2.30 to 0.100", "2"),
         ],
     ]
-    cards = [line for line in report if "the speed of" in line and line[0] != " "]
-    assert cards[0].startswith("FP32 compiled 1.80× the speed of FP32 eager (1.78 to 1.82), 12 blocks")
-    assert cards[-2:] == [
-        "AMP fp16 compiled 2.35× the speed of AMP fp16 eager (2.30 to 2.40)",
-        "AMP fp16 compiled 1.30× the speed of FP32 compiled (1.25 to 1.35)",
+    (size,) = result.sizes
+    assert [line for line in report if line in size.cards] == size.cards
+    assert [card.partition("×")[0] for card in size.cards] == [
+        "FP32 compiled 1.80",
+        "AMP fp16 eager 1.02",
+        "AMP fp16 compiled 2.40",
+        "AMP fp16 compiled 2.35",
+        "AMP fp16 compiled 1.30",
     ]
     assert "compiling took, in no step's time: FP32 1:01, AMP fp16 9.62 s" in report
 
@@ -167,14 +172,11 @@ EAGER_BOUND = (
 def test_where_it_was_measured_the_launch_bound_verdict_names_the_option_and_its_gain() -> None:
     option = "with --compile reduce-overhead"
     assert hints(both_ways(timings=EAGER_BOUND)) == [
-        f"FP32 eager is launch-bound: {option} 1.80× the speed of FP32 eager (1.75 to 1.85)",
-        f"AMP fp16 eager is launch-bound: {option} 2.35× the speed of AMP fp16 eager (2.30 to 2.40)",
+        f"FP32 eager is launch-bound: {option} {times_speed(1.8, 'FP32 eager')} (1.75 to 1.85)",
+        f"AMP fp16 eager is launch-bound: {option} {times_speed(2.35, 'AMP fp16 eager')} (2.30 to 2.40)",
     ]
     none, _ = hints(both_ways(gain=1.0, timings=EAGER_BOUND))
-    assert none == (
-        "FP32 eager is launch-bound: with --compile reduce-overhead 1.00× the speed of FP32 eager "
-        "(0.95 to 1.05)"
-    )
+    assert none == f"FP32 eager is launch-bound: {option} {times_speed(1.0, 'FP32 eager')} (0.95 to 1.05)"
 
 
 def test_compiling_without_cuda_graphs_leaves_them_to_be_measured() -> None:

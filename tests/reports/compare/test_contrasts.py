@@ -208,13 +208,13 @@ def test_what_else_limits_a_comparison() -> None:
     moved = figures(
         [started(), *trained([1.0] * 30), record_samples.resumed(30, device_name="B")], name="moved"
     )
-    unread = figures(whole_run(), name="unread", passed_over="passed over: 1 damaged line")
+    unread = figures(whole_run(), name="unread", passed_over="1 line")
     untimed = figures([started(seed=None), *trained([1.0] * 30, step_seconds=None)], name="untimed")
     again = figures(whole_run(seed=None))
     comparison = compared([moved, unread, untimed, again])
     assert check(comparison, "several devices").groups == ("moved",)
     assert check(comparison, "unread").groups == ("unread",)
-    assert check(comparison, "unread").values == ("passed over: 1 damaged line",)
+    assert check(comparison, "unread").values == ("1 line",)
     assert check(comparison, "untimed").groups == ("untimed",)
     assert "unknown seed" in kinds(compared([again, again, *seeds(NEAR)]))
 

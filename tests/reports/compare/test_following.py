@@ -127,7 +127,7 @@ def test_what_could_not_be_read_is_told(journals: list[Path]) -> None:
 def test_a_journal_without_records_is_an_error(tmp_path: Path, journals: list[Path]) -> None:
     empty = tmp_path / "notes.txt"
     empty.write_text("hello\nthere\n")
-    with pytest.raises(RunFolderError, match=r"notes.txt holds no records; passed over: 2 damaged lines"):
+    with pytest.raises(RunFolderError, match=r"notes.txt holds no records; .*: 2 damaged"):
         read_all([journals[0], empty], target=None)
 
 

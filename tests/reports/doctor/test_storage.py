@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from torchvision.datasets import CIFAR10
 
+from amptui.data.download import DOWNLOAD_AGAIN
 from amptui.data.mnist import FILES, FOLDER
 from amptui.reports.doctor.storage import (
     check_cifar10,
@@ -77,7 +78,7 @@ def test_a_file_of_mnist_with_a_wrong_size_is_damaged(tmp_path: Path) -> None:
     (folder / FILES[1].name).write_bytes(b"half a download")
     check = check_mnist(tmp_path)
     assert "train-labels-idx1-ubyte in" in check.text
-    assert check.hint == "delete or rename it to download it again"
+    assert check.hint == DOWNLOAD_AGAIN
 
 
 def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:

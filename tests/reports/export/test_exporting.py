@@ -90,7 +90,7 @@ def test_a_journal_without_a_record_is_refused_and_nothing_is_written(tmp_path: 
 
 
 def test_a_missing_journal_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"cannot read the journal .*no such file"):
+    with pytest.raises(RunFolderError, match=r"none\.jsonl: no such file"):
         export(tmp_path / "none.jsonl", csv=tmp_path / "a.csv")
 
 

@@ -45,7 +45,7 @@ def test_the_verdict_is_first_in_its_style(size: tuple[int, int]) -> None:
 @both_sizes
 def test_losses_memory_and_cost_are_shown(size: tuple[int, int]) -> None:
     shown = text(XRay(), with_xray(), *size)
-    assert "X-ray of step 1,204: FP32 and AMP fp16 at loss scale 65,536" in shown
+    assert "step 1,204: FP32 and AMP fp16 at loss scale 65,536" in shown
     assert "■ FP32 0.031214  ▲ AMP fp16 0.0312295  0.050% apart  took 412 ms" in shown
     assert "■ FP32 236 MiB  ▲ AMP fp16 121 MiB  saved for backward, 49% less" in shown
     for part in ("weights 56.0 MiB", "gradients 56.0 MiB", "optimizer 112 MiB", "buffers 12.0 KiB"):

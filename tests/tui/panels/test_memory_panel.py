@@ -70,7 +70,7 @@ def test_many_gpus_give_up_their_readings_but_not_their_bars() -> None:
 
 def test_without_a_gpu_the_note_and_the_host_are_shown() -> None:
     text = lines(views.no_nvml())
-    assert text[0] == "no NVIDIA GPU: NVML not found"
+    assert text[0] == views.NO_NVML
     assert text[1].startswith("host ▰")
     assert text[1].endswith("12.0 / 31.0 GiB")
     assert text[2].split() == ["process", "1.20", "GiB", "34%", "CPU"]

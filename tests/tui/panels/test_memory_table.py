@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.labels import precision_glyph
+from amptui.diagnosis.memory_use import memory_sentences
 from amptui.records.findings import MemoryBreakdown
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -78,19 +79,21 @@ def test_a_bar_ends_in_its_peak() -> None:
 
 
 def test_without_a_peak_nothing_is_shown_of_activations() -> None:
-    text = lines(
-        with_memory(breakdown_of("fp32"), breakdown_of("bf16", copies=28 * MIB), before=views.no_nvml())
-    )
+    view = with_memory(breakdown_of("fp32"), breakdown_of("bf16", copies=28 * MIB), before=views.no_nvml())
+    text = lines(view)
     assert text[0].startswith("memory of a step without activations")
     assert not any(line[2:].startswith(("activations  ", "other")) for line in text)
     assert text[1].endswith("224 MiB")
-    assert any("not measured on a CPU; press x" in line for line in text)
+    _, missing = memory_sentences(view.memory, None, view.accepts)
+    assert missing in " ".join(line.strip() for line in text)
+    assert "press x" in missing
 
 
 def test_one_precision_alone_has_no_changes() -> None:
     text = lines(with_memory(FP32))
     assert not any("changes" in line for line in text)
-    assert any(line.startswith("AMP can shrink only activations") for line in text)
+    (sentence,) = memory_sentences([FP32], None)
+    assert sentence in " ".join(text)
 
 
 def test_of_three_precisions_the_newest_amp_s_changes_are_shown() -> None:
@@ -106,9 +109,9 @@ def test_of_three_precisions_the_newest_amp_s_changes_are_shown() -> None:
 def test_what_the_xray_found_stands_below() -> None:
     view = with_memory(FP32, FP16)
     numerics = replace(view.numerics, xray=xray(saved_bytes_fp32=236 * MIB, saved_bytes_amp=121 * MIB))
-    assert any(
-        "(X-ray): 236 MiB in FP32, 121 MiB" in line for line in lines(replace(view, numerics=numerics))
-    )
+    *_, sentence = memory_sentences(view.memory, numerics.xray)
+    assert sentence in " ".join(lines(replace(view, numerics=numerics)))
+    assert "236 MiB" in sentence
 
 
 def test_kinds_are_explained_where_there_is_room() -> None:

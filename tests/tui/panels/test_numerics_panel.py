@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.float16_verdicts import window_cost
+from amptui.diagnosis.float16_verdicts import at_scale, window_cost
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import numerics_panel, verdicts
@@ -36,7 +36,7 @@ def test_the_classic_terminal_has_it_all() -> None:
     lines = drawn(numerics_views.healthy()).lines()
     assert lines[0].split("  ")[:3] == [
         "float16 gradients",
-        "at scale 65,536",
+        at_scale(65536.0, hypothetical=False),
         "step 1,184",
     ]
     text = "\n".join(lines)
@@ -67,7 +67,7 @@ def test_the_headroom_is_seen_at_every_size(name: str, width: int, height: int) 
 @sizes
 def test_what_did_not_run_in_float16_is_named_hypothetical(width: int, height: int) -> None:
     hypothetical = text_of(drawn(numerics_views.in_fp32(), width, height))
-    assert "if in float16 at 65,536" in hypothetical
+    assert at_scale(65536.0, hypothetical=True) in hypothetical
     assert "at scale" not in hypothetical
     assert "if in float16" not in text_of(drawn(numerics_views.healthy(), width, height))
 
@@ -108,7 +108,7 @@ def test_the_cost_stands_last_in_the_title(seconds: float | None) -> None:
 
 def test_a_narrow_title_keeps_the_scale() -> None:
     title = drawn(numerics_views.in_bf16(), 36, 8).lines()[0]
-    assert title.strip() == "if in float16 at 65,536  step 1,184"
+    assert title.strip() == f"{at_scale(65536.0, hypothetical=True)}  step 1,184"
 
 
 def test_a_headroom_at_another_scale_than_the_histogram_says_so() -> None:
@@ -116,11 +116,11 @@ def test_a_headroom_at_another_scale_than_the_histogram_says_so() -> None:
     assert view.numerics.headroom_scale == 65536.0
     same, another = drawn(view).lines(), drawn(with_window(view, loss_scale=1024.0)).lines()
     assert "at scale 1,024" in another[0]
-    assert "at scale 65,536" in next(line for line in another if line.startswith("headroom"))
+    assert "65,536" in next(line for line in another if line.startswith("headroom"))
     assert "at scale" not in next(line for line in same if line.startswith("headroom"))
     wide = drawn(with_window(view, loss_scale=1024.0), 116, 36).lines()
     assert "at scale 1,024" in wide[0]
-    assert "headroom at scale 65,536" in wide[0]
+    assert f"headroom {at_scale(65536.0, hypothetical=False)}" in wide[0]
 
 
 def test_room_to_overflow_is_no_good_sign_where_gradients_underflow() -> None:

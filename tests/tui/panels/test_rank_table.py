@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.rank_words import size_words, speed_sentence
+from amptui.diagnosis.rank_words import rank_lost, size_words, speed_sentence
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import rank_table
@@ -98,11 +98,15 @@ def test_what_fills_a_bar_is_named_above_it(world_size: int, size: tuple[int, in
 
 
 def test_what_is_wrong_comes_first() -> None:
-    canvas = drawn(rank_views.ALL["8 ranks in trouble"](), (116, 14))
+    view = rank_views.ALL["8 ranks in trouble"]()
+    canvas = drawn(view, (116, 14))
     lines = canvas.lines()
-    assert lines[0].startswith("✖ rank 6 on node-1 was killed: signal 9")
+    assert view.ranks is not None
+    (lost,) = view.ranks.lost
+    assert lines[0].startswith(f"✖ {rank_lost(lost)}")
     assert lines[1].startswith("✖ replicas disagree: rank 3 has loss scale 32,768, the others 65,536")
-    assert lines[2].startswith("⚠ rank 5 (node-1 cuda:5) is slow")
+    assert lines[2].rstrip() == f"⚠ {speed_sentence(view.ranks, view.run)}"
+    assert "rank 5 " in lines[2]
     assert canvas.styles[0, 0] == Style.ERROR | BOLD
     assert next(line for line in lines if re.match(r"✖ +6", line))
 

@@ -1,5 +1,6 @@
 """A replay as a program: in a real terminal, without torch, and told in one line where there is none."""
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_a_run_is_played_moved_and_left(run: Path) -> None:
         terminal.wait_for("replay ended 1:40 of 1:40")
         terminal.press("q")
         assert terminal.wait() == 0
-        assert "amptui: passed over: a last line that was cut off" in terminal.text
+        assert re.search(r"amptui: passed over: .*cut off", terminal.text)
         assert "loaded []" in terminal.text
         assert terminal.modes == terminal.modes_before
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, Control, StopRequest
 from amptui.records.run import Note, PauseChanged, Record, RunFailed
+from amptui.telemetry.view import Comparison
 from amptui.tui.keys import KEYS, RUN_KEYS
 from amptui.tui.replay.player import Player, Position
 from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp, position_words
@@ -189,7 +191,7 @@ async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> Non
     async with replaying(tmp_path, size=(200, 60)) as screen:
         await screen.press("end")
         await screen.until(lambda: "replay ended" in screen.footer)
-        assert "no steps in AMP" in screen.text
+        assert why_no_ratio(Comparison(missing="AMP")) in screen.text
         assert "press " not in screen.text
 
 
