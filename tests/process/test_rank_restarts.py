@@ -1,6 +1,7 @@
 """Runs of several ranks that are resumed, or started again by the launcher, from the command line."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -81,7 +82,7 @@ def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     assert_is_one_whole_run(run, 60)
     (again,) = of(RunResumed, run)
     assert again.restarts == 1
-    assert again.cause.startswith("rank 1 was killed: pid ")
+    assert re.match(r"rank 1 .*killed: pid \d", again.cause)
     assert again.step > 0
     starts = of(RanksStarted, run)
     assert [(row.restarts, row.max_restarts) for row in starts] == [(0, 1), (1, 1)]
@@ -97,7 +98,7 @@ def test_ranks_without_a_checkpoint_start_again_from_the_beginning(run: Path, go
     assert_is_one_whole_run(run, 30)
     (again,) = of(RunResumed, run)
     assert (again.step, again.checkpoint, again.restarts) == (0, "", 1)
-    assert again.cause.startswith("rank 0 was killed: pid ")
+    assert re.match(r"rank 0 .*killed: pid \d", again.cause)
 
 
 @pytest.mark.slow
@@ -125,7 +126,7 @@ def test_the_last_line_of_a_failed_run_is_the_way_on(run: Path, go_on: Path) -> 
     before = (run / "journal.jsonl").read_bytes()
     status, said = resumed(run, *words, "--nproc", "3")
     assert (status, said.count("\n")) == (2, 1)
-    assert "has a global batch of 16 samples, which 3 ranks cannot share equally" in said
+    assert "3 ranks cannot share" in said
     assert (run / "journal.jsonl").read_bytes() == before
 
     status, said = resumed(run, *words, "--epochs", "8")

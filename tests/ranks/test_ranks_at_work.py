@@ -140,11 +140,7 @@ def test_a_switch_that_fails_on_one_rank_is_undone_on_all(tmp_path: Path, rank: 
     assert ranks[0].results["answers"][:2] == [["RequestRefused", "precision"]] * 2
     assert ranks[0].steps == ranks[1].steps
     assert {precision for precision, _ in ranks[0].steps} == {"fp32"}
-    assert (
-        ranks[0]
-        .results["refusals"][0]
-        .startswith(f"bf16 failed in its first step; back to fp32: rank {rank}: ")
-    )
+    assert f"back to fp32: rank {rank}: " in ranks[0].results["refusals"][0]
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ def test_a_run_that_is_running_cannot_be_gone_on_with() -> None:
     with RunLock.take(run_dir.path), pytest.raises(RunFolderError) as caught:
         resumable("mnist-1")
     assert str(caught.value).startswith(f"mnist-1 is still running, pid {os.getpid()} on ")
-    assert str(caught.value).endswith("; watch it with `amptui attach mnist-1`")
+    assert "`amptui attach mnist-1`" in caught.value.hint
 
 
 def test_a_run_without_what_it_needs_to_go_on_is_told() -> None:

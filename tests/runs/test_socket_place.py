@@ -146,7 +146,8 @@ def test_a_run_that_ends_before_it_listens_is_told(
         lock.release()
         with pytest.raises(RunFolderError) as raised:
             attached.result(ENOUGH_SECONDS)
-    assert str(raised.value) == f"{tmp_path} has just ended; view it with `amptui replay {tmp_path}`"
+    assert raised.value.what == f"{tmp_path} has just ended"
+    assert f"`amptui replay {tmp_path}`" in raised.value.hint
 
 
 @pytest.mark.usefixtures("lock")

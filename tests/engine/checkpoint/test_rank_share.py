@@ -43,7 +43,8 @@ def test_the_global_batch_stays(alone: Checkpoint, ranks: int, batch_size: int) 
 
 
 def test_a_batch_that_cannot_be_shared_equally_is_refused_with_a_number_that_can(alone: Checkpoint) -> None:
-    with pytest.raises(UsageError, match=r"which 6 ranks cannot share equally; use --nproc 4"):
+    batch = "has a global batch of 16 samples, which 6 ranks cannot share equally"
+    with pytest.raises(UsageError, match=f"{batch}; use --nproc 4"):
         with_rank_batch(of_two(alone), 6)
 
 

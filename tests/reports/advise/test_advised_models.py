@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -169,7 +170,7 @@ def test_an_error_in_the_race_of_losses_is_no_loss() -> None:
 
 def test_a_training_that_diverges_in_fp32_is_an_error() -> None:
     lines = advise(f"{EXPERIMENTS}:Diverging", status=1)
-    assert "amptui: in FP32, the loss has been nan since step 31" in lines["errors"]
+    assert re.search(r"amptui: in FP32, .*nan since step 31\b", lines["errors"])
 
 
 def test_ctrl_c_prints_what_is_known() -> None:
@@ -223,7 +224,7 @@ def test_a_script_that_ends_at_once_fails_and_tells_how_it_ended(tmp_path: Path)
     process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert process.returncode == 1
     assert "ended after 8 steps" in " ".join((process.stdout + process.stderr).split())
-    assert "exited with status 3" in " ".join((process.stdout + process.stderr).split())
+    assert "with status 3" in " ".join((process.stdout + process.stderr).split())
 
 
 def test_inputs_that_are_nan_in_a_script_are_not_the_fault_of_bf16(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from amptui.diagnosis.bottleneck import evidence, why_slower
+from amptui.diagnosis.bottleneck import evidence, limit, why_slower
 from amptui.diagnosis.speed import explanations
 from amptui.records.run import PhaseChanged
 from amptui.reports.bench.measure import _print
@@ -109,7 +109,7 @@ def test_where_amp_gives_nothing_the_report_says_what_was_measured_about_it() ->
     assert [line for line in lines(size) if line.startswith("why: ")] == [
         f"why: {memory}",
         f"why: AMP fp16 is launch-bound: {evidence(timings[1])}",
-        "why: AMP can speed up forward and backward, 100% of the step; little else takes time",
+        f"why: {limit(timings[0])}",
         "why: AMP fp16: forward 4.00 ms instead of 5.00 ms, backward 8.00 ms instead of 10.0 ms",
     ]
 

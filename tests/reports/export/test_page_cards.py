@@ -8,7 +8,7 @@ import pytest
 
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import answer_line, measured_at
-from amptui.diagnosis.float16_verdicts import at_scale, underflow_words
+from amptui.diagnosis.float16_verdicts import at_scale, distance, place_of, underflow_words
 from amptui.diagnosis.rank_words import rank_lost, speed_sentence
 from amptui.diagnosis.speed import provisional_lines, result_cards, uncounted, why_no_ratio
 from amptui.records.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
@@ -154,9 +154,11 @@ def test_zones_are_those_of_float16(exponent: int, zone: str) -> None:
 
 
 def test_trace_and_x_ray_list_their_findings() -> None:
-    assert "the output of features.12.conv (Conv2d, float16)|41,200, 0.7 doublings below 65,504|" in words(
-        safety.trace(numerics_views.traced())
-    )
+    trace = numerics_views.traced()
+    said = words(safety.trace(trace))
+    for module in trace.nearest:
+        assert f"{place_of(module)}|{distance(module)}|" in said
+    assert "features.12.conv" in said
     assert "|features.12|Conv2d|0.99910|0.0400|0.20%|float16|" in words(safety.xray(numerics_views.xrayed()))
     assert safety.trace(None) is safety.xray(None) is safety.window(None) is None
 

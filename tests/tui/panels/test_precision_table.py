@@ -117,7 +117,7 @@ def test_with_few_lines_the_verdict_stays() -> None:
 def test_steps_that_were_not_measured_are_told() -> None:
     view = views.compared()
     text = "\n".join(table(replace(view, unmeasured_steps=12), 30, 14))
-    assert "not measured: 12" in text
+    assert "steps not measured: 12" in text
     assert "not measured" not in "\n".join(table(view, 30, 14))
 
 
