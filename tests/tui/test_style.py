@@ -76,7 +76,7 @@ def test_contrasts_are_those_of_wcag() -> None:
 
 
 def test_the_256_colours_are_those_of_xterm() -> None:
-    from rich.color import EIGHT_BIT_PALETTE
+    from rich._palettes import EIGHT_BIT_PALETTE
 
     assert [colour_of(number) for number in range(16, 256)] == [
         tuple(EIGHT_BIT_PALETTE[number]) for number in range(16, 256)
