@@ -21,6 +21,8 @@ from tests.warm import ENVIRONMENT, Process, WarmSource, start_anew
 _ANSWERS = {b"\x1b[c": b"\x1b[?62;22c", b"\x1b[6n": b"\x1b[1;1R"}
 """What a terminal says when it is asked what it is and where the cursor stands."""
 
+BACKGROUND_QUESTION = b"\x1b]11;?\x1b\\"
+
 
 class Terminal:
     """Runs ``command`` as the leader of a session on a terminal of its own."""
@@ -32,9 +34,11 @@ class Terminal:
         size: tuple[int, int] = (120, 40),
         env: Mapping[str, str] | None = None,
         warm: WarmSource | None = None,
+        answers: Mapping[bytes, bytes] = _ANSWERS,
     ) -> None:
         """``warm`` starts a Python command two seconds sooner, in no environment but this one."""
         columns, lines = size
+        self._answers = answers
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.written = bytearray()
@@ -81,6 +85,10 @@ class Terminal:
         """Type."""
         os.write(self.master, keys.encode())
 
+    def answer(self, data: bytes) -> None:
+        """Send what only the terminal itself would."""
+        os.write(self.master, data)
+
     def resize(self, columns: int, lines: int) -> None:
         """Change the window's size; the program is told by SIGWINCH, as by any terminal."""
         self.screen.resize(lines, columns)
@@ -102,7 +110,7 @@ class Terminal:
         except OSError:
             return False
         self.written += data
-        for question, answer in _ANSWERS.items():
+        for question, answer in self._answers.items():
             if question in data:
                 os.write(self.master, answer)
         self._stream.feed(data)

@@ -169,7 +169,7 @@ class _Helper:
 _HELPER = _Helper()
 
 _FINISHING_SECONDS = 20.0
-"""How long the process waits at its end for work in the background: closing a run takes 11 s at most."""
+"""How long the process waits at its end for work in the background: closing a run takes 19 s at most."""
 
 
 def _got_its_caller(frame: FrameType) -> bool:

@@ -3,6 +3,7 @@
 import argparse
 
 from amptui.base.errors import UsageError
+from amptui.base.webhook import take_url
 from amptui.command.option_values import count_or_none, path, positive_float, positive_int, precisions
 from amptui.command.parser import (
     Parser,
@@ -76,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from amptui.reports.advise import advise
     from amptui.runs.rundir import default_data_dir
 
+    take_url()  # the scripts that are started here are no runs of anybody's
     given = training_fields(options)
     script = (options.model, *options.arguments) if is_script(options.model) else ()
     if not script and options.arguments:

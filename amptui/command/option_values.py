@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from amptui.base.webhook import parse_webhook
 from amptui.records.run import PRECISIONS
 
 MAX_ROUNDS = 24
@@ -39,6 +40,15 @@ def precisions(text: str) -> tuple[str, ...]:
         if name not in PRECISIONS:
             raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(PRECISIONS)}")
     return names
+
+
+def webhook_url(text: str) -> str:
+    """A URL, which is a secret: no message repeats it."""
+    try:
+        parse_webhook(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def workers(text: str) -> int:

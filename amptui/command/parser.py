@@ -1,18 +1,22 @@
 """The parser of the command line, and the options that several commands have."""
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, NoReturn
 
 from amptui.base.errors import UsageError
 from amptui.base.prompt import put
+from amptui.base.webhook import VARIABLE as NOTIFY_VARIABLE
+from amptui.base.webhook import parse_webhook
 from amptui.command.option_values import (
     device,
     frames_per_second,
     path,
     positive_float,
     seed,
+    webhook_url,
     workers,
 )
 from amptui.command.script_source import is_script
@@ -85,6 +89,27 @@ def add_quiet(add: _Add) -> None:
         action="store_true",
         help="turn off the bell and desktop notifications",
     )
+
+
+def add_notify(add: _Add) -> None:
+    add(
+        "--notify",
+        type=webhook_url,
+        metavar="URL",
+        help="also post to a webhook (Slack, Discord, ntfy and others) what rings the bell; see "
+        "demo/guide/runs.md. AMPTUI_NOTIFY=URL does the same, and no list of processes shows it",
+    )
+
+
+def hand_over_webhook(url: str | None) -> None:
+    """Leave it to the process of the run, in the environment. Raises UsageError if no URL is there."""
+    if url is not None:
+        os.environ[NOTIFY_VARIABLE] = url
+    elif NOTIFY_VARIABLE in os.environ:
+        try:
+            parse_webhook(os.environ[NOTIFY_VARIABLE])
+        except ValueError as error:
+            raise UsageError(f"{NOTIFY_VARIABLE}: {error}", hint="correct or unset it") from None
 
 
 def add_fps(add: _Add) -> None:

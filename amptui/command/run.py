@@ -4,7 +4,7 @@ import argparse
 
 from amptui.base.terminal import can_show_a_screen
 from amptui.command.option_values import path
-from amptui.command.parser import add_fps, add_quiet
+from amptui.command.parser import add_fps, add_notify, add_quiet, hand_over_webhook
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--run-dir", type=path, metavar="DIR", help="folder of this run (default: a new one)")
     add("--headless", action="store_true", help="pass the script through instead of showing the screen")
     add_quiet(add)
+    add_notify(add)
     add_fps(add)
     add("script", metavar="SCRIPT", help="the script's file, or torchrun; with -m, a module")
     rest = add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
@@ -33,6 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from amptui.guest.run_script import run_script
 
+    hand_over_webhook(options.notify)
     return run_script(
         [*(["-m"] if options.module else []), options.script, *options.arguments],
         run_dir=options.run_dir,

@@ -21,9 +21,11 @@ from amptui.command.parser import (
     add_device,
     add_fps,
     add_model,
+    add_notify,
     add_quiet,
     add_recipe,
     add_speed,
+    hand_over_webhook,
     training_fields,
 )
 from amptui.ranks.launchers import variables_of, world_of
@@ -120,6 +122,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")
     add("--json", action="store_true", help="write every record as a JSON line, and the verdict on AMP last")
     add_quiet(add)
+    add_notify(add)
     add_fps(add)
 
 
@@ -136,6 +139,7 @@ def run(options: argparse.Namespace) -> int:
 def _launch(options: argparse.Namespace) -> int:
     from amptui.process import launch
 
+    hand_over_webhook(options.notify)
     world = None if options.nproc == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else world_of(os.environ)
     if world is not None:
         return _train_as_rank(options, world)

@@ -1,5 +1,9 @@
-"""What somebody who looks elsewhere should hear of, once: the end, a failure, an alarm, a question."""
+"""What somebody who looks elsewhere should hear of, once: end, failure, alarm, question, stall."""
 
+import time
+from collections.abc import Callable
+
+from amptui.base import units
 from amptui.diagnosis.event_words import event_text
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
@@ -7,15 +11,31 @@ from amptui.telemetry.view import SessionView
 MIN_REPEAT_SECONDS = 60.0
 """An overflow or a NaN that comes and goes alerts once a minute at most."""
 
+MIN_STALL_SECONDS = 300.0
+"""Less is no stall: a batch that is downloaded, a compilation, a validation between the steps of a script."""
+
+STALL_STEPS = 20.0
+"""A stall lasts at least as long as so many median steps: steps of a minute are no reason to worry."""
+
+STALL_PAUSES = 3.0
+"""A stall lasts at least so many times as long as the longest time between steps so far.
+
+A script validates between its steps and says nothing of it: its first long validation shows what is usual.
+"""
+
 _URGENCY = {"failed": 3, "finished": 2, "pause": 1}
 """Of several that come together only the most urgent is told; alarms of all other kinds come last."""
 
 
 class Alerts:
-    """Follows a session's event list; ``since``, in Unix seconds, is when the viewer began to look."""
+    """Follows a session's event list; ``since``, in Unix seconds, is when the viewer began to look.
 
-    def __init__(self, since: float) -> None:
+    ``clock`` returns seconds.
+    """
+
+    def __init__(self, since: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._since = since
+        self._stall = _Stall(clock)
         self._events: tuple[Event, ...] = ()
         self._reported: set[int] = set()
         self._alarmed_at: dict[str, float] = {}
@@ -31,15 +51,16 @@ class Alerts:
         if fate and not self._fate_reported:
             self._fate_reported = True
             return f"{name}: {fate}"
+        stall = "" if stop_asked else self._stall.news(view)
         if view.events is self._events:
-            return ""
+            return stall and f"{name}: {stall}"
         self._events = view.events
         urgent = filter(self._matters, view.events)
         fresh = [event for event in urgent if event.number not in self._reported]
         self._reported.update(event.number for event in fresh)
         news = [event for event in fresh if self._is_news(event, view, stop_asked=stop_asked)]
         if not news:
-            return ""
+            return stall and f"{name}: {stall}"
         first = max(news, key=lambda event: _URGENCY.get(event.kind, 0))
         return (
             f"{name} needs an answer: {view.pause_reason}" if _asks(first) else f"{name}: {event_text(first)}"
@@ -63,3 +84,42 @@ class Alerts:
 
 def _asks(event: Event) -> bool:
     return event.kind == "pause"
+
+
+class _Stall:
+    """Notices that steps have stopped coming although the run should make some.
+
+    No stall is a pause, a validation of ours, or what comes before the first step; nor a checkpoint, which
+    trains on while it is written and copies its tensors far faster than ``MIN_STALL_SECONDS``.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._steps: tuple[int, ...] = ()
+        self._since = clock()
+        self._longest_pause_seconds = 0.0
+        self._is_reported = False
+
+    def news(self, view: SessionView) -> str:
+        """What to say of a stall, once until steps come again; empty if there is none."""
+        now = self._clock()
+        steps = (view.step, *(optimizer.step for optimizer in view.optimizers))
+        if steps != self._steps or not _makes_steps(view):
+            if self._steps and self._steps[0] and _makes_steps(view):
+                self._longest_pause_seconds = max(self._longest_pause_seconds, now - self._since)
+            self._steps, self._since, self._is_reported = steps, now, False
+            return ""
+        seconds = now - self._since
+        if self._is_reported or seconds < self._limit_seconds(view):
+            return ""
+        self._is_reported = True
+        return f"no step for {units.duration(seconds)}, after step {view.step:,}"
+
+    def _limit_seconds(self, view: SessionView) -> float:
+        steps_seconds = STALL_STEPS * (view.step_seconds or 0.0)
+        return max(MIN_STALL_SECONDS, steps_seconds, STALL_PAUSES * self._longest_pause_seconds)
+
+
+def _makes_steps(view: SessionView) -> bool:
+    is_training = view.phase is None or view.phase.phase == "training"
+    return view.state == "running" and view.step > 0 and is_training

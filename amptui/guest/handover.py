@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from amptui.base.webhook import VARIABLE as NOTIFY_VARIABLE
+from amptui.base.webhook import take_url
+
 RUN_DIR_VARIABLE = "AMPTUI_RUN_DIR"
 """The environment variable by which `amptui run` tells a script where to keep its run."""
 
@@ -26,7 +29,7 @@ UNSAVED_FILE = "unsaved"
 
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
 
-_run_dir = ""
+_run_dir = _notify_url = ""
 
 _replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 """Functions of :mod:`os` by name, each with ours that stands in its place."""
@@ -51,9 +54,9 @@ def environment(
 
 
 def keep_run_dir() -> bool:
-    """Keep the run's folder for :func:`take_run_dir` without a variable that child processes inherit."""
-    global _run_dir  # noqa: PLW0603 - a process is started once
-    _run_dir = os.environ.pop(RUN_DIR_VARIABLE, "")
+    """Keep the run's folder, and where its news goes, without variables that child processes inherit."""
+    global _run_dir, _notify_url
+    _run_dir, _notify_url = os.environ.pop(RUN_DIR_VARIABLE, ""), take_url()
     if _run_dir:
         _follow_exec()
     return is_run_dir_kept()
@@ -73,7 +76,8 @@ def _follow_exec() -> None:
 
     def observed_environment(env: Mapping[Any, Any]) -> dict[str, str]:
         before = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        return {**environment(before, _run_dir, observe=True), PROCESS_VARIABLE: str(pid)}
+        notify = {NOTIFY_VARIABLE: _notify_url} if _notify_url else {}
+        return {**environment(before, _run_dir, observe=True), PROCESS_VARIABLE: str(pid), **notify}
 
     @functools.wraps(execv)
     def execv_observed(path: Any, argv: Any, /) -> None:
@@ -138,6 +142,13 @@ def take_unsaved(run_dir: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return True
+
+
+def take_notify_url() -> str:
+    """Where the news of this process's run goes, to whoever asks first; else ``""``."""
+    global _notify_url
+    url, _notify_url = take_url() or _notify_url, ""
+    return url
 
 
 def take_run_dir() -> str:

@@ -16,8 +16,10 @@ from pathlib import Path
 from amptui.base.prompt import complain
 from amptui.base.script_signals import aside, in_background, is_from_signal_handler, suppressed
 from amptui.base.text import one_line, write_line
+from amptui.base.webhook import VARIABLE as NOTIFY_VARIABLE
+from amptui.base.webhook import Webhook, parse_webhook
 from amptui.diagnosis.summary import tell_unsaved
-from amptui.guest.handover import note_unsaved, take_run_dir
+from amptui.guest.handover import note_unsaved, take_notify_url, take_run_dir
 from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.model_inputs import ModelInputs
 from amptui.guest.loop.observed_loop import ObservedLoop
@@ -154,6 +156,7 @@ class OtherRank(ScriptRun):
     def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
         super().__init__(processes)
         take_run_dir()  # rank 0's, which no child process shall inherit
+        take_notify_url()
         self.open_loop(script, tell_nobody)
         self.processes.start(self.first)
 
@@ -196,7 +199,8 @@ class GuestRun(ScriptRun):
     def _open_recording(self, path: str, *, goes_on: bool) -> None:
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
         request = {"script": sys.argv, "max_restarts": self.processes.max_restarts}
-        self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on)
+        webhook = _webhook()
+        self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on, webhook=webhook)
         self._emit: Emit = recording.emit
         if goes_on:
             cut_after = partial(recording.cut_after, starts_at_one=False)
@@ -314,6 +318,16 @@ class GuestRun(ScriptRun):
     def _refuse(self, request: RequestMade, detail: str) -> None:
         now, step = time.time(), self.first.step
         self._emit(RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail))
+
+
+def _webhook() -> Webhook | None:
+    """Where this script's run sends its news; a wrong URL stops no training."""
+    url = take_notify_url()
+    try:
+        return parse_webhook(url) if url else None
+    except ValueError as error:
+        complain(f"{NOTIFY_VARIABLE}: {error}")
+    return None
 
 
 def tell_fault(what: str, error: Exception) -> None:

@@ -18,6 +18,7 @@ from amptui.base.errors import OutputError, RunFolderError, UsageError
 from amptui.base.fork import Offspring, fork, how_ended
 from amptui.base.prompt import complain, say
 from amptui.base.terminal import HeldTerminal, can_show_a_screen
+from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.ranks.world import refuse_unsupported
 from amptui.recipe.model_options import check_settings
@@ -264,17 +265,20 @@ def rank_plan(plan: Plan, *, json: bool = False, quiet: bool = False) -> "RankPl
     return RankPlan(request=plan.request, run_dir=plan.run_dir, shown=interactive, json=json, quiet=quiet)
 
 
-def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -> int:
+def attach(
+    text: str, *, frames_per_second: float | None, quiet: bool = False, webhook: Webhook | None = None
+) -> int:
     """Watch a live run; return the exit status. Raises UsageError and RunFolderError.
 
-    ``quiet``: the terminal gets no bell and no notification.
+    ``quiet``: the terminal gets no bell and no notification. ``webhook`` gets the news instead, or as well.
     """
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
     from amptui.runs.socket_place import connect_to_live
 
     folder = live_run(text).path
-    watched = watch_run(connect_to_live(folder), folder, frames_per_second, attached=True, quiet=quiet)
+    connection = connect_to_live(folder)
+    watched = watch_run(connection, folder, frames_per_second, attached=True, quiet=quiet, webhook=webhook)
     return _conclude(watched, folder, None)
 
 
@@ -286,6 +290,7 @@ def watch_run(
     attached: bool,
     quiet: bool,
     why_lost: Callable[[], str] = str,
+    webhook: Webhook | None = None,
 ) -> "ViewerEnd":
     """Show the run in ``folder`` on the screen; see :func:`amptui.process.viewer.watch`."""
     # It forks, so it must run before numpy is imported, which starts threads.
@@ -294,7 +299,7 @@ def watch_run(
 
         # Shows the boxes of the panels while Textual is imported.
         with Opening(terminal) as opening:
-            from amptui.process.viewer import watch
+            from amptui.process.viewer import Alerting, watch
 
             return watch(
                 connection,
@@ -302,7 +307,7 @@ def watch_run(
                 attached=attached,
                 frames_per_second=frames_per_second,
                 opening=opening,
-                quiet=quiet,
+                alerting=Alerting(bell=not quiet, webhook=webhook),
                 why_lost=why_lost,
             )
 

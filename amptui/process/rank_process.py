@@ -21,6 +21,7 @@ from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.fork import end_workers
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
+from amptui.base.webhook import take_url
 from amptui.device.sampler import watch_gpu
 from amptui.engine.worker import TrainingThread
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
@@ -102,6 +103,7 @@ def run_rank(plan: RankPlan, world: World) -> int:
     spec = parse_model(request.model)
     with blocked_stop_signals():
         if not world.leads:
+            take_url()  # rank 0 sends the news
             _redirect_output(plan.run_dir.output_path if plan.shown else None)
             return _follow(request, spec, world, plan)
         if plan.shown:

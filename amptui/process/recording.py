@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amptui import __version__
+from amptui.base.webhook import Webhook
 from amptui.device.sampler import Sampler
 from amptui.process.capture import LogTail
+from amptui.process.notifier import Notifier
 from amptui.process.recorder import Listener, Recorder
 from amptui.records.control import Request
 from amptui.records.keeping import KeepingChanged
@@ -26,7 +28,8 @@ class Recording:
     """Keeps a run in its folder and shows it to screens, whatever trains: a training, a script, rank 0.
 
     Holds the folder's lock until :meth:`close`. If the run ``goes_on`` there, nothing is written before
-    ``cut_after``. ``request`` goes into ``run.json``; ``listeners`` get every record. Raises RunFolderError.
+    ``cut_after``. ``request`` goes into ``run.json``; ``listeners`` get every record; ``webhook`` gets the
+    run's news. Raises RunFolderError.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Recording:
         request: Mapping[str, Any],
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
+        webhook: Webhook | None = None,
     ) -> None:
         self.run_dir = run_dir
         self._lock = RunLock.take(run_dir.path, new=not goes_on)
@@ -50,6 +54,10 @@ class Recording:
         self._server: Server | None = None
         self._sampler: Sampler | None = None
         self._output: LogTail | None = None
+        self._notifier: Notifier | None = None
+        if webhook is not None:
+            name = run_dir.path.absolute().name
+            self._notifier = Notifier(webhook, look=recorder.view, run=name, say=recorder.emit)
         self._is_closed = False
         self.emit = recorder.emit
         self.view = recorder.view
@@ -89,6 +97,8 @@ class Recording:
         if self._server.trouble:
             self.emit(Note(time=time.time(), severity="warning", text=self._server.trouble))
         self._recorder.start()
+        if self._notifier is not None:
+            self._notifier.start()
         self._sampler = Sampler(self.emit, read_allocator=read_allocator)
         self._sampler.start()
 
@@ -106,7 +116,10 @@ class Recording:
             self._output = None
 
     def close(self) -> None:
-        """Stop sampling, drain the records, send every screen the last one, and release the folder; once."""
+        """Stop sampling, send the last news, drain the records, and release the folder; once.
+
+        Screens have the last record before the news is sent.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -114,6 +127,8 @@ class Recording:
             self.end_output()
             if self._sampler is not None:
                 self._sampler.stop(timeout=1.0)
+            if self._notifier is not None:
+                self._notifier.close()
             self._recorder.close(_CLOSING_SECONDS)
             if self._server is not None:
                 self._server.close(_CLOSING_SECONDS)

@@ -16,6 +16,7 @@ from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
+from amptui.base.webhook import Webhook, parse_webhook, take_url
 from amptui.device.sampler import watch_gpu
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.summary import tell_unsaved
@@ -81,13 +82,16 @@ def wire(
     listeners: Sequence[Listener] = (),
     world: World | None = None,
     report: Callable[[str], object] | None = None,
+    webhook: Webhook | None = None,
 ) -> Iterator[Training]:
     """A training of ``request`` in ``run_dir`` that serves viewers, ready to start; its recording is closed.
 
     ``world``: this process is rank 0 of several. ``report`` gets what a stop waits for, as every screen does.
-    Raises RunFolderError.
+    ``webhook`` gets the run's news. Raises RunFolderError.
     """
-    recording = Recording(run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume)
+    recording = Recording(
+        run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume, webhook=webhook
+    )
 
     def tell(words: str) -> None:
         recording.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))
@@ -132,7 +136,7 @@ def run_for_viewers(
     """
     with ExitStack() as stack:
         try:
-            training = stack.enter_context(wire(request, spec, run_dir, world=world))
+            training = stack.enter_context(wire(request, spec, run_dir, world=world, webhook=_webhook()))
             signals = stack.enter_context(_stop_signals(training))
             with OutputCapture(training.recording.emit, run_dir.output_path):
                 training.start(viewer)
@@ -165,7 +169,15 @@ def run_plainly(
         stack.enter_context(lasting_streams())
         lines = JsonLines(separate_stdout()) if json else None
         listeners: list[Listener] = [] if lines is None else [lines]
-        wired = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
+        wired = wire(
+            request,
+            spec,
+            run_dir,
+            listeners=listeners,
+            world=world,
+            report=complain,
+            webhook=_webhook(),
+        )
         training = stack.enter_context(wired)
         signals = stack.enter_context(_stop_signals(training))
         training.start()
@@ -181,6 +193,12 @@ def run_plainly(
         )
         follow(training, front.update)
         return _finish(training, signals, front.finish)
+
+
+def _webhook() -> Webhook | None:
+    """Where this run sends its news: the command line has checked it."""
+    url = take_url()
+    return parse_webhook(url) if url else None
 
 
 def _stop_signals(training: Training) -> StopSignals:

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 from amptui.base import units
 from amptui.base.errors import RunFolderError
 from amptui.base.prompt import complain
+from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
 from amptui.process.capture import OutputCapture
+from amptui.process.notifier import Notifier
 from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals
 from amptui.records.control import Asker, StopRequest
@@ -53,6 +55,16 @@ _Received = TypeVar("_Received")
 
 
 @dataclass(frozen=True, slots=True)
+class Alerting:
+    """How somebody who looks elsewhere hears of the run."""
+
+    bell: bool = True
+    """Whether the terminal rings."""
+    webhook: Webhook | None = None
+    """Where the same news is sent while the screen is open."""
+
+
+@dataclass(frozen=True, slots=True)
 class ViewerEnd:
     """How a viewer ended, and its last view."""
 
@@ -77,14 +89,14 @@ def watch(
     attached: bool,
     frames_per_second: float | None,
     opening: "Opening | None" = None,
-    quiet: bool = False,
+    alerting: Alerting = Alerting(),
     why_lost: Callable[[], str] = str,
 ) -> ViewerEnd:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
-    stop the run. ``quiet``: the screen rings no bell. ``why_lost`` returns how the run's process ended, if
-    that is known of one that left no last record.
+    stop the run. ``why_lost`` returns how the run's process ended, if that is known of one that left no last
+    record.
     """
     from amptui.tui.app import WatchApp
 
@@ -99,7 +111,10 @@ def watch(
         reconnect=lambda: restarts.connect(lambda: client.left),
     )
     error = ""
-    alerts = None if quiet else Alerts(time.time())
+    alerts = Alerts(time.time()) if alerting.bell else None
+
+    def why_ended() -> str:
+        return client.error and _lost_words(client.error, run_dir, why_lost)
 
     def start() -> None:
         gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
@@ -116,7 +131,7 @@ def watch(
         patience_seconds=PATIENCE_SECONDS,
         frames_per_second=frames_per_second,
         attached=attached,
-        why_ended=lambda: client.error and _lost_words(client.error, run_dir, why_lost),
+        why_ended=why_ended,
         why_silent=lambda: restarts.waiting or last_heard.silence(),
         opening=opening,
         alerts=alerts,
@@ -131,7 +146,9 @@ def watch(
     def busy() -> bool:
         return not (ended.is_set() or last_heard.silence())
 
-    with StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, terminal=app.terminal) as signals:
+    notifying = _notifying(alerting.webhook, session, ended, why_ended)
+    signals = StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, terminal=app.terminal)
+    with notifying, signals:
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
         with OutputCapture(lambda _record: None, RunDir(run_dir).output_path) as capture:
             try:
@@ -152,6 +169,32 @@ def watch(
     silence = "" if over else last_heard.silence()
     error = client.error or error
     return ViewerEnd(left, over, client.stop_reason is not None, signals.received, view, silence, error)
+
+
+@contextmanager
+def _notifying(
+    webhook: Webhook | None, session: Session, ended: threading.Event, why_ended: Callable[[], str]
+) -> Iterator[None]:
+    """Send the news of ``session`` meanwhile, if there is a ``webhook``; its trouble is shown here only."""
+    if webhook is None:
+        yield
+        return
+
+    def fate() -> str:
+        return why_ended() if ended.is_set() and session.view().outcome is None else ""
+
+    notifier = Notifier(
+        webhook,
+        look=session.view,
+        run=Path(session.view().run_dir).absolute().name,
+        say=lambda note: session.fold([note]),
+        fate=fate,
+    )
+    notifier.start()
+    try:
+        yield
+    finally:
+        notifier.close(awaits_end=False)
 
 
 def _lost_words(error: str, run_dir: Path, why_lost: Callable[[], str]) -> str:

@@ -1,11 +1,13 @@
 """A Textual application with one widget, the canvas: paints first, then ticks; writes and leaves safely."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,9 +17,12 @@ from textual.widget import Widget
 
 from amptui.base.terminal import HeldTerminal
 from amptui.base.text import terminal_speaks_utf8
+from amptui.tui.background import assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
+from amptui.tui.contrast import Rgb
+from amptui.tui.keyboard import BackgroundReported
 from amptui.tui.painter import Painter
-from amptui.tui.style import STYLES
+from amptui.tui.style import STYLES, styles_on
 from amptui.tui.terminal_driver import PatientDriver
 
 MAX_WAITING_WRITES = 2
@@ -41,11 +46,14 @@ class Dashboard(Widget):
         *,
         ascii_only: bool,
         no_color: bool,
+        styles: Mapping[int, Style] = STYLES,
     ) -> None:
         super().__init__()
         self._paint = paint
         self._write = write
-        self._painter = Painter(no_color=no_color)
+        self._no_color = no_color
+        self._styles = styles
+        self._painter = Painter(styles, no_color=no_color)
         self._ascii_only = ascii_only
         self._frame = Canvas(0, 0)
         self._strips: dict[int, Strip] = {}
@@ -62,6 +70,14 @@ class Dashboard(Widget):
             self._keep(canvas)
             self._write(self._painter.paint(canvas, spans))
 
+    def restyle(self, styles: Mapping[int, Style]) -> None:
+        """Draw everything again in other colours, if they are others."""
+        if styles != self._styles:
+            self._styles = styles
+            self._painter = Painter(styles, no_color=self._no_color)
+            self._strips.clear()
+            self.refresh()
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """The newest frame: Textual's cache has lines from before the changes that were written past it."""
         self._styles_cache.clear()
@@ -72,7 +88,7 @@ class Dashboard(Widget):
         if self.size != Size(self._frame.width, self._frame.height):
             self._keep(self._draw())  # a resize asks for lines before the next frame
         if y not in self._strips:
-            segments = [Segment(text, STYLES[style]) for text, style in self._frame.runs(y)]
+            segments = [Segment(text, self._styles[style]) for text, style in self._frame.runs(y)]
             self._strips[y] = Strip(segments, self._frame.width)
         return self._strips[y]
 
@@ -100,8 +116,13 @@ class CanvasApp(App[None]):
     def __init__(self, terminal: HeldTerminal | None) -> None:
         self.terminal = terminal
         super().__init__(driver_class=PatientDriver, ansi_color=True)
+        self._has_256_colours = has_256_colours(os.environ)
         self._dashboard = Dashboard(
-            self._paint, self._write, ascii_only=not terminal_speaks_utf8(), no_color=self.no_color
+            self._paint,
+            self._write,
+            ascii_only=not terminal_speaks_utf8(),
+            no_color=self.no_color,
+            styles=self._styles_on(assumed_background(os.environ)),
         )
         self.left: Left | None = None
         """How the screen was left; None while it is open, and if an error ended it."""
@@ -117,6 +138,13 @@ class CanvasApp(App[None]):
         self.app_resume_signal.subscribe(self, lambda _: self._dashboard.refresh())
         self._dashboard.repaint()
         self.call_after_refresh(self._begin)
+
+    def on_background_reported(self, event: BackgroundReported) -> None:
+        """Change to colours that can be read on the terminal's background."""
+        self._dashboard.restyle(self._styles_on(event.background))
+
+    def _styles_on(self, background: Rgb) -> Mapping[int, Style]:
+        return styles_on(background, has_256_colours=self._has_256_colours)
 
     def _begin(self) -> None:
         """Start what the screen shows, and draw the first frame of it."""

@@ -1,7 +1,9 @@
 """Turns what a terminal sends into keys: no bytes raise an error, and only a key counts as a key."""
 
 import codecs
+import math
 import re
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +12,9 @@ from textual import constants, events, messages
 from textual._keyboard_protocol import FUNCTIONAL_KEYS
 from textual._xterm_parser import XTermParser
 from textual.message import Message
+
+from amptui.tui.background import background_in
+from amptui.tui.contrast import Rgb
 
 _ESC, _BELL = "\x1b", "\x07"
 
@@ -28,8 +33,17 @@ _MAX_SEQUENCE_CHARACTERS = 128
 _INCOMPLETE_SECONDS = 0.5
 """A sequence without an end is dropped after so much silence."""
 
+_ANSWER_SECONDS = 5.0
+"""How long the rest of a terminal's answer may take, and how long after a question one is expected."""
+
+_ANSWER_BEGINS = f"{_ESC}]11"
+"""An answer on the background. The keys of a person begin nothing like it."""
+
 _PASTE_SILENCE_SECONDS = 2.0
 """The same for a paste, whose text would otherwise count as keys."""
+
+_LAST_ANSWER = re.compile(r"\x1b\[\?[\d;]*c")
+"""What the terminal is (DA1): the answer to the last question."""
 
 _MODE_REPORT = re.compile(r"\x1b\[\?2026;[1-4]\$y")
 """The terminal supports synchronized output."""
@@ -38,6 +52,14 @@ _KEY_EVENT = re.compile(r"\x1b\[(\d*)[\d:]*(?:;(\d*)(?::(\d+))?(;[\d:]*)?)?([u~A
 """Kitty's keyboard protocol: key and alternates, modifiers and kind of event, text."""
 
 _RELEASED = "3"
+
+
+class BackgroundReported(Message):
+    """The terminal has named the colour of its background."""
+
+    def __init__(self, background: Rgb) -> None:
+        self.background = background
+        super().__init__()
 
 
 class Keyboard:
@@ -55,24 +77,48 @@ class Keyboard:
         """What has arrived of a sequence."""
         self._in_paste = False
         self._last_input = clock()
+        self._asked_at = -math.inf
+        self._escape_is_key = False
+        """Whether silence followed the escape that is held, as after a key."""
+        self.answered = threading.Event()
+        """Set unless an answer of the terminal is expected."""
+        self.answered.set()
+
+    def expect_answer(self) -> None:
+        """The terminal is asked now: what arrives may be pieces of an answer, with pauses between them."""
+        self._asked_at = self._clock()
+        self.answered.clear()
 
     def take(self, data: bytes) -> list[Message]:
         """The messages in ``data``, which continues the bytes before it."""
-        self._last_input = self._clock()
+        now = self._clock()
+        self._escape_is_key = self._partial == _ESC and now - self._last_input >= constants.ESCAPE_DELAY
+        self._last_input = now
         return [message for character in self._decoder.decode(data) for message in self._next(character)]
 
     def expire(self) -> list[Message]:
         """Call this regularly: a lone escape becomes the key, other incomplete sequences are dropped."""
-        silence_seconds = self._clock() - self._last_input
+        now = self._clock()
+        silence_seconds = now - self._last_input
+        if not self.answered.is_set() and now - self._asked_at >= _ANSWER_SECONDS:
+            self.answered.set()
         if self._in_paste:
             if silence_seconds >= _PASTE_SILENCE_SECONDS:
                 self._in_paste, self._partial = False, ""
-        elif self._partial == _ESC and silence_seconds >= constants.ESCAPE_DELAY:
+        elif silence_seconds < self._patience_seconds():
+            pass
+        elif self._partial == _ESC:
             return self._ended_early()
-        elif silence_seconds >= _INCOMPLETE_SECONDS:
+        else:
             self._partial = ""
             self._decoder.reset()
         return []
+
+    def _patience_seconds(self) -> float:
+        """How long to wait for the rest of a sequence."""
+        if not self.answered.is_set() or self._partial.startswith(_ANSWER_BEGINS):
+            return _ANSWER_SECONDS
+        return constants.ESCAPE_DELAY if self._partial == _ESC else _INCOMPLETE_SECONDS
 
     def _next(self, character: str) -> list[Message]:
         if self._in_paste:
@@ -83,8 +129,10 @@ class Keyboard:
         if not self._partial:
             self._partial = _OPENERS.get(character, _ESC if character == _ESC else "")
             return [] if self._partial else [*self._keys(character)]
-        if not _may_follow(self._partial, character):
+        if not _may_follow(self._partial, character) or (self._escape_is_key and character not in "[]"):
+            self._escape_is_key = False
             return [*self._ended_early(), *self._next(character)]
+        self._escape_is_key = False
         self._partial += character
         if len(self._partial) > _MAX_SEQUENCE_CHARACTERS:
             self._partial = self._partial[:3] + self._partial[3 - _MAX_SEQUENCE_CHARACTERS :]
@@ -101,6 +149,10 @@ class Keyboard:
         sequence, self._partial = self._partial, ""
         if sequence == _PASTE_BEGINS:
             self._in_paste = True
+        elif background := background_in(sequence):
+            return [BackgroundReported(background)]
+        elif _LAST_ANSWER.fullmatch(sequence):
+            self.answered.set()
         elif _MODE_REPORT.fullmatch(sequence):
             return [messages.TerminalSupportsSynchronizedOutput()]
         elif len(sequence) < _MAX_SEQUENCE_CHARACTERS and not sequence.startswith(_STRING_OPENERS):

@@ -6,10 +6,11 @@ from contextlib import suppress
 
 from amptui.base.terminal import HeldTerminal, terminal_size
 from amptui.base.text import terminal_speaks_utf8
+from amptui.tui.background import assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
 from amptui.tui.layout import arrange, draw_backdrop
 from amptui.tui.painter import Painter
-from amptui.tui.style import Style
+from amptui.tui.style import Style, styles_on
 
 _OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """Enter the alternate screen, hide the cursor, and clear: some terminals have no alternate screen."""
@@ -35,7 +36,10 @@ class Opening:
         changes = canvas.changes_since(Canvas(columns, lines))
         self._is_open = True
         self.terminal.take()
-        _write(_OPEN + Painter(no_color="NO_COLOR" in os.environ).paint(canvas, changes))
+        background = assumed_background(os.environ)
+        styles = styles_on(background, has_256_colours=has_256_colours(os.environ))
+        painter = Painter(styles, no_color="NO_COLOR" in os.environ)
+        _write(_OPEN + painter.paint(canvas, changes))
         return self
 
     def __exit__(self, *_: object) -> None:

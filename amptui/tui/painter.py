@@ -4,7 +4,7 @@ Textual's compositor writes a line from its first column to the last changed one
 colour.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.color import ColorSystem
 from rich.style import Style as RichStyle
@@ -18,13 +18,13 @@ _ESCAPE = "\x1b["
 class Painter:
     """Turns spans of a canvas into cursor moves, colours and characters.
 
-    Uses the sixteen colours that every terminal has; with ``no_color`` only bold.
+    ``styles`` are those of the terminal; with ``no_color`` only bold is left of them.
     """
 
-    def __init__(self, *, no_color: bool = False) -> None:
+    def __init__(self, styles: Mapping[int, RichStyle] = STYLES, *, no_color: bool = False) -> None:
         self._styles = {
             style: rich_style.without_color if no_color else rich_style
-            for style, rich_style in STYLES.items()
+            for style, rich_style in styles.items()
         }
         self._changes: dict[tuple[int, int], str] = {}
 
@@ -65,5 +65,5 @@ class Painter:
 
 def _codes(rich_style: RichStyle) -> str:
     """The SGR codes of a style, as ``1;33``; empty for plain text."""
-    rendered = rich_style.render("x", color_system=ColorSystem.STANDARD)
+    rendered = rich_style.render("x", color_system=ColorSystem.EIGHT_BIT)
     return rendered[len(_ESCAPE) : rendered.index("m")] if rendered.startswith(_ESCAPE) else ""

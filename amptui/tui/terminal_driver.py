@@ -13,6 +13,7 @@ from textual.events import Key
 from textual.message import Message
 
 from amptui.base.terminal import HeldTerminal, terminal_size
+from amptui.tui.background import QUESTION, can_ask
 from amptui.tui.keyboard import Keyboard
 from amptui.tui.outlet import Outlet
 
@@ -25,6 +26,9 @@ _UNRESPONSIVE_SECONDS = 1.0
 
 _POLL_SECONDS = 0.1
 """How often the input thread checks for silence and for the end of the screen."""
+
+_LATE_ANSWER_SECONDS = 1.0
+"""How long the screen waits at its end for the terminal's answer to a question of its start."""
 
 
 class PatientDriver(LinuxDriver):
@@ -41,6 +45,7 @@ class PatientDriver(LinuxDriver):
         self._outlet: Outlet | None = None
         self._terminal: HeldTerminal | None = getattr(self._app, "terminal", None)
         self._continues = self._terminal is not None
+        self._keyboard = Keyboard()
         self._hurried = False
         self._interrupt_handled: threading.Event | None = None
 
@@ -74,7 +79,19 @@ class PatientDriver(LinuxDriver):
         self._outlet.start()
         if self._terminal is not None:
             self._terminal.take()
+        self._keyboard = Keyboard()
+        asks = can_ask(os.environ)
+        if asks:
+            self._keyboard.expect_answer()  # before the thread that reads is started
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        if asks:
+            self.write(QUESTION)
+
+    def stop_application_mode(self) -> None:
+        """Wait for an answer that is still to come: after the end it would be typed into the shell."""
+        if not (self._hurried or self.terminal_is_gone):
+            self._keyboard.answered.wait(_LATE_ANSWER_SECONDS)
+        super().stop_application_mode()
 
     def write(self, data: str) -> None:
         """Bypass Textual's queue, which holds 30 writes and then blocks the screen's thread."""
@@ -103,7 +120,7 @@ class PatientDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read keys until told to stop, or until there is no terminal to read from."""
-        keyboard = Keyboard()
+        keyboard = self._keyboard
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.alerts import MIN_REPEAT_SECONDS, Alerts
-from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
+from amptui.diagnosis.alerts import MIN_REPEAT_SECONDS, MIN_STALL_SECONDS, STALL_PAUSES, STALL_STEPS, Alerts
+from amptui.records.run import Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.session import Session
 from tests.telemetry import record_samples as samples
 
@@ -119,3 +119,63 @@ def test_a_run_that_ended_without_a_word_is_told_once() -> None:
         == "mnist-deep: the training process was killed"
     )
     assert listening.hears(lost="the training process was killed") == ""
+
+
+# ------------------------------------------------------------------------------------------ a stall
+
+
+class Waiting:
+    """A run whose steps take a second, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.session = Session("runs/x")
+        self.session.fold([samples.run(time=90.0), PhaseChanged(time=100.0, phase="training")])
+        self.alerts = Alerts(SINCE, clock=lambda: self.now)
+        self.last_step = 0
+
+    def steps(self, count: int, *, step_seconds: float = 1.0) -> None:
+        for _ in range(count):
+            self.last_step += 1
+            step = samples.step(self.last_step, time=100.0 + self.now, step_seconds=step_seconds)
+            self.now += step_seconds
+            self.session.fold([step])
+            assert self.alerts.news(self.session.view()) == ""
+
+    def hears(self, *records: Record, after_seconds: float) -> str:
+        self.session.fold(records)
+        self.alerts.news(self.session.view())
+        self.now += after_seconds
+        return self.alerts.news(self.session.view())
+
+
+def test_a_stall_is_told_once_until_there_are_steps_again() -> None:
+    run = Waiting()
+    run.steps(10)
+    assert run.hears(after_seconds=MIN_STALL_SECONDS - 1) == ""
+    assert run.hears(after_seconds=1) == "mnist-deep: no step for 5:00, after step 10"
+    assert run.hears(after_seconds=10 * MIN_STALL_SECONDS) == ""
+    run.steps(1)
+    # The stall was a pause of 3,300 s: it shows what may be usual here.
+    assert run.hears(after_seconds=MIN_STALL_SECONDS) == ""
+    assert run.hears(after_seconds=11 * STALL_PAUSES * MIN_STALL_SECONDS) != ""
+
+
+def test_long_steps_are_no_stall() -> None:
+    run = Waiting()
+    run.steps(10, step_seconds=60.0)
+    assert run.hears(after_seconds=60 * STALL_STEPS - 1) == ""
+    assert run.hears(after_seconds=1) == "mnist-deep: no step for 20:00, after step 10"
+
+
+@pytest.mark.parametrize(
+    "record", [PhaseChanged(time=150.0, phase="validating"), paused(""), finished()], ids=type
+)
+def test_what_makes_no_steps_does_not_stall(record: Record) -> None:
+    run = Waiting()
+    run.steps(10)
+    assert run.hears(record, after_seconds=10 * MIN_STALL_SECONDS) == ""
+
+
+def test_nothing_stalls_before_the_first_step() -> None:
+    assert Waiting().hears(after_seconds=10 * MIN_STALL_SECONDS) == ""

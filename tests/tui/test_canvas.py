@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from amptui.base.text import MAX_CHARACTERS
 from amptui.tui.canvas import Canvas, Rect, text_width
-from amptui.tui.style import BOLD, STYLES, Style
+from amptui.tui.style import BOLD, Style
 
 ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161\u202e\x9b\u3164\ud83d"
 texts = st.text(max_size=12) | st.text(ODD_CHARACTERS, max_size=12) | st.text("ab ", max_size=12)
@@ -214,7 +214,3 @@ def test_spans_of_a_line_are_further_apart_than_they_would_be_joined(
 @given(st.integers(0, 18), drawings)
 def test_a_frame_has_no_changes_since_itself(width: int, some_drawings: list[Drawing]) -> None:
     assert drawn(width, 3, some_drawings).changes_since(drawn(width, 3, some_drawings)) == []
-
-
-def test_every_style_has_a_rich_style_and_a_bold_one() -> None:
-    assert set(STYLES) == {style | weight for style in Style for weight in (0, BOLD)}

@@ -31,8 +31,9 @@ class Host(App[None]):
 
     def __init__(self, page: Page, **options: bool) -> None:
         super().__init__(ansi_color=True)
+        both = {"ascii_only": False, "no_color": False, **options}
         self.dashboard = Dashboard(
-            page.paint, page.written.append, **{"ascii_only": False, "no_color": False, **options}
+            page.paint, page.written.append, ascii_only=both["ascii_only"], no_color=both["no_color"]
         )
 
     def compose(self) -> ComposeResult:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from textual import events
 from textual.message import Message
 
-from amptui.tui.keyboard import Keyboard
+from amptui.tui.keyboard import BackgroundReported, Keyboard
 from amptui.tui.keys import ACTIONS
 from amptui.tui.terminal_driver import PatientDriver
 from tests.survival import survived
@@ -138,6 +138,37 @@ def test_a_late_packet_continues_its_sequence() -> None:
 def test_an_escape_waits_for_a_sequence() -> None:
     assert pressed(b"\x1b", silence_seconds=0.05) == []
     assert pressed(b"\x1b", silence_seconds=0.2) == ["escape"]
+
+
+def test_an_escape_is_a_key_while_an_answer_is_expected() -> None:
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    keyboard.expect_answer()
+    assert names(keyboard.take(b"\x1b")) == []
+    clock.now += 0.3
+    assert names(keyboard.expire()) == []  # it may begin the answer
+    assert names(keyboard.take(b"q")) == ["escape", "q"]
+    keyboard.take(b"\x1b")
+    clock.now += 5.0
+    assert names(keyboard.expire()) == ["escape"]
+    assert keyboard.answered.is_set()
+
+
+@given(st.lists(st.integers(0, 60), max_size=8), st.sampled_from(["", "q", "l\x1b[A"]))
+def test_no_piece_of_an_answer_is_a_key(cuts: list[int], keys: str) -> None:
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    keyboard.expect_answer()
+    sent = keys.encode() + NO_KEYS["a colour"] + NO_KEYS["what it is"] + b"q"
+    edges = [0, *sorted(cut for cut in cuts if len(keys) <= cut < len(sent)), len(sent)]
+    heard: list[Message] = []
+    for start, stop in pairwise(edges):
+        heard += keyboard.take(sent[start:stop])
+        clock.now += 0.55
+        heard += keyboard.expire()
+    assert names(heard) == [*pressed(keys.encode()), "q"]
+    assert [it.background for it in heard if isinstance(it, BackgroundReported)] == [(24, 24, 37)]
+    assert keyboard.answered.is_set()
 
 
 # ------------------------------------------------------------------------------------------- laws

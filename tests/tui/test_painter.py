@@ -13,7 +13,7 @@ COLOURS = {
     Style.TEXT: ("default", False),
     Style.DIM: ("brightblack", False),
     Style.STRONG: ("default", True),
-    Style.FP32: ("brightblue", False),
+    Style.FP32: ("brightcyan", False),
     Style.FP16: ("brown", False),
     Style.ERROR: ("brightred", False),
     Style.ERROR | BOLD: ("brightred", True),
@@ -69,7 +69,7 @@ def test_a_blank_needs_no_colour() -> None:
     canvas.text(0, 0, "ab", Style.FP32)
     canvas.text(2, 0, "   ", Style.DIM)
     canvas.text(5, 0, "cd", Style.FP32)
-    assert Painter().paint(canvas, [Span(0, 0, 7)]) == "\x1b[1;1H\x1b[94mab   cd\x1b[m"
+    assert Painter().paint(canvas, [Span(0, 0, 7)]) == "\x1b[1;1H\x1b[96mab   cd\x1b[m"
 
 
 def test_spans_of_one_line_are_reached_by_a_short_move() -> None:

@@ -64,7 +64,7 @@ def check_characters(term: str, *, utf8: bool) -> Check:
 
 
 def check_colours(term: str, no_color: str) -> Check:
-    """The screen uses sixteen colours; ``NO_COLOR`` turns them off (https://no-color.org)."""
+    """The screen needs sixteen colours; ``NO_COLOR`` turns them off (https://no-color.org)."""
     facts: dict[str, object] = {"colorterm": os.environ.get("COLORTERM") or None}
     if no_color:
         return poor("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them", **facts)

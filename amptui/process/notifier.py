@@ -1,0 +1,137 @@
+"""Sends a run's news to a webhook, from a thread of its own: nobody waits for the server."""
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from amptui.base.webhook import DeliveryError, News, Webhook, post
+from amptui.diagnosis.alerts import Alerts
+from amptui.records.run import Note
+from amptui.telemetry.view import SessionView
+
+LOOK_INTERVAL_SECONDS = 1.0
+"""How often the view is looked at for news."""
+
+RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""The pauses before a message is sent again: seven attempts in about a minute, then it is given up."""
+
+TIMEOUT_SECONDS = 5.0
+"""How long the server may take to answer."""
+
+CLOSING_SECONDS = 8.0
+"""How long the end of a run waits at most for its last messages."""
+
+_LAST_RECORD_SECONDS = 1.0
+"""How long the last record may take to arrive: the recorder writes ten times a second."""
+
+_CLOSING_LOOK_SECONDS = 0.05
+
+_MAX_WAITING = 20
+"""Older messages are dropped while a server answers none."""
+
+
+@dataclass(slots=True)
+class _Message:
+    news: News
+    due: float
+    """On the monotonic clock."""
+    attempts: int = 0
+
+
+class Notifier:
+    """Follows a run by ``look`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
+
+    ``run`` is the name of its folder. ``say`` takes the event of a message that could not be sent, one until
+    another is sent. ``fate`` returns what became of a run that ended without its last record.
+    """
+
+    def __init__(
+        self,
+        webhook: Webhook,
+        *,
+        look: Callable[[], SessionView],
+        run: str,
+        say: Callable[[Note], object],
+        fate: Callable[[], str] = str,
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
+    ) -> None:
+        self._webhook = webhook
+        self._look = look
+        self._run_name = run
+        self._say = say
+        self._fate = fate
+        self._retry_seconds = retry_seconds
+        self._alerts = Alerts(time.time())
+        self._waiting: deque[_Message] = deque(maxlen=_MAX_WAITING)
+        self._closing = threading.Event()
+        self._is_given_up = False
+        self._is_failing = False
+        self._awaits_end = self._is_over = False
+        self._thread = threading.Thread(target=self._follow, name="amptui-notifier", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, *, awaits_end: bool = True) -> None:
+        """Send the last news; return after ``CLOSING_SECONDS`` at the latest.
+
+        ``awaits_end``: the run's last record is about to be shown.
+        """
+        if self._thread.ident is None:
+            return
+        self._awaits_end = awaits_end
+        self._closing.set()
+        self._thread.join(CLOSING_SECONDS)
+        if self._thread.is_alive():
+            self._is_given_up = True  # it may hang in a request until the process ends
+            self._fail("no answer before the run's end")
+
+    def _follow(self) -> None:
+        while not self._closing.wait(LOOK_INTERVAL_SECONDS):
+            self._look_for_news()
+            self._send_due()
+        limit = time.monotonic() + _LAST_RECORD_SECONDS
+        pause = threading.Event()  # never set: it only waits
+        for message in self._waiting:
+            message.due = time.monotonic()
+        while not self._is_given_up:
+            self._look_for_news()
+            self._send_due()
+            may_leave = self._is_over or not self._awaits_end or time.monotonic() > limit
+            if may_leave and not self._waiting:
+                return
+            pause.wait(_CLOSING_LOOK_SECONDS)
+
+    def _look_for_news(self) -> None:
+        view = self._look()
+        fate = self._fate()
+        self._is_over = view.outcome is not None or bool(fate)
+        if text := self._alerts.news(view, fate=fate):
+            news = News(text, self._run_name, socket.gethostname())
+            self._waiting.append(_Message(news, due=time.monotonic()))
+
+    def _send_due(self) -> None:
+        """Send what is due, in order; a message that fails is tried again later, or given up."""
+        while self._waiting and self._waiting[0].due <= time.monotonic() and not self._is_given_up:
+            message = self._waiting[0]
+            try:
+                post(self._webhook, message.news, timeout_seconds=TIMEOUT_SECONDS)
+            except DeliveryError as error:
+                if not error.is_final and message.attempts < len(self._retry_seconds):
+                    message.due = time.monotonic() + self._retry_seconds[message.attempts]
+                    message.attempts += 1
+                    return
+                self._fail(str(error))
+            else:
+                self._is_failing = False
+            self._waiting.popleft()
+
+    def _fail(self, reason: str) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            text = f"could not notify {self._webhook.place}: {reason}"
+            self._say(Note(time=time.time(), severity="warning", text=text))

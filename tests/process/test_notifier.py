@@ -1,0 +1,153 @@
+"""News reaches a webhook once, in order, and never holds up the run that it is about."""
+
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+
+from amptui.base.webhook import parse_webhook
+from amptui.process import notifier
+from amptui.process.notifier import CLOSING_SECONDS, Notifier
+from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
+from amptui.telemetry.session import Session
+from tests.living import wait_until
+from tests.telemetry import record_samples as samples
+from tests.webhooks import SECRET, receiver
+
+
+class Run:
+    """A session and what its notifier says of its own trouble."""
+
+    def __init__(self, url: str, retry_seconds: Sequence[float] = (0.01, 0.02, 0.04)) -> None:
+        self.session = Session("runs/knobs-1")
+        self.session.fold([samples.run(time=time.time())])
+        self.said: list[Note] = []
+        self.notifier = Notifier(
+            parse_webhook(url),
+            look=self.session.view,
+            run="knobs-1",
+            say=self.said.append,
+            retry_seconds=retry_seconds,
+        )
+
+    def tell(self, *records: Record) -> None:
+        self.session.fold(records)
+
+
+@contextmanager
+def running(url: str) -> Iterator[Run]:
+    run = Run(url)
+    run.notifier.start()
+    yield run
+    run.notifier.close(awaits_end=False)
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "LOOK_INTERVAL_SECONDS", 0.01)
+
+
+def alarm(text: str) -> Note:
+    return Note(time=time.time(), severity="error", text=text)
+
+
+def finished() -> RunFinished:
+    return RunFinished(time=time.time(), steps=9, seconds=3.0, reason="done")
+
+
+def test_every_kind_is_sent_once() -> None:
+    with receiver() as server, running(server.url) as run:
+        run.tell(alarm("disk full"))
+        server.wait_for(1)
+        run.tell(
+            PauseChanged(time=time.time(), step=9, paused=True, cause="weights", reason="the loss is nan")
+        )
+        server.wait_for(2)
+        run.tell(RunFailed(time=time.time(), step=9, error="wrong; do this", traceback="Traceback"))
+        server.wait_for(3)
+        run.notifier.close()
+        texts = [sent.text.partition(" (knobs-1 on ")[0] for sent in server.posts]
+    assert texts == [
+        "mnist-deep: disk full",
+        "mnist-deep needs an answer: the loss is nan",
+        "mnist-deep: failed: wrong; do this",
+    ]
+    assert run.said == []
+
+
+def test_the_end_is_sent_while_the_run_closes() -> None:
+    with receiver() as server:
+        run = Run(server.url)
+        run.notifier.start()
+        run.tell(finished())
+        run.notifier.close()
+        (sent,) = server.posts
+    assert sent.text.startswith("mnist-deep: done after 9 steps in 0:03 (knobs-1 on ")
+
+
+def test_a_message_that_fails_is_sent_again_with_growing_pauses() -> None:
+    with receiver(500, 503, 429) as server, running(server.url) as run:
+        run.tell(alarm("disk full"))
+        posts = server.wait_for(4)
+        assert len({sent.body for sent in posts}) == 1
+        pauses = [after.seconds - before.seconds for before, after in pairwise(posts)]
+        assert all(pause >= least for pause, least in zip(pauses, (0.01, 0.02, 0.04), strict=True))
+    assert run.said == []
+
+
+def test_a_server_that_comes_back_gets_the_message() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # nobody listens: the connection is refused
+        port = reserved.getsockname()[1]
+        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(0.01,) * 100_000)
+        run.notifier.start()
+        run.tell(alarm("disk full"))
+        wait_until(lambda: any(it.attempts > 2 for it in [*run.notifier._waiting]), "no attempt")
+    with receiver(port=port) as server:
+        server.wait_for(1)
+        run.notifier.close(awaits_end=False)
+    assert len(server.posts) == 1
+    assert run.said == []
+
+
+def test_a_message_is_given_up_with_one_quiet_event() -> None:
+    with receiver(*[500] * 8) as server, running(server.url) as run:
+        run.tell(alarm("disk full"))
+        wait_until(lambda: run.said, "not given up")
+        assert len(server.posts) == 4
+        run.tell(alarm("another"))
+        posts = server.wait_for(8)
+        assert len({sent.body for sent in posts}) == 2
+        run.tell(alarm("a third"))
+        server.wait_for(9)
+    (note,) = run.said
+    assert note.severity == "warning"
+    assert note.text == f"could not notify 127.0.0.1:{server.server_port}: HTTP 500"
+    assert len(server.posts) == 9  # nothing of the first two came again
+
+
+def test_a_refusal_is_final() -> None:
+    with receiver(403) as server, running(server.url) as run:
+        run.tell(alarm("disk full"))
+        wait_until(lambda: run.said, "not given up")
+    assert len(server.posts) == 1
+    assert run.said[0].text.endswith(": HTTP 403")
+
+
+@pytest.mark.slow
+def test_a_silent_server_delays_the_end_by_no_more_than_it_may() -> None:
+    with receiver() as server:
+        server.gate.clear()
+        run = Run(server.url, retry_seconds=(60.0,))
+        run.notifier.start()
+        run.tell(finished())
+        began = time.monotonic()
+        run.notifier.close()
+        assert time.monotonic() - began < CLOSING_SECONDS + 5
+    assert [note.text for note in run.said] == [
+        f"could not notify 127.0.0.1:{server.server_port}: no answer before the run's end"
+    ]
+    assert SECRET not in run.said[0].text

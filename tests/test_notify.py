@@ -1,0 +1,202 @@
+"""A run's news reaches a webhook from the command line on, whoever watches, and its URL stays a secret."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from amptui.base.webhook import VARIABLE
+from amptui.guest.handover import RUN_DIR_VARIABLE
+from amptui.process.notifier import CLOSING_SECONDS
+from amptui.records.run import Note, RunFinished
+from tests.checkout import ROOT
+from tests.living import ended_afterwards, records_of, train_arguments, wait_for_end
+from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.warm import ENVIRONMENT, WarmSource
+from tests.webhooks import SECRET, receiver
+
+DONE = r"knobs: done after 30 steps in .+ \(run on .+\)"
+FAILED = r"knobs: failed: ValueError: bad label in batch 9.* \(run on .+\)"
+
+SCRIPT = """
+import os, subprocess, sys
+IS_OBSERVED = sys.argv[1] == "observed"
+if IS_OBSERVED:
+    assert "AMPTUI_NOTIFY" not in os.environ
+from tests.observed import Loop
+loop = Loop("fp32")
+if not IS_OBSERVED:
+    import amptui
+    amptui.observe(loop.model, loop.optimizer)
+assert "AMPTUI_NOTIFY" not in os.environ
+print("child", subprocess.run(["env"], capture_output=True, text=True, check=True).stdout.count("NOTIFY"))
+for step in range(1, 20):
+    loop.train_step(step)
+raise ValueError("on purpose")
+"""
+
+
+def run_to_end(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What no warm process can start: another interpreter, or another folder."""
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def assert_secret(run: Path, *outputs: str | bytes) -> None:
+    """No byte of the URL but its host is in a file of the run, or was printed."""
+    files = [file for file in run.rglob("*") if file.is_file()]
+    assert run / "run.json" in files
+    assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
+    assert not any(SECRET in str(output) for output in outputs)
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_the_end_is_sent_once_and_the_url_is_in_no_file(
+    by: str, warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with receiver() as server, ended_afterwards(run):
+        options = ("--notify", server.url) if by == "option" else ()
+        if by == "variable":
+            monkeypatch.setenv(VARIABLE, server.url)
+        done = warm.run(*train_arguments(run, "--headless", "--steps", "30", *options))
+        assert done.returncode == 0
+        (sent,) = server.posts
+    assert re.fullmatch(DONE, sent.text)
+    assert_secret(run, done.stdout, done.stderr)
+
+
+def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path: Path) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate"
+    trouble = ("--set", "trouble=loss", "--set", "at=9", "--set", f"gate={gate}")
+    with receiver() as server, ended_afterwards(run):
+        command = amptui_command(*train_arguments(run, *FRAMES, *trouble, "--notify", server.url))
+        with Terminal(command, warm=warm) as terminal:
+            terminal.wait_for(r"step\s+[1-9]")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert "training continues" in terminal.text
+        assert server.posts == []
+        gate.touch()
+        (sent,) = server.wait_for(1)
+        wait_for_end(run)
+        assert len(server.posts) == 1
+    assert re.fullmatch(FAILED, sent.text)
+    assert_secret(run, terminal.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["observed", "calls amptui"])
+def test_a_script_sends_its_failure_and_its_children_know_no_url(kind: str, tmp_path: Path) -> None:
+    run, script = tmp_path / "run", tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    observe = ("--observe",) if kind == "observed" else ()
+    with receiver() as server, ended_afterwards(run):
+        arguments = ("--headless", *observe, "--run-dir", str(run), "--notify", server.url)
+        done = run_to_end(amptui_command("run", *arguments, str(script), kind))
+        assert "ValueError: on purpose" in done.stderr
+        (sent,) = server.posts
+    assert "child 0" in done.stdout
+    assert re.fullmatch(r"script: failed: ValueError: on purpose.* \(run on .+\)", sent.text)
+    assert_secret(run, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_a_script_with_a_wrong_url_trains_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, script = tmp_path / "run", tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("raise ValueError", "print"))
+    monkeypatch.setenv(VARIABLE, f"gopher://{SECRET}")
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(run))
+    run.mkdir()
+    done = run_to_end([sys.executable, str(script), "calls amptui"])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"amptui: {VARIABLE}: ") == 1
+    assert_secret(run, done.stdout, done.stderr)
+
+
+def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate"
+    held = ("--steps", "30", "--set", "at=20", "--set", f"gate={gate}")
+    with receiver() as server, ended_afterwards(run):
+        with Terminal(amptui_command(*train_arguments(run, *FRAMES, *held)), warm=warm) as first:
+            first.wait_for(r"step\s+[1-9]")
+            attach = amptui_command("attach", str(run), *FRAMES, "--notify", server.url)
+            with Terminal(attach, warm=warm) as second:
+                second.wait_for("running")
+                gate.touch()
+                second.wait_for("finished")
+                (sent,) = server.wait_for(1)
+                second.press("q")
+                assert second.wait() == 0
+            first.wait_for("finished")
+            first.press("q")
+            assert first.wait() == 0
+        assert len(server.posts) == 1
+    assert re.fullmatch(DONE, sent.text)
+    assert_secret(run, second.text)
+
+
+def test_a_server_that_refuses_is_one_quiet_event_after_the_end(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with receiver(403) as server, ended_afterwards(run):
+        done = warm.run(*train_arguments(run, "--headless", "--steps", "30", "--notify", server.url))
+        assert len(server.posts) == 1
+    assert done.returncode == 0
+    notes = [it for it in records_of(run) if isinstance(it, Note) and "notify" in it.text]
+    assert [(it.severity, it.text) for it in notes] == [
+        ("warning", f"could not notify 127.0.0.1:{server.server_port}: HTTP 403")
+    ]
+    assert any(isinstance(it, RunFinished) for it in records_of(run))
+    assert_secret(run, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_a_silent_server_holds_up_the_end_no_longer_than_it_may(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with receiver() as server, ended_afterwards(run):
+        server.gate.clear()
+        done = warm.run(*train_arguments(run, "--headless", "--steps", "30", "--notify", server.url))
+        ended = time.time()
+    assert done.returncode == 0
+    (last,) = (it for it in records_of(run) if isinstance(it, RunFinished))
+    assert ended - last.time < CLOSING_SECONDS + 15  # what a loaded machine takes for all else
+    assert_secret(run, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_of_several_ranks_one_sends(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with receiver() as server, ended_afterwards(run):
+        options = ("--headless", "--nproc", "2", "--steps", "30", "--notify", server.url)
+        done = run_to_end(amptui_command(*train_arguments(run, *options)))
+        assert done.returncode == 0, done.stderr
+        (sent,) = server.posts
+    assert re.fullmatch(DONE, sent.text)
+    assert_secret(run, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("command", ["train", "run", "attach"])
+def test_a_wrong_url_is_a_usage_error_of_one_line_that_does_not_repeat_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = f"htps://host/{SECRET}"
+    rest = {"train": ["mnist"], "run": ["script.py"], "attach": []}[command]
+    done = run_to_end(amptui_command(command, "--notify", wrong, *rest), tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"amptui: argument --notify: the URL must begin .+\n", done.stderr)
+    assert SECRET not in done.stderr
+    if command != "attach":
+        monkeypatch.setenv(VARIABLE, wrong)
+        done = run_to_end(amptui_command(command, *rest), tmp_path)
+        assert done.returncode == 2
+        assert re.fullmatch(r"amptui: AMPTUI_NOTIFY: the URL must begin .+\n", done.stderr)
+        assert SECRET not in done.stderr

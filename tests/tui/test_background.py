@@ -1,0 +1,185 @@
+"""The terminal's background: as the environment has it, and an answer that comes late, in pieces or never."""
+
+import re
+import sys
+import time
+
+import pytest
+
+from amptui.tui.background import assumed_background, background_in, can_ask, has_256_colours
+from amptui.tui.contrast import BLACK, WHITE, Rgb
+from tests.terminal import BACKGROUND_QUESTION, Terminal
+
+PROGRAM = """
+import sys, threading
+from amptui.base.terminal import HeldTerminal
+from amptui.records.control import Control
+from amptui.tui.opening import Opening
+
+with HeldTerminal() as terminal, Opening(terminal) as opening:
+    from amptui.telemetry.session import Session
+    from amptui.tui.app import WatchApp
+    class Listening(WatchApp):
+        keys = []
+        async def action_press(self, key):
+            self.keys.append(key)
+            await super().action_press(key)
+    app = Listening(look=Session("x").view, control=Control(), ended=threading.Event(), start=lambda: None,
+                    patience_seconds=1.0, attached=True, opening=opening)
+    app.run()
+print("keys", app.keys)
+"""
+
+DA1 = b"\x1b[?62;22c"
+WHITE_ANSWER = b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\" + DA1
+LIGHT_GREY = b"\x1b[38;5;241m"
+DARK_GREY = b"\x1b[90m"
+
+
+def screen(answers: dict[bytes, bytes], env: dict[str, str] | None = None) -> Terminal:
+    plain = {"COLORFGBG": "", "COLORTERM": "", "AMPTUI_BACKGROUND": ""}
+    return Terminal([sys.executable, "-c", PROGRAM], env={**plain, **(env or {})}, answers=answers)
+
+
+def wait_until_written(terminal: Terminal, data: bytes) -> None:
+    limit = time.monotonic() + 60
+    while data not in terminal.written:
+        assert time.monotonic() < limit, terminal.text
+        terminal.read(0.05)
+
+
+def leave(terminal: Terminal) -> None:
+    """Press d; the only key that the screen got, and no byte of an answer on the terminal."""
+    terminal.press("d")
+    assert terminal.wait() == 0
+    assert "keys ['d']" in terminal.text
+    assert not re.search(r"rgb|ffff|62;22|]11", terminal.text)
+
+
+def test_a_light_background_is_noticed_after_the_first_frame() -> None:
+    with screen({BACKGROUND_QUESTION: WHITE_ANSWER}) as terminal:
+        wait_until_written(terminal, LIGHT_GREY)
+        terminal.wait_for("╭ loss")
+        assert terminal.written.index(DARK_GREY) < terminal.written.index(LIGHT_GREY)
+        leave(terminal)
+
+
+def test_an_answer_in_pieces_with_pauses_is_no_key() -> None:
+    with screen({}) as terminal:
+        wait_until_written(terminal, BACKGROUND_QUESTION)
+        for piece in (b"\x1b", b"]1", b"1;rgb:f", b"fff/ffff/ffff\x1b", b"\\\x1b", b"[?62;2", b"2c"):
+            terminal.read(0.7)  # longer than an incomplete sequence is waited for
+            terminal.answer(piece)
+        wait_until_written(terminal, LIGHT_GREY)
+        leave(terminal)
+
+
+def test_an_answer_among_keys_leaves_them_alone() -> None:
+    with screen({}) as terminal:
+        wait_until_written(terminal, BACKGROUND_QUESTION)
+        terminal.answer(b"l" + WHITE_ANSWER + b"l")
+        wait_until_written(terminal, LIGHT_GREY)
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert "keys ['l', 'l', 'd']" in terminal.text
+
+
+@pytest.mark.parametrize("answers", [{}, {b"\x1b[c": DA1}], ids=["nothing", "no colour"])
+def test_a_terminal_that_names_no_colour_is_left_as_it_is(answers: dict[bytes, bytes]) -> None:
+    with screen(answers) as terminal:
+        terminal.wait_for("q quit")
+        leave(terminal)
+        assert LIGHT_GREY not in terminal.written
+
+
+def test_an_answer_that_comes_while_the_screen_is_left_does_not_reach_the_shell() -> None:
+    with screen({}) as terminal:
+        wait_until_written(terminal, BACKGROUND_QUESTION)
+        terminal.press("d")
+        terminal.read(0.3)
+        terminal.answer(WHITE_ANSWER)
+        assert terminal.wait() == 0
+        assert "keys ['d']" in terminal.text
+        assert not re.search(r"rgb|ffff|62;22", terminal.text)
+
+
+@pytest.mark.parametrize(
+    ("env", "grey"),
+    [
+        ({"AMPTUI_BACKGROUND": "light"}, LIGHT_GREY),
+        ({"AMPTUI_BACKGROUND": "dark", "COLORFGBG": "0;15"}, DARK_GREY),
+        ({"TERM": "linux"}, DARK_GREY),
+        ({"NO_COLOR": "1"}, None),
+    ],
+    ids=str,
+)
+def test_what_is_decided_is_not_asked(env: dict[str, str], grey: bytes | None) -> None:
+    with screen({BACKGROUND_QUESTION: WHITE_ANSWER}, env) as terminal:
+        terminal.wait_for("q quit")
+        assert BACKGROUND_QUESTION not in terminal.written
+        greys = {it for it in (LIGHT_GREY, DARK_GREY) if it in terminal.written}
+        assert greys == ({grey} if grey else set())
+        leave(terminal)
+
+
+def test_colorfgbg_counts_until_the_answer() -> None:
+    with screen({BACKGROUND_QUESTION: b"\x1b]11;rgb:00/00/00\x07" + DA1}, {"COLORFGBG": "0;15"}) as terminal:
+        wait_until_written(terminal, LIGHT_GREY)
+        wait_until_written(terminal, DARK_GREY)
+        assert terminal.written.index(LIGHT_GREY) < terminal.written.index(DARK_GREY)
+        leave(terminal)
+
+
+@pytest.mark.parametrize(
+    ("environment", "background"),
+    [
+        ({}, BLACK),
+        ({"COLORFGBG": "0;15"}, WHITE),
+        ({"COLORFGBG": "15;default;0"}, BLACK),
+        ({"COLORFGBG": "0;default"}, BLACK),
+        ({"COLORFGBG": "0;99"}, BLACK),
+        ({"COLORFGBG": "0;7"}, (229, 229, 229)),
+        ({"AMPTUI_BACKGROUND": "light", "COLORFGBG": "15;0"}, WHITE),
+        ({"AMPTUI_BACKGROUND": "Dark", "COLORFGBG": "0;15"}, BLACK),
+        ({"AMPTUI_BACKGROUND": "puce", "COLORFGBG": "0;15"}, WHITE),
+    ],
+    ids=str,
+)
+def test_the_environment_says_it(environment: dict[str, str], background: Rgb) -> None:
+    assert assumed_background(environment) == background
+
+
+@pytest.mark.parametrize(
+    ("sequence", "background"),
+    [
+        ("\x1b]11;rgb:ffff/ffff/ffff\x1b\\", WHITE),
+        ("\x1b]11;rgb:1e/1E/2e\x07", (30, 30, 46)),
+        ("\x1b]11;rgb:f/0/8\x07", (255, 0, 136)),
+        ("\x1b]11;rgba:0000/8080/ffff/ffff\x07", (0, 128, 255)),
+        ("\x1b]10;rgb:ffff/ffff/ffff\x07", None),
+        ("\x1b]11;?\x07", None),
+        ("\x1b]11;rgb:fffff/ffff/ffff\x07", None),
+        ("\x1b]11;rgb:ffff/ffff\x07", None),
+    ],
+)
+def test_answers(sequence: str, background: Rgb | None) -> None:
+    assert background_in(sequence) == background
+
+
+@pytest.mark.parametrize(
+    ("term", "asks"), [("xterm", True), ("screen", True), ("linux", False), ("dumb", False), ("vt220", False)]
+)
+def test_who_is_asked(term: str, *, asks: bool) -> None:
+    assert can_ask({"TERM": term}) is asks
+    assert not can_ask({"TERM": term, "NO_COLOR": ""})
+    assert not can_ask({"TERM": term, "AMPTUI_BACKGROUND": "light"})
+
+
+def test_how_many_colours_a_terminal_has_is_decided_as_rich_does() -> None:
+    from rich.console import Console
+
+    for term in ("xterm", "xterm-256color", "tmux-256color", "xterm-kitty", "linux", "xterm-16color"):
+        for colorterm in ("", "truecolor", "24bit"):
+            environment = {"TERM": term, "COLORTERM": colorterm}
+            system = Console(force_terminal=True, _environ=environment).color_system
+            assert has_256_colours(environment) is (system in ("256", "truecolor"))
