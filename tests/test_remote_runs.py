@@ -1,0 +1,204 @@
+"""A run on another machine, watched through a real ssh: attached, lost and found again, refused."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amptui import __version__
+from amptui.records.run import PrecisionChanged
+from tests.faults.watched import Lives, headless_run, stop
+from tests.living import last_step, records_of, screens_told, wait_until
+from tests.remote import HOST, RemoteMachine, kill, skip_without_ssh, ssh_processes
+from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.warm import WarmSource
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteMachine]:
+    skip_without_ssh()
+    home = tmp_path_factory.mktemp("home there")
+    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh", {"HOME": str(home)})
+    machine.prepare()
+    machine.start()
+    yield machine
+    machine.stop()
+
+
+@pytest.fixture
+def box(machine: RemoteMachine, monkeypatch: pytest.MonkeyPatch) -> RemoteMachine:
+    """The machine, and its ssh on the path."""
+    monkeypatch.setenv("PATH", f"{machine.folder}/here{os.pathsep}{os.environ['PATH']}")
+    return machine
+
+
+@pytest.fixture
+def lives(warm: WarmSource, tmp_path: Path) -> Lives:
+    return Lives(warm, tmp_path / "log")
+
+
+def attach(argument: str, *options: str) -> list[str]:
+    return amptui_command("attach", argument, *options, *FRAMES)
+
+
+def refused(argument: str, *options: str) -> str:
+    """What `attach` says on a terminal instead of showing a screen."""
+    with Terminal(attach(argument, *options), size=(240, 40)) as terminal:
+        assert terminal.wait() != 0
+        assert b"\x1b[?1049h" not in terminal.written
+        return terminal.text.strip()
+
+
+def test_a_remote_run_is_watched_and_switched(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a run's \"name\" $HOME"
+    with (
+        headless_run(lives, folder) as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        terminal.press("p")
+        terminal.wait_for(r"AMP bf16 .*running")
+        terminal.press("?")
+        terminal.wait_for(rf"run folder\s+{HOST}:/")
+        terminal.press("?")
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert "training continues" in terminal.text
+        assert f"amptui attach '{HOST}:/" in terminal.text
+        wait_until(lambda: "detached" in screens_told(run), "that the screen has left")
+        stop(run)
+    (change,) = [record for record in records_of(folder) if isinstance(record, PrecisionChanged)]
+    assert change.current == "bf16"
+    assert set(screens_told(folder)) == {"attached", "detached"}
+
+
+def test_a_lost_connection_is_restored_by_itself(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        terminal.press("p")
+        terminal.wait_for(r"AMP bf16 .*running")
+        before = last_step(run)
+        (ssh,) = ssh_processes(terminal.process.pid)
+        kill(ssh)
+        wait_until(lambda: last_step(run) > before + 20, "the run noticed that a screen was lost")
+        terminal.wait_for(r"AMP bf16 .*running")
+        wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
+        assert ssh_processes(terminal.process.pid) != [ssh]
+        reached = last_step(run)
+        wait_until(lambda: _step_on(terminal) >= reached, "the screen does not go on")
+        terminal.press("p")
+        terminal.wait_for(r"FP32 .*running")
+        stop(run)
+        terminal.wait_for("stopped")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert f"journal: {HOST}:{run}/journal.jsonl" in terminal.text.replace("\n", "")
+
+
+def _step_on(terminal: Terminal) -> int:
+    terminal.read(0.1)
+    return int(terminal.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
+
+
+def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        box.stop()
+        try:
+            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+            terminal.press("s")
+            terminal.wait_for(f"no checkpoint: connection to {HOST} lost")
+        finally:
+            box.start()
+        wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
+        terminal.wait_for(r"FP32 .*running")
+        terminal.press("p")
+        terminal.wait_for(r"AMP bf16 .*running")
+        box.stop()
+        try:
+            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert f"connection to {HOST} lost" in terminal.text
+        finally:
+            box.start()
+        stop(run)
+
+
+def test_a_run_that_ends_while_its_machine_is_gone_is_told(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with headless_run(lives, tmp_path / "run") as run:
+        with Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal:
+            terminal.wait_for(r"step\s+[\d,]+")
+            box.stop()
+            try:
+                terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+                stop(run)
+            finally:
+                box.start()
+            terminal.wait_for(f"{HOST}: run was stopped")
+            terminal.press("q")
+            assert terminal.wait() == 1
+            assert f"{HOST}: run was stopped; view it with" in terminal.text
+
+
+def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        (ssh,) = ssh_processes(terminal.process.pid)
+        box.configure("PubkeyAuthentication no")
+        try:
+            kill(ssh)
+            terminal.wait_for("ssh needs you to reconnect: press q, then amptui attach")
+        finally:
+            box.configure()
+        terminal.press("q")
+        assert terminal.wait() == 1
+        stop(run)
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (
+            f"""sed 's/"version": "{__version__}"/"version": "9.9"/'""",
+            f"{HOST} has amptui 9.9, this machine {__version__}; upgrade it here: pip install amptui==9.9",
+        ),
+        (
+            f"""sed 's/"version": "{__version__}"/"version": "0.0.1"/'""",
+            f"{HOST} has amptui 0.0.1, this machine {__version__}; "
+            f"upgrade it on {HOST}: pip install amptui=={__version__}",
+        ),
+    ],
+)
+def test_another_version_is_refused(
+    there: str, words: str, box: RemoteMachine, lives: Lives, tmp_path: Path
+) -> None:
+    with headless_run(lives, tmp_path / "run") as run:
+        box.install(f'{sys.executable} -m amptui "$@" | {there}')
+        try:
+            assert refused(f"{HOST}:{run}") == f"amptui: {words}"
+        finally:
+            box.install_amptui()
+        stop(run)
