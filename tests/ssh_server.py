@@ -5,7 +5,9 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -14,8 +16,20 @@ async def _run(process: "asyncssh.SSHServerProcess[bytes]") -> None:
     pipe = asyncio.subprocess.PIPE
     command = ("/bin/sh", "-c", process.command or "")
     child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+    requests = asyncio.create_task(_copy(process.stdin, child.stdin))
+    await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
     process.exit(await child.wait())
+    await requests
+
+
+async def _copy(source: Any, target: Any) -> None:
+    """Copy to the end of either."""
+    with suppress(OSError, asyncssh.Error):
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+    if isinstance(target, asyncio.StreamWriter):
+        target.close()
 
 
 async def _serve(folder: Path) -> None:

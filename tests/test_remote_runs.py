@@ -1,8 +1,10 @@
 """A run on another machine, watched through a real ssh: attached, lost and found again, refused."""
 
+import json
 import os
-import subprocess
-import sys
+import re
+import shlex
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from amptui import __version__
 from amptui.records.run import PrecisionChanged
+from amptui.runs.protocol import PROTOCOL
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import last_step, records_of, screens_told, wait_until
 from tests.remote import HOST, RemoteMachine, kill, skip_without_ssh, ssh_processes
@@ -46,7 +49,7 @@ def attach(argument: str, *options: str) -> list[str]:
 
 def refused(argument: str, *options: str) -> str:
     """What `attach` says on a terminal instead of showing a screen."""
-    with Terminal(attach(argument, *options), size=(240, 40)) as terminal:
+    with Terminal(attach(argument, *options), size=(500, 40)) as terminal:
         assert terminal.wait() != 0
         assert b"\x1b[?1049h" not in terminal.written
         return terminal.text.strip()
@@ -178,27 +181,83 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
         stop(run)
 
 
+def header(**fields: object) -> str:
+    """The shell command that says it as `amptui relay` would."""
+    facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
+    return f"printf '%s\\n' {shlex.quote(json.dumps(facts | fields))}"
+
+
+UPGRADE_HERE = f"{HOST} has amptui 9.9, this machine {__version__}; upgrade it here: pip install amptui==9.9"
+UPGRADE_THERE = (
+    f"{HOST} has amptui 0.0.1, this machine {__version__}; "
+    f"upgrade it on {HOST}: pip install amptui=={__version__}"
+)
+NAME_IT = "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'"
+
+
 @pytest.mark.parametrize(
-    ("there", "words"),
+    ("command", "words"),
     [
-        (
-            f"""sed 's/"version": "{__version__}"/"version": "9.9"/'""",
-            f"{HOST} has amptui 9.9, this machine {__version__}; upgrade it here: pip install amptui==9.9",
-        ),
-        (
-            f"""sed 's/"version": "{__version__}"/"version": "0.0.1"/'""",
-            f"{HOST} has amptui 0.0.1, this machine {__version__}; "
-            f"upgrade it on {HOST}: pip install amptui=={__version__}",
-        ),
+        (header(version="9.9"), UPGRADE_HERE),
+        (header(version="0.0.1"), UPGRADE_THERE),
+        (header(error="no run 'x'; check the path", status=2), f"{HOST}: no run 'x'; check the path"),
+        (header(error="\x1b]0;title\x07 and\nmore", status=1), f"{HOST}: ?]0;title? and more"),
+        ("echo told >&2; exit 3", f"{HOST} exited with status 3 without an answer: told"),
+        ("exec no-such-program", NAME_IT),
+        ("echo 'argument COMMAND: invalid choice' >&2; exit 2", f"amptui on {HOST} is too old for this"),
+        (header(version="1; rm -rf ~"), f"{HOST} exited with status 0 without an answer: "),
+        (header(folder="not/absolute"), f"{HOST} exited with status 0 without an answer: "),
+        ("head -c 100000 /dev/zero", f"{HOST} does not speak amptui's protocol"),
     ],
 )
-def test_another_version_is_refused(
-    there: str, words: str, box: RemoteMachine, lives: Lives, tmp_path: Path
+def test_what_another_machine_answers_is_told_in_one_line(
+    command: str, words: str, box: RemoteMachine
+) -> None:
+    box.install(command)
+    try:
+        line = refused(f"{HOST}:x")
+    finally:
+        box.install_amptui()
+    assert words in line
+    assert "\n" not in line
+
+
+def test_a_shell_that_prints_before_the_relay_does_not_matter(
+    box: RemoteMachine, lives: Lives, tmp_path: Path
 ) -> None:
     with headless_run(lives, tmp_path / "run") as run:
-        box.install(f'{sys.executable} -m amptui "$@" | {there}')
-        try:
-            assert refused(f"{HOST}:{run}") == f"amptui: {words}"
-        finally:
-            box.install_amptui()
+        options = ("--remote-command", "echo welcome; amptui")
+        with Terminal(attach(f"{HOST}:{run}", *options)) as terminal:
+            terminal.wait_for(r"step\s+[\d,]+")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert "--remote-command 'echo welcome; amptui'" in " ".join(terminal.text.split())
         stop(run)
+
+
+def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
+    box.configure(f"Port {_free_port()}")
+    try:
+        assert re.fullmatch(rf"amptui: cannot reach {HOST}: ssh: .*Connection refused", refused(f"{HOST}:x"))
+    finally:
+        box.configure()
+
+
+def _free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert refused(f"{HOST}:x") == "amptui: there is no ssh here; install OpenSSH's client"
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch$IFS{}", "me@-oProxyCommand=touch$IFS{}", "-J"])
+def test_a_host_is_never_an_option_of_ssh(host: str, tmp_path: Path) -> None:
+    text = host.format("touched")
+    with Terminal(amptui_command("attach", "--", f"{text}:x"), size=(500, 40)) as terminal:
+        assert terminal.wait() == 2
+        assert "is not a host; write HOST:RUN or USER@HOST:RUN" in terminal.text
+    assert not Path("touched").exists()

@@ -61,6 +61,8 @@ _MAX_NOISE_BYTES = 64 * 1024
 _MAX_ERROR_BYTES = 4096
 """The end of what ssh says that is kept."""
 
+_MAX_QUOTED_CHARACTERS = 160
+
 _SSH_FAILED = 255
 """The exit status of ssh itself (ssh(1)); any other is the command's on HOST."""
 
@@ -211,8 +213,9 @@ class Ssh:
         """The last line of what ssh, or else the shell on HOST, said; safe to print."""
         lines: list[str] = []
         for text in (self._error_text, self._noise):
-            kept = (printable(one_line(line)) for line in text.decode(errors="replace").splitlines())
+            kept = map(one_line, text.decode(errors="replace").splitlines())
             lines = lines or [line for line in kept if line and not line.startswith(("Warning: ", "debug"))]
+        lines = [printable(line[:_MAX_QUOTED_CHARACTERS]) for line in lines[-2:]]
         if len(lines) > 1 and lines[-1].startswith("Connection closed by"):
             return f"{lines[-2]}; {lines[-1]}"
         return lines[-1] if lines else ""
