@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +39,12 @@ class RemoteMachine:
     """An ssh server, and an `ssh` that knows it as `box`."""
 
     folder: Path
-    environment: Mapping[str, str]
-    """Of what runs there."""
     process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def home(self) -> Path:
+        """The user's, there."""
+        return self.folder / "home"
 
     @property
     def bin(self) -> Path:
@@ -51,7 +53,7 @@ class RemoteMachine:
 
     def prepare(self) -> None:
         """Make the keys, `amptui` there and `ssh` here."""
-        self.folder.mkdir()
+        self.home.mkdir(parents=True)
         for name in ("host_key", "user_key"):
             key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
             subprocess.run(key, check=True)
@@ -73,7 +75,7 @@ class RemoteMachine:
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.ssh_server", str(self.folder)],
-            env={**os.environ, **self.environment, "PATH": path},
+            env={**os.environ, "HOME": str(self.home), "PATH": path},
             cwd=ROOT,
             stderr=subprocess.DEVNULL,  # what asyncssh says of connections that were killed
         )

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +24,7 @@ from tests.warm import WarmSource
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteMachine]:
     skip_without_ssh()
-    home = tmp_path_factory.mktemp("home there")
-    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh", {"HOME": str(home)})
+    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh")
     machine.prepare()
     machine.start()
     yield machine
@@ -58,7 +58,7 @@ def refused(argument: str, *options: str) -> str:
 def test_a_remote_run_is_watched_and_switched(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "a run's \"name\" $HOME"
+    folder = tmp_path / 'a run\'s "name" $HOME'
     with (
         headless_run(lives, folder) as run,
         Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
@@ -261,3 +261,51 @@ def test_a_host_is_never_an_option_of_ssh(host: str, tmp_path: Path) -> None:
         assert terminal.wait() == 2
         assert "is not a host; write HOST:RUN or USER@HOST:RUN" in terminal.text
     assert not Path("touched").exists()
+
+
+def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(amptui_command("runs", *arguments), capture_output=True, text=True, check=False)
+
+
+def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives, warm: WarmSource) -> None:
+    name = "a run"
+    folder = box.home / ".local" / "state" / "amptui" / "runs" / name
+    assert listed(f"{HOST}:").stdout == f"no runs on {HOST} yet\n"
+    with headless_run(lives, folder) as run:
+        heading, row = listed(f"{HOST}:").stdout.splitlines()
+        assert heading.startswith("run")
+        assert row.startswith(f"{name}  running")
+        (line,) = listed(f"{HOST}:", "--json").stdout.splitlines()
+        fields = json.loads(line)
+        assert (fields["type"], fields["name"], fields["state"]) == ("Run", name, "running")
+        with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
+            terminal.wait_for(r"step\s+[\d,]+")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert f"amptui attach '{HOST}:{name}'" in terminal.text
+        stop(run)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("box", "'box' is not a machine; write HOST: with its colon"),
+        ("box:run", "'box:run' is not a machine; write HOST: with its colon"),
+        ("/a:", "'/a:' is not a machine; write HOST: with its colon"),
+    ],
+)
+def test_what_is_no_machine_is_a_usage_error(text: str, words: str) -> None:
+    done = listed(text)
+    assert (done.returncode, done.stderr) == (2, f"amptui: {words}\n")
+
+
+def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
+    box.install("""printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}'""")
+    try:
+        done = listed(f"{HOST}:")
+    finally:
+        box.install_amptui()
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "install the same version of amptui on both" in done.stderr

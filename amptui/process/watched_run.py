@@ -171,7 +171,9 @@ class RemoteRun:
                 link = connect_to_host(self._remote, batch=True, given_up=left)
             except UnreachableError as error:
                 if error.needs_user:
-                    self._give_up(f"{lost}, and ssh needs you to reconnect: press q, then {self.attach_command}")
+                    self._give_up(
+                        f"{lost}, and ssh needs you to reconnect: press q, then {self.attach_command}"
+                    )
                 self.waiting = f"{lost}; reconnecting ({error})"
             except (RemoteError, UsageError) as error:
                 if time.monotonic() >= restarts_until:

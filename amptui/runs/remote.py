@@ -122,6 +122,14 @@ def remote_of(text: str, command: str = "") -> Remote | None:
     return Remote(host=host, run=match[2], command=command)
 
 
+def host_of(text: str, command: str = "") -> Remote:
+    """The machine that ``text`` names, as ``HOST:``. Raises ``UsageError``."""
+    remote = remote_of(text, command)
+    if remote is None or remote.run:
+        raise UsageError(f"{text!r} is not a machine", hint="write HOST: with its colon")
+    return remote
+
+
 def _is_here(text: str) -> bool:
     # Unlike Path.exists, this returns False for a path that is too long or invalid.
     if os.path.lexists(expanded(Path(text))):
@@ -186,6 +194,28 @@ class Ssh:
             if arrives in ready and (header := self._next_line()) is not None:
                 return header
         raise UnreachableError(f"left {self.host} before it answered")
+
+    def read_output(self, max_bytes: int) -> bytes:
+        """What the command writes until its end; raise ``RemoteError`` if it or ssh fails."""
+        pieces: list[bytes] = []
+        left_bytes, arrives = max_bytes, self.connection.fileno()
+        while True:
+            ready, _, _ = select.select([arrives, self._errors], [], [])
+            if self._errors in ready and not self._read_errors() and arrives not in ready:
+                time.sleep(_LOOK_SECONDS)
+            if arrives not in ready:
+                continue
+            piece = self.connection.recv(_MAX_NOISE_BYTES)
+            left_bytes -= len(piece)
+            if left_bytes < 0:
+                raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes")
+            if not piece:
+                break
+            pieces.append(piece)
+        failure = self.trouble()
+        if self._process.returncode != 0:
+            raise failure
+        return b"".join(pieces)
 
     def keep_reading_errors(self) -> None:
         """Read them in a thread of its own, so that ssh never waits for that."""
