@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from amptui import __version__
-from amptui.records.run import PrecisionChanged
-from amptui.runs.protocol import PROTOCOL
+from amptui.records import codec
+from amptui.records.answers import RequestMade
+from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFailed
+from amptui.runs.protocol import PROTOCOL, hello_line
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import last_step, records_of, screens_told, wait_until
 from tests.remote import HOST, RemoteMachine, kill, skip_without_ssh, ssh_processes
@@ -146,19 +149,81 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
 def test_a_run_that_ends_while_its_machine_is_gone_is_told(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        box.stop()
+        try:
+            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+            stop(run)
+        finally:
+            box.start()
+        terminal.wait_for(f"{HOST}: run was stopped")
+        terminal.press("q")
+        assert terminal.wait() == 1
+        assert f"{HOST}: run was stopped; view it with" in terminal.text
+
+
+def test_a_request_that_the_lost_connection_swallowed_is_refused(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        (ssh,) = ssh_processes(terminal.process.pid)
+        os.kill(ssh, signal.SIGSTOP)
+        terminal.press("s")
+        terminal.wait_for("checkpoint")
+        kill(ssh)
+        terminal.wait_for("no checkpoint: the connection was lost before it arrived: press the key again")
+        assert not any(isinstance(record, RequestMade) for record in records_of(run))
+        stop(run)
+
+
+def test_ssh_asks_on_the_terminal_before_the_screen_opens(
+    box: RemoteMachine, lives: Lives, tmp_path: Path
+) -> None:
     with headless_run(lives, tmp_path / "run") as run:
-        with Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal:
-            terminal.wait_for(r"step\s+[\d,]+")
-            box.stop()
-            try:
-                terminal.wait_for(f"connection to {HOST} lost; reconnecting")
-                stop(run)
-            finally:
-                box.start()
-            terminal.wait_for(f"{HOST}: run was stopped")
-            terminal.press("q")
+        box.configure("StrictHostKeyChecking ask", f"UserKnownHostsFile {tmp_path}/none")
+        try:
+            with Terminal(attach(f"{HOST}:{run}")) as terminal:
+                terminal.wait_for("continue connecting")
+                assert b"\x1b[?1049h" not in terminal.written
+                terminal.press("yes\r")
+                terminal.wait_for(r"step\s+[\d,]+")
+                terminal.press("d")
+                assert terminal.wait() == 0
+        finally:
+            box.configure()
+        stop(run)
+
+
+def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) -> None:
+    """The machine names a folder that is here as well, and says what would disturb a terminal."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    title = "\x1b]0;forged\x07"
+    records: tuple[Record, ...] = (
+        Note(time=1.0, severity="error", text=f"{title} note"),
+        Printed(time=1.0, stream="stdout", text=f"{title} line"),
+        RunFailed(time=2.0, step=0, error=f"{title} error", traceback=title),
+    )
+    hello = hello_line({"version": title, "pid": os.getpid(), "run_dir": str(victim)}).decode()
+    lines = [relayed(folder=str(victim), run=f"{title}'; touch x"), hello.strip(), *map(codec.dumps, records)]
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+    box.install(f"cat {shlex.quote(str(tmp_path / 'lines'))}")
+    try:
+        with Terminal(attach(f"{HOST}:x"), size=(200, 40)) as terminal:
             assert terminal.wait() == 1
-            assert f"{HOST}: run was stopped; view it with" in terminal.text
+            assert "0;forged? error" in terminal.text
+            assert title.encode() not in terminal.written
+    finally:
+        box.install_amptui()
+    assert list(victim.iterdir()) == []
 
 
 def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
@@ -181,10 +246,15 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
         stop(run)
 
 
-def header(**fields: object) -> str:
-    """The shell command that says it as `amptui relay` would."""
+def relayed(**fields: object) -> str:
+    """The line that `amptui relay` writes first."""
     facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
-    return f"printf '%s\\n' {shlex.quote(json.dumps(facts | fields))}"
+    return json.dumps(facts | fields)
+
+
+def header(**fields: object) -> str:
+    """The shell command that writes it."""
+    return f"printf '%s\\n' {shlex.quote(relayed(**fields))}"
 
 
 UPGRADE_HERE = f"{HOST} has amptui 9.9, this machine {__version__}; upgrade it here: pip install amptui==9.9"

@@ -342,10 +342,8 @@ def left_running(watched: "ViewerEnd", run: WatchedRun) -> int | None:
         return None
     if watched.error:
         complain(watched.error)
-    tell(
-        "",
-        f"detached at step {watched.view.step:,}; {run.waiting or watched.silence or 'training continues'}",
-    )
+    stands = run.waiting or watched.silence or "training continues"
+    tell("", f"detached at step {watched.view.step:,}; {stands}")
     tell(f"to watch it again: {run.attach_command}")
     return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
 
