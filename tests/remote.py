@@ -103,7 +103,8 @@ class RemoteMachine:
     def stop(self) -> None:
         """End the server and what it runs, as a machine that is switched off."""
         if self.process is not None:
-            for process in [self.process, *psutil.Process(self.process.pid).children(recursive=True)]:
+            server = psutil.Process(self.process.pid)
+            for process in [server, *server.children(recursive=True)]:
                 process.kill()
             self.process.wait()
             self.process = None

@@ -83,6 +83,7 @@ def test_a_remote_run_is_watched_and_switched(
     assert set(screens_told(folder)) == {"attached", "detached"}
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_restored_by_itself(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def _step_on(terminal: Terminal) -> int:
     return int(terminal.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -146,6 +148,7 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
         stop(run)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_its_machine_is_gone_is_told(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_request_that_the_lost_connection_swallowed_is_refused(
         stop(run)
 
 
+@pytest.mark.slow
 def test_ssh_asks_on_the_terminal_before_the_screen_opens(
     box: RemoteMachine, lives: Lives, tmp_path: Path
 ) -> None:
@@ -337,6 +341,7 @@ def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(amptui_command("runs", *arguments), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives, warm: WarmSource) -> None:
     name = "a run"
     folder = box.home / ".local" / "state" / "amptui" / "runs" / name

@@ -35,11 +35,12 @@ _NAME = re.compile(r"((?:[^/:\[\]]*@)?(?:\[[^/\[\]]+\]|[^/:\[\]]+)):(.*)", re.DO
 """A host and what follows its colon; an IPv6 address stands in brackets."""
 
 _OPTIONS = (
-    *("-T", "-x", "-a", "-o", "RemoteCommand=none"),
+    # Compressed: a run's history is 50 times smaller, what follows it 5 times.
+    *("-T", "-x", "-a", "-C", "-o", "RemoteCommand=none"),
     # A second connection could not bind the ports of the user's forwardings again, and nothing shall listen.
     *("-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"),
 )
-"""For every connection, as scp has them; all else is as in the user's configuration."""
+"""For every connection, as scp has them but for the compression; all else is as the user configured it."""
 
 _ALIVE_SECONDS = 5
 """ssh gives a dead connection up after three times that, unless the user's configuration says otherwise."""
