@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from amptui import __version__
@@ -242,7 +243,7 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
         box.configure("PubkeyAuthentication no")
         try:
             kill(ssh)
-            terminal.wait_for("ssh needs you to reconnect: press q, then amptui attach")
+            terminal.wait_for("ssh must ask you something; to reconnect: amptui attach")
         finally:
             box.configure()
         terminal.press("q")
@@ -321,6 +322,18 @@ def _free_port() -> int:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         return int(unused.getsockname()[1])
+
+
+def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
+    box.install("echo waits >&2; exec sleep 600")
+    try:
+        with Terminal(attach(f"{HOST}:x")) as terminal:
+            (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
+            terminal.press("\x03")
+            assert terminal.wait() == 130
+            assert not psutil.pid_exists(ssh)
+    finally:
+        box.install_amptui()
 
 
 def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

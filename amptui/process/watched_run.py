@@ -172,7 +172,7 @@ class RemoteRun:
             except UnreachableError as error:
                 if error.needs_user:
                     self._give_up(
-                        f"{lost}, and ssh needs you to reconnect: press q, then {self.attach_command}"
+                        f"{lost}, and ssh must ask you something; to reconnect: {self.attach_command}"
                     )
                 self.waiting = f"{lost}; reconnecting ({error})"
             except (RemoteError, UsageError) as error:
