@@ -10,7 +10,20 @@ from typing import Protocol
 from amptui import __version__
 from amptui.base.errors import AmptuiError
 from amptui.base.prompt import complain, replace_closed_streams
-from amptui.command import advise, attach, bench, compare, doctor, export, models, replay, run, runs, train
+from amptui.command import (
+    advise,
+    attach,
+    bench,
+    compare,
+    doctor,
+    export,
+    models,
+    relay,
+    replay,
+    run,
+    runs,
+    train,
+)
 from amptui.command.parser import Parser
 
 
@@ -38,6 +51,9 @@ COMMANDS: dict[str, tuple[str, _Command]] = {
     "models": ("list the built-in models", models),
 }
 
+HIDDEN_COMMANDS: dict[str, _Command] = {"relay": relay}
+"""What amptui starts itself, on another machine."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status.
@@ -48,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     replace_closed_streams()
     try:
         options = build_parser().parse_args(arguments)
-        return COMMANDS[options.command][1].run(options)
+        return _command(options.command).run(options)
     except AmptuiError as error:
         complain(str(error))
         return error.exit_status
@@ -69,4 +85,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (words, command) in COMMANDS.items():
         command.add_options(commands.add_parser(name, help=words))
+    for name, command in HIDDEN_COMMANDS.items():
+        command.add_options(commands.add_parser(name))
     return parser
+
+
+def _command(name: str) -> _Command:
+    return HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][1]

@@ -7,6 +7,7 @@ AmptuiError
 ├── DeviceError      the device is missing, out of memory or has failed       (exit status 1)
 │   └── DeviceLostError  a kernel failed on it                                (exit status 1)
 ├── RunFolderError   a run's folder cannot be used                            (exit status 1)
+├── RemoteError      another machine, or amptui on it, cannot be reached      (exit status 1)
 ├── OutputError      the output cannot be written                             (exit status 1)
 └── TerminalClosedError  the terminal was closed before the screen opened         (exit status 129)
 
@@ -54,6 +55,10 @@ class DeviceLostError(DeviceError):
 
 class RunFolderError(AmptuiError):
     """The run's folder cannot be created, written or used again."""
+
+
+class RemoteError(AmptuiError):
+    """Another machine cannot be reached through ssh, or has no amptui that this one understands."""
 
 
 class OutputError(AmptuiError):

@@ -83,6 +83,16 @@ def add_run(parser: argparse.ArgumentParser, *, default: str = "the newest") -> 
     )
 
 
+def add_remote_command(add: _Add) -> None:
+    add(
+        "--remote-command",
+        default="",
+        metavar="COMMAND",
+        help="shell command that starts amptui on HOST, for example '~/venv/bin/amptui' "
+        "(default: $AMPTUI_REMOTE_COMMAND, or amptui)",
+    )
+
+
 def add_quiet(add: _Add) -> None:
     add(
         "--quiet",

@@ -24,6 +24,7 @@ from amptui.base.text import write_line
 from amptui.guest.handover import OPTIMIZERS_FILE, environment, take_unsaved
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
+from amptui.process.watched_run import LocalRun
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.runs.rundir import RunDir, create_run_dir, folder_name
@@ -174,10 +175,9 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
             _report(script, offspring)
             return _exit_status(offspring.status, script.folder)
         ending = _Ending(script, offspring)
-        viewing = watch_run(
-            connection, path, frames_per_second, attached=False, quiet=quiet, why_lost=ending.why_lost
-        )
-        view, status = viewing.view, left_running(viewing, path)
+        run = LocalRun(path, ending.why_lost)
+        viewing = watch_run(connection, run, frames_per_second, attached=False, quiet=quiet)
+        view, status = viewing.view, left_running(viewing, run)
         if status is not None:
             return status
         if not viewing.over:

@@ -5,11 +5,10 @@ A run forks before anything heavy is imported: its process imports torch while t
 
 import importlib.util
 import os
-import shlex
 import signal
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,14 @@ from amptui.base.prompt import complain, say
 from amptui.base.terminal import HeldTerminal, can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
+from amptui.process.watched_run import LocalRun, WatchedRun
 from amptui.ranks.world import refuse_unsupported
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import SAFETENSORS, TrainRequest
 from amptui.records.run import RunFailed
 from amptui.runs.find import live_run, resumable
-from amptui.runs.lock import RunLock, holder
+from amptui.runs.lock import RunLock
 from amptui.runs.own_files import why_owned
 from amptui.runs.rundir import (
     RunDir,
@@ -36,13 +36,13 @@ from amptui.runs.rundir import (
     folder_name,
     read_run_json,
     reason,
-    run_argument,
 )
 from amptui.runs.trust import is_own, named_files, resume_command
 
 if TYPE_CHECKING:
     from amptui.process.rank_process import RankPlan
     from amptui.process.viewer import ViewerEnd
+    from amptui.runs.remote import Remote
 
 _ENDING_SECONDS = 20.0
 """How long a run's process may take to exit after its last record, for example to close a file."""
@@ -249,12 +249,13 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
     offspring = fork(work)
     theirs.close()
     folder = plan.run_dir.path
+    run = LocalRun(folder)
     if detach:
         from amptui.process.viewer import follow_until_first_step
 
-        return _conclude(follow_until_first_step(ours, folder), folder, offspring)
-    watched = watch_run(ours, folder, frames_per_second, attached=False, quiet=quiet)
-    return _conclude(watched, folder, offspring)
+        return _conclude(follow_until_first_step(ours, folder), run, offspring, folder)
+    watched = watch_run(ours, run, frames_per_second, attached=False, quiet=quiet)
+    return _conclude(watched, run, offspring, folder)
 
 
 def rank_plan(plan: Plan, *, json: bool = False, quiet: bool = False) -> "RankPlan":
@@ -266,35 +267,66 @@ def rank_plan(plan: Plan, *, json: bool = False, quiet: bool = False) -> "RankPl
 
 
 def attach(
-    text: str, *, frames_per_second: float | None, quiet: bool = False, webhook: Webhook | None = None
+    text: str,
+    *,
+    frames_per_second: float | None,
+    quiet: bool = False,
+    webhook: Webhook | None = None,
+    remote_command: str = "",
 ) -> int:
-    """Watch a live run; return the exit status. Raises UsageError and RunFolderError.
+    """Watch a live run; return the exit status. Raises UsageError, RunFolderError and RemoteError.
 
     ``quiet``: the terminal gets no bell and no notification. ``webhook`` gets the news instead, or as well.
+    ``remote_command`` starts amptui on the machine of a run that ``text`` names as HOST:RUN.
     """
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
     from amptui.runs.socket_place import connect_to_live
 
+    if ":" in text and (remote := _remote_of(text, remote_command)) is not None:
+        return _attach_remotely(remote, frames_per_second, quiet=quiet, webhook=webhook)
     folder = live_run(text).path
+    run = LocalRun(folder)
     connection = connect_to_live(folder)
-    watched = watch_run(connection, folder, frames_per_second, attached=True, quiet=quiet, webhook=webhook)
-    return _conclude(watched, folder, None)
+    watched = watch_run(connection, run, frames_per_second, attached=True, quiet=quiet, webhook=webhook)
+    return _conclude(watched, run, None)
+
+
+def _remote_of(text: str, command: str) -> "Remote | None":
+    from amptui.runs.remote import remote_of
+
+    return remote_of(text, command)
+
+
+def _attach_remotely(
+    remote: "Remote", frames_per_second: float | None, *, quiet: bool, webhook: Webhook | None
+) -> int:
+    from amptui.process.watched_run import RemoteRun
+    from amptui.runs.remote import connect
+
+    run = RemoteRun(remote, connect(remote))
+    try:
+        watched = watch_run(
+            run.connection, run, frames_per_second, attached=True, quiet=quiet, webhook=webhook
+        )
+    finally:
+        run.close()
+    return _conclude(watched, run, None)
 
 
 def watch_run(
     connection: socket.socket,
-    folder: Path,
+    run: WatchedRun,
     frames_per_second: float | None,
     *,
     attached: bool,
     quiet: bool,
-    why_lost: Callable[[], str] = str,
     webhook: Webhook | None = None,
 ) -> "ViewerEnd":
-    """Show the run in ``folder`` on the screen; see :func:`amptui.process.viewer.watch`."""
+    """Show ``run`` on the screen; see :func:`amptui.process.viewer.watch`."""
     # It forks, so it must run before numpy is imported, which starts threads.
-    with HeldTerminal(lambda: _farewell(folder)) as terminal:
+    with HeldTerminal(run.farewell) as terminal:
+        run.begin()
         from amptui.tui.opening import Opening
 
         # Shows the boxes of the panels while Textual is imported.
@@ -303,23 +335,15 @@ def watch_run(
 
             return watch(
                 connection,
-                folder,
+                run,
                 attached=attached,
                 frames_per_second=frames_per_second,
                 opening=opening,
                 alerting=Alerting(bell=not quiet, webhook=webhook),
-                why_lost=why_lost,
             )
 
 
-def _farewell(folder: Path) -> str:
-    """What to tell a user whose screen was killed."""
-    if holder(folder) is None:
-        return "the screen was killed and the run has ended; `amptui runs` shows how"
-    return f"the screen was killed, training continues; to watch it again: amptui attach {_quoted(folder)}"
-
-
-def left_running(watched: "ViewerEnd", folder: Path) -> int | None:
+def left_running(watched: "ViewerEnd", run: WatchedRun) -> int | None:
     """Report to a user who left a run that goes on; return the exit status.
 
     None if the run has ended or was asked to.
@@ -330,19 +354,26 @@ def left_running(watched: "ViewerEnd", folder: Path) -> int | None:
         return None
     if watched.error:
         complain(watched.error)
-    tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training continues'}")
-    tell(f"to watch it again: amptui attach {_quoted(folder)}")
+    stands = run.waiting or watched.silence or "training continues"
+    tell("", f"detached at step {watched.view.step:,}; {stands}")
+    tell(f"to watch it again: {run.attach_command}")
     return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
 
 
-def _conclude(watched: "ViewerEnd", folder: Path, offspring: Offspring | None) -> int:
-    """Report how the run stands to a user who is back at the shell prompt."""
-    status = left_running(watched, folder)
+def _conclude(
+    watched: "ViewerEnd", run: WatchedRun, offspring: Offspring | None, folder: Path | None = None
+) -> int:
+    """Report how the run stands to a user who is back at the shell prompt.
+
+    ``offspring`` trains it in ``folder`` if this process has started it.
+    """
+    status = left_running(watched, run)
     if status is not None:
         return status
     ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
     if not watched.over:
-        tell("", f"the run is still stopping (step {watched.view.step:,}); `amptui runs` shows its status")
+        stands = f"{run.waiting}: the run may not stop" if run.waiting else "the run is still stopping"
+        tell("", f"{stands} (step {watched.view.step:,}); `{run.list_command}` shows its status")
         return 128 + (watched.signal or signal.SIGINT)
     from amptui.diagnosis.summary import summary_lines
 
@@ -359,10 +390,13 @@ def tell(*lines: str) -> None:
         complain(str(error))
 
 
-def _status(watched: "ViewerEnd", folder: Path, ended: int | None) -> int:
+def _status(watched: "ViewerEnd", folder: Path | None, ended: int | None) -> int:
     outcome = watched.view.outcome
     if outcome is None:
-        complain(watched.error if not (ended or 0) < 0 else _killed(-(ended or 0), folder))
+        if folder is not None and ended is not None and ended < 0:
+            complain(_killed(-ended, folder))
+        else:
+            complain(watched.error)
         return ended if ended is not None and ended > 0 else RunFolderError.exit_status
     from amptui.diagnosis.summary import tell_unsaved
 
@@ -380,11 +414,6 @@ def _killed(number: int, folder: Path) -> str:
     if not RunDir(folder).holds_checkpoints:
         return f"{what} before its first checkpoint"
     return f"{what}; to resume from its last checkpoint: {resume_command(folder)}"
-
-
-def _quoted(folder: Path) -> str:
-    """RUN for the shell."""
-    return shlex.quote(run_argument(folder))
 
 
 def _as_option(name: str, value: object) -> str:

@@ -9,13 +9,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from amptui.base import units
-from amptui.base.errors import RunFolderError
 from amptui.base.prompt import complain
 from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
@@ -23,16 +22,14 @@ from amptui.process.capture import OutputCapture
 from amptui.process.notifier import Notifier
 from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals
+from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Asker, StopRequest
 from amptui.runs.client import Client
-from amptui.runs.find import RESTART_SECONDS
-from amptui.runs.lock import holder
-from amptui.runs.rundir import RunDir
-from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 
 if TYPE_CHECKING:
+    from amptui.process.watched_run import WatchedRun
     from amptui.runs.protocol import LeaveKind
     from amptui.tui.canvas_app import Left
     from amptui.tui.opening import Opening
@@ -44,12 +41,8 @@ _GOODBYE_SECONDS = 1.0
 
 _LOOK_INTERVAL_SECONDS = 0.5
 
-_ENDING_SECONDS = 1.0
-
 _SILENT_SECONDS = 5.0
 """A run samples its device every second; during a long call it may miss some."""
-
-_RECONNECT_SECONDS = 0.2
 
 _Received = TypeVar("_Received")
 
@@ -84,37 +77,27 @@ class ViewerEnd:
 
 def watch(
     connection: socket.socket,
-    run_dir: Path,
+    run: "WatchedRun",
     *,
     attached: bool,
     frames_per_second: float | None,
     opening: "Opening | None" = None,
     alerting: Alerting = Alerting(),
-    why_lost: Callable[[], str] = str,
 ) -> ViewerEnd:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
-    stop the run. ``why_lost`` returns how the run's process ended, if that is known of one that left no last
-    record.
+    stop the run.
     """
     from amptui.tui.app import WatchApp
 
-    session, ended, last_heard = Session(str(run_dir)), threading.Event(), _LastHeard(run_dir)
-    restarts = _Restarts(session, run_dir)
-    client = Client(
-        connection,
-        restore=last_heard.first(session.restore),
-        fold=last_heard.first(session.fold),
-        on_request=lambda request: session.fold([request]),
-        ended=ended,
-        reconnect=lambda: restarts.connect(lambda: client.left),
-    )
+    session, ended, last_heard = Session(run.folder_name), threading.Event(), _LastHeard(run.silence_cause)
+    client = _client(connection, run, session, ended, last_heard)
     error = ""
     alerts = Alerts(time.time()) if alerting.bell else None
 
     def why_ended() -> str:
-        return client.error and _lost_words(client.error, run_dir, why_lost)
+        return client.error and run.lost_words(client.error)
 
     def start() -> None:
         gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
@@ -132,7 +115,7 @@ def watch(
         frames_per_second=frames_per_second,
         attached=attached,
         why_ended=why_ended,
-        why_silent=lambda: restarts.waiting or last_heard.silence(),
+        why_silent=lambda: run.waiting or last_heard.silence(),
         opening=opening,
         alerts=alerts,
     )
@@ -150,7 +133,7 @@ def watch(
     signals = StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, terminal=app.terminal)
     with notifying, signals:
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
-        with OutputCapture(lambda _record: None, RunDir(run_dir).output_path) as capture:
+        with OutputCapture(lambda _record: None, run.output_path) as capture:
             try:
                 app.run()
             except Exception:  # noqa: BLE001 - whatever failed, plain lines can still follow the run
@@ -160,12 +143,12 @@ def watch(
         if app.left is None:
             if opening is not None:
                 opening.close()
-            complain(_fault_words(ended, "leaves" if attached else "stops"))
+            complain(_fault_words(run, ended, "leaves" if attached else "stops"))
             error = _go_on_in_lines(session, ended, client, lambda: app.left is not None, alerts)
     left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left or ""
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
     view = _last_view(session)
-    over = view.outcome is not None or (ended.is_set() and not _trains_on(run_dir))
+    over = view.outcome is not None or (ended.is_set() and not run.is_live())
     silence = "" if over else last_heard.silence()
     error = client.error or error
     return ViewerEnd(left, over, client.stop_reason is not None, signals.received, view, silence, error)
@@ -197,21 +180,35 @@ def _notifying(
         notifier.close(awaits_end=False)
 
 
-def _lost_words(error: str, run_dir: Path, why_lost: Callable[[], str]) -> str:
-    """The error of a lost connection; if the run itself lives on, how to get back to it."""
-    if not _trains_on(run_dir):
-        return why_lost() or error
-    return f"{error}; training continues: press q, then amptui attach to reconnect"
+def _client(
+    connection: socket.socket,
+    run: "WatchedRun",
+    session: Session,
+    ended: threading.Event,
+    last_heard: "_LastHeard",
+) -> Client:
+    """What follows ``run`` into ``session``, over one connection after another."""
+    requests = _Requests(session)
 
+    def restore(state: Any) -> None:
+        session.restore(state, host=run.host)
+        requests.refuse_lost()
 
-def _trains_on(run_dir: Path) -> bool:
-    """Whether a run is still alive after its connection ended; a run that ends soon releases its folder."""
-    limit = time.monotonic() + _ENDING_SECONDS
-    while holder(run_dir) is not None:
-        if time.monotonic() > limit:
-            return True
-        time.sleep(0.02)
-    return False
+    def reconnect() -> socket.socket | None:
+        connection = run.reconnect(session.view(), lambda: client.left)
+        requests.note_pending()
+        return connection
+
+    client = Client(
+        connection,
+        restore=last_heard.first(restore),
+        fold=last_heard.first(session.fold),
+        on_request=requests.make,
+        ended=ended,
+        on_unsent=lambda request: requests.refuse(request, run.waiting or "the run takes no request now"),
+        reconnect=reconnect,
+    )
+    return client
 
 
 def _last_view(session: Session) -> SessionView:
@@ -221,40 +218,46 @@ def _last_view(session: Session) -> SessionView:
         return EMPTY_VIEW
 
 
-class _Restarts:
-    """Waits for ranks that their launcher starts again, and connects to them."""
+class _Requests:
+    """The requests of this screen; each gets an answer, also if the connection is lost before the run's."""
 
-    def __init__(self, session: Session, run_dir: Path) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._run_dir = run_dir
-        self._max_restarts = 0
-        self.waiting = ""
-        """What to say meanwhile, in one line."""
+        self._numbers: set[int] = set()
+        self._pending: list[RequestMade] = []
 
-    def connect(self, left: Callable[[], bool]) -> socket.socket | None:
-        """A connection to the ranks that follow; None if none do, or the screen has ``left``."""
-        view = self._session.view()
-        restarts = 0 if view.ranks is None else view.ranks.restarts
-        self._max_restarts = self._max_restarts if view.ranks is None else view.ranks.max_restarts
-        if view.outcome is not None or restarts >= self._max_restarts:
-            return None
-        self.waiting = "the ranks are being started again"
-        limit = time.monotonic() + RESTART_SECONDS
-        try:
-            while not left() and time.monotonic() < limit:
-                with suppress(RunFolderError):
-                    return connect(self._run_dir)
-                time.sleep(_RECONNECT_SECONDS)
-        finally:
-            self.waiting = ""
-        return None
+    def make(self, request: RequestMade) -> None:
+        """Note a request that was sent."""
+        self._numbers.add(request.number)
+        self._session.fold([request])
+
+    def refuse(self, request: RequestMade, detail: str) -> None:
+        """Answer a request that never reaches the run."""
+        step, now = self._session.view().step, time.time()
+        refusal = RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail)
+        self._session.fold([request, refusal])
+
+    def note_pending(self) -> None:
+        """Note which requests the lost connection may not have carried over."""
+        pending = self._session.view().pending
+        self._pending += [request for request in pending if request.number in self._numbers]
+
+    def refuse_lost(self) -> None:
+        """Refuse those that the run, whose history has just arrived, has never heard of."""
+        view, pending = self._session.view(), self._pending
+        arrived = {request.number for request in view.pending}
+        arrived |= {answer.request.number for answer in view.answers}
+        self._pending = []
+        for request in pending:
+            if request.number not in arrived:
+                self.refuse(request, "the connection was lost before it arrived: press the key again")
 
 
 class _LastHeard:
     """When the run was last heard from (it sends something every second), and what to say if it is silent."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self, silence_cause: Callable[[], str]) -> None:
+        self._silence_cause = silence_cause
         self._heard_at = math.inf
 
     def hears(self) -> None:
@@ -276,24 +279,14 @@ class _LastHeard:
         if seconds < _SILENT_SECONDS:
             return ""
         words = f"no response from the run for {units.duration(seconds)}"
-        process = holder(self._run_dir)
-        if process is None or process.pid is None or not process.is_here or not _stands_still(process.pid):
-            return words
-        return f"{words}: suspended (SIGSTOP); to continue it: kill -CONT {process.pid}"
+        cause = self._silence_cause()
+        return f"{words}: {cause}" if cause else words
 
 
-def _stands_still(pid: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
-
-
-def _fault_words(ended: threading.Event, interrupt: str) -> str:
+def _fault_words(run: "WatchedRun", ended: threading.Event, interrupt: str) -> str:
     goes_on = "" if ended.is_set() else f"; training continues, shown as plain lines; Ctrl+C {interrupt} it"
-    return f"the screen crashed (see output.log in the run folder){goes_on}"
+    where = "" if run.host else " (see output.log in the run folder)"
+    return f"the screen crashed{where}{goes_on}"
 
 
 def _go_on_in_lines(

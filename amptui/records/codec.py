@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial, reduce
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter, or_
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -341,6 +342,7 @@ _SIMPLE_READERS: Mapping[Any, Reader] = {
     bool: strictjson.exactly(bool),
     float: strictjson.read_float,
     str: strictjson.read_text,
+    Path: lambda value: Path(strictjson.read_text(value)),
 }
 _RECORDS: Codec[Any] = Codec(reduce(or_, (cls for cls in get_args(Record) if cls is not Steps)))
 _RECORD_WRITERS = _RECORDS.writers

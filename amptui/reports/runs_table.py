@@ -16,6 +16,7 @@ from amptui.base.text import inert_line, printable
 from amptui.recipe.request import PAGE_RUNS
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.recent import kept_names
+from amptui.runs.remote import Remote
 from amptui.runs.rundir import RunDir, default_base
 
 _GAP = "  "
@@ -66,6 +67,31 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None) -> int:
         put(inert_line(out, "no runs yet; `amptui train mnist-deep` starts one"), out)
     if older and width is None and limit is None:
         complain(_older(older, None))
+    return 0
+
+
+def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | None = None) -> int:
+    """Print the newest runs of another machine as :func:`list_runs` prints those of this one.
+
+    Raises ``RemoteError`` if they cannot be listed.
+    """
+    from amptui.runs.remote_runs import remote_runs
+
+    listed = remote_runs(remote, limit)
+    size = shutil.get_terminal_size() if out.isatty() and not json else None
+    width = size.columns if size is not None else None
+    page = len(listed.runs) if size is None or limit is not None else _page(len(listed.runs), size)
+    if json:
+        put("".join(f"{_json_line(run)}\n" for run in listed.runs), out)
+    elif listed.runs:
+        lines = _table(listed.runs[:page], width)
+        put("".join(inert_line(out, line) for line in lines), out)
+    else:
+        put(inert_line(out, f"no runs on {remote.host} yet"), out)
+    if page < len(listed.runs):
+        put(inert_line(out, _cut("older runs not listed: use `--all` or `--limit N`", width)), out)
+    elif listed.older and limit is None:
+        complain(listed.older)
     return 0
 
 

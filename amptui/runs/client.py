@@ -20,11 +20,13 @@ _PIECE_BYTES = 1024**2
 class Client:
     """Reads a run in a thread of its own, and sends it the requests of a screen: an ``Asker``.
 
-    ``restore`` gets a history's state, ``fold`` the records after it. ``asked`` gets the record of each
-    request made here, in the requesting thread: the run's own arrives with its next batch. ``ended`` is set
-    once the run, or the connection to it, has ended and everything received is folded; not if the screen
-    leaves. ``reconnect`` is called in that thread when the connection is lost: it returns a new one to a run
-    that has been started again, or None.
+    ``restore`` gets a history's state, ``fold`` the records after it. ``on_request`` gets the record of each
+    request made here, in the requesting thread: the run's own arrives with its next batch. ``on_unsent``
+    gets it if the run cannot take it now; a stop is sent to the next connection. ``ended`` is set once the
+    run, or the connection to it, has ended and everything received is folded; not if the screen leaves.
+
+    ``reconnect`` is called in that thread when the connection is lost: it returns a new one, to a run that
+    has been started again or is still there, or None. It raises ``ProtocolError`` to say why there is none.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class Client:
         fold: Callable[[Sequence[Record]], None],
         on_request: Callable[[RequestMade], object],
         ended: threading.Event,
+        on_unsent: Callable[[RequestMade], object] = lambda _request: None,
         reconnect: Callable[[], socket.socket | None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._restore = restore
         self._fold = fold
         self._on_request = on_request
+        self._on_unsent = on_unsent
         self._ended = ended
         self._reconnect = reconnect
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
@@ -83,8 +87,8 @@ class Client:
         if isinstance(request, StopRequest):
             # A signal's handler may ask for it: it must not take the session's lock.
             self._stop_reason = self._stop_reason or request.reason
-        elif sent:
-            self._on_request(record_of(request, number))
+        else:
+            (self._on_request if sent else self._on_unsent)(record_of(request, number))
         return number
 
     def send(self, line: bytes) -> bool:
@@ -138,10 +142,11 @@ class Client:
         return not (self._finished or self._left or self.error)
 
     def _go_on_with(self, connection: socket.socket) -> None:
-        self._connection.close()
-        self._connection, self.hello = connection, None
-        self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
-        self.send(protocol.encode(Hello()))
+        with suppress(OSError):
+            connection.send(protocol.encode(Hello()))  # before any request, which another thread may make
+        before, self._connection = self._connection, connection
+        before.close()
+        self.hello, self._lines = None, protocol.Lines(protocol.MAX_LINE_BYTES)
         if self._stop_reason is not None:  # the run that was asked is gone
             self.ask(StopRequest(self._stop_reason))
         if self._left:  # meanwhile

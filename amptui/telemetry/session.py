@@ -161,11 +161,11 @@ class Session:
                 steps.tracks.settle()
             return f'{{"version":{STATE_VERSION},"session":{_codec().dumps(self)}}}'
 
-    def restore(self, state: Any) -> None:
-        """Replace the state with the parsed JSON of :meth:`state`.
+    def restore(self, state: Any, *, host: str = "") -> None:
+        """Replace the state with the parsed JSON of :meth:`state`; ``host`` is the machine it comes from.
 
-        The state's run folder wins if it has one. Raises ``ValueError`` if it is not a state of this version;
-        this session is then unchanged.
+        The state's run folder wins if it has one; of another machine it is ``HOST:FOLDER``. Raises
+        ``ValueError`` if it is not a state of this version; this session is then unchanged.
         """
         if not isinstance(state, dict) or "version" not in state:
             raise JsonError("not the state of a run")
@@ -176,6 +176,8 @@ class Session:
             session.view()
         except Exception as error:  # a number out of place may do anything
             raise JsonError(f"{_OTHER_VERSION} ({error})") from error
+        if host and session._run_dir:
+            session._run_dir = f"{host}:{session._run_dir}"
         self.adopt(session)
 
     def adopt(self, other: "Session") -> None:

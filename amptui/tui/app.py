@@ -336,7 +336,7 @@ class WatchApp(RunScreen):
 
     def action_ask_quit(self) -> None:
         """Quit; during training, ask first."""
-        if self._ended.is_set():
+        if self._over:
             self._leave("")
             return
         from amptui.tui.overlays.questions import QuitQuestion

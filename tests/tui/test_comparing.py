@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_text
-from amptui.diagnosis.speed import times_speed
+from amptui.diagnosis.speed import round_words, times_speed
 from amptui.records.control import ComparisonRequest
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import PauseChanged, PrecisionChanged, RunFinished
-from amptui.tui.panels.ab_comparison import round_words
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured
 from tests.tui.watching import ENDED, NOT_STARTED, Screen, awaited, started, step, steps, watching

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.event_words import event_text
+from amptui.diagnosis.loss_scale import idle_words
 from amptui.diagnosis.speed import less_memory, times_speed, uncounted, why_no_ratio
 from amptui.records.run import RunFailed
 from amptui.telemetry.session import Session
@@ -22,7 +23,6 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import PANELS, RANKED_PANELS, TITLES
 from amptui.tui.painter import Painter
-from amptui.tui.panels import scale
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
 from amptui.tui.style import BOLD, Style
@@ -238,8 +238,8 @@ def test_skips_are_counted_and_listed(width: int, height: int) -> None:
 def test_the_scale_is_kept_while_fp32_runs(width: int, height: int) -> None:
     view = views.back_in_fp32()
     text = text_of(drawn(view, width, height))
-    assert scale.idle_words(view)
-    assert scale.idle_words(view) in text
+    assert idle_words(view)
+    assert idle_words(view) in text
     assert "65,536" in text
 
 

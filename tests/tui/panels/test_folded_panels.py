@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from amptui.diagnosis.bottleneck import throttled_words
 from amptui.diagnosis.speed import less_memory
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import loss, memory_panel, precision_table, scale, throughput
@@ -68,7 +69,7 @@ def test_memory_shows_the_gpu_that_trains() -> None:
 def test_a_throttled_clock_takes_the_place_of_the_bar() -> None:
     view = views.two_gpus()
     assert view.device is not None
-    throttled = memory_panel.throttled_words(view.device.gpus[1], 34)
+    throttled = throttled_words(view.device.gpus[1], 34)
     assert words(memory_panel.draw_line, view, 68) == f"memory ▸GPU1 3.10 / 139 GiB {throttled}"
     assert "thermal" in throttled
 

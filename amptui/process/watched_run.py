@@ -1,0 +1,222 @@
+"""What a viewer knows of the run it watches besides its records: of one on this machine, or on another."""
+
+import shlex
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from amptui.base.errors import RemoteError, RunFolderError, UsageError
+from amptui.runs.find import RESTART_SECONDS
+from amptui.runs.lock import holder
+from amptui.runs.protocol import ProtocolError
+from amptui.runs.rundir import RunDir, run_argument
+from amptui.runs.socket_place import connect
+
+if TYPE_CHECKING:
+    from amptui.runs.remote import Link, Remote
+    from amptui.telemetry.view import SessionView
+
+_ENDING_SECONDS = 1.0
+
+_RECONNECT_SECONDS = 0.2
+
+_PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Before each attempt to reach another machine again; the last one repeats."""
+
+
+class WatchedRun(Protocol):
+    """Where a run is, and how a viewer gets back to it."""
+
+    host: str
+    """The machine as ssh knows it; empty for this one."""
+    folder_name: str
+    """For people: of another machine ``HOST:FOLDER``."""
+    attach_command: str
+    list_command: str
+    """The command that lists its machine's runs."""
+    output_path: Path
+    """The file for what is printed while the screen is open."""
+    waiting: str
+    """Why nothing arrives, in one line, while the connection is being made again; empty otherwise."""
+
+    def begin(self) -> None:
+        """Called once no other process will be forked: from then on there may be threads."""
+
+    def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
+        """A new connection after the last was lost; None if there is none, or the screen has ``left``."""
+
+    def is_live(self) -> bool:
+        """Whether the run lives on, as far as is known, after its connection has ended."""
+
+    def lost_words(self, error: str) -> str:
+        """What to say of a connection that ended with ``error``."""
+
+    def silence_cause(self) -> str:
+        """Why a connected run is silent, and what to do; empty if that is not known."""
+
+    def farewell(self) -> str:
+        """What to tell a user whose screen was killed."""
+
+
+class LocalRun:
+    """A run on this machine. ``why_lost`` returns how its process ended, if that is known."""
+
+    host = ""
+    list_command = "amptui runs"
+
+    def __init__(self, folder: Path, why_lost: Callable[[], str] = str) -> None:
+        self._folder = folder
+        self._why_lost = why_lost
+        self._max_restarts = 0
+        self.folder_name = str(folder)
+        self.attach_command = f"amptui attach {shlex.quote(run_argument(folder))}"
+        self.output_path = RunDir(folder).output_path
+        self.waiting = ""
+
+    def begin(self) -> None:
+        pass
+
+    def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
+        """A connection to the ranks that their launcher starts again; None if it starts none."""
+        restarts = 0 if view.ranks is None else view.ranks.restarts
+        self._max_restarts = self._max_restarts if view.ranks is None else view.ranks.max_restarts
+        if view.outcome is not None or restarts >= self._max_restarts:
+            return None
+        self.waiting = "the ranks are being started again"
+        limit = time.monotonic() + RESTART_SECONDS
+        try:
+            while not left() and time.monotonic() < limit:
+                with suppress(RunFolderError):
+                    return connect(self._folder)
+                time.sleep(_RECONNECT_SECONDS)
+        finally:
+            self.waiting = ""
+        return None
+
+    def is_live(self) -> bool:
+        """Whether a process trains it; one that ends soon releases its folder."""
+        limit = time.monotonic() + _ENDING_SECONDS
+        while holder(self._folder) is not None:
+            if time.monotonic() > limit:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def lost_words(self, error: str) -> str:
+        if not self.is_live():
+            return self._why_lost() or error
+        return f"{error}; training continues: press q, then amptui attach to reconnect"
+
+    def silence_cause(self) -> str:
+        process = holder(self._folder)
+        if process is None or process.pid is None or not process.is_here or not _stands_still(process.pid):
+            return ""
+        return f"suspended (SIGSTOP); to continue it: kill -CONT {process.pid}"
+
+    def farewell(self) -> str:
+        if holder(self._folder) is None:
+            return "the screen was killed and the run has ended; `amptui runs` shows how"
+        return f"the screen was killed, training continues; to watch it again: {self.attach_command}"
+
+
+def _stands_still(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
+class RemoteRun:
+    """A run on another machine, watched through ssh. Only what arrives there is known of it."""
+
+    output_path = Path("/dev/null")
+    """Nothing that another machine sends is written to a file here."""
+
+    def __init__(self, remote: "Remote", link: "Link") -> None:
+        self._remote = replace(remote, run=link.header.folder)
+        self._link = link
+        self._is_lost = False
+        self.host = remote.host
+        self.folder_name = f"{remote.host}:{link.header.folder}"
+        self.attach_command = f"amptui attach {remote.argument(link.header.run)}"
+        self.list_command = f"amptui runs {remote.argument('')}"
+        self.waiting = ""
+
+    @property
+    def connection(self) -> socket.socket:
+        """The newest."""
+        return self._link.ssh.connection
+
+    def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
+        """Connect again, as often as it takes.
+
+        Raises ``ProtocolError`` if the run has ended, or if ssh would have to ask the user.
+        """
+        from amptui.runs.remote import RefusedError, UnreachableError
+        from amptui.runs.remote import connect as connect_to_host
+
+        lost, self._is_lost = f"connection to {self.host} lost", True
+        self.waiting = f"{lost}; reconnecting"
+        self._link.ssh.close()
+        restarts_until = time.monotonic() + (RESTART_SECONDS if _may_start_again(view) else 0.0)
+        pauses = iter(_PAUSES_SECONDS)
+        while _pause(next(pauses, _PAUSES_SECONDS[-1]), left):
+            try:
+                link = connect_to_host(self._remote, batch=True, given_up=left)
+            except UnreachableError as error:
+                if error.needs_user:
+                    self._give_up(
+                        f"{lost}, and ssh must ask you something; to reconnect: {self.attach_command}"
+                    )
+                self.waiting = f"{lost}; reconnecting ({error})"
+            except (RemoteError, UsageError) as error:
+                if time.monotonic() >= restarts_until:
+                    self._is_lost = not isinstance(error, UsageError | RefusedError)
+                    self._give_up(str(error))
+            else:
+                self._link, self._is_lost, self.waiting = link, False, ""
+                link.ssh.keep_reading_errors()
+                return self.connection
+        self.waiting = lost  # the screen has left
+        return None
+
+    def _give_up(self, why: str) -> NoReturn:
+        self.waiting = ""
+        raise ProtocolError(why)
+
+    def is_live(self) -> bool:
+        return self._is_lost
+
+    def lost_words(self, error: str) -> str:
+        return error
+
+    def silence_cause(self) -> str:
+        return ""
+
+    def farewell(self) -> str:
+        return f"the screen was killed; to watch the run again: {self.attach_command}"
+
+    def begin(self) -> None:
+        self._link.ssh.keep_reading_errors()
+
+    def close(self) -> None:
+        """End ssh, once it has sent what the screen said last."""
+        self._link.ssh.close()
+
+
+def _may_start_again(view: "SessionView") -> bool:
+    return view.outcome is None and view.ranks is not None and view.ranks.restarts < view.ranks.max_restarts
+
+
+def _pause(seconds: float, left: Callable[[], bool]) -> bool:
+    """Wait so long; false at once if the screen has ``left``."""
+    limit = time.monotonic() + seconds
+    while not left() and time.monotonic() < limit:
+        time.sleep(min(_RECONNECT_SECONDS, seconds))
+    return not left()

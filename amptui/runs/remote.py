@@ -1,0 +1,360 @@
+"""A run on another machine: HOST:RUN on the command line, and the connection to it through the user's ssh.
+
+Nothing listens on a port: ssh starts `amptui relay` on HOST, whose input and output are the connection.
+"""
+
+import os
+import re
+import select
+import shlex
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from amptui import __version__
+from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
+from amptui.base.fork import how_ended
+from amptui.base.text import one_line, printable
+from amptui.runs.protocol import PROTOCOL
+from amptui.runs.relay import Header, read_header
+from amptui.runs.rundir import default_base, expanded
+
+COMMAND_VARIABLE = "AMPTUI_REMOTE_COMMAND"
+"""Environment variable with the command that starts amptui on HOST."""
+
+DEFAULT_COMMAND = "amptui"
+
+_NAME = re.compile(r"((?:[^/:\[\]]*@)?(?:\[[^/\[\]]+\]|[^/:\[\]]+)):(.*)", re.DOTALL)
+"""A host and what follows its colon; an IPv6 address stands in brackets."""
+
+_OPTIONS = (
+    # Compressed: a run's history is 50 times smaller, what follows it 5 times.
+    *("-T", "-x", "-a", "-C", "-o", "RemoteCommand=none"),
+    # A second connection could not bind the ports of the user's forwardings again, and nothing shall listen.
+    *("-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"),
+)
+"""For every connection, as scp has them but for the compression; all else is as the user configured it."""
+
+_ALIVE_SECONDS = 5
+"""ssh gives a dead connection up after three times that, unless the user's configuration says otherwise."""
+
+_CONNECT_SECONDS = 15
+"""How long a reconnection may take, unless the user's configuration says otherwise."""
+
+_BATCH_SECONDS = 60.0
+"""How long ssh and HOST may take to answer if ssh may ask the user nothing."""
+
+_LOOK_SECONDS = 0.1
+
+_EXIT_SECONDS = 2.0
+"""How long ssh may take to exit after it closed its output, or to send what a screen said last."""
+
+_MAX_NOISE_BYTES = 64 * 1024
+"""What the user's shell on HOST may print before the header."""
+
+_MAX_ERROR_BYTES = 4096
+"""The end of what ssh says that is kept."""
+
+_MAX_QUOTED_CHARACTERS = 160
+
+_SSH_FAILED = 255
+"""The exit status of ssh itself (ssh(1)); any other is the command's on HOST."""
+
+_NOT_FOUND = 127
+
+_NEEDS_USER = ("Permission denied", "Host key verification failed")
+"""What ssh says if it would have to ask the user something."""
+
+
+class UnreachableError(RemoteError):
+    """No connection to HOST now; ``needs_user`` if none is possible without asking the user."""
+
+    def __init__(self, what: str, *, hint: str = "", needs_user: bool = False) -> None:
+        super().__init__(what, hint=hint)
+        self.needs_user = needs_user
+
+
+class RefusedError(RemoteError):
+    """HOST connects no run; the message is HOST's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """HOST:RUN, and what starts amptui there."""
+
+    host: str
+    """As ssh takes it: a name of its configuration, or ``user@host``."""
+    run: str
+    """RUN there; empty for the newest."""
+    command: str = ""
+    """As the command line names it; empty if it does not."""
+
+    @property
+    def program(self) -> str:
+        """The shell command that starts amptui there."""
+        return self.command or os.environ.get(COMMAND_VARIABLE, "") or DEFAULT_COMMAND
+
+    def argument(self, run: str) -> str:
+        """``HOST:RUN`` and the option that it needs, for the shell."""
+        user, at, name = self.host.rpartition("@")
+        place = shlex.quote(f"{user}{at}{f'[{name}]' if ':' in name else name}:{run}")
+        return f"{place} --remote-command {shlex.quote(self.command)}" if self.command else place
+
+
+def remote_of(text: str, command: str = "") -> Remote | None:
+    """The run on another machine that ``text`` names; None if it names one here.
+
+    As for scp and rsync, a slash before the first colon makes it a path of this machine; so does a file or a
+    saved run of that name. Raises ``UsageError`` for a host that ssh would take for an option.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None or _is_here(text):
+        return None
+    host = match[1].replace("[", "").replace("]", "")
+    if any(part.startswith("-") or not part for part in host.split("@")):
+        raise UsageError(f"{host!r} is not a host", hint="write HOST:RUN or USER@HOST:RUN")
+    return Remote(host=host, run=match[2], command=command)
+
+
+def host_of(text: str, command: str = "") -> Remote:
+    """The machine that ``text`` names, as ``HOST:``. Raises ``UsageError``."""
+    remote = remote_of(text, command)
+    if remote is None or remote.run:
+        raise UsageError(f"{text!r} is not a machine", hint="write HOST: with its colon")
+    return remote
+
+
+def _is_here(text: str) -> bool:
+    # Unlike Path.exists, this returns False for a path that is too long or invalid.
+    if os.path.lexists(expanded(Path(text))):
+        return True
+    with suppress(RunFolderError):
+        return os.path.lexists(default_base() / text)
+    return False
+
+
+class Ssh:
+    """One ssh process that runs a command on HOST, whose input and output are ``connection``.
+
+    ``batch``: ssh asks the user nothing. What ssh and the command write to standard error is kept, never
+    shown. Raises ``RemoteError`` where there is no ssh.
+    """
+
+    def __init__(self, remote: Remote, arguments: list[str], *, batch: bool) -> None:
+        ssh = shutil.which("ssh")
+        if ssh is None:
+            raise RemoteError("there is no ssh here", hint="install OpenSSH's client")
+        self.host = remote.host
+        command = " ".join([remote.program, *map(shlex.quote, arguments)])
+        options = [*_OPTIONS, *_missing_options(ssh, remote.host, batch=batch)]
+        self.connection, theirs = socket.socketpair()
+        errors, their_errors = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the host is no option: `remote_of`
+                [ssh, *options, remote.host, "--", command],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=their_errors,
+            )
+        except OSError as error:
+            self.connection.close()
+            os.close(errors)
+            raise RemoteError(f"cannot start ssh: {error.strerror}") from error
+        finally:
+            theirs.close()
+            os.close(their_errors)
+        os.set_blocking(errors, False)
+        self._errors = errors
+        self._is_drained = False
+        self._error_text = b""
+        self._noise = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read_header(self, given_up: Callable[[], bool], limit_seconds: float | None) -> Header:
+        """Wait for the relay's first line; raise ``RemoteError`` if there is none."""
+        began = time.monotonic()
+        while not given_up():
+            if limit_seconds is not None and time.monotonic() - began > limit_seconds:
+                raise UnreachableError(f"{self.host} has not answered for {limit_seconds:g} s")
+            arrives = self.connection.fileno()
+            ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
+            if self._errors in ready and not self._read_errors() and arrives not in ready:
+                time.sleep(_LOOK_SECONDS)  # closed: the connection ends as well
+            if arrives in ready and (header := self._next_line()) is not None:
+                return header
+        raise UnreachableError(f"left {self.host} before it answered")
+
+    def read_output(self, max_bytes: int) -> bytes:
+        """What the command writes until its end; raise ``RemoteError`` if it or ssh fails."""
+        pieces: list[bytes] = []
+        left_bytes, arrives = max_bytes, self.connection.fileno()
+        while True:
+            ready, _, _ = select.select([arrives, self._errors], [], [])
+            if self._errors in ready and not self._read_errors() and arrives not in ready:
+                time.sleep(_LOOK_SECONDS)
+            if arrives not in ready:
+                continue
+            piece = self.connection.recv(_MAX_NOISE_BYTES)
+            left_bytes -= len(piece)
+            if left_bytes < 0:
+                raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes")
+            if not piece:
+                break
+            pieces.append(piece)
+        failure = self.trouble()
+        if self._process.returncode != 0:
+            raise failure
+        return b"".join(pieces)
+
+    def keep_reading_errors(self) -> None:
+        """Read them in a thread of its own, so that ssh never waits for that."""
+        self._is_drained = True
+        threading.Thread(target=self._drain, name="amptui-ssh-errors", daemon=True).start()
+
+    def trouble(self) -> UnreachableError | RemoteError:
+        """Why there is no connection, once ssh has closed it."""
+        status = self._wait(_EXIT_SECONDS)
+        while self._read_errors():
+            pass
+        line = self.last_error()
+        if status is None or status == _SSH_FAILED or status < 0:
+            why = line or ("ssh closed the connection" if status is None else f"ssh {how_ended(status)}")
+            needs_user = any(words in why for words in _NEEDS_USER)
+            return UnreachableError(f"cannot reach {self.host}: {why}", needs_user=needs_user)
+        if status == _NOT_FOUND or "not found" in line:
+            hint = f"name it with --remote-command or ${COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
+            return RemoteError(f"{self.host} finds no amptui ({line or 'status 127'})", hint=hint)
+        if "invalid choice" in line:
+            return RemoteError(f"amptui on {self.host} is too old for this", hint="upgrade it there")
+        return RemoteError(f"{self.host} {how_ended(status)} without an answer: {line or 'no message'}")
+
+    def last_error(self) -> str:
+        """The last line of what ssh, or else the shell on HOST, said; safe to print."""
+        lines: list[str] = []
+        for text in (self._error_text, self._noise):
+            kept = map(one_line, text.decode(errors="replace").splitlines())
+            lines = lines or [line for line in kept if line and not line.startswith(("Warning: ", "debug"))]
+        lines = [printable(line[:_MAX_QUOTED_CHARACTERS]) for line in lines[-2:]]
+        if len(lines) > 1 and lines[-1].startswith("Connection closed by"):
+            return f"{lines[-2]}; {lines[-1]}"
+        return lines[-1] if lines else ""
+
+    def close(self) -> None:
+        """Close the connection; let ssh send what it has, and end it."""
+        self.connection.close()
+        if self._wait(_EXIT_SECONDS) is None:
+            self._process.terminate()
+            if self._wait(_EXIT_SECONDS) is None:
+                self._process.kill()
+                self._process.wait()
+        if not self._is_drained:
+            self._is_drained = True
+            os.close(self._errors)
+
+    def _next_line(self) -> Header | None:
+        """The header, if it is complete; what comes before it is noise of the user's shell."""
+        piece = self.connection.recv(_MAX_NOISE_BYTES, socket.MSG_PEEK)
+        if not piece:
+            raise self.trouble()
+        end = piece.find(b"\n") + 1
+        self._noise += self.connection.recv(end or len(piece))  # what follows the header is the run's
+        line = self._noise.rpartition(b"\n")[0].rpartition(b"\n")[2] if end else b""
+        header = read_header(line) if line else None
+        if header is None and len(self._noise) > _MAX_NOISE_BYTES:
+            raise RemoteError(f"{self.host} does not speak amptui's protocol: {self.last_error()}")
+        return header
+
+    def _read_errors(self) -> bool:
+        """Read what is there; false if nothing is."""
+        try:
+            piece = os.read(self._errors, _MAX_ERROR_BYTES)
+        except OSError:
+            return False
+        self._error_text = (self._error_text + piece)[-_MAX_ERROR_BYTES:]
+        return bool(piece)
+
+    def _drain(self) -> None:
+        """Read to the end; only then close, because another file may get the number."""
+        while select.select([self._errors], [], [])[0] and self._read_errors():
+            pass
+        os.close(self._errors)
+
+    def _wait(self, seconds: float) -> int | None:
+        try:
+            status: int | None = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return status
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection to a run on another machine."""
+
+    ssh: Ssh
+    header: Header
+
+
+def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool] = lambda: False) -> Link:
+    """Connect to the run; without ``batch``, ssh may ask for a password on the terminal.
+
+    Raises ``UnreachableError``, ``RefusedError`` with HOST's reason, or another ``RemoteError``;
+    ``UsageError`` if there is no such run. ``given_up`` ends the wait for HOST.
+    """
+    ssh = Ssh(remote, ["relay", "--", remote.run], batch=batch)
+    try:
+        header = ssh.read_header(given_up, _BATCH_SECONDS if batch else None)
+        _check(header, remote.host)
+    except BaseException:
+        ssh.close()
+        raise
+    return Link(ssh, header)
+
+
+def _check(header: Header, host: str) -> None:
+    """Raise an error if HOST has another version or refuses."""
+    if (header.version, header.protocol) != (__version__, PROTOCOL):
+        older, newer = sorted((header.version, __version__), key=_version_key)
+        where = f"on {host}" if older == header.version else "here"
+        what = f"{host} has amptui {header.version}, this machine {__version__}"
+        raise RemoteError(what, hint=f"upgrade it {where}: pip install amptui=={newer}")
+    if header.error:
+        error: type[AmptuiError] = UsageError if header.status == UsageError.exit_status else RefusedError
+        raise error(f"{host}: {header.error}")
+
+
+def _version_key(version: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d{1,9}", version)]
+
+
+def _missing_options(ssh: str, host: str, *, batch: bool) -> list[str]:
+    """Options for what the user's configuration does not set: ssh's command line would overrule it."""
+    options = ["-o", "BatchMode=yes"] if batch else []
+    try:
+        done = subprocess.run(  # noqa: S603 - as above
+            [ssh, "-G", host],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_CONNECT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return options  # an ssh that cannot tell
+    settings = done.stdout.decode(errors="replace").splitlines()
+    if "serveraliveinterval 0" in settings:
+        options += ["-o", f"ServerAliveInterval={_ALIVE_SECONDS}"]
+    if batch and "connecttimeout none" in settings:
+        options += ["-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
+    return options

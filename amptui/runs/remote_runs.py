@@ -1,0 +1,58 @@
+"""The runs of another machine, as `amptui runs --json` lists them there."""
+
+from dataclasses import dataclass
+
+from amptui.base import strictjson
+from amptui.base.errors import RemoteError
+from amptui.base.strictjson import MAX_SECONDS, JsonError
+from amptui.base.text import one_line, printable
+from amptui.records.codec import Codec
+from amptui.runs.kept_run import KeptRun
+from amptui.runs.remote import Remote, Ssh
+
+_MAX_OUTPUT_BYTES = 64 * 1024**2
+"""Limit of what is read: 100,000 runs."""
+
+_CODEC: Codec[KeptRun] = Codec(KeptRun)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRuns:
+    """The newest runs of another machine."""
+
+    runs: list[KeptRun]
+    """``is_here`` and ``folder`` are as seen from there."""
+    older: str
+    """HOST's own words on those that it leaves out, in one line; empty if there are none."""
+
+
+def remote_runs(remote: Remote, limit: int | None = None) -> RemoteRuns:
+    """The newest runs on HOST, at most ``limit``; ssh may ask for a password on the terminal.
+
+    Raises ``RemoteError`` if HOST or amptui there cannot be reached, or is of a version that lists other
+    facts.
+    """
+    limits = [] if limit is None else ["--limit", str(limit)]
+    with Ssh(remote, ["runs", "--json", *limits], batch=False) as ssh:
+        output = ssh.read_output(_MAX_OUTPUT_BYTES)
+        said = ssh.last_error().removeprefix("amptui: ")
+    runs = []
+    for line in output.splitlines():
+        if not line.startswith(b'{"type": "Run"'):
+            continue  # the shell's own
+        try:
+            runs.append(_read(line))
+        except ValueError as error:
+            what = f"{remote.host} lists its runs in a way that this amptui does not know"
+            hint = "install the same version of amptui on both"
+            raise RemoteError(f"{what} ({printable(one_line(str(error)))})", hint=hint) from error
+    return RemoteRuns(runs, said if " older run" in said else "")
+
+
+def _read(line: bytes) -> KeptRun:
+    """Raises ``ValueError``."""
+    run = _CODEC.read(strictjson.parse(line.decode("ascii")))
+    for seconds in (run.started, run.began, run.written):
+        if seconds is not None and not 0 <= seconds <= MAX_SECONDS:
+            raise JsonError("a time out of range")
+    return run

@@ -1,0 +1,120 @@
+"""Another machine for tests, reached by a real ssh: this one, through an ssh server on the loopback."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.checkout import ROOT
+from tests.living import wait_until
+
+HOST = "box"
+"""Its name in the configuration of ssh."""
+
+
+def skip_without_ssh() -> None:
+    """Skip a test where a part of it is missing."""
+    for program in ("ssh", "ssh-keygen"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program} here")
+    if importlib.util.find_spec("asyncssh") is None:
+        pytest.skip("asyncssh, the server of these tests, is not installed")
+
+
+def _write_program(path: Path, command: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+
+
+@dataclass
+class RemoteMachine:
+    """An ssh server, and an `ssh` that knows it as `box`."""
+
+    folder: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def home(self) -> Path:
+        """The user's, there."""
+        return self.folder / "home"
+
+    @property
+    def bin(self) -> Path:
+        """What a shell there finds."""
+        return self.folder / "there"
+
+    def prepare(self) -> None:
+        """Make the keys, `amptui` there and `ssh` here."""
+        self.home.mkdir(parents=True)
+        for name in ("host_key", "user_key"):
+            key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
+            subprocess.run(key, check=True)
+        self.install_amptui()
+        ssh = shutil.which("ssh")
+        _write_program(self.folder / "here" / "ssh", f'exec {ssh} -F {self.folder}/config "$@"')
+
+    def install_amptui(self) -> None:
+        """Make `amptui` there the one under test."""
+        self.install(f'exec {sys.executable} -m amptui "$@"')
+
+    def install(self, command: str) -> None:
+        """Make ``command`` what `amptui` is there."""
+        _write_program(self.bin / "amptui", command)
+
+    def start(self) -> None:
+        """Serve, at a new port."""
+        (self.folder / "port").unlink(missing_ok=True)
+        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.ssh_server", str(self.folder)],
+            env={**os.environ, "HOME": str(self.home), "PATH": path},
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,  # what asyncssh says of connections that were killed
+        )
+        wait_until((self.folder / "port").exists, "the ssh server does not listen")
+        self.configure()
+
+    def configure(self, *lines: str) -> None:
+        """Write the configuration of ssh; ``lines`` come first and so win."""
+        port = (self.folder / "port").read_text()
+        public = (self.folder / "host_key.pub").read_text()
+        (self.folder / "known_hosts").write_text(f"{HOST} {public}")
+        options = {
+            "HostName": "127.0.0.1",
+            "HostKeyAlias": HOST,
+            "Port": port,
+            "User": "somebody",
+            "IdentityFile": f"{self.folder}/user_key",
+            "IdentitiesOnly": "yes",
+            "IdentityAgent": "none",
+            "UserKnownHostsFile": f"{self.folder}/known_hosts",
+        }
+        text = "\n".join([*lines, *(f"{name} {value}" for name, value in options.items())])
+        (self.folder / "config").write_text(f"{text}\n")
+
+    def stop(self) -> None:
+        """End the server and what it runs, as a machine that is switched off."""
+        if self.process is not None:
+            server = psutil.Process(self.process.pid)
+            for process in [server, *server.children(recursive=True)]:
+                process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def ssh_processes(pid: int) -> list[int]:
+    """The living ssh processes that the process ``pid`` has started."""
+    return [child.pid for child in psutil.Process(pid).children() if child.name() == "ssh"]
+
+
+def kill(pid: int) -> None:
+    """As a lost network ends an ssh."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,100 @@
+"""HOST:RUN on the command line, and the first line of another machine."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base.errors import UsageError
+from amptui.runs.protocol import PROTOCOL
+from amptui.runs.relay import Header, read_header
+from amptui.runs.remote import Remote, remote_of
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "run"),
+    [
+        ("box:", "box", ""),
+        ("box:mnist", "box", "mnist"),
+        ("me@box.example.org:a run", "me@box.example.org", "a run"),
+        ("box:/a/b:c", "box", "/a/b:c"),
+        ("box:~/runs/a", "box", "~/runs/a"),
+        ("[::1]:run", "::1", "run"),
+        ("me@[fe80::1%eth0]:run", "me@fe80::1%eth0", "run"),
+    ],
+)
+def test_a_host_stands_before_the_first_colon(text: str, host: str, run: str) -> None:
+    remote = remote_of(text)
+    assert remote == Remote(host=host, run=run)
+    assert remote.argument(run).replace("'", "") == text
+
+
+@pytest.mark.parametrize("text", ["", "mnist", "./a:b", "/a:b", "a/b:c", ":run", "~/a:b"])
+def test_a_slash_before_the_colon_or_no_host_is_a_path(text: str) -> None:
+    assert remote_of(text) is None
+
+
+def test_what_is_here_is_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert remote_of("lr:0.1") == Remote(host="lr", run="0.1")
+    (tmp_path / "lr:0.1").mkdir()
+    assert remote_of("lr:0.1") is None
+    (runs / "kept:run").mkdir(parents=True)
+    assert remote_of("kept:run") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["-oProxyCommand=x:", "-J:run", "me@-J:run", "-l@box:run", "@box:run", "me@:run"]
+)
+def test_an_option_is_no_host(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a host"):
+        remote_of(text)
+
+
+def test_the_command_on_the_other_machine_comes_from_option_or_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AMPTUI_REMOTE_COMMAND", raising=False)
+    assert Remote(host="box", run="").program == "amptui"
+    monkeypatch.setenv("AMPTUI_REMOTE_COMMAND", "~/venv/bin/amptui")
+    assert Remote(host="box", run="").program == "~/venv/bin/amptui"
+    named = Remote(host="box", run="", command="uv run amptui")
+    assert named.program == "uv run amptui"
+    assert named.argument("a b") == "'box:a b' --remote-command 'uv run amptui'"
+
+
+@given(st.text(), st.text(), st.text())
+def test_a_header_arrives_as_it_was_sent_but_for_what_disturbs_a_line(
+    folder: str, run: str, error: str
+) -> None:
+    sent = Header(version="1.2", protocol=PROTOCOL, folder=f"/{folder}", run=run, error=error, status=2)
+    header = read_header(sent.line().rstrip(b"\n"))
+    assert header is not None
+    assert (header.version, header.protocol, header.folder, header.status) == (
+        "1.2",
+        PROTOCOL,
+        f"/{folder}",
+        2,
+    )
+    assert header.run.isprintable()
+    assert header.error.isprintable()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"Welcome to box",
+        b"{}",
+        b'{"version": "1", "protocol": 2, "folder": "/x"}',
+        b'{"amptui-relay": true, "version": "1", "protocol": "2", "folder": "/x"}',
+        b'{"amptui-relay": true, "version": "1; x", "protocol": 2, "folder": "/x"}',
+        b'{"amptui-relay": true, "version": "1", "protocol": 2}',
+        b'{"amptui-relay": true, "version": "1", "protocol": 2, "folder": "x"}',
+        b'{"amptui-relay": true, "version": "1", "protocol": 2, "folder": 7}',
+        '{"amptui-relay": true, "version": "é"}'.encode(),
+    ],
+)
+def test_anything_else_is_no_header(line: bytes) -> None:
+    assert read_header(line) is None

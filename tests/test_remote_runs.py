@@ -1,0 +1,399 @@
+"""A run on another machine, watched through a real ssh: attached, lost and found again, refused."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from amptui import __version__
+from amptui.records import codec
+from amptui.records.answers import RequestMade
+from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFailed
+from amptui.runs.protocol import PROTOCOL, hello_line
+from tests.faults.watched import Lives, headless_run, stop
+from tests.living import last_step, records_of, screens_told, wait_until
+from tests.remote import HOST, RemoteMachine, kill, skip_without_ssh, ssh_processes
+from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.warm import WarmSource
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteMachine]:
+    skip_without_ssh()
+    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh")
+    machine.prepare()
+    machine.start()
+    yield machine
+    machine.stop()
+
+
+@pytest.fixture
+def box(machine: RemoteMachine, monkeypatch: pytest.MonkeyPatch) -> RemoteMachine:
+    """The machine, and its ssh on the path."""
+    monkeypatch.setenv("PATH", f"{machine.folder}/here{os.pathsep}{os.environ['PATH']}")
+    return machine
+
+
+@pytest.fixture
+def lives(warm: WarmSource, tmp_path: Path) -> Lives:
+    return Lives(warm, tmp_path / "log")
+
+
+def attach(argument: str, *options: str) -> list[str]:
+    return amptui_command("attach", argument, *options, *FRAMES)
+
+
+def refused(argument: str, *options: str) -> str:
+    """What `attach` says on a terminal instead of showing a screen."""
+    with Terminal(attach(argument, *options), size=(500, 40)) as terminal:
+        assert terminal.wait() != 0
+        assert b"\x1b[?1049h" not in terminal.written
+        return terminal.text.strip()
+
+
+def test_a_remote_run_is_watched_and_switched(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    folder = tmp_path / 'a run\'s "name" $HOME'
+    with (
+        headless_run(lives, folder) as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        terminal.press("p")
+        terminal.wait_for(r"AMP bf16 .*running")
+        terminal.press("?")
+        terminal.wait_for(rf"run folder\s+{HOST}:/")
+        terminal.press("?")
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert "training continues" in terminal.text
+        assert f"amptui attach '{HOST}:/" in terminal.text
+        wait_until(lambda: "detached" in screens_told(run), "that the screen has left")
+        stop(run)
+    (change,) = [record for record in records_of(folder) if isinstance(record, PrecisionChanged)]
+    assert change.current == "bf16"
+    assert set(screens_told(folder)) == {"attached", "detached"}
+
+
+@pytest.mark.slow
+def test_a_lost_connection_is_restored_by_itself(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        terminal.press("p")
+        terminal.wait_for(r"AMP bf16 .*running")
+        before = last_step(run)
+        (ssh,) = ssh_processes(terminal.process.pid)
+        kill(ssh)
+        wait_until(lambda: last_step(run) > before + 20, "the run noticed that a screen was lost")
+        terminal.wait_for(r"AMP bf16 .*running")
+        wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
+        assert ssh_processes(terminal.process.pid) != [ssh]
+        reached = last_step(run)
+        wait_until(lambda: _step_on(terminal) >= reached, "the screen does not go on")
+        terminal.press("p")
+        terminal.wait_for(r"FP32 .*running")
+        stop(run)
+        terminal.wait_for("stopped")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert f"journal: {HOST}:{run}/journal.jsonl" in terminal.text.replace("\n", "")
+
+
+def _step_on(terminal: Terminal) -> int:
+    terminal.read(0.1)
+    return int(terminal.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
+
+
+@pytest.mark.slow
+def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        box.stop()
+        try:
+            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+            terminal.press("s")
+            terminal.wait_for(f"no checkpoint: connection to {HOST} lost")
+        finally:
+            box.start()
+        wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
+        terminal.wait_for(r"FP32 .*running")
+        terminal.press("p")
+        terminal.wait_for(r"AMP bf16 .*running")
+        box.stop()
+        try:
+            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert f"connection to {HOST} lost" in terminal.text
+        finally:
+            box.start()
+        stop(run)
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_while_its_machine_is_gone_is_told(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        box.stop()
+        try:
+            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+            stop(run)
+        finally:
+            box.start()
+        terminal.wait_for(f"{HOST}: run was stopped")
+        terminal.press("q")
+        assert terminal.wait() == 1
+        assert f"{HOST}: run was stopped; view it with" in terminal.text
+
+
+def test_a_request_that_the_lost_connection_swallowed_is_refused(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        (ssh,) = ssh_processes(terminal.process.pid)
+        os.kill(ssh, signal.SIGSTOP)
+        terminal.press("s")
+        terminal.wait_for("checkpoint")
+        kill(ssh)
+        terminal.wait_for("no checkpoint: the connection was lost before it arrived: press the key again")
+        assert not any(isinstance(record, RequestMade) for record in records_of(run))
+        stop(run)
+
+
+@pytest.mark.slow
+def test_ssh_asks_on_the_terminal_before_the_screen_opens(
+    box: RemoteMachine, lives: Lives, tmp_path: Path
+) -> None:
+    with headless_run(lives, tmp_path / "run") as run:
+        box.configure("StrictHostKeyChecking ask", f"UserKnownHostsFile {tmp_path}/none")
+        try:
+            with Terminal(attach(f"{HOST}:{run}")) as terminal:
+                terminal.wait_for("continue connecting")
+                assert b"\x1b[?1049h" not in terminal.written
+                terminal.press("yes\r")
+                terminal.wait_for(r"step\s+[\d,]+")
+                terminal.press("d")
+                assert terminal.wait() == 0
+        finally:
+            box.configure()
+        stop(run)
+
+
+def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) -> None:
+    """The machine names a folder that is here as well, and says what would disturb a terminal."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    title = "\x1b]0;forged\x07"
+    records: tuple[Record, ...] = (
+        Note(time=1.0, severity="error", text=f"{title} note"),
+        Printed(time=1.0, stream="stdout", text=f"{title} line"),
+        RunFailed(time=2.0, step=0, error=f"{title} error", traceback=title),
+    )
+    hello = hello_line({"version": title, "pid": os.getpid(), "run_dir": str(victim)}).decode()
+    lines = [relayed(folder=str(victim), run=f"{title}'; touch x"), hello.strip(), *map(codec.dumps, records)]
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+    box.install(f"cat {shlex.quote(str(tmp_path / 'lines'))}")
+    try:
+        with Terminal(attach(f"{HOST}:x"), size=(200, 40)) as terminal:
+            assert terminal.wait() == 1
+            assert "0;forged? error" in terminal.text
+            assert title.encode() not in terminal.written
+    finally:
+        box.install_amptui()
+    assert list(victim.iterdir()) == []
+
+
+def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        (ssh,) = ssh_processes(terminal.process.pid)
+        box.configure("PubkeyAuthentication no")
+        try:
+            kill(ssh)
+            terminal.wait_for("ssh must ask you something; to reconnect: amptui attach")
+        finally:
+            box.configure()
+        terminal.press("q")
+        assert terminal.wait() == 1
+        stop(run)
+
+
+def relayed(**fields: object) -> str:
+    """The line that `amptui relay` writes first."""
+    facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
+    return json.dumps(facts | fields)
+
+
+def header(**fields: object) -> str:
+    """The shell command that writes it."""
+    return f"printf '%s\\n' {shlex.quote(relayed(**fields))}"
+
+
+UPGRADE_HERE = f"{HOST} has amptui 9.9, this machine {__version__}; upgrade it here: pip install amptui==9.9"
+UPGRADE_THERE = (
+    f"{HOST} has amptui 0.0.1, this machine {__version__}; "
+    f"upgrade it on {HOST}: pip install amptui=={__version__}"
+)
+NAME_IT = "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (header(version="9.9"), UPGRADE_HERE),
+        (header(version="0.0.1"), UPGRADE_THERE),
+        (header(error="no run 'x'; check the path", status=2), f"{HOST}: no run 'x'; check the path"),
+        (header(error="\x1b]0;title\x07 and\nmore", status=1), f"{HOST}: ?]0;title? and more"),
+        ("echo told >&2; exit 3", f"{HOST} exited with status 3 without an answer: told"),
+        ("exec no-such-program", NAME_IT),
+        ("echo 'argument COMMAND: invalid choice' >&2; exit 2", f"amptui on {HOST} is too old for this"),
+        (header(version="1; rm -rf ~"), f"{HOST} exited with status 0 without an answer: "),
+        (header(folder="not/absolute"), f"{HOST} exited with status 0 without an answer: "),
+        ("head -c 100000 /dev/zero", f"{HOST} does not speak amptui's protocol"),
+    ],
+)
+def test_what_another_machine_answers_is_told_in_one_line(
+    command: str, words: str, box: RemoteMachine
+) -> None:
+    box.install(command)
+    try:
+        line = refused(f"{HOST}:x")
+    finally:
+        box.install_amptui()
+    assert words in line
+    assert "\n" not in line
+
+
+def test_a_shell_that_prints_before_the_relay_does_not_matter(
+    box: RemoteMachine, lives: Lives, tmp_path: Path
+) -> None:
+    with headless_run(lives, tmp_path / "run") as run:
+        options = ("--remote-command", "echo welcome; amptui")
+        with Terminal(attach(f"{HOST}:{run}", *options)) as terminal:
+            terminal.wait_for(r"step\s+[\d,]+")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert "--remote-command 'echo welcome; amptui'" in " ".join(terminal.text.split())
+        stop(run)
+
+
+def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
+    box.configure(f"Port {_free_port()}")
+    try:
+        assert re.fullmatch(rf"amptui: cannot reach {HOST}: ssh: .*Connection refused", refused(f"{HOST}:x"))
+    finally:
+        box.configure()
+
+
+def _free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
+    box.install("echo waits >&2; exec sleep 600")
+    try:
+        with Terminal(attach(f"{HOST}:x")) as terminal:
+            (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
+            terminal.press("\x03")
+            assert terminal.wait() == 130
+            assert not psutil.pid_exists(ssh)
+    finally:
+        box.install_amptui()
+
+
+def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert refused(f"{HOST}:x") == "amptui: there is no ssh here; install OpenSSH's client"
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch$IFS{}", "me@-oProxyCommand=touch$IFS{}", "-J"])
+def test_a_host_is_never_an_option_of_ssh(host: str, tmp_path: Path) -> None:
+    text = host.format("touched")
+    with Terminal(amptui_command("attach", "--", f"{text}:x"), size=(500, 40)) as terminal:
+        assert terminal.wait() == 2
+        assert "is not a host; write HOST:RUN or USER@HOST:RUN" in terminal.text
+    assert not Path("touched").exists()
+
+
+def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(amptui_command("runs", *arguments), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives, warm: WarmSource) -> None:
+    name = "a run"
+    folder = box.home / ".local" / "state" / "amptui" / "runs" / name
+    assert listed(f"{HOST}:").stdout == f"no runs on {HOST} yet\n"
+    with headless_run(lives, folder) as run:
+        heading, row = listed(f"{HOST}:").stdout.splitlines()
+        assert heading.startswith("run")
+        assert row.startswith(f"{name}  running")
+        (line,) = listed(f"{HOST}:", "--json").stdout.splitlines()
+        fields = json.loads(line)
+        assert (fields["type"], fields["name"], fields["state"]) == ("Run", name, "running")
+        with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
+            terminal.wait_for(r"step\s+[\d,]+")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert f"amptui attach '{HOST}:{name}'" in terminal.text
+        stop(run)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("box", "'box' is not a machine; write HOST: with its colon"),
+        ("box:run", "'box:run' is not a machine; write HOST: with its colon"),
+        ("/a:", "'/a:' is not a machine; write HOST: with its colon"),
+    ],
+)
+def test_what_is_no_machine_is_a_usage_error(text: str, words: str) -> None:
+    done = listed(text)
+    assert (done.returncode, done.stderr) == (2, f"amptui: {words}\n")
+
+
+def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
+    box.install("""printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}'""")
+    try:
+        done = listed(f"{HOST}:")
+    finally:
+        box.install_amptui()
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "install the same version of amptui on both" in done.stderr
