@@ -49,7 +49,7 @@ def measure_training(  # noqa: PLR0913 - options by name
     from amptui.engine.precision import Tf32Flags
 
     run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
-    with wire(request, spec, run_dir, listeners=listeners) as training:
+    with wire(request, spec, run_dir, listeners=listeners, listed=False) as training:
         begin(training)
         training.start()
         follow(training, partial(look, training), interval_seconds=look_interval_seconds)

@@ -81,13 +81,16 @@ def wire(
     listeners: Sequence[Listener] = (),
     world: World | None = None,
     report: Callable[[str], object] | None = None,
+    listed: bool = True,
 ) -> Iterator[Training]:
     """A training of ``request`` in ``run_dir`` that serves viewers, ready to start; its recording is closed.
 
     ``world``: this process is rank 0 of several. ``report`` gets what a stop waits for, as every screen does.
-    Raises RunFolderError.
+    ``listed``: whether the list of runs has it. Raises RunFolderError.
     """
-    recording = Recording(run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume)
+    recording = Recording(
+        run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume, listed=listed
+    )
 
     def tell(words: str) -> None:
         recording.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))
