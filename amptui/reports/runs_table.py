@@ -5,7 +5,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
@@ -18,7 +17,7 @@ from amptui.base.text import inert_line, printable
 from amptui.recipe.request import PAGE_RUNS
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.recent import run_folders
-from amptui.runs.rundir import RunDir, run_argument
+from amptui.runs.rundir import RunDir, run_argument_here
 
 _GAP = "  "
 
@@ -125,15 +124,11 @@ def _columns(now: float) -> tuple[_Column, ...]:
 
 
 def _name(folder: Path) -> str:
-    """The name of a saved run; the path of one elsewhere, as short as commands accept it here."""
-    argument = run_argument(folder)
-    if argument != folder.name:
-        with suppress(OSError):  # the current folder is gone
-            here = os.path.relpath(folder)
-            argument = argument if here.startswith(os.pardir) else os.path.join(os.curdir, here)  # noqa: PTH118
-        return printable(argument)
+    argument = run_argument_here(folder)
     name = printable(argument)
-    return name if cell_len(name) <= _MAX_NAME_CELLS else set_cell_size(name, _MAX_NAME_CELLS - 3) + "..."
+    if os.sep in argument or cell_len(name) <= _MAX_NAME_CELLS:
+        return name
+    return set_cell_size(name, _MAX_NAME_CELLS - 3) + "..."
 
 
 def _progress(run: KeptRun) -> str:

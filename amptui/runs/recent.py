@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from amptui.base.errors import RunFolderError
 from amptui.runs.elsewhere import runs_elsewhere
+from amptui.runs.lock import holder
 from amptui.runs.rundir import JOURNAL_NAME, LOCK_NAME, RunDir, default_base, reason
 
 # Paths are text here: with 20,000 runs, Path and RunDir would take as long as the file system.
@@ -39,6 +40,46 @@ def run_folders() -> list[str]:
     Raises ``RunFolderError`` if the folder of all runs cannot be read.
     """
     return _newest_first([*_saved_folders(None), *runs_elsewhere()])
+
+
+class ListedRun(NamedTuple):
+    """A run of the list."""
+
+    folder: str
+    is_live: bool
+    """Whether a process trains it now. One that could not sign its lock, as the disk was full, does not
+    count."""
+    written: float
+    """When its journal was last written, in Unix seconds; of one without a journal its folder."""
+
+
+def listed_runs() -> list[ListedRun]:
+    """All runs of this user: live ones first, the last started one at the top, then the others by age.
+
+    The order of live ones stays as they are written. Raises ``RunFolderError`` if the folder of all runs
+    cannot be read.
+    """
+    live, ended = [], []
+    for folder in [*_saved_folders(None), *runs_elsewhere()]:
+        written = _last_change(folder)
+        if written == _NO_RUN:
+            continue
+        signed = _signed(folder)
+        # Only a lock that names a process is opened: that would take longer than all else.
+        if signed is not None and holder(folder) is not None:
+            live.append((signed, ListedRun(folder, True, written)))
+        else:
+            ended.append((written, ListedRun(folder, False, written)))
+    return [run for runs in (live, ended) for _, run in sorted(runs, reverse=True)]
+
+
+def _signed(folder: str) -> float | None:
+    """When a process signed the lock, in Unix seconds; None if none did, or released it since."""
+    try:
+        status = os.lstat(f"{folder}{os.sep}{LOCK_NAME}")
+    except OSError:
+        return None
+    return status.st_mtime if status.st_size else None
 
 
 def lock_files() -> list[LockFile]:
