@@ -57,9 +57,14 @@ _GAP = 2
 _MARKS = 2
 """Cells before the name: the cursor, and whether the run is selected."""
 
-_MIN_NAME, _MAX_NAME = 20, 48
+_MIN_NAME, _MAX_NAME = 20, 80
+
+_WANTED_NAME = 34
+"""No column is left out for a longer name, such as a path: its end tells it apart."""
 
 _MIN_SPARKLINE, _MAX_SPARKLINE = 8, 24
+
+_MAX_MESSAGE_LINES = 6
 
 _NOW_SECONDS = 5
 """A live run writes every second."""
@@ -126,6 +131,8 @@ def draw(canvas: Canvas, state: ListState) -> None:
         _draw_runs(body.rows(0, body.height - 1), state, state.entries)
         _draw_detail(body.rows(body.height - 1), state, state.entries)
     _draw_footer(canvas.rows(canvas.height - 1), state)
+    if state.message and not state.is_typing:
+        _draw_message(canvas, state)
     if state.removal is not None:
         _draw_question(canvas, state.removal)
     elif state.shows_help:
@@ -239,7 +246,7 @@ def _draw_runs(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) ->
         for at, column in enumerate(_COLUMNS)
     ]
     longest = min(_MAX_NAME, max(_MIN_NAME, *(text_width(entry.name) for entry in shown)))
-    columns, curve = _fitted(widths, canvas.width - 2 - _MARKS, longest)
+    columns, curve = _fitted(widths, canvas.width - 2 - _MARKS, min(longest, _WANTED_NAME))
     name_width = (
         canvas.width - 2 - _MARKS - sum(widths[at] + _GAP for at in columns) - (curve and curve + _GAP)
     )
@@ -324,7 +331,16 @@ def _draw_footer(canvas: Canvas, state: ListState) -> None:
             fitting([Phrase((Word(f"/{typed}", Style.STRONG), Word("▏"))), *hints], canvas.width - 2),
         )
         return
-    footer.draw(canvas, EMPTY_VIEW, ScreenState(hints=_HINTS, message=state.message, severity=state.severity))
+    footer.draw(canvas, EMPTY_VIEW, ScreenState(hints=_HINTS))
+
+
+def _draw_message(canvas: Canvas, state: ListState) -> None:
+    """In place of the footer; a long one, such as an error that names a path, covers lines above it too."""
+    lines = wrapped(printable(state.message), canvas.width - 2, lines=_MAX_MESSAGE_LINES)
+    below = canvas.rows(canvas.height - len(lines))
+    below.clear()
+    for y, line in enumerate(lines):
+        below.text(1, y, line, footer.NOTICE_STYLES[state.severity])
 
 
 # -------------------------------------------------------------------------------- what lies over it

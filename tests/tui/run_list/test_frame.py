@@ -148,6 +148,13 @@ def test_the_filter_stands_where_it_is_typed_and_then_in_the_header() -> None:
     assert drawn((80, 24), replace(STATE, pattern="gpt"))[0].rstrip().endswith("5 match /gpt")
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_message_is_told_whole(size: tuple[int, int]) -> None:
+    message = "cannot read /home/me/.local/state/amptui/runs/mnist-deep/journal.jsonl: permission denied"
+    text = "".join("".join(drawn(size, replace(STATE, message=message))).split())
+    assert message.replace(" ", "") in text
+
+
 def test_selected_runs_are_marked_and_counted() -> None:
     lines = drawn((80, 24), replace(STATE, selected=(ENTRIES[1].run, ENTRIES[3].run)))
     assert ["◆" in line for line in lines[2:7]] == [False, True, False, True, False]
