@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -238,7 +239,7 @@ async def test_a_live_row_is_renewed_and_only_visible_rows_are_read() -> None:
         return RunRow(state="running" if number == 0 else "finished", step=reads[number])
 
     entries = [
-        replace(one, is_live=number == 0, read=lambda number=number: counted(number))
+        replace(one, is_live=number == 0, read=partial(counted, number))
         for number, one in enumerate(many(20_000))
     ]
     async with shown(FakeSource(entries), size=(80, 24)) as screen:
