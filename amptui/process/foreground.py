@@ -24,8 +24,6 @@ _PASSED_ON = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _SI_KERNEL = 0x80
 """Linux's ``si_code`` of a signal that no process sent (asm-generic/siginfo.h)."""
 
-_MAX_SAID_BYTES = 2**20
-
 
 class Part(NamedTuple):
     """How a part ended."""
@@ -43,20 +41,21 @@ def in_foreground(work: Callable[[], tuple[int, str]]) -> Part:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    reading, writing = os.pipe()
+    # If SIGCHLD was ignored by our parent, the kernel discards how a child ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    said = os.memfd_create("amptui-said")  # holds any amount before it is read, unlike a pipe
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     try:
         pid = os.fork()
         if pid == 0:
-            os.close(reading)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            _work_and_exit(work, writing)
-        os.close(writing)
+            _work_and_exit(work, said)
         status = _status_of(Offspring(pid))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with os.fdopen(reading, "rb") as pipe:
-        return Part(status, pipe.read(_MAX_SAID_BYTES).decode("utf-8", "surrogateescape"))
+    with os.fdopen(said, "rb") as file:
+        file.seek(0)
+        return Part(status, file.read().decode("utf-8", "surrogateescape"))
 
 
 def _status_of(offspring: Offspring) -> int:
@@ -67,7 +66,7 @@ def _status_of(offspring: Offspring) -> int:
     return offspring.status if offspring.status >= 0 else 128 - offspring.status
 
 
-def _work_and_exit(work: Callable[[], tuple[int, str]], writing: int) -> NoReturn:
+def _work_and_exit(work: Callable[[], tuple[int, str]], file: int) -> NoReturn:
     status, said = 1, ""
     try:
         status, said = work()
@@ -79,10 +78,8 @@ def _work_and_exit(work: Callable[[], tuple[int, str]], writing: int) -> NoRetur
     except BaseException:  # noqa: BLE001 - the process ends with it, as any program does
         traceback.print_exc()
     finally:
-        # A pipe holds this much; nobody reads before this process has ended.
-        os.set_blocking(writing, False)
         try:
-            os.write(writing, said.encode("utf-8", "surrogateescape"))
+            os.write(file, said.encode("utf-8", "surrogateescape"))
             sys.stdout.flush()
             sys.stderr.flush()
         finally:

@@ -16,6 +16,19 @@ def test_a_part_ends_with_its_status_and_says_something() -> None:
     assert in_foreground(lambda: (3, "täg \udcff")) == (3, "täg \udcff")
 
 
+def test_much_may_be_said() -> None:
+    assert in_foreground(lambda: (0, "x" * 2**20)) == (0, "x" * 2**20)
+
+
+def test_how_it_ended_is_known_where_a_parent_ignored_its_children() -> None:
+    program = (
+        "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "from amptui.process.foreground import in_foreground\n"
+        "sys.exit(in_foreground(lambda: (5, '')).status)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 5
+
+
 def test_an_error_is_printed_and_handed_back(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> tuple[int, str]:
         raise UsageError("no run 'x'", hint="check the path")

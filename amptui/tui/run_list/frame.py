@@ -1,5 +1,6 @@
 """One frame of the list of runs: counts, columns, rows, what is known of the one under the cursor, keys."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -59,7 +60,7 @@ _MARKS = 2
 
 _MIN_NAME, _MAX_NAME = 20, 80
 
-_WANTED_NAME = 34
+_WANTED_NAME = 28
 """No column is left out for a longer name, such as a path: its end tells it apart."""
 
 _MIN_SPARKLINE, _MAX_SPARKLINE = 8, 24
@@ -203,7 +204,9 @@ def _took(row: RunRow, _now: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """``41 s``, ``3 min``, ``26 h``, ``3 d``."""
+    """``41 s``, ``3 min``, ``26 h``, ``3 d``; empty for the times of a forged journal."""
+    if not math.isfinite(seconds):
+        return ""
     whole = max(0, int(seconds))
     for limit, one, unit in _SPANS:
         if whole < limit:
