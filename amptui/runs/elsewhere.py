@@ -29,28 +29,31 @@ def note_elsewhere(folder: Path) -> None:
     with suppress(OSError, ValueError, RunFolderError):
         path = os.path.realpath(folder)
         if Path(path).parent != Path(os.path.realpath(default_base())):
-            make_private(index_folder())
-            _enter(path)
+            index = index_folder()
+            make_private(index)
+            if _is_index(index):
+                _enter(path)
 
 
 def runs_elsewhere() -> list[str]:
     """The folders in the index that are this user's runs, in no order. Never raises.
 
-    What is no entry, and an entry whose folder is gone or holds no run any more, is dropped from the index. A
-    run is this user's if the folder and its journal are: what somebody else has put there is not listed.
+    An entry whose folder is gone or holds no run any more is dropped from the index; what is no entry is left
+    alone. A run is this user's if the folder and its journal are: what somebody else has put there is not
+    listed.
     """
     try:
         index = index_folder()
-        names = os.listdir(index)  # noqa: PTH208 - names are all that is needed
+        names = os.listdir(index) if _is_index(index) else []  # noqa: PTH208 - names are all that is needed
     except (OSError, RunFolderError):
         return []
     folders = []
     for name in names:
         path = _folder_of(index, name)
-        state = _state_of(path) if path is not None else "gone"
-        if state == "own" and path is not None:
+        state = _state_of(path) if path is not None else ""
+        if path is not None and state == "own":
             folders.append(path)
-        elif state == "gone":
+        elif path is not None and state == "gone":
             _drop(index, name, path)
     return folders
 
@@ -58,6 +61,12 @@ def runs_elsewhere() -> list[str]:
 def index_folder() -> Path:
     """Where the index is. Raises ``RunFolderError`` for a user without a home."""
     return default_base().with_name(INDEX_NAME)
+
+
+def _is_index(index: Path) -> bool:
+    """Whether it is a folder of this user's, and no link to one in which names would be removed."""
+    status = os.lstat(index)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _enter(path: str) -> None:
@@ -101,9 +110,9 @@ def _state_of(path: str) -> str:
     return "own" if folder.st_uid == user else ""
 
 
-def _drop(index: Path, name: str, path: str | None) -> None:
+def _drop(index: Path, name: str, path: str) -> None:
     with suppress(OSError):  # another process was faster, or the index may not be written
         os.unlink(f"{index}{os.sep}{name}")  # noqa: PTH108 - as the other paths here
         # A run may have begun there since it was looked at, and have met the entry that is now dropped.
-        if path is not None and _state_of(path) == "own":
+        if _state_of(path) == "own":
             _enter(path)

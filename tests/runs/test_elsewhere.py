@@ -166,7 +166,18 @@ def test_what_is_no_entry_lists_nothing_and_hides_nothing(
     note_elsewhere(mine)
     forge(index_folder(), never_noted)
     assert runs_elsewhere() == [str(mine)]
-    assert len(entries()) == 1 + (forge is forge_folder), "a folder is left to the user"
+    assert len(entries()) == 2, "what amptui did not make is left alone"
+
+
+def test_an_index_that_is_a_link_is_neither_read_nor_cleaned_nor_written(tmp_path: Path) -> None:
+    folder, documents = run_in(tmp_path / "run"), tmp_path / "documents"
+    note_elsewhere(folder)
+    index_folder().rename(documents)
+    index_folder().symlink_to(documents)
+    note_elsewhere(run_in(tmp_path / "other"))
+    gone(folder)
+    assert runs_elsewhere() == []
+    assert len(list(documents.iterdir())) == 1
 
 
 def test_a_damaged_entry_is_replaced_when_its_run_begins_again(tmp_path: Path) -> None:
@@ -179,11 +190,16 @@ def test_a_damaged_entry_is_replaced_when_its_run_begins_again(tmp_path: Path) -
     assert runs_elsewhere() == [str(folder)]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to somebody else")
 def test_somebody_else_s_run_is_not_listed_and_its_entry_stays(tmp_path: Path) -> None:
     folder = run_in(tmp_path / "run")
     note_elsewhere(folder)
-    with patch.object(os, "geteuid", lambda: os.getuid() + 1):
-        assert runs_elsewhere() == []
+    os.chown(folder, 12345, -1)
+    assert runs_elsewhere() == []
+    os.chown(folder, os.geteuid(), -1)
+    os.chown(RunDir(folder).journal_path, 12345, -1)
+    assert runs_elsewhere() == []
+    os.chown(RunDir(folder).journal_path, os.geteuid(), -1)
     assert runs_elsewhere() == [str(folder)], "another user who looked has dropped nothing"
 
 

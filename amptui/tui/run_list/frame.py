@@ -240,70 +240,80 @@ _MAX_CELL = 24
 """A longer text, such as a model's name, leaves no room for others: its column is as wide at most."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What of the table fits on the screen."""
+
+    columns: Sequence[int]
+    """Places in ``_COLUMNS``."""
+    widths: Sequence[int]
+    """Of all columns."""
+    name_width: int
+    curve_width: int
+    """0 if it does not fit."""
+
+
 def _draw_runs(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
     shown = entries[state.top : state.top + canvas.height - 1]
     rows = [state.rows.get(entry.run) for entry in shown]
     texts = [["" if row is None else column.text(row, state.now) for column in _COLUMNS] for row in rows]
-    widths = [
-        min(_MAX_CELL, max(len(column.heading), column.min_width, *(text_width(line[at]) for line in texts)))
-        for at, column in enumerate(_COLUMNS)
-    ]
-    longest = min(_MAX_NAME, max(_MIN_NAME, *(text_width(entry.name) for entry in shown)))
-    columns, curve = _fitted(widths, canvas.width - 2 - _MARKS, min(longest, _WANTED_NAME))
-    name_width = (
-        canvas.width - 2 - _MARKS - sum(widths[at] + _GAP for at in columns) - (curve and curve + _GAP)
-    )
-    name_width = min(name_width, longest)
-    _draw_headings(canvas.rows(0, 1), columns, widths, curve, name_width)
+    table = _fitted(texts, max(text_width(entry.name) for entry in shown), canvas.width - 2 - _MARKS)
+    _draw_headings(canvas, table)
     for y, (entry, row, line) in enumerate(zip(shown, rows, texts, strict=True), 1):
         here = state.top + y - 1 == state.cursor
         canvas.text(1, y, "▸" if here else " ", Style.KEY)
         canvas.text(2, y, "◆" if entry.run in state.selected else " ", Style.KEY)
-        name = end_of(printable(entry.name), name_width)
-        canvas.text(1 + _MARKS, y, name, Style.STRONG if here else Style.TEXT, width=name_width)
-        x = 1 + _MARKS + name_width
-        for at in columns:
-            column = _COLUMNS[at]
-            style = Style.TEXT if row is None else column.style(row)
-            x = canvas.text(x + _GAP, y, line[at], style, width=widths[at], align=column.align)
-            if at == _LOSS and curve:
-                if row is not None:
-                    draw_sparkline(canvas, x + _GAP, y, curve, row.losses, precision_style(row.precision))
-                x += _GAP + curve
+        name = end_of(printable(entry.name), table.name_width)
+        canvas.text(1 + _MARKS, y, name, Style.STRONG if here else Style.TEXT, width=table.name_width)
+        if row is not None:
+            _draw_row(canvas.rows(y, 1), table, row, line)
 
 
-def _draw_headings(
-    canvas: Canvas, columns: Sequence[int], widths: Sequence[int], curve: int, name_width: int
-) -> None:
+def _draw_headings(canvas: Canvas, table: _Table) -> None:
     canvas.text(1 + _MARKS, 0, "run", Style.DIM)
-    x = 1 + _MARKS + name_width
-    for at in columns:
+    x = 1 + _MARKS + table.name_width
+    for at in table.columns:
         column = _COLUMNS[at]
-        x = canvas.text(x + _GAP, 0, column.heading, Style.DIM, width=widths[at], align=column.align)
-        if at == _LOSS and curve:
+        x = canvas.text(x + _GAP, 0, column.heading, Style.DIM, width=table.widths[at], align=column.align)
+        if at == _LOSS and table.curve_width:
             canvas.text(x + _GAP, 0, "recently", Style.DIM)
-            x += _GAP + curve
+            x += _GAP + table.curve_width
 
 
-def _fitted(widths: Sequence[int], room: int, name_width: int) -> tuple[list[int], int]:
-    """The columns that fit beside a name of that width, and the cells of the curve; 0 if it does not fit."""
-    columns = list(range(len(widths)))
-    curve = _MIN_SPARKLINE
+def _draw_row(canvas: Canvas, table: _Table, row: RunRow, texts: Sequence[str]) -> None:
+    x = 1 + _MARKS + table.name_width
+    for at in table.columns:
+        column = _COLUMNS[at]
+        x = canvas.text(x + _GAP, 0, texts[at], column.style(row), width=table.widths[at], align=column.align)
+        if at == _LOSS and table.curve_width:
+            style = precision_style(row.precision)
+            draw_sparkline(canvas, x + _GAP, 0, table.curve_width, row.losses, style)
+            x += _GAP + table.curve_width
 
-    def width() -> int:
-        return name_width + sum(widths[at] + _GAP for at in columns) + (curve and curve + _GAP)
 
-    while width() > room and columns:
+def _fitted(texts: Sequence[Sequence[str]], longest_name: int, room: int) -> _Table:
+    """The columns that fit in ``room`` cells beside the names; then the curve and the names get the rest."""
+    widths = [
+        min(_MAX_CELL, max(len(column.heading), column.min_width, *(text_width(line[at]) for line in texts)))
+        for at, column in enumerate(_COLUMNS)
+    ]
+    name_width = min(max(longest_name, _MIN_NAME), _WANTED_NAME)
+    columns, curve_width = list(range(len(widths))), _MIN_SPARKLINE
+
+    def free() -> int:
+        used = sum(widths[at] + _GAP for at in columns) + (curve_width and curve_width + _GAP)
+        return room - name_width - used
+
+    while free() < 0 and (curve_width or len(columns) > 1):
         least = min(columns, key=lambda at: _COLUMNS[at].worth)
-        if curve and (_COLUMNS[least].worth > _CURVE_WORTH or _LOSS not in columns):
-            curve = 0
-        elif len(columns) > 1:
-            columns.remove(least)
+        if curve_width and (_COLUMNS[least].worth > _CURVE_WORTH or _LOSS not in columns):
+            curve_width = 0
         else:
-            break
-    if curve:
-        curve = min(_MAX_SPARKLINE, curve + room - width())
-    return columns, curve
+            columns.remove(least)
+    if curve_width:
+        curve_width += min(max(0, free()), _MAX_SPARKLINE - curve_width)
+    name_width = max(0, min(name_width + free(), longest_name, _MAX_NAME))
+    return _Table(columns=columns, widths=widths, name_width=name_width, curve_width=curve_width)
 
 
 def _draw_detail(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
@@ -314,7 +324,7 @@ def _draw_detail(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) 
     room = canvas.width - 2
     name = printable(entry.run)
     if detail:
-        shown = wrapped(detail, max(room // 2, room - text_width(name) - _GAP), lines=1)[0]
+        shown = " ".join(wrapped(detail, max(room // 2, room - text_width(name) - _GAP), lines=1))
         style = _STATE_STYLES.get(row.state, Style.TEXT) if row is not None else Style.TEXT
         canvas.text(canvas.width - 1 - text_width(shown), 0, shown, style)
         room -= text_width(shown) + _GAP

@@ -180,7 +180,7 @@ ROW = st.builds(
     losses=st.lists(st.none() | st.floats(), max_size=50),
     seconds=st.none() | st.floats(),
     written=st.none() | st.floats(),
-    detail=st.text(max_size=200),
+    detail=st.text(max_size=200) | st.just("  "),
 )
 
 
