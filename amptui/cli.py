@@ -9,7 +9,8 @@ from typing import Protocol
 
 from amptui import __version__
 from amptui.base.errors import AmptuiError
-from amptui.base.prompt import complain, replace_closed_streams
+from amptui.base.prompt import complain, put, replace_closed_streams
+from amptui.base.terminal import can_show_a_screen
 from amptui.command import (
     advise,
     attach,
@@ -56,15 +57,14 @@ HIDDEN_COMMANDS: dict[str, _Command] = {"relay": relay}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status.
+    """Run the command line; return the exit status. Without a command, show the list of runs or the help.
 
     0 done or stopped by the user, 1 failed, 2 usage error, 3 done without all records or checkpoints, 130
     Ctrl+C, 128 + the signal number for a signal.
     """
     replace_closed_streams()
     try:
-        options = build_parser().parse_args(arguments)
-        return _command(options.command).run(options)
+        return _run(arguments)
     except AmptuiError as error:
         complain(str(error))
         return error.exit_status
@@ -72,17 +72,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is not None:
+        return _command(options.command).run(options)
+    if not can_show_a_screen():
+        put(parser.format_help())
+        return 0
+    from amptui.command.run_list import browse_runs
+
+    return browse_runs(_run)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = Parser(
         prog="amptui",
-        description="Watch and understand mixed-precision training.",
+        description="Watch and understand mixed-precision training. Without COMMAND, list runs.",
         epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 3 done or stopped, but "
         "some records or checkpoints were not saved; 129 terminal closed (the run continues); 130 Ctrl+C; "
         "143 SIGTERM; 128 + N for any other signal N.",
     )
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (words, command) in COMMANDS.items():
         command.add_options(commands.add_parser(name, help=words))
     for name, command in HIDDEN_COMMANDS.items():

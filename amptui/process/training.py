@@ -16,7 +16,7 @@ from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
-from amptui.base.webhook import Webhook, parse_webhook, take_url
+from amptui.base.webhook import parse_webhook, take_url
 from amptui.device.sampler import watch_gpu
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.summary import tell_unsaved
@@ -30,7 +30,7 @@ from amptui.process.plain_lines import (
     separate_stdout,
 )
 from amptui.process.recorder import Listener
-from amptui.process.recording import Recording
+from amptui.process.recording import EVERYBODY, Audience, Recording
 from amptui.process.stop_signals import StopSignals
 from amptui.process.stopping import Stopping, lost_words, signal_of
 from amptui.ranks.world import World
@@ -82,15 +82,15 @@ def wire(
     listeners: Sequence[Listener] = (),
     world: World | None = None,
     report: Callable[[str], object] | None = None,
-    webhook: Webhook | None = None,
+    audience: Audience = EVERYBODY,
 ) -> Iterator[Training]:
     """A training of ``request`` in ``run_dir`` that serves viewers, ready to start; its recording is closed.
 
     ``world``: this process is rank 0 of several. ``report`` gets what a stop waits for, as every screen does.
-    ``webhook`` gets the run's news. Raises RunFolderError.
+    Raises RunFolderError.
     """
     recording = Recording(
-        run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume, webhook=webhook
+        run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume, audience=audience
     )
 
     def tell(words: str) -> None:
@@ -136,7 +136,7 @@ def run_for_viewers(
     """
     with ExitStack() as stack:
         try:
-            training = stack.enter_context(wire(request, spec, run_dir, world=world, webhook=_webhook()))
+            training = stack.enter_context(wire(request, spec, run_dir, world=world, audience=_audience()))
             signals = stack.enter_context(_stop_signals(training))
             with OutputCapture(training.recording.emit, run_dir.output_path):
                 training.start(viewer)
@@ -176,7 +176,7 @@ def run_plainly(
             listeners=listeners,
             world=world,
             report=complain,
-            webhook=_webhook(),
+            audience=_audience(),
         )
         training = stack.enter_context(wired)
         signals = stack.enter_context(_stop_signals(training))
@@ -195,10 +195,10 @@ def run_plainly(
         return _finish(training, signals, front.finish)
 
 
-def _webhook() -> Webhook | None:
-    """Where this run sends its news: the command line has checked it."""
+def _audience() -> Audience:
+    """Who hears of this run: the command line has checked the webhook."""
     url = take_url()
-    return parse_webhook(url) if url else None
+    return Audience(parse_webhook(url) if url else None)
 
 
 def _stop_signals(training: Training) -> StopSignals:

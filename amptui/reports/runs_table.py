@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
@@ -15,14 +16,15 @@ from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line, printable
 from amptui.recipe.request import PAGE_RUNS
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.recent import kept_names
+from amptui.runs.recent import run_folders
 from amptui.runs.remote import Remote
-from amptui.runs.rundir import RunDir, default_base
+from amptui.runs.rundir import RunDir, run_argument_here
 
 _GAP = "  "
 
 _MAX_NAME_CELLS = 40
-"""Longer names are cut, so that one does not push columns off the screen for all others."""
+"""Longer names are cut, so that one does not push columns off the screen for all others. A path is not: its
+beginning would name nothing."""
 
 _AGES = ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h"))
 """Limit in seconds, seconds of the unit, and its name; anything longer is in days."""
@@ -52,12 +54,12 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None) -> int:
     `KeptRun`. Raises ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list
     cannot be written.
     """
-    names = kept_names()
+    folders = run_folders()
     size = shutil.get_terminal_size() if out.isatty() and not json else None
     width = size.columns if size is not None else None
-    page = _page(len(names), size) if limit is None else limit
-    runs = [look_at(RunDir(default_base() / name)) for name in names[:page]]
-    older = len(names) - len(runs)
+    page = _page(len(folders), size) if limit is None else limit
+    runs = [look_at(RunDir(Path(folder))) for folder in folders[:page]]
+    older = len(folders) - len(runs)
     if json:
         put("".join(f"{_json_line(run)}\n" for run in runs), out)
     elif runs:
@@ -135,7 +137,7 @@ def _cut(line: str, width: int | None) -> str:
 def _columns(now: float) -> tuple[_Column, ...]:
     """The table's columns, from left to right; the name is worth most."""
     return (
-        _Column("run", 9, lambda run: _name(run.name)),
+        _Column("run", 9, lambda run: _name(run.folder)),
         _Column("state", 8, lambda run: run.state if run.is_here else f"{run.state} on {run.host}"),
         _Column("model", 3, lambda run: run.model or ""),
         _Column("precision", 5, lambda run: run.precision or ""),
@@ -147,9 +149,12 @@ def _columns(now: float) -> tuple[_Column, ...]:
     )
 
 
-def _name(name: str) -> str:
-    name = printable(name)
-    return name if cell_len(name) <= _MAX_NAME_CELLS else set_cell_size(name, _MAX_NAME_CELLS - 3) + "..."
+def _name(folder: Path) -> str:
+    argument = run_argument_here(folder)
+    name = printable(argument)
+    if os.sep in argument or cell_len(name) <= _MAX_NAME_CELLS:
+        return name
+    return set_cell_size(name, _MAX_NAME_CELLS - 3) + "..."
 
 
 def _progress(run: KeptRun) -> str:

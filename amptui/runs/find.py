@@ -133,14 +133,13 @@ def _folder(path: Path) -> RunDir:
 
 def _last_live() -> list[KeptRun]:
     """Live runs, among them the one of this machine that was started last; those before it may be missing."""
-    base = default_base()
     live: list[KeptRun] = []
     started: float | None = None
     for lock in lock_files():
         # Opening every lock would take longer than all else. An unsigned one does not name this machine.
         if started is not None and (not lock.is_signed or lock.written < started - _TICK_SECONDS):
             break
-        run = _if_live(f"{base}{os.sep}{lock.name}")
+        run = _if_live(lock.folder)
         if run is not None:
             live.append(run)
             started = lock.written if run.is_here and started is None else started

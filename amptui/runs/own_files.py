@@ -19,6 +19,16 @@ _OWN_FOLDER = re.compile(_FOLDERS)
 _OWN_NAME = re.compile(f"{_FOLDERS}|{_FILES}")
 
 
+def is_own_name(name: str) -> bool:
+    """Whether amptui has such a file or folder in a run folder."""
+    return _OWN_NAME.fullmatch(name) is not None
+
+
+def is_own_folder_name(name: str) -> bool:
+    """Whether it has such a folder: checkpoints, perhaps of a run that was set aside."""
+    return _OWN_FOLDER.fullmatch(name) is not None
+
+
 def why_owned(path: Path, *, read: Iterable[Path] = (), created: Path | None = None) -> str:
     """Why the user may not have ``path`` written, in a few words; empty if it is none of amptui's files.
 

@@ -1,4 +1,4 @@
-"""The user's saved runs by name, newest first, found without opening any of their files."""
+"""The user's runs, newest first, found without opening any of their files."""
 
 import os
 from collections.abc import Callable
@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from amptui.base.errors import RunFolderError
+from amptui.runs.elsewhere import runs_elsewhere
+from amptui.runs.lock import holder
 from amptui.runs.rundir import JOURNAL_NAME, LOCK_NAME, RunDir, default_base, reason
 
 # Paths are text here: with 20,000 runs, Path and RunDir would take as long as the file system.
 
 
 class LockFile(NamedTuple):
-    """The lock file of a saved run. The largest was taken last, so that a list of them can be sorted."""
+    """The lock file of a run. The largest was taken last, so that a list of them can be sorted."""
 
     is_signed: bool
     """Whether it names a process. A run that ends empties its lock; a full disk leaves it empty, too."""
     written: float
     """When it was taken or released, in Unix seconds by the file system's clock."""
-    name: str
+    folder: str
     """Of the run."""
 
 
@@ -29,27 +31,76 @@ def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:
     A run that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
     it may be starting. Raises ``RunFolderError`` if the folder of all runs cannot be read.
     """
-    base = default_base()
-    prefix = f"{base}{os.sep}"
-    dated = [(_last_change(prefix + name), name) for name in _folder_names(base, matches)]
-    dated.sort(reverse=True)
-    return [name for when, name in dated if when != _NO_RUN]
+    return [os.path.basename(folder) for folder in _newest_first(_saved_folders(matches))]  # noqa: PTH119
 
 
-def lock_files() -> list[LockFile]:
-    """Those of all saved runs, the one that was taken last first.
+def run_folders() -> list[str]:
+    """The folders of all runs of this user, saved and elsewhere, newest first as for :func:`kept_names`.
 
     Raises ``RunFolderError`` if the folder of all runs cannot be read.
     """
-    base = default_base()
-    prefix = f"{base}{os.sep}"
+    return _newest_first([*_saved_folders(None), *runs_elsewhere()])
+
+
+class ListedRun(NamedTuple):
+    """A run of the list."""
+
+    folder: str
+    is_live: bool
+    """Whether a process trains it now. One that could not sign its lock, as the disk was full, does not
+    count."""
+    written: float
+    """When its journal was last written, in Unix seconds; of one without a journal its folder."""
+
+
+def listed_runs() -> list[ListedRun]:
+    """All runs of this user: live ones first, the last started one at the top, then the others by age.
+
+    The order of live ones stays as they are written. Raises ``RunFolderError`` if the folder of all runs
+    cannot be read.
+    """
+    live, ended = [], []
+    for folder in [*_saved_folders(None), *runs_elsewhere()]:
+        written = _last_change(folder)
+        if written == _NO_RUN:
+            continue
+        signed = _signed(folder)
+        # Only a lock that names a process is opened: that would take longer than all else.
+        if signed is not None and holder(folder) is not None:
+            live.append((signed, ListedRun(folder, True, written)))
+        else:
+            ended.append((written, ListedRun(folder, False, written)))
+    return [run for runs in (live, ended) for _, run in sorted(runs, reverse=True)]
+
+
+def _signed(folder: str) -> float | None:
+    """When a process signed the lock, in Unix seconds; None if none did, or released it since."""
+    try:
+        status = os.lstat(f"{folder}{os.sep}{LOCK_NAME}")
+    except OSError:
+        return None
+    return status.st_mtime if status.st_size else None
+
+
+def lock_files() -> list[LockFile]:
+    """Those of all runs of this user, the one that was taken last first.
+
+    Raises ``RunFolderError`` if the folder of all runs cannot be read.
+    """
     locks = []
-    for name in _folder_names(base, None):
+    for folder in [*_saved_folders(None), *runs_elsewhere()]:
         with suppress(OSError):  # none, or none that this user could read
-            status = os.lstat(f"{prefix}{name}{os.sep}{LOCK_NAME}")
-            locks.append(LockFile(status.st_size > 0, status.st_mtime, name))
+            status = os.lstat(f"{folder}{os.sep}{LOCK_NAME}")
+            locks.append(LockFile(status.st_size > 0, status.st_mtime, folder))
     locks.sort(reverse=True)
     return locks
+
+
+def _newest_first(folders: list[str]) -> list[str]:
+    """Those that hold a run."""
+    dated = [(_last_change(folder), folder) for folder in folders]
+    dated.sort(reverse=True)
+    return [folder for when, folder in dated if when != _NO_RUN]
 
 
 _NO_RUN = float("-inf")
@@ -70,11 +121,12 @@ def _last_change(folder: str) -> float:
         return _NO_RUN  # deleted meanwhile
 
 
-def _folder_names(base: Path, matches: Callable[[str], object] | None) -> list[str]:
+def _saved_folders(matches: Callable[[str], object] | None) -> list[str]:
+    base = default_base()
     try:
         with os.scandir(base) as entries:
             return [
-                entry.name
+                entry.path
                 for entry in entries
                 if (matches is None or matches(entry.name)) and _is_folder(entry)
             ]

@@ -176,6 +176,17 @@ def run_argument(folder: Path) -> str:
     return str(folder)
 
 
+def run_argument_here(folder: Path) -> str:
+    """The same; for a folder in the current one a path that begins there."""
+    argument = run_argument(folder)
+    if argument != str(folder):
+        return argument
+    with suppress(OSError):  # the current folder is gone
+        here = os.path.relpath(folder)
+        return argument if here.startswith(os.pardir) else os.path.join(os.curdir, here)  # noqa: PTH118
+    return argument
+
+
 def written(run_dir: RunDir) -> float | None:
     """When the run last wrote a record, in Unix seconds; None for one without a journal."""
     try:
@@ -206,7 +217,7 @@ def _new_among(base: Path, model: str) -> RunDir:
     name = f"{folder_name(model)}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, numbers = base / name, count(2)
     try:
-        _make_private(base)
+        make_private(base)
         while True:
             try:
                 path.mkdir(FOLDER_MODE)
@@ -218,12 +229,12 @@ def _new_among(base: Path, model: str) -> RunDir:
         raise _cannot_create(path, error) from error
 
 
-def _make_private(folder: Path) -> None:
-    """Create ``folder`` and its missing parents for this user alone, as XDG requires."""
+def make_private(folder: Path) -> None:
+    """Create ``folder`` and its missing parents for this user alone, as XDG requires. Raises OSError."""
     try:
         folder.mkdir(FOLDER_MODE, exist_ok=True)
     except FileNotFoundError:
-        _make_private(folder.parent)
+        make_private(folder.parent)
         folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 

@@ -15,12 +15,12 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from amptui.base.terminal import HeldTerminal
 from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.background import assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
 from amptui.tui.contrast import Rgb
 from amptui.tui.keyboard import BackgroundReported
+from amptui.tui.opening import Opening
 from amptui.tui.painter import Painter
 from amptui.tui.style import STYLES, styles_on
 from amptui.tui.terminal_driver import PatientDriver
@@ -103,7 +103,10 @@ class Dashboard(Widget):
 
 
 class CanvasApp(App[None]):
-    """Draws on a canvas. A subclass begins, paints and decides when to leave."""
+    """Draws on a canvas. A subclass begins, paints and decides when to leave.
+
+    ``opening`` has shown the first frame, and entered the alternate screen on which the app continues.
+    """
 
     CSS_PATH = str(Path(__file__).with_name("dashboard.tcss"))
     ENABLE_COMMAND_PALETTE = False
@@ -113,8 +116,9 @@ class CanvasApp(App[None]):
         Binding("ctrl+q", "press('ctrl+q')", show=False, priority=True),
     ]
 
-    def __init__(self, terminal: HeldTerminal | None) -> None:
-        self.terminal = terminal
+    def __init__(self, opening: Opening | None = None) -> None:
+        self._opening = opening
+        self.terminal = opening.terminal if opening is not None else None
         super().__init__(driver_class=PatientDriver, ansi_color=True)
         self._has_256_colours = has_256_colours(os.environ)
         self._dashboard = Dashboard(
@@ -130,6 +134,11 @@ class CanvasApp(App[None]):
     def compose(self) -> ComposeResult:
         """Add the only widget."""
         yield self._dashboard
+
+    def on_load(self) -> None:
+        """Take over the terminal from the opening."""
+        if self._opening is not None:
+            self._opening.hand_over()
 
     def on_mount(self) -> None:
         """Paint first, then begin."""

@@ -1,7 +1,8 @@
-"""The first frame: empty panels, shown while Textual and the rest are still being imported."""
+"""The first frame, such as empty panels, shown while Textual and the rest are still being imported."""
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from amptui.base.terminal import HeldTerminal, terminal_size
@@ -19,20 +20,21 @@ _CLOSE = "\x1b[?1049l\x1b[?25h"
 
 
 class Opening:
-    """While entered, the terminal shows the empty panels, until a screen takes it over.
+    """While entered, the terminal shows what ``draw`` draws, until a screen takes it over.
 
     Imports neither Textual nor anything that reads a run: the first frame must not wait for them.
     """
 
-    def __init__(self, terminal: HeldTerminal) -> None:
+    def __init__(self, terminal: HeldTerminal, draw: Callable[[Canvas], object] | None = None) -> None:
+        """Without ``draw``, the empty panels of a run."""
         self.terminal = terminal
+        self._draw = draw or _draw_panels
         self._is_open = False
 
     def __enter__(self) -> "Opening":
         columns, lines = terminal_size()
         canvas = Canvas(columns, lines, ascii_only=not terminal_speaks_utf8())
-        draw_backdrop(canvas, arrange(columns, lines, None))
-        canvas.text(1, 0, "amptui", Style.DIM)
+        self._draw(canvas)
         changes = canvas.changes_since(Canvas(columns, lines))
         self._is_open = True
         self.terminal.take()
@@ -55,6 +57,11 @@ class Opening:
     def hand_over(self) -> None:
         """A screen takes over the terminal and will restore it."""
         self._is_open = False
+
+
+def _draw_panels(canvas: Canvas) -> None:
+    draw_backdrop(canvas, arrange(canvas.width, canvas.height, None))
+    canvas.text(1, 0, "amptui", Style.DIM)
 
 
 def _write(data: str) -> None:

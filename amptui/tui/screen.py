@@ -111,8 +111,7 @@ class RunScreen(CanvasApp):
     TITLE = "amptui"
 
     def __init__(self, **parts: Unpack[Parts]) -> None:
-        self._opening = parts.get("opening")
-        super().__init__(self._opening.terminal if self._opening is not None else None)
+        super().__init__(parts.get("opening"))
         self._look = parts["look"]
         self._control = parts["control"]
         self._ended = parts["ended"]
@@ -134,11 +133,6 @@ class RunScreen(CanvasApp):
         self._interrupted = False
         self._hurried = False
         """Whether the user does not wait for the current step any more."""
-
-    def on_load(self) -> None:
-        """Take over the terminal from the opening."""
-        if self._opening is not None:
-            self._opening.hand_over()
 
     def _begin(self) -> None:
         self._start()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import amptui
-from amptui.cli import build_parser, main
+from amptui.cli import COMMANDS, build_parser, main
 from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
@@ -26,6 +26,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"amptui {amptui.__version__}\n"
 
 
+def test_without_a_command_and_without_a_terminal_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: amptui ")
+    assert all(f"\n    {name} " in captured.out for name in COMMANDS)
+    assert captured.err == ""
+
+
 def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -35,7 +43,6 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the following arguments are required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
         (["train"], "MODEL is missing; `amptui models` lists some"),
         (["train", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),

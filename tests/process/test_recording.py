@@ -10,6 +10,7 @@ from amptui.process.recording import Recording
 from amptui.records.control import PauseRequest, Request, new_number
 from amptui.records.run import Printed, Record, RunFinished
 from amptui.runs import protocol
+from amptui.runs.elsewhere import runs_elsewhere
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
@@ -53,6 +54,28 @@ def test_what_cannot_be_started_leaves_no_thread_no_socket_and_no_lock(
     assert holder(tmp_path) is None
     with pytest.raises(RunFolderError):
         connect(tmp_path)
+
+
+def test_a_run_is_listed_wherever_its_folder_is(tmp_path: Path) -> None:
+    with opened(tmp_path) as recording:
+        start(recording)
+    assert runs_elsewhere() == [str(tmp_path)]
+
+
+def test_no_index_and_no_thread_for_it_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_thread = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "amptui-index":
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with opened(tmp_path) as recording:
+        start(recording)
+        recording.emit(FINISHED)
+    assert list(JournalReader(tmp_path / "journal.jsonl"))
+    assert runs_elsewhere() == []
 
 
 def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from amptui.recipe.request import PAGE_RUNS
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.reports.runs_table import list_runs
+from amptui.runs.elsewhere import note_elsewhere
 from amptui.runs.find import find_run, live_run, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.reader import JournalReader
@@ -391,3 +392,25 @@ def test_only_locks_as_new_as_the_live_run_s_are_opened(many: list[str]) -> None
         with Opened() as opened:
             assert live_run("") == live
     assert opened.in_folders_of(default_base()) == set(many[:4])
+
+
+def test_a_run_elsewhere_stands_in_the_list_with_a_path_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("a long name of a folder for a run" * 2) / "mine"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text(f"{codec.dumps(run())}\n")
+    note_elsewhere(folder)
+    for at, path in (
+        (tmp_path, f"./{folder.relative_to(tmp_path)}"),
+        (folder.parent, "./mine"),
+        (Path("/"), str(folder)),
+    ):
+        monkeypatch.chdir(at)
+        line = shown()[1]
+        assert line.startswith(f"{path}  ") or at == Path("/")
+        assert find_run(re.split(r" {2,}", line)[0]).resolve() == (folder / "journal.jsonl").resolve()
+    out = io.StringIO()
+    list_runs(json=True, out=out)
+    (listed,) = map(json.loads, out.getvalue().splitlines())
+    assert (listed["name"], listed["folder"]) == ("mine", str(folder))

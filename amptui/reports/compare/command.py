@@ -103,16 +103,20 @@ def _journals(runs: Sequence[str]) -> list[Path]:
 def _show(journals: Sequence[Path], target_loss: float | None) -> int:
     # Forks, and so comes before numpy, which starts threads.
     with HeldTerminal() as terminal:
-        from amptui.reports.compare.compare_screen import CompareApp
-        from amptui.reports.compare.following import Following
+        from amptui.reports.compare.compare_frame import Choice, CompareFrame
+        from amptui.tui.opening import Opening
 
-        following = Following(journals, target=target_loss)
-        app = CompareApp(following, terminal)
-        with StopSignals(
-            lambda _: app.hang_up("interrupted"), hung_up=app.hang_up, terminal=terminal
-        ) as signals:
-            app.run()
-            following.stop()
+        with Opening(terminal, lambda canvas: CompareFrame().draw(canvas, None, Choice())) as opening:
+            from amptui.reports.compare.compare_screen import CompareApp
+            from amptui.reports.compare.following import Following
+
+            following = Following(journals, target=target_loss)
+            app = CompareApp(following, opening)
+            with StopSignals(
+                lambda _: app.hang_up("interrupted"), hung_up=app.hang_up, terminal=terminal
+            ) as signals:
+                app.run()
+                following.stop()
     if app.left == "hung up":
         return 128 + SIGHUP  # nobody is there to read
     if following.failure is not None:

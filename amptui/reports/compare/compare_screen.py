@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amptui.base.terminal import HeldTerminal
 from amptui.reports.compare import sentences
 from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.following import Following
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp
+from amptui.tui.opening import Opening
 
 if TYPE_CHECKING:
     from amptui.reports.compare.contrasts import Compared
@@ -27,8 +27,8 @@ class CompareApp(CanvasApp):
 
     TITLE = "amptui compare"
 
-    def __init__(self, following: Following, terminal: HeldTerminal | None = None) -> None:
-        super().__init__(terminal)
+    def __init__(self, following: Following, opening: Opening | None = None) -> None:
+        super().__init__(opening)
         self._following = following
         self._frame = CompareFrame()
         self._choice = Choice()

@@ -12,6 +12,7 @@ from amptui.cli import main
 from amptui.reports.compare import command
 from amptui.reports.compare.command import MAX_RUNS
 from amptui.reports.compare.tables import SEVERAL
+from tests.living import assert_restored
 from tests.reports.compare.compared_runs import BF16, FP32, folder, whole_run
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
@@ -142,7 +143,8 @@ def test_on_a_terminal_it_is_a_screen() -> None:
         terminal.wait_for("training loss by samples")
         terminal.press("q")
         assert terminal.wait() == 0
-        assert terminal.modes == terminal.modes_before
+        assert_restored(terminal)
+        assert b"\x1b[?1049h" in terminal.written, "what stood on the terminal comes back"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

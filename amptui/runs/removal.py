@@ -1,0 +1,148 @@
+"""Removes a run that has ended: the files that a run folder consists of, and nothing else.
+
+The folder is opened once, and everything is looked at and removed relative to it, so that no link, neither
+one that is there nor one that somebody puts there meanwhile, leads out of it.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import LINK, opened_folder
+from amptui.runs.lock import RunLock, holder
+from amptui.runs.own_files import is_own_folder_name, is_own_name
+from amptui.runs.rundir import LOCK_NAME, RunDir, reason
+
+_JOURNAL = re.compile(r"journal.*\.jsonl")
+
+_CHECKPOINT = re.compile(r"step-\d{9,}\.pt")
+
+_IN_CHECKPOINTS = re.compile(r"step-\d{9,}\.(pt|[0-9a-f]+-\d+\.shards)(\.writing|\.old)?|\.amptui-.*\.tmp")
+"""What amptui writes in a folder of checkpoints."""
+
+_IN_SHARDS = re.compile(r"__\d+_0\.distcp(\.writing)?|\.metadata(\.writing)?|\.amptui-.*\.tmp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What is removed, or would be."""
+
+    folder: Path
+    journals: int = 0
+    checkpoints: int = 0
+    other_files: int = 0
+    size_bytes: int = 0
+    left: tuple[str, ...] = ()
+    """Names in the folder that are not the run's: they stay, and so does the folder."""
+
+
+def plan_removal(folder: Path) -> Removal:
+    """What removing the run in ``folder`` would delete. Raises ``RunFolderError``, as :func:`remove` does."""
+    _refuse_live(folder)
+    with _opened(folder) as opened:
+        return _Sweep(folder, deletes=False).over(opened)
+
+
+def remove(folder: Path) -> Removal:
+    """Delete the files of the run in ``folder``, and the folder if nothing else is in it.
+
+    Raises ``RunFolderError`` if it is live, if ``folder`` is a link or no run, if it is somebody else's, and
+    if a file cannot be deleted: those before it are gone then.
+    """
+    _refuse_live(folder)
+    with _opened(folder) as opened, RunLock.take(folder):
+        # A run that begins now waits for the lock, and then finds that there is none here.
+        removal = _Sweep(folder, deletes=True).over(opened)
+        with suppress(FileNotFoundError):
+            os.unlink(LOCK_NAME, dir_fd=opened)
+    if not removal.left:
+        try:
+            folder.rmdir()
+        except OSError as error:  # something new is in it
+            raise RunFolderError(f"cannot remove {folder}: {reason(error)}") from error
+    return removal
+
+
+def _refuse_live(folder: Path) -> None:
+    trains = holder(folder)
+    if trains is not None:
+        raise RunFolderError(f"{folder} is live, {trains}", hint="stop it before you remove it")
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    if folder.is_symlink():
+        raise RunFolderError(f"cannot remove {folder}: {LINK}", hint="remove the link yourself")
+    try:
+        with opened_folder(folder) as opened:
+            if os.fstat(opened).st_uid != os.geteuid():
+                raise RunFolderError(f"cannot remove {folder}: it is another user's")
+            if not RunDir(folder).holds_a_run:
+                raise RunFolderError(f"cannot remove {folder}: there is no run in it")
+            yield opened
+    except OSError as error:
+        raise RunFolderError(f"cannot remove {folder}: {reason(error)}") from error
+
+
+class _Sweep:
+    """Goes through a run folder, counts what is the run's, and deletes it if it ``deletes``."""
+
+    def __init__(self, folder: Path, *, deletes: bool) -> None:
+        self._deletes = deletes
+        self._removal = Removal(folder=folder)
+
+    def over(self, opened: int) -> Removal:
+        """The whole folder. Raises OSError."""
+        left = []
+        for name in sorted(os.listdir(opened)):
+            is_folder = stat.S_ISDIR(os.lstat(name, dir_fd=opened).st_mode)
+            if is_folder and is_own_folder_name(name):
+                left += [f"{name}/{inner}" for inner in self._inside(opened, name, _IN_CHECKPOINTS)]
+            elif not is_folder and is_own_name(name):
+                self._take(opened, name)
+            else:
+                left.append(name)
+        self._removal = replace(self._removal, left=tuple(left))
+        return self._removal
+
+    def _inside(self, parent: int, name: str, own: re.Pattern[str]) -> list[str]:
+        """The folder ``name``, with all in it that ``own`` fits; what stays in it."""
+        left = []
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        opened = os.open(name, flags, dir_fd=parent)
+        try:
+            for inner in sorted(os.listdir(opened)):  # noqa: PTH208 - a descriptor, not a path
+                is_folder = stat.S_ISDIR(os.lstat(inner, dir_fd=opened).st_mode)
+                if not own.fullmatch(inner) or (is_folder and own is _IN_SHARDS):
+                    left.append(inner)
+                elif is_folder:
+                    left += [f"{inner}/{file}" for file in self._inside(opened, inner, _IN_SHARDS)]
+                else:
+                    self._take(opened, inner)
+        finally:
+            os.close(opened)
+        if self._deletes and not left:
+            os.rmdir(name, dir_fd=parent)
+        return left
+
+    def _take(self, opened: int, name: str) -> None:
+        """Count a file, or a link in place of one, and delete it; the lock is left to the caller."""
+        if name == LOCK_NAME:
+            return
+        size_bytes = os.lstat(name, dir_fd=opened).st_size
+        removal = self._removal
+        is_journal, is_checkpoint = bool(_JOURNAL.fullmatch(name)), bool(_CHECKPOINT.fullmatch(name))
+        self._removal = replace(
+            removal,
+            journals=removal.journals + is_journal,
+            checkpoints=removal.checkpoints + is_checkpoint,
+            other_files=removal.other_files + (not is_journal and not is_checkpoint),
+            size_bytes=removal.size_bytes + size_bytes,
+        )
+        if self._deletes:
+            os.unlink(name, dir_fd=opened)

@@ -1,0 +1,112 @@
+"""Lists the runs again and again in a thread of its own, and reads the rows that the screen shows."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from amptui.base.errors import AmptuiError
+from amptui.tui.run_list.entry import RunEntry, RunRow, RunSource
+
+LOOK_SECONDS = 1.0
+"""How often the list and the rows of live runs are renewed, at most."""
+
+_LISTING_SHARE = 0.05
+"""The fraction of one core that listing may take: with 20,000 runs the list is renewed every few seconds."""
+
+_READING_SHARE = 0.1
+"""The same of reading rows: it counts where a screen full of runs is live."""
+
+_MAX_ROWS = 1000
+"""Rows that are kept, many screens of them; after that all but those on the screen are forgotten."""
+
+_PATIENCE_SECONDS = 1.0
+
+
+class _Read(NamedTuple):
+    """A row, and what its entry said when it was read."""
+
+    is_live: bool
+    written: float
+    row: RunRow
+
+
+class ListReader:
+    """Publishes entries and rows, at which a screen looks; each publication counts up ``version``."""
+
+    def __init__(self, source: RunSource) -> None:
+        self._source = source
+        self._wanted: Sequence[RunEntry] = ()
+        self._reads: dict[str, _Read] = {}
+        self._stopping = False
+        self._wake = threading.Event()
+        self._listing_due = self._reading_due = 0.0
+        self._thread = threading.Thread(target=self._run, name="amptui-runs", daemon=True)
+        self.version = 0
+        self.entries: Sequence[RunEntry] | None = None
+        """None until there is a first list."""
+        self.rows: Mapping[str, RunRow] = {}
+        """By ``RunEntry.run``, of the runs that were wanted so far."""
+        self.failure: AmptuiError | None = None
+        """Why nothing more is read."""
+
+    def start(self) -> None:
+        """Start to read; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop reading; a thread that does not stop in time is abandoned."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def want(self, entries: Sequence[RunEntry]) -> None:
+        """These are on the screen: read them, in this order."""
+        if entries != self._wanted:
+            self._wanted = entries
+            self._wake.set()
+
+    def list_again(self) -> None:
+        """The list has changed: do not wait for its time."""
+        self._listing_due = 0.0
+        self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._wake.clear()
+                if time.monotonic() >= self._listing_due:
+                    self._list()
+                self._read_wanted()
+                self._wake.wait(max(0.0, min(self._listing_due, self._reading_due) - time.monotonic()))
+        except AmptuiError as error:
+            self.failure = error
+            self.version += 1
+
+    def _list(self) -> None:
+        began = time.monotonic()
+        self.entries = self._source.entries()
+        self.version += 1
+        ended = time.monotonic()
+        self._listing_due = ended + max(LOOK_SECONDS, (ended - began) / _LISTING_SHARE)
+
+    def _read_wanted(self) -> None:
+        """Read what is new on the screen at once, and live runs again when it is time."""
+        began = time.monotonic()
+        is_due = began >= self._reading_due
+        for entry in self._wanted:
+            last = self._reads.get(entry.run)
+            is_new = last is None or last.is_live != entry.is_live
+            if is_new or (is_due and (entry.is_live or (last is not None and last.written != entry.written))):
+                self._reads[entry.run] = _Read(entry.is_live, entry.written, entry.read())
+                self.rows = {run: read.row for run, read in self._reads.items()}
+                self.version += 1
+            if self._stopping or self._wake.is_set():
+                break  # another page is on the screen by now
+        if is_due:
+            ended = time.monotonic()
+            self._reading_due = ended + max(LOOK_SECONDS, (ended - began) / _READING_SHARE)
+        if len(self._reads) > _MAX_ROWS:
+            shown = {entry.run for entry in self._wanted}
+            self._reads = {run: read for run, read in self._reads.items() if run in shown}

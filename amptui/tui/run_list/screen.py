@@ -1,0 +1,280 @@
+"""The screen of the list of runs and its keys: it ends with what the user chose to do with which runs."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from textual import events
+
+from amptui.base.errors import AmptuiError
+from amptui.records.run import Severity
+from amptui.tui.canvas import Canvas
+from amptui.tui.canvas_app import CanvasApp
+from amptui.tui.opening import Opening
+from amptui.tui.overlays.overlay import line_after
+from amptui.tui.run_list.entry import Chosen, RemovalPlan, RunEntry, RunSource
+from amptui.tui.run_list.frame import KEYS, MOVE, ListState, draw, page_rows
+from amptui.tui.run_list.reader import ListReader
+
+FRAME_SECONDS = 0.25
+"""From one look at what was read to the next."""
+
+MAX_COMPARED = 26
+"""As many as there are letters for their groups."""
+
+_ACTIONS = {press: key.action for key in KEYS for press in key.presses}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the user was in the list, to come back to."""
+
+    run: str = ""
+    """The one under the cursor."""
+    selected: Sequence[str] = ()
+    pattern: str = ""
+
+
+class RunListApp(CanvasApp):
+    """Shows the runs of ``source``. Nothing here attaches to a run: ``chosen`` says what to do next.
+
+    ``place`` and ``message`` are those of before: the list opens again after each run that was looked at.
+    """
+
+    TITLE = "amptui runs"
+
+    def __init__(
+        self,
+        source: RunSource,
+        opening: Opening | None = None,
+        *,
+        place: Place | None = None,
+        message: str = "",
+    ) -> None:
+        super().__init__(opening)
+        self._source = source
+        self._reader = ListReader(source)
+        place = place or Place()
+        self._state = ListState(
+            entries=None, selected=place.selected, pattern=place.pattern, message=message, severity="warning"
+        )
+        self._run_under_cursor = place.run
+        self._version = -1
+        self._drawn_second = 0
+        self._typed = ""
+        self.chosen: Chosen | None = None
+        """What the user wants; None if they quit."""
+
+    @property
+    def state(self) -> ListState:
+        """What the newest frame showed."""
+        return self._state
+
+    @property
+    def place(self) -> Place:
+        """Where the user is."""
+        return Place(run=self._run_under_cursor, selected=self._state.selected, pattern=self._state.pattern)
+
+    @property
+    def failure(self) -> AmptuiError | None:
+        """Why the list could not be read."""
+        return self._reader.failure
+
+    def _begin(self) -> None:
+        self._reader.start()
+        self._tick()
+
+    async def on_unmount(self) -> None:
+        """Stop the reader with the screen."""
+        self._reader.stop()
+
+    def _tick(self) -> None:
+        if self._terminal_is_gone():
+            self._leave("hung up")
+            return
+        if self._reader.failure is not None:
+            self._leave("")
+            return
+        # Ages count on once a second, whatever is read.
+        second = int(time.time())
+        if (self._version, self._drawn_second) != (
+            self._reader.version,
+            second,
+        ) and not self._link_is_behind():
+            self._version, self._drawn_second = self._reader.version, second
+            self._dashboard.repaint()
+        self.set_timer(FRAME_SECONDS, self._tick)
+
+    def _paint(self, canvas: Canvas) -> None:
+        self._refresh(canvas.height)
+        draw(canvas, self._state)
+
+    def _refresh(self, height: int) -> None:
+        """Take in what was read; the cursor stays on its run wherever that is now."""
+        entries = self._reader.entries
+        if entries is None:
+            return
+        state = self._state
+        live = sum(entry.is_live for entry in entries)
+        runs = {entry.run for entry in entries} if state.selected else set()
+        shown = _matching(entries, state.pattern)
+        cursor = next(
+            (place for place, entry in enumerate(shown) if entry.run == self._run_under_cursor),
+            min(state.cursor, max(0, len(shown) - 1)),
+        )
+        page = page_rows(height)
+        top = max(0, min(state.top, cursor, len(shown) - page))
+        top = max(top, cursor - page + 1)
+        self._state = replace(
+            state,
+            entries=shown,
+            live=live,
+            ended=len(entries) - live,
+            rows=self._reader.rows,
+            cursor=cursor,
+            top=top,
+            selected=tuple(run for run in state.selected if run in runs),
+            now=time.time(),
+        )
+        self._run_under_cursor = shown[cursor].run if shown else self._run_under_cursor
+        self._reader.want(shown[top : top + page])
+
+    # --------------------------------------------------------------------------------- keys
+
+    async def on_key(self, event: events.Key) -> None:
+        """Note the character beside the key: names of keys are no text."""
+        self._typed = event.character or "" if event.is_printable else ""
+        await super().on_key(event)
+
+    async def action_press(self, key: str) -> None:
+        """A question or the help takes the key, then the filter; otherwise the table of keys decides."""
+        if key == "ctrl+c":
+            self._leave("interrupted")
+            return
+        if self._state.removal is not None:
+            await self._answer(key, self._state.removal)
+        elif self._state.shows_help:
+            self._state = replace(self._state, shows_help=False)
+        elif self._state.is_typing:
+            self._type(key)
+        elif key in _ACTIONS:
+            self._state = replace(self._state, message="")
+            action = _ACTIONS[key]
+            await self.run_action(f"{action}('{key}')" if action == MOVE else action)
+        elif key == "escape":
+            self._state = replace(self._state, pattern="", message="")
+        self._dashboard.repaint()
+
+    @property
+    def _current(self) -> RunEntry | None:
+        """The run under the cursor."""
+        entries = self._state.entries
+        return entries[self._state.cursor] if entries else None
+
+    def _say(self, message: str, severity: Severity = "info") -> None:
+        self._state = replace(self._state, message=message, severity=severity)
+
+    def action_move(self, key: str) -> None:
+        """To another run."""
+        entries = self._state.entries
+        if entries:
+            page = page_rows(self.size.height)
+            place = line_after(self._state.cursor, key, page=page, last=len(entries) - 1)
+            self._run_under_cursor = entries[place].run
+            self._state = replace(self._state, cursor=place)
+
+    def action_open(self) -> None:
+        """Attach the run under the cursor if it is live, else replay it."""
+        entry = self._current
+        if entry is not None:
+            self._choose(Chosen("attach" if entry.is_live else "replay", (entry.run,)))
+
+    def action_select(self) -> None:
+        """Select the run under the cursor, or no longer, and go to the next."""
+        entry = self._current
+        if entry is None:
+            return
+        selected = self._state.selected
+        if entry.run in selected:
+            selected = tuple(run for run in selected if run != entry.run)
+        elif len(selected) == MAX_COMPARED:
+            self._say(f"at most {MAX_COMPARED} runs can be compared")
+        else:
+            selected = (*selected, entry.run)
+        self._state = replace(self._state, selected=selected)
+        self.action_move("down")
+
+    def action_compare(self) -> None:
+        """Compare the selected runs."""
+        if len(self._state.selected) < 2:
+            self._say("select two runs or more with space, then press c")
+        else:
+            self._choose(Chosen("compare", tuple(self._state.selected)))
+
+    async def action_remove(self) -> None:
+        """Ask whether to remove the run under the cursor."""
+        entry = self._current
+        if entry is None:
+            return
+        if entry.is_live:
+            self._say("this run is live: stop it before you remove it", "warning")
+            return
+        try:
+            plan = await asyncio.to_thread(partial(self._source.plan_removal, entry.run))
+        except AmptuiError as error:
+            self._say(str(error), "error")
+        else:
+            self._state = replace(self._state, removal=plan)
+
+    async def _answer(self, key: str, plan: RemovalPlan) -> None:
+        """Only a clear yes removes the run."""
+        self._state = replace(self._state, removal=None)
+        if key != "y":
+            return
+        try:
+            removed = await asyncio.to_thread(partial(self._source.remove, plan.folder))
+        except AmptuiError as error:
+            self._say(str(error), "error")
+        else:
+            stays = f"; {len(removed.left)} that are not the run's are kept" if removed.left else ""
+            self._say(f"removed {removed.folder}{stays}")
+        self._reader.list_again()
+
+    def action_filter(self) -> None:
+        """Let keys go into the filter."""
+        self._state = replace(self._state, is_typing=True)
+
+    def _type(self, key: str) -> None:
+        pattern = self._state.pattern
+        if key in ("enter", "escape", "ctrl+q"):
+            self._state = replace(self._state, is_typing=False, pattern="" if key == "escape" else pattern)
+            return
+        if key == "backspace":
+            pattern = pattern[:-1]
+        elif key == "ctrl+u":
+            pattern = ""
+        else:
+            pattern += self._typed
+        self._state = replace(self._state, pattern=pattern, top=0)
+
+    def action_show_help(self) -> None:
+        """Open the help."""
+        self._state = replace(self._state, shows_help=True)
+
+    def action_leave(self) -> None:
+        """Quit."""
+        self._leave("")
+
+    def _choose(self, chosen: Chosen) -> None:
+        self.chosen = chosen
+        self._leave("")
+
+
+def _matching(entries: Sequence[RunEntry], pattern: str) -> Sequence[RunEntry]:
+    """The entries whose name has ``pattern`` in it, in capital letters or not."""
+    if not pattern:
+        return entries
+    pattern = pattern.casefold()
+    return [entry for entry in entries if pattern in entry.name.casefold()]

@@ -1,0 +1,147 @@
+"""The runs of this machine as the list has them: live ones first, a row from both ends of a journal."""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base.errors import RunFolderError
+from amptui.records import codec
+from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.reports.run_list import read_row, runs_here
+from amptui.runs import recent
+from amptui.runs.elsewhere import note_elsewhere
+from amptui.runs.find import find_run
+from amptui.runs.lock import RunLock
+from amptui.runs.newest_steps import STALLED_SECONDS
+from amptui.runs.rundir import RunDir, default_base
+from amptui.tui.canvas import Canvas
+from amptui.tui.run_list.entry import RunEntry
+from amptui.tui.run_list.frame import ListState, draw
+from tests.telemetry.record_samples import run, steps
+from tests.telemetry.record_strategies import RECORDS
+
+
+def kept(folder: Path, records: Sequence[Record] = (), *, written: float | None = None) -> Path:
+    folder.mkdir(parents=True)
+    journal = RunDir(folder).journal_path
+    journal.write_text("".join(f"{codec.dumps(record)}\n" for record in records))
+    if written is not None:
+        os.utime(journal, (written, written))
+    return folder
+
+
+def trained(until: float) -> list[Record]:
+    """Six steps of a second each, the last of which ended ``until``."""
+    newest = [
+        replace(one, time=until - 6 + one.step, step_seconds=1.0, loss=6.0 / one.step) for one in steps(1, 6)
+    ]
+    return [run(time=until - 6), *newest]
+
+
+def test_live_runs_come_first_and_keep_their_places(tmp_path: Path) -> None:
+    base = default_base()
+    first, second = kept(base / "first", written=5.0), kept(tmp_path / "second", written=4.0)
+    kept(base / "old", written=10.0)
+    newest = kept(tmp_path / "newest", written=20.0)
+    for folder in (second, newest):
+        note_elsewhere(folder)
+    with RunLock.take(first), RunLock.take(second):
+        os.utime(RunDir(first).lock_path, (100.0, 100.0))
+        os.utime(RunDir(second).lock_path, (200.0, 200.0))
+        for written in (30.0, 40.0):
+            os.utime(RunDir(first).journal_path, (written, written))
+            entries = runs_here().entries()
+            assert [Path(entry.run).name for entry in entries] == ["second", "first", "newest", "old"]
+            assert [entry.is_live for entry in entries] == [True, True, False, False]
+    assert [Path(entry.run).name for entry in runs_here().entries()] == ["first", "newest", "old", "second"]
+
+
+def test_every_entry_is_found_by_what_it_is_called(tmp_path: Path) -> None:
+    saved, other = kept(default_base() / "m-1"), kept(tmp_path / "mine")
+    note_elsewhere(other)
+    entries = {entry.name: entry for entry in runs_here().entries()}
+    assert set(entries) == {"m-1", str(other)}
+    assert [find_run(entry.run) for entry in (entries["m-1"], entries[str(other)])] == [
+        RunDir(saved).journal_path,
+        RunDir(other).journal_path,
+    ]
+
+
+def test_a_row_says_how_a_run_stands(tmp_path: Path) -> None:
+    now = time.time()
+    row = read_row(
+        str(kept(tmp_path / "a", [*trained(now), RunFinished(time=now, steps=6, seconds=6.0, reason="done")]))
+    )
+    assert (row.state, row.model, row.precision, row.step, row.total_steps) == (
+        *("finished", "mnist-deep", "fp32", 6, 2340),
+    )
+    assert (row.losses, row.loss) == ((6.0, 3.0, 2.0, 1.5, 1.2, 1.0), 1.0)
+    assert row.seconds == pytest.approx(6.0)
+    failed = RunFailed(time=now, step=6, error="out of\nmemory", traceback="")
+    row = read_row(str(kept(tmp_path / "b", [*trained(now), failed])))
+    assert (row.state, row.detail) == ("failed", "out of memory")
+    assert read_row(str(tmp_path / "none")).state == "died"
+
+
+def test_a_live_row_says_so_and_when_it_has_stalled(tmp_path: Path) -> None:
+    now = time.time()
+    live, stalled = (
+        kept(tmp_path / "a", trained(now)),
+        kept(tmp_path / "b", trained(now - STALLED_SECONDS - 60)),
+    )
+    with RunLock.take(live), RunLock.take(stalled):
+        row = read_row(str(live))
+        assert row.state == "running"
+        assert row.seconds is not None
+        assert row.seconds >= 6.0
+        assert str(os.getpid()) in row.detail
+        assert read_row(str(stalled)).state == "stalled"
+
+
+@given(
+    st.lists(
+        RECORDS.map(lambda record: codec.dumps(record).encode()) | st.binary(max_size=9),
+        max_size=20,
+    ),
+    st.booleans(),
+)
+def test_any_journal_has_a_row_that_can_be_drawn(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], is_live: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    RunDir(folder).journal_path.write_bytes(b"\n".join(lines))
+    with RunLock.take(folder) if is_live else nullcontext():
+        row = read_row(str(folder))
+    entry = RunEntry(run=str(folder), name=folder.name, is_live=is_live, written=0.0, read=lambda: row)
+    canvas = Canvas(200, 20)
+    draw(canvas, ListState(entries=[entry], rows={entry.run: row}, now=time.time()))
+    assert row.state in canvas.lines()[2]
+
+
+def test_only_locks_that_name_a_process_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(recent, "holder", opened.append)
+    for number in range(200):
+        folder = kept(default_base() / f"run-{number}")
+        RunDir(folder).lock_path.write_text("" if number else "{}")
+    assert len(runs_here().entries()) == 200
+    assert opened == [str(default_base() / "run-0")]
+
+
+def test_a_run_is_removed_and_no_longer_listed(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "mine", trained(100.0))
+    note_elsewhere(folder)
+    source = runs_here()
+    (entry,) = source.entries()
+    with RunLock.take(folder), pytest.raises(RunFolderError, match="is live"):
+        source.plan_removal(entry.run)
+    assert source.plan_removal(entry.run).journals == 1
+    assert source.remove(entry.run).folder == str(folder)
+    assert source.entries() == []

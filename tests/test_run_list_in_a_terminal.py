@@ -1,0 +1,164 @@
+"""`amptui` alone in a real pseudo-terminal: from the list into runs and back, and out of it in every way."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import ROOT
+from tests.faults.watched import Lives, headless_run, stop
+from tests.living import CURSOR_ON, assert_restored, last_step, outcome, run_pid, wait_until
+from tests.terminal import Terminal, amptui_command
+from tests.warm import WarmSource
+
+LIST = r"1 live +1 ended[\s\S]*▸"
+
+
+@pytest.fixture
+def lives(warm: WarmSource, tmp_path: Path) -> Lives:
+    return Lives(warm, tmp_path / "said.log")
+
+
+@pytest.fixture
+def ended(runs: Path) -> Path:
+    """A run that has ended, among the saved ones."""
+    folder = runs / "mnist-deep-20261125-101500"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "demo" / "mnist-deep.jsonl", folder / "journal.jsonl")
+    return folder
+
+
+@pytest.fixture
+def live(lives: Lives, tmp_path: Path) -> Iterator[Path]:
+    """A run elsewhere that is being trained."""
+    with headless_run(lives, tmp_path / "live") as folder:
+        yield folder
+
+
+@pytest.mark.slow
+def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSource) -> None:
+    with Terminal(amptui_command(), warm=warm) as terminal:
+        terminal.wait_for(rf"{LIST}.*live +running[\s\S]*mnist-deep-\S+ +finished")
+        terminal.press("\r")
+        terminal.wait_for(r"╭ loss[\s\S]*d detach")
+        terminal.press("d")
+        terminal.wait_for(LIST)
+        terminal.press("j\r")
+        terminal.wait_for("replay (×1|ended)")
+        terminal.press("q")
+        terminal.wait_for(r"1 live +1 ended[\s\S]*▸ mnist-deep-20261125-101500")
+        terminal.press(" k c")
+        terminal.wait_for("amptui compare[\\s\\S]*training loss by step")
+        terminal.press("q")
+        terminal.wait_for(r"2 selected")
+        terminal.press("G")
+        terminal.wait_for("▸◆mnist-deep")
+        terminal.press("x")
+        terminal.wait_for("remove this run[\\s\\S]*1 journal")
+        terminal.press("n")
+        terminal.wait_for(r"1 live +1 ended[\s\S]*x remove")
+        assert ended.exists()
+        terminal.press("x")
+        terminal.wait_for("remove this run")
+        terminal.press("y")
+        terminal.wait_for("removed .*mnist-deep-20261125-101500")
+        assert not ended.exists()
+        terminal.press("gx")
+        terminal.wait_for("this run is live")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+        assert b"to watch it again: amptui attach" in terminal.written
+    before = last_step(live)
+    wait_until(lambda: last_step(live) > before, "training did not go on")
+    stop(live)
+    assert outcome(live) is not None
+
+
+@pytest.mark.parametrize("way", ["ctrl+c", "terminal", "SIGTERM"])
+def test_ways_out_of_the_list(way: str, ended: Path, warm: WarmSource) -> None:
+    with Terminal(amptui_command(), warm=warm) as terminal:
+        terminal.wait_for("0 live +1 ended")
+        if way == "ctrl+c":
+            terminal.press("\x03")
+            status = 130
+        elif way == "terminal":
+            terminal.hang_up()
+            status = 129
+        else:
+            os.kill(terminal.process.pid, signal.SIGTERM)
+            status = 143
+        assert terminal.wait() == status
+        if way != "terminal":
+            assert_restored(terminal)
+
+
+def test_ctrl_c_leaves_a_replay_and_the_list(ended: Path, warm: WarmSource) -> None:
+    with Terminal(amptui_command(), warm=warm) as terminal:
+        terminal.wait_for(r"0 live +1 ended[\s\S]*▸ mnist-deep")
+        terminal.press("\r")
+        terminal.wait_for("replay (×1|ended)")
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+        assert_restored(terminal)
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_closed_ends_the_screen_of_a_run_and_the_list(
+    live: Path, warm: WarmSource
+) -> None:
+    with Terminal(amptui_command(), warm=warm) as terminal:
+        terminal.wait_for(r"1 live +0 ended[\s\S]*running")
+        terminal.press("\r")
+        terminal.wait_for(r"╭ loss[\s\S]*d detach")
+        terminal.press("\x03")
+        terminal.wait_for(r"1 live +0 ended[\s\S]*▸")  # it detaches a screen that attached
+        terminal.press("\r")
+        terminal.wait_for(r"╭ loss[\s\S]*d detach")
+        terminal.hang_up()
+        assert terminal.wait() == 129
+    assert run_pid(live) is not None, "the run goes on"
+    stop(live)
+
+
+def test_what_went_wrong_stands_below_the_list(ended: Path, warm: WarmSource) -> None:
+    with Terminal(amptui_command(), warm=warm) as terminal:
+        terminal.wait_for("0 live +1 ended[\\s\\S]*▸ mnist-deep")
+        (ended / "journal.jsonl").write_text("nothing\n")
+        terminal.press("\r")
+        terminal.wait_for(r"holds no\s+records")
+        terminal.wait_for("0 live +1 ended")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+
+
+def test_without_a_run_it_says_how_to_start_one() -> None:
+    with Terminal(amptui_command(), size=(40, 12)) as terminal:
+        terminal.wait_for(r"no runs yet: `amptui train mnist-deep`\s+starts one")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+
+
+def test_a_terminal_that_can_show_no_screen_gets_the_help() -> None:
+    with Terminal(amptui_command(), env={"TERM": "dumb"}) as terminal:
+        assert terminal.wait() == 0
+        assert CURSOR_ON not in terminal.written
+        assert "Exit status" in terminal.text
+
+
+def test_the_process_that_waits_imports_no_screen() -> None:
+    """It forks one screen after another, and so may have no thread of numpy's or Textual's."""
+    import subprocess
+
+    program = (
+        "import sys, amptui.cli, amptui.command.run_list\n"
+        "print([name for name in ('textual', 'numpy', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,95 @@
+"""Runs of a list that is nowhere on a disk."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
+
+if TYPE_CHECKING:
+    from amptui.base.errors import RunFolderError
+
+NOW = 1_800_000_000.0
+
+ROWS = {
+    "mnist-deep-20261125-201300": RunRow(
+        state="running",
+        model="mnist-deep",
+        precision="bf16",
+        step=1200,
+        total_steps=18_750,
+        losses=tuple(2.3 / step for step in range(1, 400)),
+        seconds=42.0,
+        written=NOW,
+        detail="NVIDIA H200, pid 4711",
+    ),
+    "mnist-deep-20261125-201300-2": RunRow(
+        state="stalled",
+        model="mnist-deep",
+        precision="fp16",
+        step=17,
+        total_steps=18_750,
+        losses=(2.3, 1.1, math.nan, math.inf),
+        seconds=60 * 60 * 26,
+        written=NOW - 3,
+        detail="nothing new for 2:41",
+    ),
+    "char-gpt-20261124-091500": RunRow(
+        state="paused", model="char-gpt", precision="ieee", step=999, losses=()
+    ),
+    "resnet50-20261124-091500": RunRow(
+        state="failed",
+        model="resnet50",
+        precision="bf16 weights",
+        step=1_234_567,
+        total_steps=10_000_000,
+        losses=(None, -1.5e-12, None),
+        seconds=86_400 * 400,
+        written=NOW - 86_400 * 1000,
+        detail="out of memory in step 340; use a smaller --batch-size",
+    ),
+    "./runs/mine": RunRow(state="unreadable", detail="cannot read the journal: permission denied"),
+}
+
+LIVE = tuple(ROWS)[:3]
+
+
+def entry(name: str, row: RunRow, *, is_live: bool | None = None) -> RunEntry:
+    live = name in LIVE if is_live is None else is_live
+    return RunEntry(
+        run=f"/home/me/runs/{name}", name=name, is_live=live, written=row.written or 0.0, read=lambda: row
+    )
+
+
+ENTRIES = tuple(entry(name, row) for name, row in ROWS.items())
+
+
+class FakeSource:
+    """A list that a test may change; notes what is removed and how often rows are read."""
+
+    def __init__(self, entries: Sequence[RunEntry] = ENTRIES, left: Sequence[str] = ()) -> None:
+        self.entries = list(entries)
+        self.left = left
+        self.removed: list[str] = []
+        self.failure: RunFolderError | None = None
+
+    def source(self) -> RunSource:
+        return RunSource(entries=self._list, plan_removal=self.plan, remove=self.remove)
+
+    def _list(self) -> list[RunEntry]:
+        if self.failure is not None:
+            raise self.failure
+        return list(self.entries)
+
+    def plan(self, run: str) -> RemovalPlan:
+        return plan(run, left=self.left)
+
+    def remove(self, run: str) -> RemovalPlan:
+        self.removed.append(run)
+        self.entries = [entry for entry in self.entries if entry.run != run]
+        return self.plan(run)
+
+
+def plan(folder: str, **changes: Any) -> RemovalPlan:
+    parts: dict[str, Any] = {"journals": 1, "checkpoints": 3, "other_files": 2, "size_bytes": 5 * 2**30}
+    return RemovalPlan(folder=folder, **{"left": (), **parts, **changes})

@@ -1,0 +1,258 @@
+"""The list on a screen: keys move, filter, select, remove and choose; the cursor stays on its run."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amptui.base.errors import RunFolderError
+from amptui.tui.run_list.entry import Chosen, RunEntry, RunRow
+from amptui.tui.run_list.frame import KEYS
+from amptui.tui.run_list.screen import MAX_COMPARED, Place, RunListApp
+from tests.tui.run_list.listed import ENTRIES, FakeSource, entry
+from tests.tui.watching import ENOUGH_SECONDS, awaited
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+
+class Screen:
+    """The app over a list that a test may change."""
+
+    def __init__(self, fake: FakeSource, place: Place | None, message: str) -> None:
+        self.fake = fake
+        self.app = RunListApp(fake.source(), place=place, message=message)
+        self.pilot: Pilot[None]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.app._dashboard._frame.lines())
+
+    @property
+    def current(self) -> str:
+        entries = self.app.state.entries
+        return entries[self.app.state.cursor].name if entries else ""
+
+    async def until(self, is_so: Callable[[], object], what: str) -> None:
+        for _ in range(int(ENOUGH_SECONDS / 0.02)):
+            if is_so():
+                return
+            await self.pilot.pause(0.02)
+        raise AssertionError(f"{what}:\n{self.text}")
+
+    async def shows(self, words: str) -> None:
+        await self.until(lambda: words in self.text, f"{words!r} never stood on the screen")
+
+
+@asynccontextmanager
+async def shown(
+    fake: FakeSource | None = None,
+    *,
+    place: Place | None = None,
+    message: str = "",
+    size: tuple[int, int] = (120, 40),
+) -> AsyncIterator[Screen]:
+    screen = Screen(fake or FakeSource(), place, message)
+    async with screen.app.run_test(size=size) as screen.pilot:
+        if screen.fake.entries and screen.fake.failure is None:
+            await screen.until(lambda: screen.app.state.entries, "there is no list")
+        yield screen
+
+
+def many(count: int) -> list[RunEntry]:
+    return [entry(f"run-{number:05}", RunRow(state="finished"), is_live=False) for number in range(count)]
+
+
+@awaited
+async def test_keys_move_the_cursor() -> None:
+    async with shown(FakeSource(many(100)), size=(80, 24)) as screen:
+        for key, name in (
+            *(("down", 1), ("j", 2), ("up", 1), ("k", 0), ("up", 0), ("pagedown", 20), ("pageup", 0)),
+            *(("end", 99), ("down", 99), ("home", 0), ("G", 99), ("g", 0)),
+        ):
+            await screen.pilot.press(key)
+            assert screen.current == f"run-{name:05}"
+            assert screen.current in screen.text
+            assert f"▸ {screen.current}" in screen.text
+
+
+@awaited
+async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
+    async with shown() as screen:
+        await screen.pilot.press("down", "down")
+        name = screen.current
+        screen.fake.entries.insert(0, entry("new", RunRow(state="starting"), is_live=True))
+        await screen.shows("new")
+        assert screen.current == name
+        screen.fake.entries = [one for one in screen.fake.entries if one.name != name]
+        await screen.until(lambda: screen.current != name, "the run is gone")
+        assert screen.current
+
+
+@awaited
+async def test_enter_chooses_what_fits_the_run() -> None:
+    for at, action in ((0, "attach"), (3, "replay")):
+        async with shown() as screen:
+            await screen.pilot.press(*["down"] * at, "enter")
+            assert screen.app.chosen == Chosen(action, (ENTRIES[at].run,))  # type: ignore[arg-type]
+            assert screen.app.left == ""
+            assert screen.app.place.run == ENTRIES[at].run
+
+
+@awaited
+async def test_selected_runs_are_compared_in_the_order_in_which_they_were_selected() -> None:
+    async with shown() as screen:
+        await screen.pilot.press("c")
+        await screen.shows("select two runs or more")
+        await screen.pilot.press("end", "space", "home", "space", "space", "up", "space", "c")
+        assert screen.app.state.selected == (ENTRIES[-1].run, ENTRIES[0].run)
+        assert screen.app.chosen == Chosen("compare", (ENTRIES[-1].run, ENTRIES[0].run))
+
+
+@awaited
+async def test_no_more_runs_are_selected_than_can_be_compared() -> None:
+    async with shown(FakeSource(many(40))) as screen:
+        await screen.pilot.press(*["space"] * 30)
+        assert len(screen.app.state.selected) == MAX_COMPARED
+        assert f"at most {MAX_COMPARED}" in screen.text
+
+
+@awaited
+async def test_typing_filters_by_name_and_escape_shows_all_again() -> None:
+    async with shown() as screen:
+        await screen.pilot.press("slash", *"GPT-2")
+        assert [one.name for one in screen.app.state.entries or ()] == ["char-gpt-20261124-091500"]
+        await screen.pilot.press(*["backspace"] * 5, *"./", "enter")
+        assert [one.name for one in screen.app.state.entries or ()] == ["./runs/mine"]
+        assert "1 match /./" in screen.text
+        await screen.pilot.press("escape")
+        assert len(screen.app.state.entries or ()) == len(ENTRIES)
+        await screen.pilot.press("slash", *"qxc", "escape")
+        assert screen.app.left is None, "keys are text while a filter is typed"
+        assert len(screen.app.state.entries or ()) == len(ENTRIES)
+
+
+@awaited
+async def test_only_a_clear_yes_removes_a_run() -> None:
+    async with shown() as screen:
+        await screen.pilot.press("end", "up")
+        for key in ("escape", "n", "enter", "Y", "x", "q", "space"):
+            await screen.pilot.press("x")
+            await screen.shows("remove this run?")
+            assert ENTRIES[3].run in screen.text
+            await screen.pilot.press(key)
+            assert "remove this run?" not in screen.text
+            assert screen.app.left is None
+        assert screen.fake.removed == []
+        await screen.pilot.press("x", "y")
+        assert screen.fake.removed == [ENTRIES[3].run]
+        await screen.shows(f"removed {ENTRIES[3].run}")
+        await screen.shows("3 live  1 ended")
+
+
+@awaited
+async def test_what_stays_is_said() -> None:
+    async with shown(FakeSource(left=("notes.txt", "a.py"))) as screen:
+        await screen.pilot.press("end", "x", "y")
+        await screen.shows("2 that are not the run's are kept")
+
+
+@awaited
+async def test_a_live_run_is_not_removed() -> None:
+    async with shown() as screen:
+        await screen.pilot.press("x")
+        assert "this run is live" in screen.text
+        assert screen.app.state.removal is None
+
+
+@awaited
+async def test_a_removal_that_is_refused_is_told() -> None:
+    fake = FakeSource()
+
+    def refuse(run: str) -> None:
+        raise RunFolderError(f"{run} has begun again")
+
+    fake.plan = refuse  # type: ignore[method-assign, assignment]
+    async with shown(fake) as screen:
+        await screen.pilot.press("end", "x")
+        await screen.shows("has begun again")
+
+
+@awaited
+async def test_help_is_closed_by_any_key() -> None:
+    async with shown() as screen:
+        await screen.pilot.press("question_mark")
+        assert "show or close this help" in screen.text
+        await screen.pilot.press("q")
+        assert "show or close this help" not in screen.text
+        assert screen.app.left is None
+
+
+@pytest.mark.parametrize(("key", "left"), [("q", ""), ("ctrl+q", ""), ("ctrl+c", "interrupted")])
+def test_keys_that_leave(key: str, left: str) -> None:
+    @awaited
+    async def leave() -> None:
+        async with shown() as screen:
+            await screen.pilot.press(key)
+            assert screen.app.left == left
+            assert screen.app.chosen is None
+
+    leave()
+
+
+@awaited
+async def test_ctrl_c_leaves_from_a_question_too() -> None:
+    async with shown() as screen:
+        await screen.pilot.press("end", "x", "ctrl+c")
+        assert screen.app.left == "interrupted"
+
+
+@awaited
+async def test_who_comes_back_is_where_they_were() -> None:
+    place = Place(run=ENTRIES[4].run, selected=(ENTRIES[0].run, "gone"), pattern="m")
+    async with shown(place=place, message="the run has ended") as screen:
+        assert screen.current == ENTRIES[4].name
+        assert screen.app.state.selected == (ENTRIES[0].run,), "what is gone is not selected"
+        assert len(screen.app.state.entries or ()) == 3
+        assert "the run has ended" in screen.text
+        assert screen.app.place == replace(place, selected=(ENTRIES[0].run,))
+
+
+@awaited
+async def test_a_list_that_cannot_be_read_ends_the_screen() -> None:
+    fake = FakeSource()
+    fake.failure = RunFolderError("cannot read the runs")
+    async with shown(fake) as screen:
+        await screen.until(lambda: screen.app.left is not None, "the screen goes on")
+        assert screen.app.failure is fake.failure
+
+
+@awaited
+async def test_a_live_row_is_renewed_and_only_visible_rows_are_read() -> None:
+    reads = dict.fromkeys(range(20_000), 0)
+
+    def counted(number: int) -> RunRow:
+        reads[number] += 1
+        return RunRow(state="running" if number == 0 else "finished", step=reads[number])
+
+    entries = [
+        replace(one, is_live=number == 0, read=partial(counted, number))
+        for number, one in enumerate(many(20_000))
+    ]
+    async with shown(FakeSource(entries), size=(80, 24)) as screen:
+        await screen.until(lambda: reads[0] > 2, "the live row is not renewed")
+        assert {number for number, count in reads.items() if count} == set(range(20))
+        assert max(count for number, count in reads.items() if number) == 1, "an ended run does not change"
+        await screen.pilot.press("end")
+        await screen.until(lambda: reads[19_999], "the last page is not read")
+        assert sum(map(bool, reads.values())) == 40
+
+
+def test_each_key_has_an_action() -> None:
+    for key in KEYS:
+        action = getattr(RunListApp, f"action_{key.action}")
+        assert callable(action)
+        assert action.__doc__
