@@ -45,8 +45,8 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
         terminal.wait_for(r"median\s+[\d.]+ ms\s+[\d.]+ ms")
         terminal.wait_for(r"AMP( fp16| bf16)? +(~?[\d.]+× the speed|no clear)")
         terminal.press("q")
-        terminal.wait_for(r"Stop it\?")
-        terminal.press("\r")
+        terminal.wait_for("Stop it or detach")
+        terminal.press("y")
         assert terminal.wait() == 0
         assert_restored(terminal)
         assert "stopped after" in terminal.text
@@ -84,8 +84,8 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.wait_for("╭ is AMP worth it")
         wait_until(lambda: "fp16" in {r.precision for r in steps_of(tmp_path / "run")}, "a step in fp16")
         terminal.press("q")
-        terminal.wait_for(r"Stop it\?")
-        terminal.press("n")
+        terminal.wait_for("Stop it or detach")
+        terminal.press("\r")  # goes back
         terminal.press("\x03")
         assert terminal.wait() == 130
         assert_restored(terminal)

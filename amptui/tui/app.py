@@ -43,7 +43,7 @@ class WatchApp(RunScreen):
     """The screen of a run in another process, with keys that send requests to it.
 
     Overlays are imported when they open: the first frame does not need them. ``attached``: the run was
-    started elsewhere, so that Ctrl+C and Enter in the quit question only detach.
+    started elsewhere, so that Ctrl+C only detaches.
     """
 
     def __init__(self, *, attached: bool = False, **parts: Unpack[Parts]) -> None:

@@ -31,19 +31,20 @@ async def left(screen: Screen) -> str | None:
 # ------------------------------------------------------------------------------ the question
 
 
-@pytest.mark.parametrize("key", ["q", "ctrl+q"])
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize(("key", "no"), [("q", "n"), ("ctrl+q", "enter")])
 @awaited
-async def test_q_asks_and_no_goes_back(key: str) -> None:
-    async with watching(started(), *steps(5)) as screen:
+async def test_q_asks_and_no_goes_back(key: str, no: str, *, attached: bool) -> None:
+    async with watching(started(), *steps(5), attached=attached) as screen:
         await screen.press(key)
-        await screen.until(lambda: "Stop it?" in screen.text)
-        await screen.press("n")
-        assert "Stop it?" not in screen.text
+        await screen.until(lambda: "Stop it or detach?" in screen.text)
+        await screen.press(no)
+        assert "Stop it" not in screen.text
         assert screen.control.stop_reason is None
         assert not screen.has_left
 
 
-@pytest.mark.parametrize(("attached", "yes"), [(False, "enter"), (False, "y"), (True, "y")])
+@pytest.mark.parametrize(("attached", "yes"), [(False, "y"), (True, "y")])
 @awaited
 async def test_yes_stops_and_leaves_once_the_trainer_has(yes: str, *, attached: bool) -> None:
     async with watching(started(), *steps(5), attached=attached) as screen:
@@ -55,7 +56,7 @@ async def test_yes_stops_and_leaves_once_the_trainer_has(yes: str, *, attached: 
         assert await left(screen) == "stopped"
 
 
-@pytest.mark.parametrize(("attached", "key"), [(False, "d"), (True, "enter"), (True, "d")])
+@pytest.mark.parametrize(("attached", "key"), [(False, "d"), (True, "d")])
 @awaited
 async def test_the_question_offers_to_detach(key: str, *, attached: bool) -> None:
     async with watching(started(), *steps(5), attached=attached) as screen:
@@ -86,7 +87,7 @@ async def test_d_leaves_at_once_and_sends_no_request(state: str) -> None:
             await screen.feed(PauseChanged(time=time.time(), step=5, paused=True, reason="collapsed"))
             assert "training is paused" in screen.text
         if state == "stopping":
-            await screen.press("q", "enter")
+            await screen.press("q", "y")
         stop_reason = screen.control.stop_reason
         await screen.press("d")
         assert await left(screen) == "detached"

@@ -323,11 +323,11 @@ async def test_quitting_in_the_question_asks_and_returns_to_it() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         await screen.press("q")
-        assert "Stop it?" in screen.text
+        assert "Stop it or detach?" in screen.text
         assert screen.control.stop_reason is None
         await screen.press("escape")
         assert "training is paused" in screen.text
-        await screen.press("q", "enter")
+        await screen.press("q", "y")
         assert screen.control.stop_reason == "stopped by the user"
         assert "training is paused" not in screen.text
 
