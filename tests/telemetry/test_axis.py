@@ -51,7 +51,9 @@ def test_linear_limits_leave_little_of_the_height_unused(low: float, height: flo
 
 
 @given(FINITE, FINITE, KINDS, st.integers(2, 9))
-@example(9.846153846153844e299, 9.846153846153845e299, "linear", 6)  # its upper end lies beyond the largest value
+@example(
+    9.846153846153844e299, 9.846153846153845e299, "linear", 6
+)  # its upper end lies beyond the largest value
 def test_labels_are_few_within_the_axis_and_at_equal_distances(
     one: float, other: float, kind: Kind, most: int
 ) -> None:

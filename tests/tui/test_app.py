@@ -104,13 +104,12 @@ async def test_p_in_a_run_that_began_in_amp_asks_for_fp32() -> None:
         assert screen.wanted == "fp32"
 
 
-@pytest.mark.parametrize("key", ["p", "m"])
 @awaited
-async def test_before_the_run_began_precision_keys_say_so(key: str) -> None:
+async def test_a_precision_can_be_chosen_before_the_run_has_begun() -> None:
     async with watching() as screen:
-        await screen.press(key)
-        assert "training has not started yet" in screen.footer
-        assert screen.wanted is None
+        await screen.press("m", "4")
+        assert screen.wanted == "fp16"
+        assert "first step in AMP fp16" in screen.footer
 
 
 @awaited
@@ -186,9 +185,10 @@ async def test_a_failed_switch_is_reported_where_it_was_requested() -> None:
 @awaited
 async def test_a_notice_disappears_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.05)
-    async with watching() as screen:
-        await screen.press("p")
-        await screen.until(lambda: "not started yet" not in screen.footer)
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("o")
+        assert "this run has one optimizer" in screen.footer
+        await screen.until(lambda: "one optimizer" not in screen.footer)
         assert "p AMP" in screen.footer
 
 

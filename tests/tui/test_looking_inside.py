@@ -135,10 +135,7 @@ async def test_an_x_ray_that_failed_says_why() -> None:
 @pytest.mark.parametrize(("key", "name"), [("x", "X-ray"), ("n", "trace")])
 @awaited
 async def test_x_rays_and_traces_need_a_step(key: str, name: str) -> None:
-    async with watching() as screen:
-        await screen.press(key)
-        assert "training has not started yet" in screen.footer
-        await screen.feed(started(), *steps(5), paused())
+    async with watching(started(), *steps(5), paused()) as screen:
         await screen.press(key)
         assert f"resume first: the {name} needs a batch" in screen.footer
         await screen.feed(resumed())

@@ -97,11 +97,9 @@ async def test_one_can_be_written_during_a_pause() -> None:
 
 
 @awaited
-async def test_it_is_refused_before_training_began_while_it_stops_and_after_its_end() -> None:
-    async with watching() as screen:
-        assert not await ask(screen)
-        assert "training has not started yet" in screen.footer
-        await screen.feed(started(), *steps(5), PhaseChanged(time=time.time(), phase="stopping"))
+async def test_it_is_refused_while_the_run_stops_and_after_its_end() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.feed(PhaseChanged(time=time.time(), phase="stopping"))
         assert not await ask(screen)
         assert "it writes a checkpoint at its end" in screen.footer
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="stopped"))

@@ -1,5 +1,7 @@
 """What the run is doing, what any screen asked of it, and what it refused, in words."""
 
+from collections.abc import Iterable, Sequence
+
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
@@ -24,6 +26,9 @@ _REQUESTS: dict[RequestKind, str] = {
     "histogram": "histogram",
     "checkpoint": "checkpoint",
 }
+
+
+_EARLY: dict[RequestKind, str] = {"precision": "switch", "comparison": "comparison", **_REQUESTS}
 
 
 def waiting_words(view: SessionView, screen: ScreenState) -> str:
@@ -78,10 +83,21 @@ def wanted_precision(view: SessionView) -> str | None:
     return None if request is None or request.precision == view.precision else request.precision
 
 
-def pending_words(view: SessionView) -> list[str]:
-    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests."""
+def early_words(kinds: Iterable[RequestKind]) -> str:
+    """``switch, comparison``: what keys asked for before the run had begun."""
+    return ", ".join(_EARLY[kind] for kind in kinds)
+
+
+def pending_words(view: SessionView, early: Sequence[RequestKind] = ()) -> list[str]:
+    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests.
+
+    ``early`` waits on this screen until the run has begun.
+    """
     comparison, request = ab_comparison.running(view), newest(view, "comparison")
-    words = []
+    words = [f"once training runs: {early_words(early)}"] if early else []
+    target = wanted_precision(view)
+    if view.precision is None and target is not None:  # later the header shows it
+        words.append(f"first step in {precision_label(target)}")
     if comparison is not None:
         words.append(f"comparing: {ab_comparison.round_words(comparison, of='/')}, c ends it")
     elif request is not None and request.precisions:
