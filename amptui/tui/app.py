@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
 from amptui.diagnosis.float16_verdicts import trace_verdict
@@ -19,18 +19,18 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.run import AMP_PRECISIONS, Severity
-from amptui.telemetry.comparison import BASELINES
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
-from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.panels import ab_comparison, activity
 from amptui.tui.screen import Parts, RunScreen
 
+if TYPE_CHECKING:
+    from amptui.records.run import Severity
+
 FINDING_SECONDS = 15.0
-"""How long a result is shown in the footer; it takes longer to read than a notice."""
+"""How long a result is shown above the footer; it takes longer to read than a notice."""
 
 MAX_ZOOM = 16
 
@@ -209,10 +209,7 @@ class WatchApp(RunScreen):
         self._ask_for("precision")
 
     def _switch(self) -> None:
-        view = self._view
-        assert view.run is not None, "it has begun"
-        now = activity.wanted_precision(view) or _user_precision(view)
-        self._request(_without_amp(view) if now in AMP_PRECISIONS else view.run.amp_precision)
+        self._request(activity.switch_target(self._view))
 
     def _request(self, precision: str) -> None:
         if self._can_ask() and self._supports(precision):
@@ -270,11 +267,7 @@ class WatchApp(RunScreen):
             self._ask(ComparisonRequest())
 
     def _compare(self) -> None:
-        view = self._view
-        assert view.run is not None, "it has begun"
-        # The AMP precision that is running, or the one that ``p`` switches to.
-        amp = view.precision if view.precision in AMP_PRECISIONS else None
-        precisions = (_without_amp(view), amp or view.run.amp_precision)
+        precisions = activity.compared_precisions(self._view)
         if self._supports(*precisions):
             self._ask(ComparisonRequest(precisions))
 
@@ -405,15 +398,3 @@ class WatchApp(RunScreen):
             self._interrupted = True
             self.action_stop()
             self._say("stopping: Ctrl+C again does not wait", severity="info", seconds=FINDING_SECONDS)
-
-
-def _user_precision(view: SessionView) -> str | None:
-    """The precision that a user chose last: during a comparison, the one before it."""
-    comparison = ab_comparison.running(view)
-    return (comparison.chosen if comparison is not None else "") or view.precision
-
-
-def _without_amp(view: SessionView) -> str:
-    """The last precision without AMP that can be asked for; FP32 if there was none."""
-    before = (view.precision, *(switch.precision for switch in reversed(view.switches)))
-    return next((precision for precision in before if precision in BASELINES), "fp32")

@@ -13,13 +13,14 @@ from amptui.base.notification import notification
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.answers import RequestKind
 from amptui.records.control import Asker
-from amptui.records.run import AMP_PRECISIONS, Severity, base_precision
+from amptui.records.run import Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, Key, footer_hints, keys_of
 from amptui.tui.opening import Opening
+from amptui.tui.panels import activity
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
 
@@ -187,7 +188,7 @@ class RunScreen(CanvasApp):
             hints=footer_hints(
                 self._keys(),
                 paused=self._view.state == "paused",
-                in_amp=base_precision(self._view.precision or "") in AMP_PRECISIONS,
+                switches_to=activity.switch_target(self._view),
                 several_optimizers=bool(self._view.optimizers),
             ),
             lost=self._state.lost or self._lost_words(),
@@ -196,12 +197,16 @@ class RunScreen(CanvasApp):
         )
 
     def _accepts(self) -> frozenset[RequestKind]:
-        """The kinds of request that the run takes from this screen now."""
-        return frozenset() if self._over else self._view.accepts
+        """The kinds of request that the run takes from this screen now, by keys that its device supports."""
+        if self._over:
+            return frozenset()
+        return self._view.accepts - activity.unsupported_requests(self._view)
 
     def _keys(self) -> Sequence[Key]:
         """The keys that work now, for the footer and the help."""
-        return ENDED_KEYS if self._over else keys_of(self._accepts())
+        if self._over:
+            return ENDED_KEYS
+        return keys_of(self._view.accepts, activity.unsupported_requests(self._view))
 
     def _lost_words(self) -> str:
         """What to say about a run that ended without its last record."""

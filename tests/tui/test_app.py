@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest
+from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest, XRayRequest
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
@@ -116,10 +116,12 @@ async def test_a_precision_can_be_chosen_before_the_run_has_begun() -> None:
 async def test_an_unsupported_precision_is_refused_with_the_reason() -> None:
     refusals = {"bf16": "no bfloat16 here", "tf32": "no TF32 here"}
     async with watching(started(unsupported=refusals), *steps(5)) as screen:
+        assert screen.footer.startswith(" space pause")
+        assert "press p" not in screen.text
         await screen.press("p")
-        assert "AMP bf16: no bfloat16 here" in screen.footer
+        assert "AMP bf16: no bfloat16 here" in screen.notice
         await screen.press("m", "3")
-        assert "TF32: no TF32 here" in screen.footer
+        assert "TF32: no TF32 here" in screen.notice
         assert screen.wanted is None
         assert "switching" not in screen.header
 
@@ -138,6 +140,39 @@ async def test_m_opens_a_menu_that_asks_for_the_chosen_precision() -> None:
 
 
 @awaited
+async def test_keys_that_need_an_unsupported_precision_are_not_offered() -> None:
+    async with watching(started(unsupported={"bf16": "no bfloat16 here"}), *steps(5)) as screen:
+        await screen.press("question_mark")
+        meanings = {key.label: key.meaning for key in KEYS}
+        assert [key for key in meanings if meanings[key] not in screen.text] == ["p", "c"]
+
+
+@pytest.mark.parametrize(
+    ("precisions", "target"), [(["fp32"], "bf16"), (["fp32", "bf16"], "FP32"), (["ieee", "bf16"], "ieee")]
+)
+@awaited
+async def test_the_footer_names_the_precision_that_p_switches_to(precisions: list[str], target: str) -> None:
+    first, *others = precisions
+    async with watching(started(precision=first), *steps(5, first), size=(80, 24)) as screen:
+        for number, precision in enumerate(others, 6):
+            change = PrecisionChanged(time=time.time(), step=number, previous=first, current=precision)
+            await screen.feed(change, step(number, precision))
+        assert screen.footer.startswith(f" p {target} ")
+        await screen.press("p")  # asked for, it is the other way that the key leads
+        assert not screen.footer.startswith(f" p {target} ")
+
+
+@awaited
+async def test_a_refusal_leaves_the_keys_where_they_are() -> None:
+    detail = "CUDA out of memory in the X-ray, of which the last words need a second line of this screen"
+    async with watching(started(), *steps(5), size=(80, 24)) as screen:
+        await screen.press("x")
+        await screen.answer(XRayRequest, "failed", detail)
+        assert screen.notice == f"no X-ray: {detail}"
+        assert screen.footer.startswith(" p bf16  space pause  d detach  s save  ? help  q quit ")
+
+
+@awaited
 async def test_at_the_end_of_the_run_a_pending_switch_is_no_longer_shown() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
@@ -151,7 +186,7 @@ async def test_after_the_end_keys_send_no_requests(keys: tuple[str, ...]) -> Non
     async with watching(started(), *steps(5)) as screen:
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         await screen.press(*keys)
-        assert "the run has ended" in screen.footer
+        assert "the run has ended" in screen.notice
         assert [screen.control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
 
 
@@ -175,11 +210,11 @@ async def test_a_failed_switch_is_reported_where_it_was_requested() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
         await screen.answer(PrecisionRequest, "failed", "bf16 failed in its first step; back to fp32")
-        assert "bf16 failed in its first step" in screen.footer
+        assert "bf16 failed in its first step" in screen.notice
         assert "switching" not in screen.header
         screen.control.ask(PrecisionRequest("tf32"))
         await screen.answer(PrecisionRequest, "unavailable", "no TF32 here")
-        assert "no TF32 here" not in screen.footer
+        assert "no TF32 here" not in screen.notice
 
 
 @awaited
@@ -187,9 +222,9 @@ async def test_a_notice_disappears_after_a_while(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.05)
     async with watching(started(), *steps(5)) as screen:
         await screen.press("o")
-        assert "this run has one optimizer" in screen.footer
-        await screen.until(lambda: "one optimizer" not in screen.footer)
-        assert "p AMP" in screen.footer
+        assert "this run has one optimizer" in screen.notice
+        await screen.until(lambda: "one optimizer" not in screen.notice)
+        assert "p bf16" in screen.footer
 
 
 # -------------------------------------------------------------------------------- other keys

@@ -64,7 +64,7 @@ async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
         await screen.answer(ComparisonRequest)
         await screen.feed(in_turns(2, ROWS))
         await screen.feed(over())
-        assert "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74)" in screen.footer
+        assert "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74)" in screen.notice
         await screen.feed(step(6))
         assert any("AMP fp16 1.71× the speed of FP32" in line for line in screen.lines[:-1])
         assert "FP32" in screen.header
@@ -74,9 +74,9 @@ async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
 @awaited
 async def test_an_earlier_result_is_not_reported_again() -> None:
     async with watching(started(), *steps(5), over()) as screen:
-        assert "1.71× the speed" not in screen.footer
+        assert "1.71× the speed" not in screen.notice
         await screen.press("l")
-        assert "1.71× the speed" not in screen.footer
+        assert "1.71× the speed" not in screen.notice
 
 
 @awaited
@@ -85,14 +85,14 @@ async def test_a_comparison_of_another_screen_refuses_it() -> None:
         await screen.press("c")
         await screen.feed(in_turns())
         await screen.answer(ComparisonRequest, "comparison running")
-        assert "already comparing: c ends it" in screen.footer
+        assert "already comparing: c ends it" in screen.notice
 
 
 @awaited
 async def test_stopped_before_its_first_pair_it_says_so() -> None:
     async with watching(started(), *steps(5), in_turns()) as screen:
         await screen.feed(over(rows=BEGUN, rounds=0, reason="stopped"))
-        assert "comparison stopped: no precision completed a block" in screen.footer
+        assert "comparison stopped: no precision completed a block" in screen.notice
 
 
 @awaited
@@ -125,18 +125,18 @@ async def test_it_needs_more_steps() -> None:
     async with watching() as screen:
         await screen.feed(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True))
         assert await asked_for(screen) is None
-        assert "resume first: a comparison needs steps" in screen.footer
+        assert "resume first: a comparison needs steps" in screen.notice
         await screen.feed(PauseChanged(time=time.time(), step=5, paused=False))
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         assert await asked_for(screen) is None
-        assert "the run has ended" in screen.footer
+        assert "the run has ended" in screen.notice
 
 
 @awaited
 async def test_unsupported_amp_is_refused_with_the_reason() -> None:
     async with watching(started(unsupported={"bf16": "no bfloat16 here"}), *steps(5)) as screen:
         assert await asked_for(screen) is None
-        assert "AMP bf16: no bfloat16 here" in screen.footer
+        assert "AMP bf16: no bfloat16 here" in screen.notice
         assert "comparing" not in screen.footer
 
 

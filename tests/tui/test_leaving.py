@@ -181,7 +181,7 @@ async def test_after_the_end_the_screen_stays_and_quits_without_a_question(key: 
     async with watching(started(), *steps(5)) as screen:
         await screen.end(over())
         assert "finished" in screen.header
-        assert "p AMP" not in screen.footer
+        assert "p bf16" not in screen.footer
         assert "q quit" in screen.footer
         await screen.press("l")
         assert not screen.has_left
@@ -230,7 +230,7 @@ async def test_a_run_that_ended_without_its_last_record_is_shown_as_lost(width: 
         assert "q quit" in screen.footer
         assert "ETA" not in screen.header
         await screen.press("p")
-        assert "the run has ended" in screen.footer
+        assert "the run has ended" in screen.notice
         assert screen.wanted is None
         screen.app._message_until = 0.0
         await screen.until(lambda: "exited unexpectedly" in screen.footer)

@@ -128,7 +128,7 @@ async def test_an_x_ray_that_failed_says_why() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x")
         await screen.answer(XRayRequest, "failed", "CUDA out of memory in the X-ray")
-        assert "no X-ray: CUDA out of memory in the X-ray" in screen.footer
+        assert "no X-ray: CUDA out of memory in the X-ray" in screen.notice
         assert "with the next step" not in screen.footer
 
 
@@ -137,11 +137,11 @@ async def test_an_x_ray_that_failed_says_why() -> None:
 async def test_x_rays_and_traces_need_a_step(key: str, name: str) -> None:
     async with watching(started(), *steps(5), paused()) as screen:
         await screen.press(key)
-        assert f"resume first: the {name} needs a batch" in screen.footer
+        assert f"resume first: the {name} needs a batch" in screen.notice
         await screen.feed(resumed())
         await screen.end(finished())
         await screen.press(key)
-        assert "the run has ended" in screen.footer
+        assert "the run has ended" in screen.notice
         assert screen.session.view().pending == ()
 
 
@@ -167,8 +167,8 @@ async def test_n_asks_for_a_trace_and_shows_its_verdict() -> None:
         assert "trace and X-ray with the next step …" in screen.footer
         await screen.feed(traced(FIRST))
         await screen.answer(TraceRequest)
-        assert "e: details" in screen.footer
-        assert "Inf in the output of features.3" in screen.footer
+        assert "e: details" in screen.notice
+        assert "Inf in the output of features.3" in screen.notice
 
 
 @awaited
@@ -179,7 +179,7 @@ async def test_a_result_is_shown_longer_than_a_notice(monkeypatch: pytest.Monkey
         await screen.feed(traced())
         await screen.answer(TraceRequest)
         await screen.feed(step(6))
-        assert "nothing overflowed" in screen.footer
+        assert "nothing overflowed" in screen.notice
 
 
 @awaited
@@ -229,7 +229,7 @@ async def test_a_histogram_that_cannot_be_measured_leaves_the_old_one_and_says_b
     async with watching(started(), *steps(200), window(1)) as screen:
         await screen.press("f")
         await screen.answer(HistogramRequest, "failed", "out of memory")
-        assert "no histogram: out of memory" in screen.footer
+        assert "no histogram: out of memory" in screen.notice
         assert "old: 199 steps ago" in screen.lines[3]
 
 
@@ -251,7 +251,7 @@ async def test_a_paused_run_measures_nothing() -> None:
     async with watching(started(), *steps(5), paused()) as screen:
         await screen.press("f")
         assert screen.control.newest(HistogramRequest) is None
-        assert "resume first: a histogram needs a batch" in screen.footer
+        assert "resume first: a histogram needs a batch" in screen.notice
         assert screen.state.focus == "numerics"
 
 

@@ -18,6 +18,7 @@ from amptui.records.run import Record, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.tui.app import WatchApp
+from amptui.tui.panels.footer import NOTICE_LINES
 from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 
@@ -86,6 +87,11 @@ class Screen:
     @property
     def footer(self) -> str:
         return self.lines[-1]
+
+    @property
+    def notice(self) -> str:
+        """What stands on the lines above the footer: a message, where there is one."""
+        return " ".join(" ".join(self.lines[-1 - NOTICE_LINES : -1]).split())
 
     @property
     def wanted(self) -> str | None:
