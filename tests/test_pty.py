@@ -13,6 +13,7 @@ from amptui.records.answers import RequestMade, RequestTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PauseChanged, PrecisionChanged, Printed, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
+from tests.checkout import ROOT
 from tests.living import (
     assert_restored,
     ended_afterwards,
@@ -45,8 +46,8 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
         terminal.wait_for(r"median\s+[\d.]+ ms\s+[\d.]+ ms")
         terminal.wait_for(r"AMP( fp16| bf16)? +(~?[\d.]+× the speed|no clear)")
         terminal.press("q")
-        terminal.wait_for(r"Stop it\?")
-        terminal.press("\r")
+        terminal.wait_for("Stop it or detach")
+        terminal.press("y")
         assert terminal.wait() == 0
         assert_restored(terminal)
         assert "stopped after" in terminal.text
@@ -58,6 +59,55 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
     assert [r.step for r in steps] == list(range(1, len(steps) + 1))
     assert all((r.precision == "bf16") == (r.step >= change.step) for r in steps)
     assert [r.reason for r in records if isinstance(r, RunFinished)] == ["stopped"]
+
+
+LATE = """
+import time
+from pathlib import Path
+from torch import nn
+from tests.recipes.knobs import Knobs
+
+
+class Late(Knobs):
+    opens: str = ""
+
+    def build_model(self) -> nn.Module:
+        while not Path(self.opens).exists():
+            time.sleep(0.01)
+        return super().build_model()
+"""
+
+
+@pytest.mark.slow
+def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> None:
+    model, opens, run = tmp_path / "late.py", tmp_path / "opens", tmp_path / "run"
+    model.write_text(LATE)
+    options = ("--device", "cpu", "--run-dir", str(run), "--set", "step_ms=20", *FRAMES)
+    command = amptui_command("train", str(model), "--set", f"opens={opens}", *options)
+    env = {"PYTHONPATH": str(ROOT)}
+    with ended_afterwards(run), Terminal(command, size=(80, 24), env=env) as terminal:
+        terminal.wait_for("building the model")
+        terminal.press("pxxc")
+        terminal.wait_for("once training runs: switch, comparison")
+        opens.touch()
+        terminal.wait_for(r"comparing: round +[2-9]")
+        terminal.press("c")  # ends it: the run stays in the precision that the first key asked for
+        terminal.wait_for("AMP bf16 +running")
+        terminal.press("q")
+        terminal.wait_for("Stop it or detach")
+        terminal.press("y")
+        assert terminal.wait() == 0
+    records = list(read(run / "journal.jsonl"))
+    requests = [r for r in records if isinstance(r, RequestMade)]
+    assert [(r.kind, r.precision, r.precisions) for r in requests] == [
+        ("precision", "bf16", ()),
+        ("comparison", None, ("fp32", "bf16")),
+        ("comparison", None, ()),
+        ("stop", None, ()),
+    ]
+    steps = steps_of(run)
+    assert {r.precision for r in steps} == {"fp32", "bf16"}
+    assert steps[-1].precision == "bf16"
 
 
 def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> None:
@@ -84,8 +134,8 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.wait_for("╭ is AMP worth it")
         wait_until(lambda: "fp16" in {r.precision for r in steps_of(tmp_path / "run")}, "a step in fp16")
         terminal.press("q")
-        terminal.wait_for(r"Stop it\?")
-        terminal.press("n")
+        terminal.wait_for("Stop it or detach")
+        terminal.press("\r")  # goes back
         terminal.press("\x03")
         assert terminal.wait() == 130
         assert_restored(terminal)

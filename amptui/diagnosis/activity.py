@@ -1,10 +1,13 @@
-"""What the run is doing, what any screen asked of it, and what it refused, in words."""
+"""What the run is doing, what any screen asked of it, what keys would ask for, and what it refused."""
+
+from collections.abc import Iterable, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import round_words, running
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
-from amptui.records.run import PhaseChanged
+from amptui.records.run import AMP_PRECISIONS, PhaseChanged
+from amptui.telemetry.comparison import BASELINES
 from amptui.telemetry.view import SessionView
 
 _PHASES = {"importing": "importing torch", "data": "loading data", "model": "building the model"}
@@ -19,6 +22,9 @@ _REQUESTS: dict[RequestKind, str] = {
 
 LOST = "the training process exited unexpectedly: see `amptui runs`"
 """Of a run that ended without its last record."""
+
+
+_EARLY: dict[RequestKind, str] = {"precision": "switch", "comparison": "comparison", **_REQUESTS}
 
 _STATES = {"starting": "is starting", "running": "continues", "paused": "is paused", "finished": "is over"}
 
@@ -81,10 +87,58 @@ def wanted_precision(view: SessionView) -> str | None:
     return None if request is None or request.precision == view.precision else request.precision
 
 
-def pending_words(view: SessionView) -> list[str]:
-    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests."""
+def switch_target(view: SessionView) -> str:
+    """The precision that ``p`` asks for: AMP, or what ran before it; "" before the run has begun."""
+    if view.run is None:
+        return ""
+    comparison = running(view)
+    chosen = comparison.chosen if comparison is not None else ""  # during a comparison, the one before it
+    now = wanted_precision(view) or chosen or view.precision
+    return _without_amp(view) if now in AMP_PRECISIONS else view.run.amp_precision
+
+
+def compared_precisions(view: SessionView) -> tuple[str, ...]:
+    """What ``c`` compares: FP32 with the AMP precision that is running, or with the one of ``p``."""
+    if view.run is None:
+        return ()
+    amp = view.precision if view.precision in AMP_PRECISIONS else None
+    return _without_amp(view), amp or view.run.amp_precision
+
+
+def unsupported_requests(view: SessionView) -> frozenset[RequestKind]:
+    """What a key would ask for in vain, since the device does not support the precisions."""
+    if view.run is None or not view.run.unsupported:
+        return frozenset()
+    precisions: dict[RequestKind, tuple[str, ...]] = {
+        "precision": (switch_target(view),),
+        "comparison": compared_precisions(view),
+    }
+    return frozenset(
+        kind for kind, names in precisions.items() if not view.run.unsupported.keys().isdisjoint(names)
+    )
+
+
+def _without_amp(view: SessionView) -> str:
+    """The last precision without AMP that can be asked for; FP32 if there was none."""
+    before = (view.precision, *(switch.precision for switch in reversed(view.switches)))
+    return next((precision for precision in before if precision in BASELINES), "fp32")
+
+
+def early_words(kinds: Iterable[RequestKind]) -> str:
+    """``switch, comparison``: what keys asked for before the run had begun."""
+    return ", ".join(_EARLY[kind] for kind in kinds)
+
+
+def pending_words(view: SessionView, early: Sequence[RequestKind] = ()) -> list[str]:
+    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests.
+
+    ``early`` waits on this screen until the run has begun.
+    """
     comparison, request = running(view), newest(view, "comparison")
-    words = []
+    words = [f"once training runs: {early_words(early)}"] if early else []
+    target = wanted_precision(view)
+    if view.precision is None and target is not None:  # later the header shows it
+        words.append(f"first step in {precision_label(target)}")
     if comparison is not None:
         words.append(f"comparing: {round_words(comparison, of='/')}, c ends it")
     elif request is not None and request.precisions:

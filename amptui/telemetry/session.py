@@ -221,6 +221,8 @@ class Session:
         self._optimizers.add(steps, self._run.steps_per_epoch if self._run else None)
 
     def _start(self, record: records.RunStarted) -> None:
+        if self._run is not None:  # what is asked of a first process before it trains, it answers
+            self._requests.drop_pending()
         self._run = record
         self._optimizers.set_growth_interval(record.growth_interval)
         self._begin()
@@ -229,7 +231,6 @@ class Session:
     def _begin(self) -> None:
         """A process starts to train, however the one before it ended."""
         self._state, self._outcome, self._pause = "running", None, None
-        self._requests.drop_pending()
         if self._compared is not None and not self._compared.over:
             self._compared = None
         for steps in self._optimizers:
@@ -348,6 +349,7 @@ class Session:
     def _resume(self, record: records.RunResumed) -> None:
         """Another process continues after a step, perhaps on another device; later steps no longer count."""
         before = self._run.device_name if self._run is not None else record.device_name
+        self._requests.drop_pending()
         self._begin()
         if self._run is not None:
             self._run = as_resumed(self._run, record)

@@ -1,13 +1,14 @@
 """What each key does on the screen of a run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from amptui.diagnosis import activity
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
 from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import precision_label
-from amptui.records.answers import Answer, RequestRefused
+from amptui.records.answers import Answer, RequestKind, RequestRefused
 from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
@@ -19,20 +20,28 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.run import AMP_PRECISIONS, Severity
-from amptui.telemetry.comparison import BASELINES
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
-from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.panels import ab_comparison
 from amptui.tui.screen import Parts, RunScreen
 
+if TYPE_CHECKING:
+    from amptui.records.run import Severity
+
 FINDING_SECONDS = 15.0
-"""How long a result is shown in the footer; it takes longer to read than a notice."""
+"""How long a result is shown above the footer; it takes longer to read than a notice."""
 
 MAX_ZOOM = 16
+
+_PLAIN: Mapping[RequestKind, Request] = {
+    "x-ray": XRayRequest(),
+    "trace": TraceRequest(),
+    "histogram": HistogramRequest(),
+    "checkpoint": CheckpointRequest(),
+}
+"""What a key asks for that is the same in every run."""
 
 _BY_USER = "stopped by the user"
 
@@ -44,7 +53,7 @@ class WatchApp(RunScreen):
     """The screen of a run in another process, with keys that send requests to it.
 
     Overlays are imported when they open: the first frame does not need them. ``attached``: the run was
-    started elsewhere, so that Ctrl+C and Enter in the quit question only detach.
+    started elsewhere, so that Ctrl+C only detaches.
     """
 
     def __init__(self, *, attached: bool = False, **parts: Unpack[Parts]) -> None:
@@ -55,11 +64,16 @@ class WatchApp(RunScreen):
         self._comparing = False
         self._xray_is_new = False
         self._question_answered = False
+        self._early: tuple[RequestKind, ...] = ()
+        """What keys asked for before the run had begun, in that order: what AMP is there is not known yet."""
+        self._warned_of_early = False
 
     # ---------------------------------------------------------------------------- answers
 
     def _follow_session(self) -> None:
         """Show the answers to this screen's requests; open a question or an X-ray if nothing else is open."""
+        if self._early and (self._over or self._view.run is not None):
+            self._ask_early()
         view = self._view
         for answer in view.answers if self._unanswered else ():
             if answer.request.number in self._unanswered:
@@ -119,7 +133,7 @@ class WatchApp(RunScreen):
 
     def _refresh_state(self) -> None:
         super()._refresh_state()
-        words = [] if self._over else activity.pending_words(self._view)
+        words = [] if self._over else activity.pending_words(self._view, self._early)
         if not self._over and self._question_answered and self._waits_for_an_answer:
             words.insert(0, UNANSWERED)
         self._state = replace(self._state, waiting=" · ".join(words))
@@ -148,29 +162,55 @@ class WatchApp(RunScreen):
         self._unanswered.add(self._control.ask(request))
         self._look_again()
 
-    def _can_ask(self, *, after_start: bool = False, steps: str = "") -> bool:
+    def _can_ask(self, steps: str = "") -> bool:
         """Whether the run can take a request now; if not, show the reason.
 
-        ``after_start``: the request needs a training that has started. ``steps``: why it needs a step soon.
+        ``steps``: why the request needs a step soon.
         """
         reason = ""
-        if self._ended.is_set():
+        if self._over:
             reason = "the run has ended"
-        elif (after_start or steps) and self._view.run is None:
-            reason = "training has not started yet"
         elif steps and self._view.state == "paused":
             reason = f"resume first: {steps}"
         if reason:
             self._say(reason)
         return not reason
 
+    def _ask_for(self, kind: RequestKind, *, steps: str = "") -> None:
+        """Ask for ``kind`` now; before the run has begun, keep that for then, or take it back.
+
+        ``steps``: why the request needs a step soon.
+        """
+        if not self._can_ask(steps):
+            return
+        if self._view.run is not None:
+            self._send(kind)
+        elif kind in self._early:
+            self._early = tuple(other for other in self._early if other != kind)
+        else:
+            self._early, self._warned_of_early = (*self._early, kind), False
+
+    def _ask_early(self) -> None:
+        """The run has begun: ask for what was kept. One that ended before that is asked for nothing."""
+        early, self._early = self._early, ()
+        for kind in () if self._over else early:
+            self._send(kind)
+
+    def _send(self, kind: RequestKind) -> None:
+        """Ask a run that has begun for ``kind``."""
+        if kind == "precision":
+            self._switch()
+        elif kind == "comparison":
+            self._compare()
+        else:
+            self._ask(_PLAIN[kind])
+
     def action_toggle_precision(self) -> None:
         """Switch from FP32 to AMP, or from AMP to what ran before it."""
-        view = self._view
-        if not self._can_ask(after_start=True) or view.run is None:
-            return
-        now = activity.wanted_precision(view) or _user_precision(view)
-        self._request(_without_amp(view) if now in AMP_PRECISIONS else view.run.amp_precision)
+        self._ask_for("precision")
+
+    def _switch(self) -> None:
+        self._request(activity.switch_target(self._view))
 
     def _request(self, precision: str) -> None:
         if self._can_ask() and self._supports(precision):
@@ -187,7 +227,7 @@ class WatchApp(RunScreen):
 
     def action_choose_precision(self) -> None:
         """Open the menu of precisions."""
-        if self._can_ask(after_start=True):
+        if self._can_ask():
             from amptui.tui.overlays.menus import PrecisionMenu
 
             self._overlay = PrecisionMenu(self._view)
@@ -216,38 +256,36 @@ class WatchApp(RunScreen):
         stop_is_pending = self._state.stopping or activity.newest(self._view, "stop") is not None
         if stop_is_pending or activity.is_stopping(self._view):
             self._say("the run is stopping: it writes a checkpoint at its end")
-        elif self._can_ask(after_start=True):
-            self._ask(CheckpointRequest())
+        else:
+            self._ask_for("checkpoint")
 
     def action_compare(self) -> None:
         """Compare FP32 with AMP in alternating blocks, or end a comparison that is running."""
         self._show_first_optimizer()
-        view = self._view
-        if ab_comparison.running(view) is not None:
-            if self._can_ask():
-                self._ask(ComparisonRequest())
-        elif self._can_ask(steps="a comparison needs steps") and view.run is not None:
-            # The AMP precision that is running, or the one that ``p`` switches to.
-            amp = view.precision if view.precision in AMP_PRECISIONS else None
-            precisions = (_without_amp(view), amp or view.run.amp_precision)
-            if self._supports(*precisions):
-                self._ask(ComparisonRequest(precisions))
+        if ab_comparison.running(self._view) is None:
+            self._ask_for("comparison", steps="a comparison needs steps")
+        elif self._can_ask():
+            self._ask(ComparisonRequest())
+
+    def _compare(self) -> None:
+        precisions = activity.compared_precisions(self._view)
+        if self._supports(*precisions):
+            self._ask(ComparisonRequest(precisions))
 
     def action_take_xray(self) -> None:
         """Ask for an X-ray. If none can be taken now, show the last one."""
-        self._probe(XRayRequest(), "X-ray")
+        self._probe("x-ray", "X-ray")
         stopped = self._ended.is_set() or self._view.state == "paused"
         if stopped and self._overlay is None and self._view.numerics.xray is not None:
             self._open_xray()
 
     def action_trace_modules(self) -> None:
         """Ask for a trace of all modules."""
-        self._probe(TraceRequest(), "trace")
+        self._probe("trace", "trace")
 
-    def _probe(self, request: XRayRequest | TraceRequest, name: str) -> None:
+    def _probe(self, kind: RequestKind, name: str) -> None:
         self._show_first_optimizer()
-        if self._can_ask(steps=f"the {name} needs a batch"):
-            self._ask(request)
+        self._ask_for(kind, steps=f"the {name} needs a batch")
 
     # ------------------------------------------------------------------------- views
 
@@ -296,13 +334,14 @@ class WatchApp(RunScreen):
         """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
         focus = None if self._state.focus == "numerics" else "numerics"
         self._state = replace(self._state, focus=focus)
-        # Where the run takes no such request, the panel says how old its histogram is.
-        if focus is None or self._view.run is None or "histogram" not in self._accepts():
+        if focus is None:
+            self._early = tuple(kind for kind in self._early if kind != "histogram")
             return
-        self._show_first_optimizer()
-        is_pending = activity.newest(self._view, "histogram") is not None
-        if not is_pending and self._can_ask(steps="a histogram needs a batch"):
-            self._ask(HistogramRequest())
+        is_pending = "histogram" in self._early or activity.newest(self._view, "histogram") is not None
+        # Where the run takes no such request, the panel says how old its histogram is.
+        if "histogram" in self._accepts() and not is_pending:
+            self._show_first_optimizer()
+            self._ask_for("histogram", steps="a histogram needs a batch")
 
     def action_all_panels(self) -> None:
         """Show all panels."""
@@ -344,7 +383,11 @@ class WatchApp(RunScreen):
         self._overlay = QuitQuestion(attached=self._attached)
 
     def action_detach(self) -> None:
-        """Close the screen at once; training continues."""
+        """Close the screen at once; training continues. First say what would not be asked for then."""
+        if self._early and not self._warned_of_early:
+            self._warned_of_early = True
+            self._say(f"d again detaches without: {activity.early_words(self._early)}")
+            return
         self._leave("" if self._ended.is_set() else "detached")
 
     def action_stop(self) -> None:
@@ -357,7 +400,7 @@ class WatchApp(RunScreen):
         If attached, only detach.
         """
         if self._attached:
-            self.action_detach()
+            self._leave("" if self._ended.is_set() else "detached")
         elif self._hurried or self._ended.is_set():
             self._leave("interrupted")
         elif self._interrupted:
@@ -368,15 +411,3 @@ class WatchApp(RunScreen):
             self._interrupted = True
             self.action_stop()
             self._say("stopping: Ctrl+C again does not wait", severity="info", seconds=FINDING_SECONDS)
-
-
-def _user_precision(view: SessionView) -> str | None:
-    """The precision that a user chose last: during a comparison, the one before it."""
-    comparison = ab_comparison.running(view)
-    return (comparison.chosen if comparison is not None else "") or view.precision
-
-
-def _without_amp(view: SessionView) -> str:
-    """The last precision without AMP that can be asked for; FP32 if there was none."""
-    before = (switch.precision for switch in reversed(view.switches))
-    return next((precision for precision in before if precision in BASELINES), "fp32")

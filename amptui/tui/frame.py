@@ -134,6 +134,10 @@ class Frame:
                 part.text(1, 0, f" {title} ")
             _draw_headline(part, title, panel.headline(view, screen))
             panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
+        if screen.message and len(layout) > 1:  # else there is only a notice that the terminal is too small
+            lines = footer.NOTICE_LINES
+            above = canvas.rows(canvas.height - 1 - lines, lines)
+            footer.draw_notice(above, screen, framed=layout[-2].framed)
 
     def _backdrop(self, layout: Layout, canvas: Canvas) -> Canvas:
         """The boxes and titles of ``layout``, kept from frame to frame: they take a third of its time."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import RequestKind
 
 
@@ -22,19 +23,10 @@ class Key:
     """One line for the help."""
     hint_paused: str = ""
     """The word while the run is paused, if it is another."""
-    hint_in_amp: str = ""
-    """The word while a step runs in AMP, if it is another."""
 
 
 RUN_KEYS = (
-    Key(
-        "p",
-        ("p",),
-        "toggle_precision",
-        "AMP",
-        "switch the running training between FP32 and AMP",
-        hint_in_amp="FP32",
-    ),
+    Key("p", ("p",), "toggle_precision", "AMP", "switch the running training between FP32 and AMP"),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
@@ -79,11 +71,15 @@ ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 
 
 def footer_hints(
-    keys: Iterable[Key], *, paused: bool = False, in_amp: bool = False, several_optimizers: bool = False
+    keys: Iterable[Key], *, paused: bool = False, switches_to: str = "", several_optimizers: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """The footer's hints: each key with its word."""
+    """The footer's hints: each key with its word; ``switches_to`` is the precision that ``p`` asks for."""
+    target = precision_label(switches_to).split()[-1] if switches_to else ""
     return tuple(
-        (key.label, (paused and key.hint_paused) or (in_amp and key.hint_in_amp) or key.hint)
+        (
+            key.label,
+            (paused and key.hint_paused) or (key.action == "toggle_precision" and target) or key.hint,
+        )
         for key in keys
         if key.hint and (several_optimizers or key.action != "next_optimizer")
     )
@@ -107,6 +103,18 @@ _REQUESTS: Mapping[str, RequestKind] = {
 
 
 @cache
-def keys_of(accepts: frozenset[RequestKind]) -> tuple[Key, ...]:
-    """The keys that work in a live run that takes these kinds of request."""
-    return tuple(key for key in KEYS if key.action not in _REQUESTS or _REQUESTS[key.action] in accepts)
+def keys_of(
+    accepts: frozenset[RequestKind], unsupported: frozenset[RequestKind] = frozenset()
+) -> tuple[Key, ...]:
+    """The keys that work in a live run that takes these kinds of request.
+
+    ``unsupported``: those of which the device does not support the precisions that a key would ask for. The
+    menu of all precisions stays.
+    """
+    taken = accepts - unsupported
+    return tuple(
+        key
+        for key in KEYS
+        if key.action not in _REQUESTS
+        or _REQUESTS[key.action] in (accepts if key.action == "choose_precision" else taken)
+    )

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 from amptui.base.cores import read_cores, read_limits
 from amptui.base.notification import notification
+from amptui.diagnosis import activity
 from amptui.diagnosis.activity import LOST
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.answers import RequestKind
 from amptui.records.control import Asker
-from amptui.records.run import AMP_PRECISIONS, Severity, base_precision
+from amptui.records.run import Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left
@@ -180,7 +181,7 @@ class RunScreen(CanvasApp):
             hints=footer_hints(
                 self._keys(),
                 paused=self._view.state == "paused",
-                in_amp=base_precision(self._view.precision or "") in AMP_PRECISIONS,
+                switches_to=activity.switch_target(self._view),
                 several_optimizers=bool(self._view.optimizers),
             ),
             lost=self._state.lost or self._lost_words(),
@@ -189,12 +190,16 @@ class RunScreen(CanvasApp):
         )
 
     def _accepts(self) -> frozenset[RequestKind]:
-        """The kinds of request that the run takes from this screen now."""
-        return frozenset() if self._over else self._view.accepts
+        """The kinds of request that the run takes from this screen now, by keys that its device supports."""
+        if self._over:
+            return frozenset()
+        return self._view.accepts - activity.unsupported_requests(self._view)
 
     def _keys(self) -> Sequence[Key]:
         """The keys that work now, for the footer and the help."""
-        return ENDED_KEYS if self._over else keys_of(self._accepts())
+        if self._over:
+            return ENDED_KEYS
+        return keys_of(self._view.accepts, activity.unsupported_requests(self._view))
 
     def _lost_words(self) -> str:
         """What to say about a run that ended without its last record."""

@@ -197,8 +197,8 @@ def app_on_gpu(bench: Bench) -> Found:
         bench.wait_for(terminal, from_step(700))
         saved = _keep_screen(bench, terminal)
         terminal.press("q")
-        bench.wait_for(terminal, r"Stop it\?")
-        terminal.press("\r")
+        bench.wait_for(terminal, "Stop it or detach")
+        terminal.press("y")
         status = terminal.wait()
     journal = run_dir / "journal.jsonl"
     records = finished_run(journal)
@@ -227,8 +227,8 @@ def x_ray(bench: Bench) -> Found:
         terminal.press("\x1b")
         bench.wait_for(terminal, "╭ throughput")  # a key that follows at once would be alt and that key
         terminal.press("q")
-        bench.wait_for(terminal, r"Stop it\?")
-        terminal.press("\r")
+        bench.wait_for(terminal, "Stop it or detach")
+        terminal.press("y")
         terminal.wait()
     (found, *_) = [r for r in finished_run(run_dir / "journal.jsonl") if isinstance(r, XRayTaken)]
     cosines = [layer.cosine for layer in found.layers if layer.cosine is not None]

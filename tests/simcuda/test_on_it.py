@@ -143,7 +143,7 @@ def test_the_screen_shows_the_gpu_and_switches(machine: dict[str, str], tmp_path
         terminal.press("\x1b")
         terminal.wait_for("╭ throughput")
         terminal.press("q")
-        terminal.wait_for(r"Stop it\?")
-        terminal.press("\r")
+        terminal.wait_for("Stop it or detach")
+        terminal.press("y")
         assert terminal.wait() == 0
     assert " fault " not in (tmp_path / "device.log").read_text()

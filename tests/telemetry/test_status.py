@@ -58,6 +58,14 @@ def test_nothing_is_pending_after_the_end_nor_for_the_process_that_goes_on(last:
     assert session.view().pending == ()
 
 
+def test_what_is_asked_before_a_run_begins_is_pending_until_it_is_answered() -> None:
+    session = Session()
+    session.fold([made(1), run()])
+    assert session.view().pending == (made(1),)
+    session.fold([*steps(1, 5), taken(1)])
+    assert session.view().pending == ()
+
+
 def test_only_the_newest_are_kept() -> None:
     numbers = range(2 * MAX_KEPT)
     view = session_of(*map(made, numbers)).view()

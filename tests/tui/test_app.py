@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from amptui.diagnosis.speed import why_no_ratio
-from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest
+from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest, XRayRequest
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keys import ENDED_KEYS, KEYS, RUN_KEYS
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from tests.tui.watching import ENDED, NOT_STARTED, awaited, started, step, steps, watching
+from tests.tui.watching import ENDED, awaited, started, step, steps, watching
 
 
 @awaited
@@ -105,23 +105,24 @@ async def test_p_in_a_run_that_began_in_amp_asks_for_fp32() -> None:
         assert screen.wanted == "fp32"
 
 
-@pytest.mark.parametrize("key", ["p", "m"])
 @awaited
-async def test_before_the_run_began_precision_keys_say_so(key: str) -> None:
+async def test_a_precision_can_be_chosen_before_the_run_has_begun() -> None:
     async with watching() as screen:
-        await screen.press(key)
-        assert NOT_STARTED in screen.footer
-        assert screen.wanted is None
+        await screen.press("m", "4")
+        assert screen.wanted == "fp16"
+        assert "first step in AMP fp16" in screen.footer
 
 
 @awaited
 async def test_an_unsupported_precision_is_refused_with_the_reason() -> None:
     refusals = {"bf16": "no bfloat16", "tf32": "no TF32"}
     async with watching(started(unsupported=refusals), *steps(5)) as screen:
+        assert screen.footer.startswith(" space pause")
+        assert "press p" not in screen.text
         await screen.press("p")
-        assert "AMP bf16: no bfloat16" in screen.footer
+        assert "AMP bf16: no bfloat16" in screen.notice
         await screen.press("m", "3")
-        assert "TF32: no TF32" in screen.footer
+        assert "TF32: no TF32" in screen.notice
         assert screen.wanted is None
         assert "switching" not in screen.header
 
@@ -140,6 +141,39 @@ async def test_m_opens_a_menu_that_asks_for_the_chosen_precision() -> None:
 
 
 @awaited
+async def test_keys_that_need_an_unsupported_precision_are_not_offered() -> None:
+    async with watching(started(unsupported={"bf16": "no bfloat16 here"}), *steps(5)) as screen:
+        await screen.press("question_mark")
+        meanings = {key.label: key.meaning for key in KEYS}
+        assert [key for key in meanings if meanings[key] not in screen.text] == ["p", "c"]
+
+
+@pytest.mark.parametrize(
+    ("precisions", "target"), [(["fp32"], "bf16"), (["fp32", "bf16"], "FP32"), (["ieee", "bf16"], "ieee")]
+)
+@awaited
+async def test_the_footer_names_the_precision_that_p_switches_to(precisions: list[str], target: str) -> None:
+    first, *others = precisions
+    async with watching(started(precision=first), *steps(5, first), size=(80, 24)) as screen:
+        for number, precision in enumerate(others, 6):
+            change = PrecisionChanged(time=time.time(), step=number, previous=first, current=precision)
+            await screen.feed(change, step(number, precision))
+        assert screen.footer.startswith(f" p {target} ")
+        await screen.press("p")  # asked for, it is the other way that the key leads
+        assert not screen.footer.startswith(f" p {target} ")
+
+
+@awaited
+async def test_a_refusal_leaves_the_keys_where_they_are() -> None:
+    detail = "CUDA out of memory in the X-ray, of which the last words need a second line of this screen"
+    async with watching(started(), *steps(5), size=(80, 24)) as screen:
+        await screen.press("x")
+        await screen.answer(XRayRequest, "failed", detail)
+        assert screen.notice == f"no X-ray: {detail}"
+        assert screen.footer.startswith(" p bf16  space pause  d detach  s save  ? help  q quit ")
+
+
+@awaited
 async def test_at_the_end_of_the_run_a_pending_switch_is_no_longer_shown() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
@@ -153,7 +187,7 @@ async def test_after_the_end_keys_send_no_requests(keys: tuple[str, ...]) -> Non
     async with watching(started(), *steps(5)) as screen:
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         await screen.press(*keys)
-        assert ENDED in screen.footer
+        assert ENDED in screen.notice
         assert [screen.control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
 
 
@@ -177,20 +211,21 @@ async def test_a_failed_switch_is_reported_where_it_was_requested() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
         await screen.answer(PrecisionRequest, "failed", "the first step failed")
-        assert "the first step failed" in screen.footer
+        assert "the first step failed" in screen.notice
         assert "switching" not in screen.header
         screen.control.ask(PrecisionRequest("tf32"))
         await screen.answer(PrecisionRequest, "unavailable", "no TF32 here")
-        assert "no TF32 here" not in screen.footer
+        assert "no TF32 here" not in screen.notice
 
 
 @awaited
 async def test_a_notice_disappears_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.05)
-    async with watching() as screen:
-        await screen.press("p")
-        await screen.until(lambda: "not started yet" not in screen.footer)
-        assert "p AMP" in screen.footer
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("o")
+        assert "this run has one optimizer" in screen.notice
+        await screen.until(lambda: "one optimizer" not in screen.notice)
+        assert "p bf16" in screen.footer
 
 
 # -------------------------------------------------------------------------------- other keys

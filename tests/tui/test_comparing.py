@@ -12,7 +12,7 @@ from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import PauseChanged, PrecisionChanged, RunFinished
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured
-from tests.tui.watching import ENDED, NOT_STARTED, Screen, awaited, started, step, steps, watching
+from tests.tui.watching import ENDED, Screen, awaited, started, step, steps, watching
 
 ROWS = (measured("fp32"), faster())
 BEGUN = (measured("fp32", blocks=0), measured("bf16", blocks=0))
@@ -66,7 +66,7 @@ async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
         await screen.answer(ComparisonRequest)
         await screen.feed(in_turns(2, ROWS))
         await screen.feed(over())
-        assert f"AMP fp16 {times_speed(1.71, 'FP32')} (1.68 to 1.74)" in screen.footer
+        assert f"AMP fp16 {times_speed(1.71, 'FP32')} (1.68 to 1.74)" in screen.notice
         await screen.feed(step(6))
         assert any(f"AMP fp16 {times_speed(1.71, 'FP32')}" in line for line in screen.lines[:-1])
         assert "FP32" in screen.header
@@ -76,9 +76,9 @@ async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
 @awaited
 async def test_an_earlier_result_is_not_reported_again() -> None:
     async with watching(started(), *steps(5), over()) as screen:
-        assert "1.71× the speed" not in screen.footer
+        assert "1.71× the speed" not in screen.notice
         await screen.press("l")
-        assert "1.71× the speed" not in screen.footer
+        assert "1.71× the speed" not in screen.notice
 
 
 @awaited
@@ -87,15 +87,15 @@ async def test_a_comparison_of_another_screen_refuses_it() -> None:
         await screen.press("c")
         await screen.feed(in_turns())
         await screen.answer(ComparisonRequest, "comparison running")
-        assert "already comparing: c ends it" in screen.footer
+        assert "already comparing: c ends it" in screen.notice
 
 
 @awaited
 async def test_stopped_before_its_first_pair_it_says_so() -> None:
     async with watching(started(), *steps(5), in_turns()) as screen:
         await screen.feed(over(rows=BEGUN, rounds=0, reason="stopped"))
-        assert event_text(screen.session.view().events[0]) in screen.footer
-        assert "stopped" in screen.footer
+        assert event_text(screen.session.view().events[0]) in screen.notice
+        assert "stopped" in screen.notice
 
 
 @awaited
@@ -126,22 +126,20 @@ async def test_p_during_a_comparison_switches_from_the_precision_before_it(runni
 @awaited
 async def test_it_needs_more_steps() -> None:
     async with watching() as screen:
-        assert await asked_for(screen) is None
-        assert NOT_STARTED in screen.footer
         await screen.feed(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True))
         assert await asked_for(screen) is None
-        assert "resume first: a comparison needs steps" in screen.footer
+        assert "resume first: a comparison needs steps" in screen.notice
         await screen.feed(PauseChanged(time=time.time(), step=5, paused=False))
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         assert await asked_for(screen) is None
-        assert ENDED in screen.footer
+        assert ENDED in screen.notice
 
 
 @awaited
 async def test_unsupported_amp_is_refused_with_the_reason() -> None:
     async with watching(started(unsupported={"bf16": "not here"}), *steps(5)) as screen:
         assert await asked_for(screen) is None
-        assert "AMP bf16: not here" in screen.footer
+        assert "AMP bf16: not here" in screen.notice
         assert "comparing" not in screen.footer
 
 

@@ -4,6 +4,7 @@ import pytest
 from textual.binding import Binding
 
 from amptui.records.answers import REQUEST_KINDS
+from amptui.records.run import PRECISIONS
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas import text_width
 from amptui.tui.keys import ACTIONS, ENDED_KEYS, FOOTER_HINTS, KEYS, RUN_KEYS, Key, footer_hints, keys_of
@@ -39,9 +40,11 @@ def test_a_paused_run_can_be_resumed() -> None:
 
 
 def test_the_footer_names_what_p_switches_to() -> None:
-    in_fp32, in_amp = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, in_amp=True))
-    assert (in_fp32["p"], in_amp["p"]) == ("AMP", "FP32")
-    assert {**in_amp, "p": "AMP"} == in_fp32
+    unknown, in_amp = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, switches_to="fp32"))
+    assert (unknown["p"], in_amp["p"]) == ("AMP", "FP32")
+    assert {**in_amp, "p": "AMP"} == unknown
+    words = [dict(footer_hints(KEYS, switches_to=name))["p"] for name in PRECISIONS]
+    assert words == ["FP32", "ieee", "TF32", "fp16", "bf16"]
 
 
 def test_several_optimizers_have_a_key_in_the_footer() -> None:
@@ -59,6 +62,11 @@ def test_a_run_has_the_keys_of_what_it_takes() -> None:
     left_out = {key.label for key in KEYS} - {key.label for key in keys_of(frozenset({"stop"}))}
     assert left_out == {"p", "space", "s", "m", "c", "x", "n"}
     assert {key.label for key in keys_of(frozenset({"precision"}))} >= {"p", "m", "d", "q"}
+
+
+def test_what_the_device_does_not_support_has_no_key_but_the_menu() -> None:
+    keys = keys_of(REQUEST_KINDS, frozenset({"precision", "comparison"}))
+    assert {key.label for key in KEYS} - {key.label for key in keys} == {"p", "c"}
 
 
 def test_every_meaning_fits_in_the_help() -> None:

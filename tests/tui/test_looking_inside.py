@@ -16,7 +16,6 @@ from tests.telemetry import record_samples as samples
 from tests.tui.overlays.opened import xray
 from tests.tui.watching import (
     ENDED,
-    NOT_STARTED,
     WITH_NEXT_STEP,
     Screen,
     awaited,
@@ -139,23 +138,20 @@ async def test_an_x_ray_that_failed_says_why() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x")
         await screen.answer(XRayRequest, "failed", "no memory left")
-        assert "no X-ray: no memory left" in screen.footer
+        assert "no X-ray: no memory left" in screen.notice
         assert WITH_NEXT_STEP not in screen.footer
 
 
 @pytest.mark.parametrize(("key", "name"), [("x", "X-ray"), ("n", "trace")])
 @awaited
 async def test_x_rays_and_traces_need_a_step(key: str, name: str) -> None:
-    async with watching() as screen:
+    async with watching(started(), *steps(5), paused()) as screen:
         await screen.press(key)
-        assert NOT_STARTED in screen.footer
-        await screen.feed(started(), *steps(5), paused())
-        await screen.press(key)
-        assert f"resume first: the {name} needs a batch" in screen.footer
+        assert f"resume first: the {name} needs a batch" in screen.notice
         await screen.feed(resumed())
         await screen.end(finished())
         await screen.press(key)
-        assert ENDED in screen.footer
+        assert ENDED in screen.notice
         assert screen.session.view().pending == ()
 
 
@@ -181,8 +177,8 @@ async def test_n_asks_for_a_trace_and_shows_its_verdict() -> None:
         assert f"trace and X-ray {WITH_NEXT_STEP}" in screen.footer
         await screen.feed(traced(FIRST))
         await screen.answer(TraceRequest)
-        assert "e: details" in screen.footer
-        assert what_overflowed_first(traced(FIRST)) in screen.footer
+        assert "e: details" in screen.notice
+        assert what_overflowed_first(traced(FIRST)) in screen.notice
 
 
 @awaited
@@ -193,7 +189,7 @@ async def test_a_result_is_shown_longer_than_a_notice(monkeypatch: pytest.Monkey
         await screen.feed(traced())
         await screen.answer(TraceRequest)
         await screen.feed(step(6))
-        assert "nothing overflowed" in screen.footer
+        assert "nothing overflowed" in screen.notice
 
 
 @awaited
@@ -243,7 +239,7 @@ async def test_a_histogram_that_cannot_be_measured_leaves_the_old_one_and_says_b
     async with watching(started(), *steps(200), window(1)) as screen:
         await screen.press("f")
         await screen.answer(HistogramRequest, "failed", "out of memory")
-        assert "no histogram: out of memory" in screen.footer
+        assert "no histogram: out of memory" in screen.notice
         assert "old: 199 steps ago" in screen.lines[3]
 
 
@@ -265,7 +261,7 @@ async def test_a_paused_run_measures_nothing() -> None:
     async with watching(started(), *steps(5), paused()) as screen:
         await screen.press("f")
         assert screen.control.newest(HistogramRequest) is None
-        assert "resume first: a histogram needs a batch" in screen.footer
+        assert "resume first: a histogram needs a batch" in screen.notice
         assert screen.state.focus == "numerics"
 
 
@@ -334,11 +330,11 @@ async def test_quitting_in_the_question_asks_and_returns_to_it() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         await screen.press("q")
-        assert "Stop it?" in screen.text
+        assert "Stop it or detach?" in screen.text
         assert screen.control.stop_reason is None
         await screen.press("escape")
         assert "training is paused" in screen.text
-        await screen.press("q", "enter")
+        await screen.press("q", "y")
         assert screen.control.stop_reason is not None
         assert "training is paused" not in screen.text
 

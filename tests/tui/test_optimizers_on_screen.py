@@ -60,7 +60,7 @@ async def test_a_run_with_one_optimizer_has_no_line_and_no_hint() -> None:
         assert "o optimizer" not in screen.footer
         assert not screen.lines[2].startswith(" o ")
         await screen.press("o")
-        assert "one optimizer" in screen.footer
+        assert "one optimizer" in screen.notice
 
 
 @awaited

@@ -8,7 +8,7 @@ import pytest
 from amptui.records.control import CheckpointRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PauseChanged, PhaseChanged, RunFinished
-from tests.tui.watching import ENDED, NOT_STARTED, Screen, awaited, started, step, steps, watching
+from tests.tui.watching import ENDED, Screen, awaited, started, step, steps, watching
 
 WAITING = "checkpoint after this step …"
 
@@ -44,7 +44,7 @@ async def test_s_asks_for_one_and_says_so_until_it_is_written(width: int) -> Non
         await screen.feed(written(6))
         await screen.answer(CheckpointRequest)
         assert WAITING not in screen.footer
-        assert "checkpoint step-000000006.pt: 12.0 MiB" in screen.footer
+        assert "checkpoint step-000000006.pt: 12.0 MiB" in screen.notice
 
 
 @awaited
@@ -71,7 +71,7 @@ async def test_a_disk_error_is_reported() -> None:
     async with watching(started(), *steps(5)) as screen:
         await ask(screen)
         await screen.answer(CheckpointRequest, "failed", "the disk is full")
-        assert "no checkpoint: the disk is full" in screen.footer
+        assert "no checkpoint: the disk is full" in screen.notice
         assert not screen.state.waiting
 
 
@@ -93,20 +93,18 @@ async def test_one_can_be_written_during_a_pause() -> None:
         assert await ask(screen)
         await screen.feed(written(5))
         await screen.answer(CheckpointRequest)
-        assert "checkpoint step-000000005.pt" in screen.footer
+        assert "checkpoint step-000000005.pt" in screen.notice
 
 
 @awaited
-async def test_it_is_refused_before_training_began_while_it_stops_and_after_its_end() -> None:
-    async with watching() as screen:
+async def test_it_is_refused_while_the_run_stops_and_after_its_end() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.feed(PhaseChanged(time=time.time(), phase="stopping"))
         assert not await ask(screen)
-        assert NOT_STARTED in screen.footer
-        await screen.feed(started(), *steps(5), PhaseChanged(time=time.time(), phase="stopping"))
-        assert not await ask(screen)
-        assert "it writes a checkpoint at its end" in screen.footer
+        assert "it writes a checkpoint at its end" in screen.notice
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="stopped"))
         assert not await ask(screen)
-        assert ENDED in screen.footer
+        assert ENDED in screen.notice
 
 
 @awaited

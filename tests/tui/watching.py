@@ -18,6 +18,7 @@ from amptui.records.run import Record, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.tui.app import WatchApp
+from amptui.tui.panels.footer import NOTICE_LINES
 from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 ENOUGH_SECONDS = 60.0
 
-NOT_STARTED = "training has not started yet"
 ENDED = "the run has ended"
 """Why the screen refuses a request."""
 
@@ -93,6 +93,11 @@ class Screen:
     @property
     def footer(self) -> str:
         return self.lines[-1]
+
+    @property
+    def notice(self) -> str:
+        """What stands on the lines above the footer: a message, where there is one."""
+        return " ".join(" ".join(self.lines[-1 - NOTICE_LINES : -1]).split())
 
     @property
     def wanted(self) -> str | None:

@@ -91,7 +91,7 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
 def write_edge(
     canvas: Canvas, hints: Sequence[tuple[str, str]], screen: ScreenState, *, right: str = ""
 ) -> None:
-    """Write the keys of an overlay that hides the footer into its lower edge, or the footer's message.
+    """Write the keys of an overlay that hides the footer into its lower edge, after a message or news.
 
     If not all keys fit, the last are dropped first, and the first always stays; ``right`` is right-aligned.
     """
@@ -110,11 +110,11 @@ def _edge_phrases(hints: Sequence[tuple[str, str]], screen: ScreenState, room: i
     text, style = standing_news(screen)
     if screen.message:
         text, style = screen.message, NOTICE_STYLES[screen.severity]
-    if text:
-        return [Phrase((Word(line, style),)) for line in wrapped(text, room, lines=1)]
     keys = enumerate(hints)
     phrases = [Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), i) for i, (key, words) in keys]
-    return fitting(phrases, room)
+    width = room - line_width(phrases[:1]) - GAP
+    news = [Phrase((Word(line, style),), -1) for line in wrapped(text, width, lines=1)]
+    return fitting([*news, *phrases], room)
 
 
 def unsupported(view: SessionView) -> Mapping[str, str]:

@@ -89,10 +89,7 @@ def _continuing(key: str, name: str, words: str, answer: Answer, style: int | No
 
 
 class QuitQuestion(Overlay):
-    """Asks whether to stop the run.
-
-    Enter stops it on the screen that started it, and detaches on one that attached.
-    """
+    """Asks whether to stop the run. Only ``y`` stops it, whoever started it: Enter goes back."""
 
     name: ClassVar[str] = "quit"
 
@@ -102,35 +99,26 @@ class QuitQuestion(Overlay):
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         choices = self._choices(view)
         inner = open_box(canvas, "quit", width=76, height=len(choices) + 4)
-        or_else = "Stop it or detach?" if self._attached else "Stop it?"
-        inner.text(1, 0, f"Training is at step {view.step:,}. {or_else}", width=max(0, inner.width - 1))
+        question = f"Training is at step {view.step:,}. Stop it or detach?"
+        inner.text(1, 0, question, width=max(0, inner.width - 1))
         draw_choices(inner, 2, choices)
 
     def _choices(self, view: SessionView) -> tuple[Choice, ...]:
         after = "the run stays paused" if view.state == "paused" else "training continues"
         leave = f"detach: close the screen, {after}"
-        stopping, detaching = Answer(close=True, action="stop"), Answer(close=True, action="detach")
-        back = Choice("esc", ("escape", "n", "q", "ctrl+q"), "go back", CLOSE)
-        observed = view.run is not None and view.run.observed
+        return (
+            Choice("y", ("y",), self._stop_words(view), Answer(close=True, action="stop")),
+            Choice("d", ("d",), leave, Answer(close=True, action="detach")),
+            Choice("esc", ("escape", "enter", "n", "q", "ctrl+q"), "go back (enter too)", CLOSE),
+        )
+
+    def _stop_words(self, view: SessionView) -> str:
+        if view.run is not None and view.run.observed:
+            interrupt = "interrupt the script as Ctrl+C does"
+            return f"{interrupt}, if amptui run started it" if self._attached else interrupt
         saves = view.run is None or "checkpoint" not in view.run.refuses
         files = "checkpoint and journal are kept" if saves else "the journal is kept"
-        if self._attached:
-            stop = f"stop the run for all screens; {files}"
-            if observed:
-                stop = "interrupt the script as Ctrl+C does, if amptui run started it"
-            return (
-                Choice("enter", ("enter", "d"), leave, detaching, style=Style.STRONG),
-                Choice("y", ("y",), stop, stopping),
-                back,
-            )
-        stop = f"stop after this step; {files}"
-        if observed:
-            stop = "interrupt the script as Ctrl+C does"
-        return (
-            Choice("enter", ("enter", "y"), stop, stopping, style=Style.STRONG),
-            Choice("d", ("d",), leave, detaching),
-            back,
-        )
+        return f"stop {'the run for all screens' if self._attached else 'after this step'}; {files}"
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Only a clear yes stops the run."""

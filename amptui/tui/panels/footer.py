@@ -1,12 +1,22 @@
-"""The bottom line: pending requests or a lost run, the keys or a notice, and what drawing costs."""
+"""The bottom line: pending requests or a lost run, the keys, what drawing costs; and the notice above it."""
 
 from collections.abc import Mapping
 
 from amptui.base import units
 from amptui.records.run import Severity
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, phrase, wrapped, write, write_right
+from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.panels.phrases import (
+    GAP,
+    Phrase,
+    Word,
+    fitting,
+    line_width,
+    phrase,
+    wrapped,
+    write,
+    write_right,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import Style
 
@@ -21,29 +31,40 @@ NOTICE_STYLES: Mapping[Severity, Style] = {
 """The style of a notice; if harmless it is only bold."""
 
 
+NOTICE_LINES = 2
+"""Lines above the footer that a notice may take."""
+
+
 def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
-    """Hints on the left, the cost of drawing on the right; a message takes the place of both if it must."""
-    cost = _cost(screen)
-    room = canvas.width - 2 - line_width(cost) - 2
-    if screen.lost or room < max(canvas.width // 2, text_width(screen.message)):
-        cost, room = [], canvas.width - 2
-    write_right(canvas, 0, cost, margin=1)
-    if screen.message:
-        canvas.text(1, 0, screen.message, NOTICE_STYLES[screen.severity], width=room)
-        return
+    """News and hints on the left; the cost of drawing on the right, if it takes no room from them."""
     last = len(screen.hints) - 1
-    phrases = _news(screen, room)
-    phrases += [
+    hints = [
         Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), min(_ALWAYS, last - i))
         for i, (key, words) in enumerate(screen.hints)
     ]
-    write(canvas, 1, 0, fitting(phrases, room))
-
-
-def _news(screen: ScreenState, room: int) -> list[Phrase]:
-    """A lasting message before the hints, cut to ``room`` cells."""
+    first_and_last = line_width([*hints[:1], *hints[1:][-_ALWAYS:]]) + GAP
     text, style = standing_news(screen)
-    return [phrase(line, style, -1) for line in wrapped(text, room, lines=1)]
+    cost = _cost(screen)
+    room = canvas.width - 2 - line_width(cost) - 2
+    if screen.lost or room < max(canvas.width // 2, text_width(text) + first_and_last):
+        cost, room = [], canvas.width - 2
+    write_right(canvas, 0, cost, margin=1)
+    # What is asked for leaves the first and the last keys their room; a lost run needs all of it.
+    width = max(room // 2, room - first_and_last) if text == screen.waiting else room
+    news = [phrase(line, style, -1) for line in wrapped(text, width, lines=1)]
+    write(canvas, 1, 0, fitting([*news, *hints], room))
+
+
+def draw_notice(canvas: Canvas, screen: ScreenState, *, framed: bool) -> None:
+    """The message of a while, in the last lines of ``canvas``: those above the footer, whose keys stay.
+
+    ``framed``: the lines end in the lower edge of a panel, which goes on behind the message.
+    """
+    lines = wrapped(screen.message, canvas.width - 4, lines=canvas.height)
+    for y, line in enumerate(lines, canvas.height - len(lines)):
+        on_edge = framed and y == canvas.height - 1
+        canvas.part(Rect(1, y, text_width(line) + 2 if on_edge else canvas.width - 2, 1)).clear()
+        canvas.text(2 if framed else 1, y, line, NOTICE_STYLES[screen.severity])
 
 
 def standing_news(screen: ScreenState) -> tuple[str, Style]:

@@ -34,7 +34,7 @@ class ScreenState:
     hints: tuple[tuple[str, str], ...] = ()
     """Keys and what they do, the most important first, help and quit at the end."""
     message: str = ""
-    """A one-line notice in place of the hints."""
+    """A notice above the footer."""
     severity: Severity = "warning"
     """The notice's."""
     waiting: str = ""

@@ -123,19 +123,16 @@ def test_the_question_names_the_step_and_all_answers(size: tuple[int, int], *, a
 
 
 @pytest.mark.parametrize(
-    ("attached", "first", "second"),
-    [
-        (False, "enter  stop after this step", "    d  detach"),
-        (True, "enter  detach", "    y  stop the run for all screens"),
-    ],
+    ("attached", "stop"), [(False, "stop after this step"), (True, "stop the run for all screens")]
 )
-def test_what_enter_does_is_first_and_bold(first: str, second: str, *, attached: bool) -> None:
+def test_it_says_what_enter_does_and_stresses_no_answer(stop: str, *, attached: bool) -> None:
     canvas = drawn(QuitQuestion(attached=attached), views.compared())
     lines = canvas.lines()
-    (y,) = (y for y, line in enumerate(lines) if first in line)
-    assert second in lines[y + 1]
-    assert canvas.styles[y, lines[y].index(first) + len("enter  ")] == Style.STRONG
-    assert canvas.styles[y + 1, lines[y + 1].index(second) + len("enter  ")] == Style.TEXT
+    answers = (f"  y  {stop}", "  d  detach: close the screen", "esc  go back (enter too)")
+    (y,) = (y for y, line in enumerate(lines) if answers[0] in line)
+    for line, answer in enumerate(answers, y):
+        assert answer in lines[line]
+        assert canvas.styles[line, lines[line].index(answer) + len("esc  ")] == Style.TEXT
 
 
 @pytest.mark.parametrize("attached", [False, True])
@@ -146,21 +143,12 @@ def test_the_question_during_a_pause_promises_no_training(*, attached: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("key", "ours", "attached"),
-    [
-        ("enter", "stop", "detach"),
-        ("y", "stop", "stop"),
-        ("d", "detach", "detach"),
-        ("escape", "", ""),
-        ("n", "", ""),
-        ("q", "", ""),
-        ("ctrl+q", "", ""),
-    ],
+    ("key", "action"),
+    [("y", "stop"), ("d", "detach"), *((key, "") for key in ("enter", "escape", "n", "q", "ctrl+q"))],
 )
-def test_only_a_clear_yes_stops(key: str, ours: str, attached: str) -> None:
-    for is_attached, action in ((False, ours), (True, attached)):
-        question = QuitQuestion(attached=is_attached)
-        assert question.press(key, EMPTY_VIEW) == Answer(close=True, action=action)
+@pytest.mark.parametrize("attached", [False, True])
+def test_only_a_clear_yes_stops(key: str, action: str, *, attached: bool) -> None:
+    assert QuitQuestion(attached=attached).press(key, EMPTY_VIEW) == Answer(close=True, action=action)
 
 
 @pytest.mark.parametrize("key", ["p", "space", "s", "esc"])

@@ -94,7 +94,7 @@ def test_the_footer_has_keys_and_cost() -> None:
     assert style_of(canvas, "precision") == Style.DIM
 
 
-@pytest.mark.parametrize(("width", "text"), [(24, "? help  q quit"), (12, "q quit")])
+@pytest.mark.parametrize(("width", "text"), [(22, "? help  q quit"), (12, "q quit")])
 def test_help_and_quit_outlast_every_other_hint_and_quit_outlasts_help(width: int, text: str) -> None:
     assert footer_of(width).lines()[0].strip() == text
 
@@ -127,7 +127,7 @@ def test_a_cost_that_was_not_measured_is_not_shown() -> None:
     ("severity", "style"), [("info", Style.STRONG), ("warning", Style.WARNING), ("error", Style.ERROR)]
 )
 def test_a_message_has_the_ink_of_its_severity(severity: Severity, style: Style) -> None:
-    assert style_of(footer_of(60, message="nothing overflowed", severity=severity), "nothing") == style
+    assert style_of(notice_of("nothing overflowed", severity=severity), "nothing") == style
 
 
 def test_what_is_waited_for_stands_before_the_hints_that_still_fit() -> None:
@@ -135,16 +135,43 @@ def test_what_is_waited_for_stands_before_the_hints_that_still_fit() -> None:
     assert text.rstrip() == " checkpoint after this step …  p AMP  ? help  q quit"
 
 
-def test_a_message_has_the_place_of_the_hints() -> None:
-    text = footer_of(60, message="checkpoint saved").lines()[0]
-    assert text.startswith(" checkpoint saved ")
-    assert "quit" not in text
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_is_asked_for_is_cut_to_leave_the_first_and_the_last_keys(width: int) -> None:
+    waiting = "once training runs: switch, comparison, X-ray, trace, histogram, checkpoint"
+    text = footer_of(width, waiting=waiting, frames_per_second=4.0, frame_cpu_percent=0.6).lines()[0]
+    assert text.startswith(" once training runs: switch")
+    assert text.rstrip().endswith("…  p AMP  ? help  q quit")
 
 
-def test_a_message_that_needs_the_whole_line_has_it() -> None:
-    message = "checkpoint step-000002751.pt: 651 KiB in 150 ms, training blocked for 12 ms"
-    state = {"hints": (), "message": message, "frames_per_second": 3.8, "frame_cpu_percent": 1.3}
-    wide, narrow = (footer_of(width, **state).lines()[0] for width in (120, 80))
-    assert message in wide
-    assert "fps" in wide
-    assert narrow.strip() == message
+def notice_of(message: str, *, framed: bool = True, severity: Severity = "warning") -> Canvas:
+    """The lines above the footer with that message over what stood there."""
+    screen = ScreenState(message=message, severity=severity)
+    canvas = Canvas(40, footer.NOTICE_LINES)
+    for y in range(canvas.height):
+        canvas.text(0, y, "│" + "x" * 38 + "│" if framed else "x" * 40)
+    footer.draw_notice(canvas, screen, framed=framed)
+    return canvas
+
+
+def test_a_message_stands_in_the_edge_of_the_panel_above() -> None:
+    assert notice_of("checkpoint saved").lines() == [
+        "│" + "x" * 38 + "│",
+        "│ checkpoint saved " + "x" * 20 + "│",
+    ]
+
+
+def test_a_long_message_takes_a_second_line_and_is_cut_after_that() -> None:
+    first, second = notice_of("no X-ray: " + "word " * 20).lines()
+    assert first.startswith("│ no X-ray: word word")
+    assert first.endswith(" │")
+    assert "…" in second
+
+
+def test_without_a_frame_a_message_has_its_line_to_itself() -> None:
+    above, line = notice_of("checkpoint saved", framed=False).lines()
+    assert above == "x" * 40
+    assert line[1:-1].strip() == "checkpoint saved"
+
+
+def test_a_message_leaves_the_footer_alone() -> None:
+    assert footer_of(60, message="checkpoint saved").lines() == footer_of(60).lines()

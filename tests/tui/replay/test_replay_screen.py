@@ -98,7 +98,7 @@ async def test_what_only_a_training_can_do_is_refused_in_words(tmp_path: Path) -
     async with replaying(tmp_path) as screen:
         for key in ("p", "m", "d", "s"):
             await screen.press(key)
-            assert "this is a replay: the recorded run cannot change" in screen.footer
+            assert "this is a replay: the recorded run cannot change" in screen.notice
 
 
 @awaited
@@ -113,7 +113,7 @@ async def test_keys_that_only_look_do_what_they_do_beside_a_training(tmp_path: P
 async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> None:
     async with replaying(tmp_path, xray(101, time=201.0)) as screen:
         await screen.press("x")
-        assert "no X-ray was recorded up to this point" in screen.footer
+        assert "no X-ray was recorded up to this point" in screen.notice
         await screen.press("end")
         await screen.until(lambda: screen.app._view.numerics.xray is not None)
         await screen.press("x")
