@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.base.webhook import VARIABLE
+from amptui.base.notify_url import VARIABLE
 from amptui.guest.handover import RUN_DIR_VARIABLE
 from amptui.process.notifier import CLOSING_SECONDS
 from amptui.records.run import Note, RunFinished

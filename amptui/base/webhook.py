@@ -2,13 +2,8 @@
 
 import base64
 import json
-import os
-from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
-
-VARIABLE = "AMPTUI_NOTIFY"
-"""The environment variable with the URL. It also carries ``--notify`` to the process of a run."""
 
 NTFY = "ntfy:"
 """Before the URL of a ntfy server, unless its name is ntfy.sh or begins with ``ntfy.``."""
@@ -77,11 +72,6 @@ def parse_webhook(text: str) -> Webhook:
         is_ntfy=text.startswith(NTFY) or host == "ntfy.sh" or host.startswith("ntfy."),
         credentials=credentials,
     )
-
-
-def take_url(environment: MutableMapping[str, str] = os.environ) -> str:
-    """The URL of this process's run, or ``""``; no child process inherits it from here on."""
-    return environment.pop(VARIABLE, "")
 
 
 def post(webhook: Webhook, news: News, *, timeout_seconds: float) -> None:

@@ -3,7 +3,7 @@
 import argparse
 
 from amptui.base.errors import UsageError
-from amptui.base.webhook import take_url
+from amptui.base.notify_url import take_url
 from amptui.command.option_values import count_or_none, path, positive_float, positive_int, precisions
 from amptui.command.parser import (
     Parser,

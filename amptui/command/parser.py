@@ -7,8 +7,8 @@ from itertools import zip_longest
 from typing import Any, NoReturn
 
 from amptui.base.errors import UsageError
+from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.prompt import put
-from amptui.base.webhook import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.webhook import parse_webhook
 from amptui.command.option_values import (
     device,

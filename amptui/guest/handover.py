@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from amptui.base.webhook import VARIABLE as NOTIFY_VARIABLE
-from amptui.base.webhook import take_url
+from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
+from amptui.base.notify_url import take_url
 
 RUN_DIR_VARIABLE = "AMPTUI_RUN_DIR"
 """The environment variable by which `amptui run` tells a script where to keep its run."""

@@ -13,10 +13,10 @@ import time
 from functools import partial
 from pathlib import Path
 
+from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.prompt import complain
 from amptui.base.script_signals import aside, in_background, is_from_signal_handler, suppressed
 from amptui.base.text import one_line, write_line
-from amptui.base.webhook import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.webhook import Webhook, parse_webhook
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.guest.handover import note_unsaved, take_notify_url, take_run_dir

@@ -69,6 +69,8 @@ class Notifier:
         self._closing = threading.Event()
         self._is_given_up = False
         self._is_failing = False
+        self._reason = ""
+        """Why the newest attempt failed."""
         self._awaits_end = self._is_over = False
         self._thread = threading.Thread(target=self._follow, name="amptui-notifier", daemon=True)
 
@@ -88,7 +90,7 @@ class Notifier:
         self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive():
             self._is_given_up = True  # it may hang in a request until the process ends
-            self._fail("no answer before the run's end")
+            self._fail(self._reason or "no answer before the run's end")
 
     def _follow(self) -> None:
         while not self._closing.wait(LOOK_INTERVAL_SECONDS):
@@ -121,13 +123,14 @@ class Notifier:
             try:
                 post(self._webhook, message.news, timeout_seconds=TIMEOUT_SECONDS)
             except DeliveryError as error:
+                self._reason = str(error)
                 if not error.is_final and message.attempts < len(self._retry_seconds):
                     message.due = time.monotonic() + self._retry_seconds[message.attempts]
                     message.attempts += 1
                     return
-                self._fail(str(error))
+                self._fail(self._reason)
             else:
-                self._is_failing = False
+                self._is_failing, self._reason = False, ""
             self._waiting.popleft()
 
     def _fail(self, reason: str) -> None:

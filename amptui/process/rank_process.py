@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 
 from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.fork import end_workers
+from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
-from amptui.base.webhook import take_url
 from amptui.device.sampler import watch_gpu
 from amptui.engine.worker import TrainingThread
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
+from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
-from amptui.base.webhook import parse_webhook, take_url
+from amptui.base.webhook import parse_webhook
 from amptui.device.sampler import watch_gpu
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.summary import tell_unsaved

@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from amptui.base.webhook import VARIABLE, DeliveryError, News, parse_webhook, post, take_url
+from amptui.base.notify_url import VARIABLE, take_url
+from amptui.base.webhook import DeliveryError, News, parse_webhook, post
 from tests.webhooks import SECRET, receiver
 
 NEWS = News("knobs: done after 30 steps, 漢字", "20260101-knobs", "gpu-7")

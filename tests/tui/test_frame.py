@@ -20,12 +20,13 @@ from amptui.records.run import RunFailed
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.contrast import BLACK, WHITE, Rgb
 from amptui.tui.frame import Frame
 from amptui.tui.layout import PANELS, RANKED_PANELS, TITLES
 from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
-from amptui.tui.style import BOLD, Style
+from amptui.tui.style import BOLD, Style, styles_on
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.tui import numerics_views, rank_views, views
@@ -71,9 +72,11 @@ def quick_run(seconds: int, *, precision: str = "fp32") -> Iterator[SessionView]
         yield session.view()
 
 
+@pytest.mark.parametrize("background", [BLACK, WHITE])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_quick_run_is_shown_in_three_kilobytes_a_second(precision: str) -> None:
-    frame, painter, shown, written, ahead = Frame(), Painter(), Canvas(120, 40), 0, 0
+def test_a_quick_run_is_shown_in_three_kilobytes_a_second(precision: str, background: Rgb) -> None:
+    painter = Painter(styles_on(background, has_256_colours=True))
+    frame, shown, written, ahead = Frame(), Canvas(120, 40), 0, 0
     for view in quick_run(8, precision=precision):
         ahead = steps_ahead(ahead, view.step_seconds)
         canvas = Canvas(120, 40)

@@ -65,9 +65,12 @@ def check_characters(term: str, *, utf8: bool) -> Check:
 
 def check_colours(term: str, no_color: str) -> Check:
     """The screen needs sixteen colours; ``NO_COLOR`` turns them off (https://no-color.org)."""
+    from amptui.tui.background import has_256_colours
+
     facts: dict[str, object] = {"colorterm": os.environ.get("COLORTERM") or None}
     if no_color:
         return poor("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them", **facts)
     if term.startswith("vt") or term.endswith("-m"):
         return poor("colours", f"TERM={term} has no colours", _SET_TERM, **facts)
-    return fine("colours", "16 colours", **facts)
+    has_256 = has_256_colours({**os.environ, "TERM": term})
+    return fine("colours", f"{256 if has_256 else 16} colours", **facts)
