@@ -102,6 +102,7 @@ def test_a_lost_connection_is_restored_by_itself(
         terminal.wait_for(r"AMP bf16 .*running")
         wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
         assert ssh_processes(terminal.process.pid) != [ssh]
+        wait_until(lambda: "lost" in screens_told(run), "the relay outlived its connection")
         reached = last_step(run)
         wait_until(lambda: _step_on(terminal) >= reached, "the screen does not go on")
         terminal.press("p")
