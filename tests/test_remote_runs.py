@@ -337,6 +337,24 @@ def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
         box.install_amptui()
 
 
+@pytest.mark.parametrize(("lines", "added"), [((), True), (("ServerAliveInterval 60",), False)])
+def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
+    lines: tuple[str, ...], added: bool, box: RemoteMachine
+) -> None:
+    box.install("exec sleep 600")
+    box.configure(*lines)
+    try:
+        with Terminal(attach(f"{HOST}:x")) as terminal:
+            (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
+            wait_until(lambda: "-F" in psutil.Process(ssh).cmdline(), "the wrapper did not start ssh")
+            assert ("ServerAliveInterval=5" in psutil.Process(ssh).cmdline()) == added
+            terminal.press("\x03")
+            assert terminal.wait() == 130
+    finally:
+        box.configure()
+        box.install_amptui()
+
+
 def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refused(f"{HOST}:x") == "amptui: there is no ssh here; install OpenSSH's client"
