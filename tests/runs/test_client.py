@@ -354,6 +354,7 @@ def test_a_new_connection_begins_with_a_hello_and_a_history_of_its_own() -> None
     again.close()
     assert watching.ended.wait(ENOUGH_SECONDS)
     assert watching.client.error == ""
+    watching.client.leave("detached", ENOUGH_SECONDS)
 
 
 def test_why_there_is_no_new_connection_is_the_error() -> None:
@@ -367,3 +368,4 @@ def test_why_there_is_no_new_connection_is_the_error() -> None:
     watching.client.start()
     assert watching.ended.wait(ENOUGH_SECONDS)
     assert watching.client.error == "it must ask for a password"
+    watching.client.leave("detached", ENOUGH_SECONDS)
