@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,8 +112,13 @@ class RemoteMachine:
 
 
 def ssh_processes(pid: int) -> list[int]:
-    """The living ssh processes that the process ``pid`` has started."""
-    return [child.pid for child in psutil.Process(pid).children() if child.name() == "ssh"]
+    """The connections of ssh that the process ``pid`` has started and that live."""
+    pids = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.Error):  # it has just ended
+            if child.name() == "ssh" and "-T" in child.cmdline():
+                pids.append(child.pid)
+    return pids
 
 
 def kill(pid: int) -> None:

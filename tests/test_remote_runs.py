@@ -102,6 +102,7 @@ def test_a_lost_connection_is_restored_by_itself(
         terminal.wait_for(r"AMP bf16 .*running")
         wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
         assert ssh_processes(terminal.process.pid) != [ssh]
+        wait_until(lambda: "lost" in screens_told(run), "the relay outlived its connection")
         reached = last_step(run)
         wait_until(lambda: _step_on(terminal) >= reached, "the screen does not go on")
         terminal.press("p")
@@ -333,6 +334,24 @@ def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
             assert terminal.wait() == 130
             assert not psutil.pid_exists(ssh)
     finally:
+        box.install_amptui()
+
+
+@pytest.mark.parametrize(("lines", "added"), [((), True), (("ServerAliveInterval 60",), False)])
+def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
+    lines: tuple[str, ...], added: bool, box: RemoteMachine
+) -> None:
+    box.install("exec sleep 600")
+    box.configure(*lines)
+    try:
+        with Terminal(attach(f"{HOST}:x")) as terminal:
+            (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
+            wait_until(lambda: "-F" in psutil.Process(ssh).cmdline(), "the wrapper did not start ssh")
+            assert ("ServerAliveInterval=5" in psutil.Process(ssh).cmdline()) == added
+            terminal.press("\x03")
+            assert terminal.wait() == 130
+    finally:
+        box.configure()
         box.install_amptui()
 
 

@@ -174,7 +174,7 @@ class RemoteRun:
                     self._give_up(
                         f"{lost}, and ssh must ask you something; to reconnect: {self.attach_command}"
                     )
-                self.waiting = f"{lost}; reconnecting ({error})"
+                self.waiting = f"{lost}; reconnecting ({error.cause})"
             except (RemoteError, UsageError) as error:
                 if time.monotonic() >= restarts_until:
                     self._is_lost = not isinstance(error, UsageError | RefusedError)

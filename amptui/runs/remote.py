@@ -62,6 +62,9 @@ _MAX_NOISE_BYTES = 64 * 1024
 _MAX_ERROR_BYTES = 4096
 """The end of what ssh says that is kept."""
 
+_MAX_ERROR_PIECES = 64
+"""How much of them is read at the end at most; a pipe holds 16."""
+
 _MAX_QUOTED_CHARACTERS = 160
 
 _SSH_FAILED = 255
@@ -76,8 +79,10 @@ _NEEDS_USER = ("Permission denied", "Host key verification failed")
 class UnreachableError(RemoteError):
     """No connection to HOST now; ``needs_user`` if none is possible without asking the user."""
 
-    def __init__(self, what: str, *, hint: str = "", needs_user: bool = False) -> None:
-        super().__init__(what, hint=hint)
+    def __init__(self, host: str, why: str, *, needs_user: bool = False) -> None:
+        super().__init__(f"cannot reach {host}: {why}")
+        self.cause = why.rpartition(": ")[2]
+        """The last part of why, as in ``connect to host 10.0.0.1 port 22: Connection refused``."""
         self.needs_user = needs_user
 
 
@@ -187,14 +192,14 @@ class Ssh:
         began = time.monotonic()
         while not given_up():
             if limit_seconds is not None and time.monotonic() - began > limit_seconds:
-                raise UnreachableError(f"{self.host} has not answered for {limit_seconds:g} s")
+                raise UnreachableError(self.host, f"no answer for {limit_seconds:g} s")
             arrives = self.connection.fileno()
             ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
             if self._errors in ready and not self._read_errors() and arrives not in ready:
                 time.sleep(_LOOK_SECONDS)  # closed: the connection ends as well
             if arrives in ready and (header := self._next_line()) is not None:
                 return header
-        raise UnreachableError(f"left {self.host} before it answered")
+        raise UnreachableError(self.host, "no answer yet")
 
     def read_output(self, max_bytes: int) -> bytes:
         """What the command writes until its end; raise ``RemoteError`` if it or ssh fails."""
@@ -226,13 +231,14 @@ class Ssh:
     def trouble(self) -> UnreachableError | RemoteError:
         """Why there is no connection, once ssh has closed it."""
         status = self._wait(_EXIT_SECONDS)
-        while self._read_errors():
-            pass
+        for _ in range(_MAX_ERROR_PIECES):
+            if not self._read_errors():
+                break
         line = self.last_error()
         if status is None or status == _SSH_FAILED or status < 0:
             why = line or ("ssh closed the connection" if status is None else f"ssh {how_ended(status)}")
             needs_user = any(words in why for words in _NEEDS_USER)
-            return UnreachableError(f"cannot reach {self.host}: {why}", needs_user=needs_user)
+            return UnreachableError(self.host, why, needs_user=needs_user)
         if status == _NOT_FOUND or "not found" in line:
             hint = f"name it with --remote-command or ${COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
             return RemoteError(f"{self.host} finds no amptui ({line or 'status 127'})", hint=hint)

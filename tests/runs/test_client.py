@@ -51,12 +51,14 @@ class Watching:
         self.folds = self.histories = 0
         self.ended = threading.Event()
         self.asked: list[RequestMade] = []
+        self.unsent: list[RequestMade] = []
         self.client = Client(
             connection,
             restore=self.restore,
             fold=self.fold,
             on_request=self.asked.append,
             ended=self.ended,
+            on_unsent=self.unsent.append,
             reconnect=reconnect,
         )
 
@@ -255,8 +257,9 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
 
 def test_what_the_run_will_not_hear_is_no_request(scripted: Scripted) -> None:
     scripted.watching.client.leave("detached", ENOUGH_SECONDS)
-    scripted.watching.client.ask(XRayRequest())
+    number = scripted.watching.client.ask(XRayRequest())
     assert scripted.watching.asked == []
+    assert [(request.number, request.kind) for request in scripted.watching.unsent] == [(number, "x-ray")]
 
 
 def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted: Scripted) -> None:
@@ -331,3 +334,38 @@ def test_a_run_that_takes_no_connections_is_not_waited_for(tmp_path: Path) -> No
         suspended.listen(0)
         with connect(tmp_path), pytest.raises(RunFolderError, match=r"cannot reach .*: resource temporarily"):
             connect(tmp_path)
+
+
+def test_a_new_connection_begins_with_a_hello_and_a_history_of_its_own() -> None:
+    lost, connection = socket.socketpair()
+    again, next_connection = socket.socketpair()
+    connections = iter([next_connection])
+    watching = Watching(connection, lambda: next(connections, None))
+    lost.sendall(RUN_HELLO + protocol.history_line("[1, 2]"))
+    watching.client.start()
+    until(lambda: watching.histories == 1)
+    lost.close()
+    again.settimeout(ENOUGH_SECONDS)
+    assert again.recv(1000) == protocol.encode(protocol.Hello())
+    again.sendall(RUN_HELLO + protocol.history_line("[1, 2, 3]"))
+    until(lambda: watching.histories == 2)
+    assert watching.known == [1, 2, 3]
+    again.sendall(line(FINISHED))
+    again.close()
+    assert watching.ended.wait(ENOUGH_SECONDS)
+    assert watching.client.error == ""
+    watching.client.leave("detached", ENOUGH_SECONDS)
+
+
+def test_why_there_is_no_new_connection_is_the_error() -> None:
+    def refuse() -> None:
+        raise protocol.ProtocolError("it must ask for a password")
+
+    lost, connection = socket.socketpair()
+    watching = Watching(connection, refuse)
+    lost.sendall(RUN_HELLO)
+    lost.close()
+    watching.client.start()
+    assert watching.ended.wait(ENOUGH_SECONDS)
+    assert watching.client.error == "it must ask for a password"
+    watching.client.leave("detached", ENOUGH_SECONDS)
