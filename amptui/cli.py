@@ -4,6 +4,7 @@ Heavy imports (torch, textual) happen inside functions: the screen opens before 
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from amptui.command import (
     compare,
     doctor,
     export,
+    machine,
     models,
     relay,
     replay,
@@ -73,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0].endswith(":"):
+        return machine.run(arguments)
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.command is not None:
@@ -89,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = Parser(
         prog="amptui",
-        description="Watch and understand mixed-precision training. Without COMMAND, list runs.",
+        description="Watch and understand mixed-precision training. Without COMMAND, list runs; HOST: lists those of another machine.",
         epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 3 done or stopped, but "
         "some records or checkpoints were not saved; 129 terminal closed (the run continues); 130 Ctrl+C; "
         "143 SIGTERM; 128 + N for any other signal N.",

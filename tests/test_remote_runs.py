@@ -416,3 +416,25 @@ def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "install the same version of amptui on both" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_list_of_another_machine_attaches_to_its_runs(
+    box: RemoteMachine, lives: Lives, warm: WarmSource
+) -> None:
+    saved = box.home / ".local" / "state" / "amptui" / "runs"
+    with (
+        headless_run(lives, saved / "listed-run") as run,
+        Terminal(amptui_command(f"{HOST}:"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"▸.*listed-run.* running|▸.*running.* listed-run")
+        terminal.press("x")
+        terminal.wait_for("live")
+        terminal.press("\r")
+        terminal.wait_for(r"step\s+[\d,]+")
+        terminal.press("d")
+        terminal.wait_for(r"▸.*listed-run")
+        stop(run)
+        terminal.press("q")
+        assert terminal.wait() == 0
+    assert set(screens_told(saved / "listed-run")) == {"attached", "detached"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amptui.process.foreground import in_foreground
 
 if TYPE_CHECKING:
+    from amptui.runs.remote import Remote
     from amptui.tui.run_list.entry import RunSource
     from amptui.tui.run_list.screen import RunListApp
 
@@ -16,8 +17,8 @@ _SIGNALLED = 128
 """An exit status above it means a signal, or a terminal that is gone: the list does not open again."""
 
 
-def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
-    """Show the list of runs until the user leaves it; return the exit status.
+def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = None) -> int:
+    """Show the list of runs, here or of another machine, until the user leaves it; return the exit status.
 
     ``run`` runs the command line of each choice, in a process of its own; what error ends it stands below the
     list then. Call this where a screen can be shown, in a process with one thread.
@@ -25,7 +26,7 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
     place: dict[str, Any] = {}
     message = ""
     while True:
-        listed = in_foreground(partial(_choose, place, message))
+        listed = in_foreground(partial(_choose, remote, place, message))
         if listed.status or not listed.said:
             return listed.status
         said = json.loads(listed.said)
@@ -40,11 +41,12 @@ def _open(run: Callable[[Sequence[str]], int], command: Sequence[str]) -> tuple[
     return run(command), ""
 
 
-def _choose(place: dict[str, Any], message: str) -> tuple[int, str]:
+def _choose(remote: "Remote | None", place: dict[str, Any], message: str) -> tuple[int, str]:
     """Show the list; the exit status, and as JSON where the user was and the command of the choice."""
     from amptui.base.terminal import HeldTerminal
     from amptui.process.stop_signals import StopSignals
 
+    source = _source(remote)  # before the screen: ssh may ask for a password
     # Forks, and so comes before numpy, which starts threads.
     with HeldTerminal() as terminal:
         from amptui.tui.opening import Opening
@@ -53,21 +55,21 @@ def _choose(place: dict[str, Any], message: str) -> tuple[int, str]:
         with Opening(terminal, lambda canvas: draw(canvas, ListState(entries=None))) as opening:
             from amptui.tui.run_list.screen import Place, RunListApp
 
-            app = RunListApp(_source(), opening, place=Place(**place), message=message)
+            app = RunListApp(source, opening, place=Place(**place), message=message)
             with StopSignals(
                 lambda _: app.hang_up("interrupted"), hung_up=app.hang_up, terminal=terminal
             ) as signals:
                 app.run()
-    return _result(app, signals.received)
+    return _result(app, remote, signals.received)
 
 
-def _source() -> "RunSource":
-    from amptui.reports.run_list import runs_here
+def _source(remote: "Remote | None") -> "RunSource":
+    from amptui.reports.run_list import runs_here, runs_on
 
-    return runs_here()
+    return runs_here() if remote is None else runs_on(remote)
 
 
-def _result(app: "RunListApp", received: int | None) -> tuple[int, str]:
+def _result(app: "RunListApp", remote: "Remote | None", received: int | None) -> tuple[int, str]:
     from dataclasses import asdict
 
     if app.left == "hung up":
@@ -81,4 +83,6 @@ def _result(app: "RunListApp", received: int | None) -> tuple[int, str]:
     if app.chosen is None:
         return 0, ""
     command = [app.chosen.action, *app.chosen.runs]
+    if remote is not None:
+        command = [app.chosen.action, *remote.arguments(app.chosen.runs[0])]
     return 0, json.dumps({"place": asdict(app.place), "command": command})

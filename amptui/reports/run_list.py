@@ -1,24 +1,85 @@
 """The runs of this machine for the list on the screen: their entries, their rows, and their removal."""
 
+import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from amptui.base import units
+from amptui.base.errors import RemoteError
 from amptui.base.text import one_line
 from amptui.runs import removal
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.newest_steps import NewestSteps, newest_steps, silent_seconds
+from amptui.runs.newest_steps import NOTHING, NewestSteps, newest_steps, silent_seconds
 from amptui.runs.recent import listed_runs
+from amptui.runs.remote import Remote
+from amptui.runs.remote_runs import remote_runs
 from amptui.runs.rundir import RunDir, default_base, run_argument_here
 from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
+
+_REMOTE_SECONDS = 10.0
+"""How often another machine is asked for its runs: each time is a connection of ssh's."""
 
 
 def runs_here() -> RunSource:
     """All runs of this user on this machine."""
     return RunSource(entries=_entries, plan_removal=_plan_removal, remove=_remove)
+
+
+def runs_on(remote: Remote) -> RunSource:
+    """All runs of the user on another machine, asked for again every ``_REMOTE_SECONDS``.
+
+    The first time ssh may ask for a password on the terminal. Raises ``RemoteError``.
+    """
+    source = _RemoteRuns(remote)
+    refused = partial(_refuse_removal, remote.host)
+    return RunSource(entries=source.entries, plan_removal=refused, remove=refused, host=remote.host)
+
+
+class _RemoteRuns:
+    """The newest answer of another machine; used by one thread after another."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self._trouble = ""
+        self._runs: Sequence[KeptRun] = ()
+        self._renew(batch=False)
+
+    def entries(self) -> Sequence[RunEntry]:
+        """The newest ones; of a machine that does not answer, the last ones with the reason."""
+        if time.monotonic() >= self._due:
+            try:
+                self._renew(batch=True)
+            except RemoteError as error:
+                self._trouble = self._trouble or f"not renewed since {time.strftime('%H:%M:%S')}: {error}"
+        entries = [_remote_entry(run, self._trouble) for run in self._runs]
+        return sorted(entries, key=lambda entry: (not entry.is_live, -entry.written))
+
+    def _renew(self, *, batch: bool) -> None:
+        self._due = math.inf
+        try:
+            self._runs = remote_runs(self._remote, batch=batch).runs
+            self._trouble = ""
+        finally:
+            self._due = time.monotonic() + _REMOTE_SECONDS
+
+
+def _remote_entry(run: KeptRun, trouble: str) -> RunEntry:
+    """The entry of a run whose files are on another machine."""
+    row = _row(run, replace(NOTHING, last_time=run.written), None, time.time())
+    if trouble:
+        row = replace(row, detail=one_line(trouble))
+    written = run.written or 0.0
+    return RunEntry(
+        run=str(run.folder), name=run.name, is_live=run.is_live, written=written, read=lambda: row
+    )
+
+
+def _refuse_removal(host: str, _folder: str) -> RemovalPlan:
+    raise RemoteError(f"the run is on {host}", hint=f"remove it there: ssh {host}, then amptui")
 
 
 def _entries() -> Sequence[RunEntry]:
@@ -46,7 +107,10 @@ def read_row(folder: str) -> RunRow:
     run_dir, now = RunDir(Path(folder)), time.time()
     run = look_at(run_dir)
     newest = newest_steps(run_dir.journal_path)
-    silent = silent_seconds(run, newest, now)
+    return _row(run, newest, silent_seconds(run, newest, now), now)
+
+
+def _row(run: KeptRun, newest: NewestSteps, silent: float | None, now: float) -> RunRow:
     return RunRow(
         state="stalled" if silent is not None else run.state,
         model=run.model,

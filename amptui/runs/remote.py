@@ -106,11 +106,15 @@ class Remote:
         """The shell command that starts amptui there."""
         return self.command or os.environ.get(COMMAND_VARIABLE, "") or DEFAULT_COMMAND
 
-    def argument(self, run: str) -> str:
-        """``HOST:RUN`` and the option that it needs, for the shell."""
+    def arguments(self, run: str) -> list[str]:
+        """``HOST:RUN`` and the option that it needs, as a command takes them."""
         user, at, name = self.host.rpartition("@")
-        place = shlex.quote(f"{user}{at}{f'[{name}]' if ':' in name else name}:{run}")
-        return f"{place} --remote-command {shlex.quote(self.command)}" if self.command else place
+        place = f"{user}{at}{f'[{name}]' if ':' in name else name}:{run}"
+        return [place, *(["--remote-command", self.command] if self.command else [])]
+
+    def argument(self, run: str) -> str:
+        """The same for the shell."""
+        return shlex.join(self.arguments(run))
 
 
 def remote_of(text: str, command: str = "") -> Remote | None:

@@ -26,14 +26,14 @@ class RemoteRuns:
     """HOST's own words on those that it leaves out, in one line; empty if there are none."""
 
 
-def remote_runs(remote: Remote, limit: int | None = None) -> RemoteRuns:
-    """The newest runs on HOST, at most ``limit``; ssh may ask for a password on the terminal.
+def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False) -> RemoteRuns:
+    """The newest runs on HOST, at most ``limit``; without ``batch``, ssh may ask for a password.
 
     Raises ``RemoteError`` if HOST or amptui there cannot be reached, or is of a version that lists other
     facts.
     """
     limits = [] if limit is None else ["--limit", str(limit)]
-    with Ssh(remote, ["runs", "--json", *limits], batch=False) as ssh:
+    with Ssh(remote, ["runs", "--json", *limits], batch=batch) as ssh:
         output = ssh.read_output(_MAX_OUTPUT_BYTES)
         said = ssh.last_error().removeprefix("amptui: ")
     runs = []

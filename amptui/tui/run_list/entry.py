@@ -84,6 +84,8 @@ class RunSource:
     """What removing the run of that name would delete. Raises AmptuiError, also for one that is live."""
     remove: Callable[[str], RemovalPlan]
     """Remove it; what was deleted. Raises AmptuiError."""
+    host: str = ""
+    """The other machine that the runs are on: their files cannot be read here."""
 
 
 @dataclass(frozen=True, slots=True)

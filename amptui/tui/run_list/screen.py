@@ -188,7 +188,11 @@ class RunListApp(CanvasApp):
     def action_open(self) -> None:
         """Attach the run under the cursor if it is live, else replay it."""
         entry = self._current
-        if entry is not None:
+        if entry is None:
+            return
+        if self._source.host and not entry.is_live:
+            self._say(f"this run has ended; `amptui replay` on {self._source.host} shows it")
+        else:
             self._choose(Chosen("attach" if entry.is_live else "replay", (entry.run,)))
 
     def action_select(self) -> None:
@@ -208,7 +212,9 @@ class RunListApp(CanvasApp):
 
     def action_compare(self) -> None:
         """Compare the selected runs."""
-        if len(self._state.selected) < 2:
+        if self._source.host:
+            self._say(f"`amptui compare` on {self._source.host} compares them")
+        elif len(self._state.selected) < 2:
             self._say("select two runs or more with space, then press c")
         else:
             self._choose(Chosen("compare", tuple(self._state.selected)))
