@@ -94,7 +94,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = Parser(
         prog="amptui",
-        description="Watch and understand mixed-precision training. Without COMMAND, list runs; HOST: lists those of another machine.",
+        description="Watch and understand mixed-precision training. Without COMMAND, list runs; "
+        "with HOST:, those of another machine.",
         epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 3 done or stopped, but "
         "some records or checkpoints were not saved; 129 terminal closed (the run continues); 130 Ctrl+C; "
         "143 SIGTERM; 128 + N for any other signal N.",

@@ -51,7 +51,9 @@ def test_every_command_that_a_page_names_can_be_typed(path: Path) -> None:
 
 def test_the_pages_name_every_command_and_none_besides() -> None:
     text = "\n".join(path.read_text() for path in PAGES)
-    assert {words[0] for words in command_lines(text)} == set(commands()) - set(HIDDEN_COMMANDS)
+    assert {words[0] for words in command_lines(text) if not words[0].endswith(":")} == set(commands()) - set(
+        HIDDEN_COMMANDS
+    )
 
 
 def test_every_option_that_a_page_names_is_one() -> None:
