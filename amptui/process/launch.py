@@ -10,6 +10,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -286,14 +287,19 @@ def watch_run(
     attached: bool,
     quiet: bool,
     why_lost: Callable[[], str] = str,
+    terminal: HeldTerminal | None = None,
 ) -> "ViewerEnd":
-    """Show the run in ``folder`` on the screen; see :func:`amptui.process.viewer.watch`."""
+    """Show the run in ``folder`` on the screen; see :func:`amptui.process.viewer.watch`.
+
+    ``terminal``: the caller holds it already.
+    """
     # It forks, so it must run before numpy is imported, which starts threads.
-    with HeldTerminal(lambda: _farewell(folder)) as terminal:
+    holding = HeldTerminal(lambda: farewell(folder)) if terminal is None else nullcontext(terminal)
+    with holding as held:
         from amptui.tui.opening import Opening
 
         # Shows the boxes of the panels while Textual is imported.
-        with Opening(terminal) as opening:
+        with Opening(held) as opening:
             from amptui.process.viewer import watch
 
             return watch(
@@ -307,7 +313,7 @@ def watch_run(
             )
 
 
-def _farewell(folder: Path) -> str:
+def farewell(folder: Path) -> str:
     """What to tell a user whose screen was killed."""
     if holder(folder) is None:
         return "the screen was killed and the run has ended; `amptui runs` shows how"

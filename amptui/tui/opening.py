@@ -11,10 +11,10 @@ from amptui.tui.layout import arrange, draw_backdrop
 from amptui.tui.painter import Painter
 from amptui.tui.style import Style
 
-_OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
+OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """Enter the alternate screen, hide the cursor, and clear: some terminals have no alternate screen."""
 
-_CLOSE = "\x1b[?1049l\x1b[?25h"
+CLOSE = "\x1b[?1049l\x1b[?25h"
 
 
 class Opening:
@@ -35,7 +35,7 @@ class Opening:
         changes = canvas.changes_since(Canvas(columns, lines))
         self._is_open = True
         self.terminal.take()
-        _write(_OPEN + Painter(no_color="NO_COLOR" in os.environ).paint(canvas, changes))
+        write_terminal(OPEN + Painter(no_color="NO_COLOR" in os.environ).paint(canvas, changes))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,7 +45,7 @@ class Opening:
         """Restore the terminal, unless a screen has taken it over."""
         if self._is_open:
             self._is_open = False
-            _write(_CLOSE)
+            write_terminal(CLOSE)
             self.terminal.give()
 
     def hand_over(self) -> None:
@@ -53,7 +53,8 @@ class Opening:
         self._is_open = False
 
 
-def _write(data: str) -> None:
+def write_terminal(data: str) -> None:
+    """Write it, if the terminal is still there."""
     terminal = sys.__stdout__
     if terminal is not None:
         with suppress(OSError):  # the terminal is gone: the screen notices that itself
