@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from amptui.guest.run_script import LEFT, NEVER_CALLED, script_name
-from amptui.records.run import Note, Printed, RunFailed, RunFinished
+from amptui.records.run import Note, PrecisionChanged, Printed, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
 from tests.checkout import ROOT
-from tests.living import ended_afterwards, run_pid, screens_told, steps_of, wait_for_end, wait_until
+from tests.living import (
+    ALT_SCREEN_OFF,
+    assert_restored,
+    ended_afterwards,
+    run_pid,
+    screens_told,
+    steps_of,
+    wait_for_end,
+    wait_until,
+)
 from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 
@@ -327,6 +336,105 @@ def test_ctrl_c_without_a_screen_reaches_the_script_once(tmp_path: Path) -> None
         terminal.press("\x03")
         terminal.wait_for("in all 1")
         assert terminal.wait() == 128 + signal.SIGINT
+
+
+WAITS = """
+import sys, time
+from pathlib import Path
+print("loading \\x1b[31mdata\\x1b[0m")
+sys.stderr.write("\\r 10%|#   |")
+sys.stderr.write("\\r 40%|##  |")
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+sys.stderr.write("\\r100%|####|\\n")
+exec(sys.argv[2])
+"""
+
+NEVER_TRAINS = "print('input', repr(sys.stdin.read())); sys.exit(7)"
+
+WATCHES = """
+from tests.own_loops import Own
+own = Own()
+with own.watch() as monitor:
+    for batch in own.loader(100_000):
+        with monitor.autocast():
+            loss = own.loss(batch)
+        monitor.backward(loss)
+        monitor.step()
+        time.sleep(0.01)
+"""
+
+
+def test_a_script_has_its_screen_at_once_and_its_output_in_the_end(tmp_path: Path) -> None:
+    folder, opens, path = tmp_path / "run", tmp_path / "opens", script(tmp_path, WAITS)
+    command = amptui_command("run", "--run-dir", str(folder), path, str(opens), NEVER_TRAINS)
+    with ended_afterwards(folder), Terminal(command, size=(80, 24)) as terminal:
+        terminal.wait_for(r"│ loading data +│\n│  40%\|##  \|")
+        assert "waiting for amptui.watch() or observe()" in terminal.text
+        assert b"\x1b[31mdata" not in terminal.written
+        terminal.press("pq")
+        opens.touch()
+        assert terminal.wait() == 7
+        assert_restored(terminal)
+        left = bytes(terminal.written).rpartition(ALT_SCREEN_OFF)[2].decode()
+        assert "loading \x1b[31mdata\x1b[0m\r\n\r 10%|#   |\r 40%|##  |\r100%|####|\r\ninput ''\r\n" in left
+        assert NEVER_CALLED in left
+        assert "pq" not in terminal.text
+
+
+@pytest.mark.slow
+def test_a_key_typed_before_a_script_has_begun_its_run_waits_for_it(tmp_path: Path) -> None:
+    folder, opens, path = tmp_path / "run", tmp_path / "opens", script(tmp_path, WAITS)
+    command = amptui_command("run", "--run-dir", str(folder), path, str(opens), WATCHES)
+    with ended_afterwards(folder), Terminal(command, size=(80, 24)) as terminal:
+        terminal.wait_for("waiting for amptui.watch")
+        terminal.press("p")
+        opens.touch()
+        terminal.wait_for("AMP bf16 +running")
+        terminal.press("\x03")
+        terminal.wait()
+        assert_restored(terminal)
+    assert [r.current for r in read(folder / "journal.jsonl") if isinstance(r, PrecisionChanged)] == ["bf16"]
+
+
+def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -> None:
+    opens, path = tmp_path / "opens", script(tmp_path, WAITS)
+    with Terminal(amptui_command("run", path, str(opens), ""), size=(80, 24)) as terminal:
+        terminal.wait_for("ctrl.c interrupts the script")
+        terminal.wait_for("40%")
+        terminal.press("\x03")
+        assert terminal.wait() == 128 + signal.SIGINT
+        assert_restored(terminal)
+        assert "KeyboardInterrupt" in terminal.text
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_closed_before_the_run_has_begun_does_not_end_the_script(tmp_path: Path) -> None:
+    opens, went_on = tmp_path / "opens", tmp_path / "went_on"
+    path, ending = script(tmp_path, WAITS), f"Path({str(went_on)!r}).touch()"
+    with Terminal(amptui_command("run", path, str(opens), ending), size=(12, 3)) as terminal:
+        terminal.wait_for("loading data")  # there is no room for more
+        terminal.hang_up()
+        assert terminal.wait() == 128 + signal.SIGHUP
+        opens.touch()
+        wait_until(went_on.exists, "the script ended with its terminal")
+
+
+@pytest.mark.slow
+def test_amptui_killed_before_the_run_has_begun_leaves_a_whole_terminal_and_the_script(
+    tmp_path: Path,
+) -> None:
+    opens, went_on = tmp_path / "opens", tmp_path / "went_on"
+    path, ending = script(tmp_path, WAITS), f"Path({str(went_on)!r}).touch()"
+    with Terminal(amptui_command("run", path, str(opens), ending), size=(80, 24)) as terminal:
+        terminal.wait_for("40%")
+        terminal.process.kill()
+        terminal.process.wait()
+        wait_until(lambda: terminal.read(0.1) and b"the script goes on" in terminal.written, "no last words")
+        assert terminal.modes == terminal.modes_before
+        assert ALT_SCREEN_OFF in terminal.written
+        opens.touch()
+        wait_until(went_on.exists, "the script ended with its screen")
 
 
 def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_path: Path) -> None:

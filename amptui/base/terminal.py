@@ -49,6 +49,19 @@ def terminal_size() -> tuple[int, int]:
     return min(columns, MAX_COLUMNS), min(lines, MAX_LINES)
 
 
+def silent_modes(modes: list[Any]) -> list[Any]:
+    """``modes`` without echo and without waiting for a line; Ctrl+C stays a signal, Ctrl+Z does not.
+
+    As termios has them: with ``VMIN`` and ``VTIME`` as the numbers that they are in such a terminal.
+    """
+    silent = [*modes[:6], list(modes[6])]
+    silent[3] &= ~(termios.ICANON | termios.ECHO)
+    characters = silent[6]
+    characters[termios.VMIN], characters[termios.VTIME] = 1, 0
+    characters[termios.VSUSP] = b"\x00"  # a shell would come back to half a screen
+    return silent
+
+
 class HeldTerminal:
     """While entered, the terminal on descriptor 0 is restored even if this process is killed.
 
@@ -119,7 +132,8 @@ def _give_back(modes: list[Any], farewell: Callable[[], str]) -> None:
     # Opened again: non-blocking for this process alone, in case the terminal accepts no output.
     terminal = os.open(os.ttyname(0), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
     # A shell that was faster has set its own modes, with ISIG on: keep those.
-    if not termios.tcgetattr(0)[3] & termios.ISIG:
+    now = termios.tcgetattr(0)
+    if not now[3] & termios.ISIG or now == silent_modes(modes):
         termios.tcsetattr(0, termios.TCSANOW, modes)
     os.write(terminal, RESTORE)
     if line := farewell():

@@ -1,8 +1,8 @@
 """The command `run`: starts a script of the user's in a fresh process and shows the run that it opens.
 
-On a terminal, the script leads a session of its own, its output goes to a file, and the screen opens once the
-script calls ``amptui.observe()`` or, with ``--observe``, makes its first step. Without a screen, the script
-has this process's streams and terminal.
+On a terminal, the script leads a session of its own, and its output goes to a file, whose end the terminal
+shows until the script calls ``amptui.observe()`` or, with ``--observe``, makes its first step: then the
+screen opens. Without a screen, the script has this process's streams and terminal.
 """
 
 import os
@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,9 +21,11 @@ from amptui.base.errors import RunFolderError, TerminalClosedError, UsageError
 from amptui.base.fork import Offspring, how_ended
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
+from amptui.base.terminal import HeldTerminal
 from amptui.base.text import write_line
 from amptui.guest.handover import OPTIMIZERS_FILE, environment, take_unsaved
 from amptui.process.launch import left_running, tell, watch_run
+from amptui.process.output_lines import OutputLines
 from amptui.process.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
 from amptui.process.watched_run import LocalRun
 from amptui.records.keeping import UNSAVED_STATUS
@@ -34,6 +37,15 @@ if TYPE_CHECKING:
     from amptui.telemetry.view import SessionView
 
 _POLL_SECONDS = 0.05
+
+_DRAW_SECONDS = 0.1
+"""How often the end of the script's output is drawn, at most."""
+
+_MAX_LINES = 500
+"""How much of the script's output is kept for that: as many as the highest screen shows."""
+
+_MAX_BEHIND_BYTES = 1024**2
+"""What was written before that is not drawn, if the script writes faster than a terminal could show."""
 
 _PIECE_BYTES = 65536
 
@@ -162,7 +174,22 @@ def _pass_on(pid: int, number: int) -> None:
 
 
 def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
-    """Run the script behind the screen; until it opens, and once it is closed, show the script's output."""
+    """Run the script behind the screen; once that is closed, show the rest of the script's output."""
+    # It forks, so it must run before numpy is imported, which starts threads.
+    with HeldTerminal(lambda: _farewell(script.folder)) as terminal:
+        return _show_on(terminal, script, frames_per_second, quiet=quiet)
+
+
+def _farewell(folder: RunDir) -> str:
+    """What to tell a user whose screen was killed."""
+    return (
+        LocalRun(folder.path).farewell()
+        if folder.journal_path.exists()
+        else "amptui was killed; the script goes on"
+    )
+
+
+def _show_on(terminal: HeldTerminal, script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
     path, log = script.folder.path, script.folder.output_path
     output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
@@ -170,13 +197,16 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
     finally:
         os.close(output)
     with log.open("rb") as output_file:
-        connection = _follow_output(offspring, output_file, path)
+        connection = _wait_for_run(terminal, script, offspring)
+        _copy(output_file)  # where it would stand without amptui
         if connection is None:
             _report(script, offspring)
             return _exit_status(offspring.status, script.folder)
         ending = _Ending(script, offspring)
         run = LocalRun(path, ending.why_lost)
-        viewing = watch_run(connection, run, frames_per_second, attached=False, quiet=quiet)
+        viewing = watch_run(
+            connection, run, frames_per_second, attached=False, quiet=quiet, terminal=terminal
+        )
         view, status = viewing.view, left_running(viewing, run)
         if status is not None:
             return status
@@ -188,7 +218,7 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         output_file.seek(0, os.SEEK_END)
         is_known = view.run is not None  # not if it was over before the screen could ask
         if not is_known or _has_ended(view.outcome):
-            _follow_output(offspring, output_file, None)
+            _follow_output(offspring, output_file)
         if is_known:
             view = ending.with_last_record(view)
             tell("", *summary_lines(view))
@@ -197,7 +227,7 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         if isinstance(view.outcome, RunFailed):
             complain(f"{view.outcome.error} (all output: {log})")
         unsaved_status = tell_unsaved(view.not_kept)
-        _follow_output(offspring, output_file, None)
+        _follow_output(offspring, output_file)
         return _exit_status(offspring.status, script.folder) or unsaved_status
 
 
@@ -225,24 +255,69 @@ def spawn(script: Script, *, output: int | None = None) -> int:
     )
 
 
-def _follow_output(offspring: Offspring, output_file: BinaryIO, folder: Path | None) -> socket.socket | None:
-    """Copy the script's output to the terminal until it ends, or until its run in ``folder`` can be watched.
+def _wait_for_run(terminal: HeldTerminal, script: Script, offspring: Offspring) -> socket.socket | None:
+    """Show the end of the script's output until its run can be watched; return the connection to it.
 
-    Returns the connection to that run. Stop signals, which are blocked, go to the script; a closed terminal
-    raises TerminalClosedError.
+    None if the script ends before that. For signals see :func:`_pass_signals`.
     """
+    from amptui.tui.waiting import WaitingScreen
+
+    awaited = "waiting for the first step" if script.observe else "waiting for amptui.watch() or observe()"
+    tail = _OutputTail(script.folder.output_path)
+    with tail, WaitingScreen(terminal, script_name(script.command), awaited) as screen:
+        drawn_at = 0.0
+        while offspring.status is None:
+            with suppress(RunFolderError):
+                connection = connect(script.folder.path)
+                screen.keeps_keys = True
+                return connection
+            _pass_signals(offspring)
+            if time.monotonic() - drawn_at >= _DRAW_SECONDS:
+                screen.draw(tail.lines())
+                drawn_at = time.monotonic()
+    return None
+
+
+class _OutputTail:
+    """The last lines of the script's output so far, as a terminal would show them."""
+
+    def __init__(self, log: Path) -> None:
+        self._file = log.open("rb")
+        self._output = OutputLines()
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
+
+    def __enter__(self) -> "_OutputTail":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def lines(self) -> list[str]:
+        """Those written by now, and the progress bars or the unfinished line after them."""
+        written = os.fstat(self._file.fileno()).st_size
+        self._file.seek(max(self._file.tell(), written - _MAX_BEHIND_BYTES))
+        self._lines.extend(self._output.feed(self._file.read(_MAX_BEHIND_BYTES)))
+        return [*self._lines, *self._output.unfinished]
+
+
+def _follow_output(offspring: Offspring, output_file: BinaryIO) -> None:
+    """Copy the script's output to the terminal until it ends. For signals see :func:`_pass_signals`."""
     while offspring.status is None:
         _copy(output_file)
-        if folder is not None:
-            with suppress(RunFolderError):
-                return connect(folder)
-        arrival = received_within(_POLL_SECONDS)
-        if arrival is not None and arrival.si_signo == signal.SIGHUP:
-            raise TerminalClosedError("the terminal was closed; the script goes on")
-        if arrival is not None:
-            _pass_on(offspring.pid, arrival.si_signo)
+        _pass_signals(offspring)
     _copy(output_file)
-    return None
+
+
+def _pass_signals(offspring: Offspring) -> None:
+    """Wait a moment for stop signals, which are blocked, and send them to the script.
+
+    A closed terminal raises TerminalClosedError.
+    """
+    arrival = received_within(_POLL_SECONDS)
+    if arrival is not None and arrival.si_signo == signal.SIGHUP:
+        raise TerminalClosedError("the terminal was closed; the script goes on")
+    if arrival is not None:
+        _pass_on(offspring.pid, arrival.si_signo)
 
 
 def _copy(output_file: BinaryIO) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -322,15 +323,20 @@ def watch_run(
     attached: bool,
     quiet: bool,
     webhook: Webhook | None = None,
+    terminal: HeldTerminal | None = None,
 ) -> "ViewerEnd":
-    """Show ``run`` on the screen; see :func:`amptui.process.viewer.watch`."""
+    """Show ``run`` on the screen; see :func:`amptui.process.viewer.watch`.
+
+    ``terminal``: the caller holds it already.
+    """
     # It forks, so it must run before numpy is imported, which starts threads.
-    with HeldTerminal(run.farewell) as terminal:
+    holding = HeldTerminal(run.farewell) if terminal is None else nullcontext(terminal)
+    with holding as held:
         run.begin()
         from amptui.tui.opening import Opening
 
         # Shows the boxes of the panels while Textual is imported.
-        with Opening(terminal) as opening:
+        with Opening(held) as opening:
             from amptui.process.viewer import Alerting, watch
 
             return watch(

@@ -100,6 +100,12 @@ class OutputLines:
                 return text
         return ""
 
+    @property
+    def unfinished(self) -> list[str]:
+        """The lines that are not complete, as they stand now: progress bars, a prompt."""
+        texts = (row.text.rstrip() for row in self._rows[self._first_open :] if row.is_new)
+        return [text for text in texts if text]
+
     def _follow(self, text: str) -> list[str]:
         # A string's end is itself an escape sequence.
         unfinished = _UNFINISHED.search(text, max(0, text.rfind("\x1b", 0, max(0, text.rfind("\x1b")))))

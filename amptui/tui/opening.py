@@ -13,10 +13,10 @@ from amptui.tui.layout import arrange, draw_backdrop
 from amptui.tui.painter import Painter
 from amptui.tui.style import Style, styles_on
 
-_OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
+OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """Enter the alternate screen, hide the cursor, and clear: some terminals have no alternate screen."""
 
-_CLOSE = "\x1b[?1049l\x1b[?25h"
+CLOSE = "\x1b[?1049l\x1b[?25h"
 
 
 class Opening:
@@ -41,7 +41,7 @@ class Opening:
         background = assumed_background(os.environ)
         styles = styles_on(background, has_256_colours=has_256_colours(os.environ))
         painter = Painter(styles, no_color="NO_COLOR" in os.environ)
-        _write(_OPEN + painter.paint(canvas, changes))
+        write_terminal(OPEN + painter.paint(canvas, changes))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,7 +51,7 @@ class Opening:
         """Restore the terminal, unless a screen has taken it over."""
         if self._is_open:
             self._is_open = False
-            _write(_CLOSE)
+            write_terminal(CLOSE)
             self.terminal.give()
 
     def hand_over(self) -> None:
@@ -64,7 +64,8 @@ def _draw_panels(canvas: Canvas) -> None:
     canvas.text(1, 0, "amptui", Style.DIM)
 
 
-def _write(data: str) -> None:
+def write_terminal(data: str) -> None:
+    """Write it, if the terminal is still there."""
     terminal = sys.__stdout__
     if terminal is not None:
         with suppress(OSError):  # the terminal is gone: the screen notices that itself

@@ -169,3 +169,14 @@ def test_bars_of_rich() -> None:
     assert [bar.split()[0] for bar in bars[-2:]] == ["epochs", "steps"]
     assert all("100%" in bar for bar in bars[-2:])
     assert len(bars) <= 4
+
+
+def test_what_is_not_complete_can_be_seen_as_it_stands_now() -> None:
+    lines = OutputLines()
+    assert lines.feed(b"done\nname? ") == ["done"]
+    assert lines.unfinished == ["name?"]
+    for percent in (10, 20):  # that they are bars shows only once the cursor has come back
+        lines.feed(f"\router {percent}%\n\rinner {percent}%{UP}".encode())
+    assert lines.unfinished == ["outer 20%", "inner 20%"]
+    lines.finish()
+    assert lines.unfinished == []

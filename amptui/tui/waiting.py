@@ -1,0 +1,84 @@
+"""The terminal while a script has no run yet: the end of its output, live, and what is waited for.
+
+It has no keys of its own. What is typed stays in the terminal for the screen of the run; Ctrl+C is a signal.
+"""
+
+import os
+import termios
+from collections.abc import Sequence
+from contextlib import suppress
+
+from amptui.base.terminal import HeldTerminal, silent_modes, terminal_size
+from amptui.base.text import terminal_speaks_utf8
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.layout import draw_box
+from amptui.tui.opening import CLOSE, OPEN, write_terminal
+from amptui.tui.painter import Painter
+from amptui.tui.panels.phrases import fitting, phrase, write, write_right
+from amptui.tui.style import Style
+
+_SMALLEST = (20, 5)
+"""Columns and lines of a terminal that has room for the frame."""
+
+
+class WaitingScreen:
+    """While entered, the terminal shows what :meth:`draw` gets, and echoes nothing."""
+
+    def __init__(self, terminal: HeldTerminal, script: str, awaited: str) -> None:
+        self._terminal = terminal
+        self._script = script
+        self._awaited = awaited
+        self._painter = Painter(no_color="NO_COLOR" in os.environ)
+        self._shown: Canvas | None = None
+        self.keeps_keys = False
+        """Whether what was typed is for the screen that follows; else it is forgotten at the end."""
+
+    def __enter__(self) -> "WaitingScreen":
+        self._modes = termios.tcgetattr(0)
+        termios.tcsetattr(0, termios.TCSANOW, silent_modes(self._modes))
+        self._terminal.take()
+        write_terminal(OPEN)
+        self.draw(())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        write_terminal(CLOSE)
+        with suppress(termios.error):  # the terminal was closed
+            if not self.keeps_keys:
+                termios.tcflush(0, termios.TCIFLUSH)
+            termios.tcsetattr(0, termios.TCSANOW, self._modes)
+        self._terminal.give()
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Show the last of ``lines``, as many as fit."""
+        width, height = terminal_size()
+        canvas = Canvas(width, height, ascii_only=not terminal_speaks_utf8())
+        before = self._shown
+        if before is None or (before.width, before.height) != (width, height):
+            write_terminal(OPEN)
+            before = Canvas(width, height)
+        if width >= _SMALLEST[0] and height >= _SMALLEST[1]:
+            self._draw_frame(canvas)
+            body = canvas.part(Rect(2, 2, width - 4, height - 4))
+        else:
+            body = canvas
+        for y, line in enumerate(lines[-body.height :]):
+            body.text(0, y, line, width=body.width)
+        write_terminal(self._painter.paint(canvas, canvas.changes_since(before)))
+        self._shown = canvas
+
+    def _draw_frame(self, canvas: Canvas) -> None:
+        header = [phrase("amptui", Style.DIM, 2), phrase(self._script, Style.STRONG)]
+        write(canvas, 1, 0, fitting(header, canvas.width - 2))
+        box = canvas.part(Rect(0, 1, canvas.width, canvas.height - 2))
+        draw_box(box)
+        box.text(1, 0, " output ")
+        footer, y = [phrase(self._awaited, Style.STRONG)], canvas.height - 1
+        write(canvas, 1, y, footer)
+        keys = [
+            phrase("ctrl+c interrupts the script", Style.DIM),
+            phrase("other keys wait for the run", Style.DIM),
+        ]
+        room = canvas.width - 4 - footer[0].width
+        if (fitting_keys := fitting(keys, room)) and fitting_keys[0].width <= room:
+            write_right(canvas, y, fitting_keys, margin=1)
