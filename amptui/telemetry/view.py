@@ -1,5 +1,6 @@
 """The immutable snapshot of a session that every display draws from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -78,6 +79,22 @@ def _empty_series() -> Series:
 
 
 EMPTY_SERIES = _empty_series()
+
+
+MetricKind = Literal["part", "validation", "own validation", "step", "device"]
+"""Where a metric comes from: a part of the loss or whatever a script logs, a validation's loss and accuracy,
+an experiment's own metrics, a column of the steps, a sample of the training GPU."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """A logged value that is no field of the view."""
+
+    kind: MetricKind
+    name: str
+    """As the user named it, or the field of the record."""
+    read: Callable[[], Series]
+    """Its values of the same moment as the view. A run may log hundreds, of which a screen shows a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +345,10 @@ class SessionView:
     loss_scale: Series = EMPTY_SERIES
     skips: Series = EMPTY_SERIES
     """1 for a skipped step, 0 for an applied one: ``maximum`` shows which buckets contain a skip."""
+    metrics: tuple[Metric, ...] = ()
+    """Everything else that was logged, by kind."""
+    metrics_left_out: bool = False
+    """Whether there are more than are kept."""
     switches: tuple[PrecisionSwitch, ...] = ()
     """The stretches of the run; the newest thousand."""
     comparison: Comparison = field(default_factory=Comparison)
