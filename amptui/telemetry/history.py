@@ -83,6 +83,11 @@ class Track:
         """The step of the value that comes next."""
         return self._first_step + self._count + len(self._waiting)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no step."""
+        return not self._count and not self._waiting
+
     def extend(self, values: Sequence[float | None]) -> None:
         """Add the values of the next steps; None means not measured, NaN and Inf are counted separately."""
         self._snapshot = None

@@ -75,13 +75,17 @@ class Metrics:
 
     def rewind(self, next_step: int) -> None:
         """Forget the values from ``next_step`` on: the run repeats these steps."""
-        for track in self._all():
-            track.rewind(next_step)
+        for tracks in self._tracks.values():
+            for name, track in list(tracks.items()):
+                track.rewind(next_step)
+                if track.is_empty:
+                    del tracks[name]
 
     def settle(self) -> None:
         """As :meth:`Track.settle`."""
-        for track in self._all():
-            track.settle()
+        for tracks in self._tracks.values():
+            for track in tracks.values():
+                track.settle()
 
     def view(self) -> tuple[Metric, ...]:
         """All of them, by kind and in the order in which they came. A history is computed when it is read."""
@@ -111,10 +115,6 @@ class Metrics:
     def _named(self) -> int:
         """How many metrics a user gave a name."""
         return len(self._tracks["part"]) + len(self._tracks["own validation"])
-
-    def _all(self) -> Iterator[Track]:
-        for tracks in self._tracks.values():
-            yield from tracks.values()
 
 
 def _learning_rates(stretch: Stretch) -> dict[int, Column]:

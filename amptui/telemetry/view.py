@@ -39,6 +39,21 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a series has at one step: its value, or those of the bucket of steps that it is kept in."""
+
+    first_step: int
+    last_step: int
+    """Of the bucket; both are the step itself where its value is kept."""
+    mean: float | None
+    """Of the finite values; NaN if there are only others, None if nothing was measured."""
+    minimum: float | None
+    maximum: float | None
+    nonfinite: int
+    """How many values are NaN or Inf."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
     """One value per step over the whole run, at two resolutions.
@@ -71,6 +86,38 @@ class Series:
     def last_step(self) -> int:
         """The step of the newest value."""
         return self.first_step + self.count - 1
+
+    @property
+    def first_recent(self) -> int:
+        """The first step in ``recent``."""
+        return self.last_step - len(self.recent) + 1
+
+    def at(self, step: int) -> Reading | None:
+        """What there is of ``step``; None before the first and after the newest."""
+        if not self.first_step <= step <= self.last_step:
+            return None
+        if step >= self.first_recent:
+            place = step - self.first_recent
+            value, nonfinite = float(self.recent[place]), int(self.recent_nonfinite[place])
+            return _reading(step, step, (value, value, value), nonfinite)
+        bucket = (step - self.first_step) // self.bucket_steps
+        first = self.first_step + bucket * self.bucket_steps
+        last = min(first + self.bucket_steps - 1, self.last_step)
+        values = float(self.mean[bucket]), float(self.minimum[bucket]), float(self.maximum[bucket])
+        return _reading(first, last, values, int(self.nonfinite[bucket]))
+
+    def measured_steps(self) -> Counts:
+        """Steps with a value, finite or not: of the recent ones all, before them the first of each bucket."""
+        buckets = np.flatnonzero(~np.isnan(self.mean) | (self.nonfinite > 0))
+        begins = self.first_step + buckets * self.bucket_steps
+        recent = np.flatnonzero(~np.isnan(self.recent) | self.recent_nonfinite) + self.first_recent
+        steps: Counts = np.concatenate((begins[begins < self.first_recent], recent))
+        return steps
+
+
+def _reading(first: int, last: int, values: tuple[float, float, float], nonfinite: int) -> Reading:
+    mean, low, high = (value if value == value else None for value in values)  # noqa: PLR0124 - not NaN
+    return Reading(first, last, np.nan if mean is None and nonfinite else mean, low, high, nonfinite)
 
 
 def _empty_series() -> Series:

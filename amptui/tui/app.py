@@ -25,7 +25,7 @@ from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from amptui.tui.panels import ab_comparison, activity
+from amptui.tui.panels import ab_comparison, activity, loss, step_cursor
 from amptui.tui.screen import Parts, RunScreen
 
 FINDING_SECONDS = 15.0
@@ -137,9 +137,23 @@ class WatchApp(RunScreen):
                 self._request(answer.precision)
             if answer.action:
                 await self.run_action(answer.action)
+        elif self._takes_cursor_key(key):
+            self._move_cursor(key)
         elif key in ACTIONS:
             await self.run_action(ACTIONS[key])
         self._redraw()
+
+    def _takes_cursor_key(self, key: str) -> bool:
+        """Whether the enlarged loss moves its cursor by this key."""
+        return (
+            self._overlay is None
+            and self._state.focus == "loss"
+            and step_cursor.is_cursor_key(self._state.cursor, key)
+        )
+
+    def _move_cursor(self, key: str) -> None:
+        extent = loss.cursor_extent(self._view, self._state, self.size.width)
+        self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
 
     # ------------------------------------------------------------------- requests
 
@@ -312,6 +326,12 @@ class WatchApp(RunScreen):
         from amptui.tui.overlays.event_browser import EventBrowser
 
         self._overlay = EventBrowser()
+
+    def action_browse_metrics(self) -> None:
+        """Open the charts of all logged values."""
+        from amptui.tui.overlays.metrics_browser import MetricsBrowser
+
+        self._overlay = MetricsBrowser()
 
     def action_show_help(self) -> None:
         """Open the help."""

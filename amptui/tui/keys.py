@@ -58,9 +58,10 @@ VIEW_KEYS = (
     Key("+", ("plus", "equals_sign"), "zoom_in", "", "zoom in: show half as many steps"),
     Key("-", ("minus",), "zoom_out", "", "zoom out: show twice as many steps"),
     Key("0", ("0",), "zoom_all", "", "show the whole run"),
-    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel to the whole screen"),
+    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; in the loss, ← → read its values"),
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
     Key("e", ("e",), "browse_events", "events", "list all events, with their details"),
+    Key("g", ("g",), "browse_metrics", "graphs", "chart everything that is logged, with a cursor"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
 )
 """What changes the view only: it works in a replay and after the end too."""
