@@ -6,7 +6,7 @@ from typing import ClassVar
 from amptui.diagnosis.labels import signed_label
 from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import Key
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, unsupported
 from amptui.tui.panels.screen_state import ScreenState
@@ -52,8 +52,13 @@ class Help(Overlay):
             inner.text(x, y, key.meaning, width=max(0, inner.width - x))
         y = len(self._keys) + blank
         inner.text(0, y, "precisions", Style.DIM)
-        inner.text(0, y + 1, "run folder", Style.DIM)
-        inner.text(x, y + 1, view.run_dir, Style.DIM, width=max(0, inner.width - x))
+        if y + 1 < inner.height:
+            inner.text(0, y + 1, "run folder", Style.DIM)
+            inner.text(x, y + 1, view.run_dir, Style.DIM, width=max(0, inner.width - x))
+        else:  # the lower edge of the box has room for it
+            words = f" run folder  {view.run_dir} "
+            room = max(0, min(text_width(words), inner.width))
+            canvas.text((canvas.width - inner.width) // 2, canvas.height - 1, words, Style.DIM, width=room)
         for row, (term, meaning) in enumerate(terms, y + 3):
             inner.text(0, row, term, Style.DIM)
             inner.text(x, row, meaning, width=max(0, inner.width - x))
