@@ -8,6 +8,8 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import EMPTY_VIEW, Metric, Series, SessionView
@@ -21,6 +23,9 @@ from tests.tui.numerics_views import ALL as NUMERICS_VIEWS
 from tests.tui.overlays.opened import SCREEN, drawn, lines, text
 
 SIZES = [(40, 12), (60, 20), (80, 24), (100, 30), (120, 40), (200, 60)]
+CURSOR_KEYS = [
+    *("left", "right", "left_square_bracket", "right_square_bracket", "home", "end", "plus", "minus", "0"),
+]
 VIEWS = {name: build() for name, build in (views.ALL | NUMERICS_VIEWS).items()}
 
 TITLES = [
@@ -210,6 +215,30 @@ def test_a_chart_that_is_gone_is_not_shown() -> None:
     assert browsing.title == "GPU temperature"
     browsing.view = EMPTY_VIEW
     assert "nothing is logged yet" in browsing.text
+
+
+@given(
+    size=st.tuples(st.integers(40, 200), st.integers(12, 60)),
+    place=st.integers(0, len(TITLES) - 1),
+    zoom=st.integers(0, 8),
+    keys=st.lists(st.sampled_from(CURSOR_KEYS), min_size=1, max_size=12),
+)
+def test_the_line_reads_the_series_at_the_step_of_the_cursor(
+    size: tuple[int, int], place: int, zoom: int, keys: list[str]
+) -> None:
+    view, screen = views.logged(), replace(SCREEN, zoom=zoom)
+    browser, chart = MetricsBrowser(), charts_of(view)[place]
+    drawn(browser, view, *size, screen=screen)
+    for key in (*["right"] * place, "enter", *keys):
+        browser.press(key, view)
+        shown = drawn(browser, view, *size, screen=screen).lines()
+    assert shown[0].strip("╭─╮ ") == chart.title
+    match = re.match(r"│ step ([\d,]+)  (.+?)(?:  .*)?│$", shown[-2])
+    assert match is not None
+    reading = chart.read().at(int(match[1].replace(",", "")))
+    assert reading is not None
+    assert reading.mean is not None
+    assert match[2] == chart.look.format_value(reading.mean)
 
 
 # ----------------------------------------------------------------------------------- any terminal
