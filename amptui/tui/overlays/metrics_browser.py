@@ -7,7 +7,7 @@ from textual.keys import key_to_character
 
 from amptui.base import units
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.overlays.metric_charts import Chart, charts_of
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, write_edge
 from amptui.tui.panels import step_cursor
@@ -90,34 +90,39 @@ class MetricsBrowser(Overlay):
         return next((place for place, chart in enumerate(charts) if chart.key == self._selected), 0)
 
     def _draw_page(self, canvas: Canvas, charts: list[Chart], view: SessionView, screen: ScreenState) -> None:
-        title = f"metrics ({len(charts):,})"
-        if self._filter or self._types:
-            title = f"metrics: /{self._filter}{'_' if self._types else ''} ({len(charts):,})"
+        typed = f": /{self._filter}{'_' if self._types else ''}" if self._filter or self._types else ""
+        title = f"metrics{typed} ({len(charts):,})"
         inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
-        index = self._index(charts)
         self._arrange(inner, len(charts))
-        size = self._columns * self._rows
-        top = index // size * size
         if not charts:
             quiet(inner, "no metric with that name" if self._filter else "nothing is logged yet")
+        index, size = self._index(charts), self._columns * self._rows
+        top = index // size * size
+        self._draw_charts(inner, charts[top : top + size], index - top, view, screen)
+        self._write_page_edge(canvas, len(charts), top // size, view, screen)
+
+    def _draw_charts(
+        self, inner: Canvas, page: list[Chart], selected: int, view: SessionView, screen: ScreenState
+    ) -> None:
+        """The charts of a page, and below each column of them the steps that all show."""
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        width, height = inner.width // self._columns, max(0, inner.height - 1) // self._rows
-        page = charts[top : top + size]
-        due = self._due(page, (inner.width, inner.height, window, screen.log_y, view.front, view.switches))
+        size = inner.width, inner.height, inner.ascii_only
+        due = self._due(page, (size, window, screen.log_y, view.front, view.switches))
+        height = max(0, inner.height - 1) // self._rows
         for place, chart in enumerate(page):
             row, column = divmod(place, self._columns)
-            cell = inner.part(
-                Rect(column * width, row * height, width - (_GAP if self._columns > 1 else 0), height)
-            )
+            cell = self._column(inner, column).rows(row * height, height)
             if chart.key in due:
-                self._draw_cell(cell, chart, view, screen, window)
+                self._draw_chart(cell, chart, view, screen, window)
                 self._drawn[chart.key] = cell.copy()
             cell.put(self._drawn[chart.key])
-            cell.text(0, 0, "▸" if top + place == index else " ", Style.KEY | BOLD)
-        for column in range(min(self._columns, len(charts) - top)):
-            axis = Rect(column * width, inner.height - 1, width - (_GAP if self._columns > 1 else 0), 1)
-            draw_step_axis(inner.part(axis), window=window)
-        self._write_page_edge(canvas, len(charts), top, size, view, screen)
+            cell.text(0, 0, "▸" if place == selected else " ", Style.KEY | BOLD)
+        for column in range(min(self._columns, len(page))):
+            draw_step_axis(self._column(inner, column).rows(inner.height - 1), window=window)
+
+    def _column(self, inner: Canvas, column: int) -> Canvas:
+        width = inner.width // self._columns
+        return inner.columns(column * width, max(0, width - (_GAP if self._columns > 1 else 0)))
 
     def _due(self, page: list[Chart], looks: object) -> set[tuple[str, str]]:
         """Which charts to draw in this frame: some in turn, or all if more than their values changed."""
@@ -129,11 +134,11 @@ class MetricsBrowser(Overlay):
         return {*keys[turn : turn + _CHARTS_A_FRAME], *keys[: max(0, turn + _CHARTS_A_FRAME - len(keys))]}
 
     def _write_page_edge(
-        self, canvas: Canvas, count: int, top: int, size: int, view: SessionView, screen: ScreenState
+        self, canvas: Canvas, count: int, page: int, view: SessionView, screen: ScreenState
     ) -> None:
         """The keys; right of them the page, or that some metrics are not kept."""
-        pages = -(-count // size)
-        right = f"page {top // size + 1:,} of {pages:,}" if pages > 1 else ""
+        pages = -(-count // (self._columns * self._rows))
+        right = f"page {page + 1:,} of {pages:,}" if pages > 1 else ""
         if view.metrics_left_out:
             right = f"{right}, more are not kept" if right else "more are not kept"
         write_edge(canvas, _TYPING_KEYS if self._types else _GRID_KEYS, screen, right=right)
@@ -145,19 +150,13 @@ class MetricsBrowser(Overlay):
         self._columns = min(most_columns, max(1, count))
         self._rows = min(most_rows, -(-max(1, count) // self._columns))
 
-    def _draw_cell(
-        self,
-        canvas: Canvas,
-        chart: Chart,
-        view: SessionView,
-        screen: ScreenState,
-        window: Window,
+    def _draw_chart(
+        self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState, window: Window
     ) -> None:
         """A title with the newest value, and the curve."""
         value = _newest_words(chart)
         room = max(0, canvas.width - text_width(value) - 4)
-        title = chart.title if text_width(chart.title) <= room else chart.title[: max(0, room - 1)] + "…"
-        canvas.text(2, 0, title)
+        canvas.text(2, 0, chart.title, width=min(room, text_width(chart.title)))
         canvas.text(canvas.width - text_width(value), 0, value, Style.STRONG)
         chart.draw(self._plot(chart), canvas.rows(1), view, screen, window)
 
