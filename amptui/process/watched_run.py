@@ -27,6 +27,9 @@ _RECONNECT_SECONDS = 0.2
 _PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Before each attempt to reach another machine again; the last one repeats."""
 
+_STEADY_SECONDS = 60.0
+"""A connection that lasts less does not shorten the pauses: its machine may refuse each after a moment."""
+
 
 class WatchedRun(Protocol):
     """Where a run is, and how a viewer gets back to it."""
@@ -142,6 +145,8 @@ class RemoteRun:
         self._remote = replace(remote, run=link.header.folder)
         self._link = link
         self._is_lost = False
+        self._connected_at = time.monotonic()
+        self._attempts = 0
         self.host = remote.host
         self.folder_name = f"{remote.host}:{link.header.folder}"
         self.attach_command = f"amptui attach {remote.argument(link.header.run)}"
@@ -165,8 +170,10 @@ class RemoteRun:
         self.waiting = f"{lost}; reconnecting"
         self._link.ssh.close()
         restarts_until = time.monotonic() + (RESTART_SECONDS if _may_start_again(view) else 0.0)
-        pauses = iter(_PAUSES_SECONDS)
-        while _pause(next(pauses, _PAUSES_SECONDS[-1]), left):
+        if time.monotonic() - self._connected_at > _STEADY_SECONDS:
+            self._attempts = 0
+        while _pause(_PAUSES_SECONDS[min(self._attempts, len(_PAUSES_SECONDS) - 1)], left):
+            self._attempts += 1
             try:
                 link = connect_to_host(self._remote, batch=True, given_up=left)
             except UnreachableError as error:
@@ -181,6 +188,7 @@ class RemoteRun:
                     self._give_up(str(error))
             else:
                 self._link, self._is_lost, self.waiting = link, False, ""
+                self._connected_at = time.monotonic()
                 link.ssh.keep_reading_errors()
                 return self.connection
         self.waiting = lost  # the screen has left

@@ -3,6 +3,7 @@
 import array as packed
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import is_
@@ -82,6 +83,11 @@ class Track:
         """The step of the value that comes next."""
         return self._first_step + self._count + len(self._waiting)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no step."""
+        return not self._count and not self._waiting
+
     def extend(self, values: Sequence[float | None]) -> None:
         """Add the values of the next steps; None means not measured, NaN and Inf are counted separately."""
         self._snapshot = None
@@ -141,6 +147,15 @@ class Track:
             self.settle()
             self._snapshot = self._series()
         return self._snapshot
+
+    def copy(self) -> "Track":
+        """A track with the same values, not shared; much cheaper than a snapshot."""
+        arrays = ("_minimum", "_maximum", "_sum", "_finite", "_nonfinite", "_ring", "_ring_nonfinite")
+        copied = copy(self)
+        for name in arrays:
+            setattr(copied, name, getattr(self, name).copy())
+        copied._waiting = self._waiting.copy()
+        return copied
 
     def _room(self) -> int:
         """How many values fit before pairs must merge; merges them if none do."""

@@ -10,6 +10,7 @@ from amptui.records.steps import StepRecord, Steps
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.flops import FlopsWatch
 from amptui.telemetry.gpu_use import EnergyWatch, UtilizationWatch
+from amptui.telemetry.metrics import Metrics
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import EpochPlace, Pace
 from amptui.telemetry.scaler import ScalerWatch
@@ -35,6 +36,7 @@ class OptimizerSteps:
     steps_added: int = 0
     followed: OptimizerFollowed | None = None
     tracks: Tracks = field(default_factory=Tracks)
+    metrics: Metrics = field(default_factory=Metrics)
     losses: LossSummary = field(default_factory=LossSummary)
     pace: Pace = field(default_factory=Pace)
     epoch: EpochPlace = field(default_factory=EpochPlace)
@@ -75,6 +77,7 @@ class OptimizerSteps:
         rooms = headrooms(stretch, scale)
         if not self.tracks.add(stretch, rooms):
             return
+        self.metrics.add(stretch)
         self.numerics.add(stretch, rooms, scale)
         if rewinds:
             self.switches.switch(stretch.first_step, stretch.precision)
@@ -116,6 +119,7 @@ class OptimizerSteps:
     def forget_after(self, step: int) -> None:
         """Later steps no longer count: they are repeated."""
         self.tracks.rewind(step + 1)
+        self.metrics.rewind(step + 1)
         self.scaler.rewind(step + 1)
         if self.last is not None and self.last.step > step:
             self.last = None
@@ -148,6 +152,8 @@ class OptimizerSteps:
             samples_rate=self.tracks.samples_rate,
             loss_scale=self.tracks.loss_scale,
             skips=self.tracks.skips,
+            metrics=self.metrics.view(),
+            metrics_left_out=self.metrics.are_left_out,
             switches=self.switches.switches,
             comparison=comparison,
             memory=tuple(self.memory[name] for name in records.PRECISION_ORDER if name in self.memory),

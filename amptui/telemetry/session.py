@@ -24,7 +24,7 @@ from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
 from amptui.telemetry.view import SessionView
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 """To be raised when the meaning of a field of the state changes but not its name, and when screens of an
 earlier version would not know the records that come after it."""
 
@@ -159,6 +159,7 @@ class Session:
         with self._lock:
             for steps in self._optimizers:
                 steps.tracks.settle()
+                steps.metrics.settle()
             return f'{{"version":{STATE_VERSION},"session":{_codec().dumps(self)}}}'
 
     def restore(self, state: Any, *, host: str = "") -> None:
@@ -244,6 +245,8 @@ class Session:
         self._device = record
         if record.allocator is not None:
             self._allocator = record.allocator
+        first = self._optimizers.first
+        first.metrics.add_sample(record, self._run, first.tracks.last_step)
         training = self._state == "running" and (self._phase is None or self._phase.phase == "training")
         precision = "" if record.allocator is None else record.allocator.precision
         attributed = self._optimizers.training(precision)
@@ -334,6 +337,7 @@ class Session:
     def _validate(self, record: records.EpochFinished | records.Validated) -> None:
         if record.validation is not None:
             self._validated = record
+            self._optimizers.first.metrics.add_validation(record)
         self._log.add(record)
 
     def _change_pause(self, record: records.PauseChanged) -> None:

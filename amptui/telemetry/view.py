@@ -1,5 +1,6 @@
 """The immutable snapshot of a session that every display draws from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,6 +39,21 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a series has at one step: its value, or those of the bucket of steps that it is kept in."""
+
+    first_step: int
+    last_step: int
+    """Of the bucket; both are the step itself where its value is kept."""
+    mean: float | None
+    """Of the finite values; NaN if there are only others, None if nothing was measured."""
+    minimum: float | None
+    maximum: float | None
+    nonfinite: int
+    """How many values are NaN or Inf."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
     """One value per step over the whole run, at two resolutions.
@@ -71,6 +87,38 @@ class Series:
         """The step of the newest value."""
         return self.first_step + self.count - 1
 
+    @property
+    def first_recent(self) -> int:
+        """The first step in ``recent``."""
+        return self.last_step - len(self.recent) + 1
+
+    def at(self, step: int) -> Reading | None:
+        """What there is of ``step``; None before the first and after the newest."""
+        if not self.first_step <= step <= self.last_step:
+            return None
+        if step >= self.first_recent:
+            place = step - self.first_recent
+            value, nonfinite = float(self.recent[place]), int(self.recent_nonfinite[place])
+            return _reading(step, step, (value, value, value), nonfinite)
+        bucket = (step - self.first_step) // self.bucket_steps
+        first = self.first_step + bucket * self.bucket_steps
+        last = min(first + self.bucket_steps - 1, self.last_step)
+        values = float(self.mean[bucket]), float(self.minimum[bucket]), float(self.maximum[bucket])
+        return _reading(first, last, values, int(self.nonfinite[bucket]))
+
+    def measured_steps(self) -> Counts:
+        """Steps with a value, finite or not: of the recent ones all, before them the first of each bucket."""
+        buckets = np.flatnonzero(~np.isnan(self.mean) | (self.nonfinite > 0))
+        begins = self.first_step + buckets * self.bucket_steps
+        recent = np.flatnonzero(~np.isnan(self.recent) | self.recent_nonfinite) + self.first_recent
+        steps: Counts = np.concatenate((begins[begins < self.first_recent], recent))
+        return steps
+
+
+def _reading(first: int, last: int, values: tuple[float, float, float], nonfinite: int) -> Reading:
+    mean, low, high = (value if value == value else None for value in values)  # noqa: PLR0124 - not NaN
+    return Reading(first, last, np.nan if mean is None and nonfinite else mean, low, high, nonfinite)
+
 
 def _empty_series() -> Series:
     floats, counts = np.empty(0), np.empty(0, np.int64)
@@ -78,6 +126,22 @@ def _empty_series() -> Series:
 
 
 EMPTY_SERIES = _empty_series()
+
+
+MetricKind = Literal["part", "validation", "own validation", "step", "device"]
+"""Where a metric comes from: a part of the loss or whatever a script logs, a validation's loss and accuracy,
+an experiment's own metrics, a column of the steps, a sample of the training GPU."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """A logged value that is no field of the view."""
+
+    kind: MetricKind
+    name: str
+    """As the user named it, or the field of the record."""
+    read: Callable[[], Series]
+    """Its values of the same moment as the view. A run may log hundreds, of which a screen shows a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +392,10 @@ class SessionView:
     loss_scale: Series = EMPTY_SERIES
     skips: Series = EMPTY_SERIES
     """1 for a skipped step, 0 for an applied one: ``maximum`` shows which buckets contain a skip."""
+    metrics: tuple[Metric, ...] = ()
+    """Everything else that was logged, by kind."""
+    metrics_left_out: bool = False
+    """Whether there are more than are kept."""
     switches: tuple[PrecisionSwitch, ...] = ()
     """The stretches of the run; the newest thousand."""
     comparison: Comparison = field(default_factory=Comparison)

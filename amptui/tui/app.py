@@ -24,7 +24,7 @@ from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from amptui.tui.panels import ab_comparison
+from amptui.tui.panels import ab_comparison, loss, step_cursor
 from amptui.tui.screen import Parts, RunScreen
 
 if TYPE_CHECKING:
@@ -152,9 +152,23 @@ class WatchApp(RunScreen):
                 self._request(answer.precision)
             if answer.action:
                 await self.run_action(answer.action)
+        elif self._takes_cursor_key(key):
+            self._move_cursor(key)
         elif key in ACTIONS:
             await self.run_action(ACTIONS[key])
         self._redraw()
+
+    def _takes_cursor_key(self, key: str) -> bool:
+        """Whether the enlarged loss moves its cursor by this key."""
+        return (
+            self._overlay is None
+            and self._state.focus == "loss"
+            and step_cursor.is_cursor_key(self._state.cursor, key)
+        )
+
+    def _move_cursor(self, key: str) -> None:
+        extent = loss.cursor_extent(self._view, self._state, self.size.width)
+        self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
 
     # ------------------------------------------------------------------- requests
 
@@ -364,6 +378,12 @@ class WatchApp(RunScreen):
         from amptui.tui.overlays.text_browser import ConfigurationBrowser
 
         self._overlay = ConfigurationBrowser()
+
+    def action_browse_metrics(self) -> None:
+        """Open the charts of all logged values."""
+        from amptui.tui.overlays.metrics_browser import MetricsBrowser
+
+        self._overlay = MetricsBrowser()
 
     def action_show_help(self) -> None:
         """Open the help."""

@@ -43,6 +43,8 @@ def same(one: Any, other: Any) -> bool:
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
     if is_dataclass(one):
         return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if callable(one):  # the history of a metric, which is computed when it is read
+        return same(one(), other())
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - what only NaN is
@@ -141,7 +143,7 @@ def test_numbers_of_64_bits_and_of_other_types_come_back() -> None:
 
 def curves(view: SessionView) -> dict[str, Any]:
     """What is compared by identity in a view."""
-    names = ("loss", "samples_rate", "loss_scale", "skips", "numerics")
+    names = ("loss", "samples_rate", "loss_scale", "skips", "numerics", "metrics")
     return {name: getattr(view, name) for name in names}
 
 
@@ -274,4 +276,4 @@ def test_a_long_run_s_state_stays_small() -> None:
     assert len(text) < 1_500_000
     assert_same_view(restored_from(text).view(), session.view())
     session.fold([step(1, optimizer="discriminator")])
-    assert len(session.state()) < len(text) + 1_000_000, "so much for each further optimizer"
+    assert len(session.state()) < len(text) + 1_200_000, "so much for each further optimizer"

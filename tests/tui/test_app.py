@@ -352,7 +352,7 @@ async def test_a_run_that_is_only_observed_shows_the_keys_that_work() -> None:
         assert "press p" not in screen.text
         words = {f" {key.label} {key.hint}" for key in KEYS if key.hint}
         assert {words_of_key.split()[0] for words_of_key in words if words_of_key in screen.footer} == {
-            *"dfle?q"
+            *"dflge?q"
         }
         await screen.press("question_mark")
         shown = {key.label for key in KEYS if key.meaning in screen.text}
@@ -390,3 +390,45 @@ async def test_a_locale_without_utf8_gets_a_screen_of_ascii(monkeypatch: pytest.
         for keys in (("q",), ("escape", "m"), ("escape", "e"), ("escape", "question_mark")):
             await screen.press(*keys)
             assert screen.text.isascii()
+
+
+# -------------------------------------------------------------------------- charts and cursors
+
+
+@awaited
+async def test_g_opens_the_charts_and_escape_closes_them() -> None:
+    async with watching(started(), *steps(40)) as screen:
+        await screen.press("g")
+        assert "╭─ metrics (" in screen.text
+        assert "learning rate" in screen.text
+        await screen.press("slash", "r", "a", "t", "e", "enter", "enter", "left")
+        assert "step 40  0.00100  ■ FP32" in screen.text
+        await screen.press("escape", "escape", "escape", "escape")
+        assert "╭ loss" in screen.text
+
+
+@awaited
+async def test_zoom_and_axis_keys_reach_the_charts() -> None:
+    async with watching(started(), *steps(40)) as screen:
+        await screen.press("g", "plus", "l")
+        assert (screen.state.zoom, screen.state.log_y) == (1, True)
+
+
+@awaited
+async def test_the_enlarged_loss_has_a_cursor() -> None:
+    async with watching(started(), *steps(400)) as screen:
+        await screen.press("left")
+        assert screen.state.cursor is None, "no chart is enlarged"
+        while screen.state.focus != "loss":
+            await screen.press("tab")
+        assert "← → values" in screen.text
+        await screen.press("home")
+        assert "step 1  1.00  ■ FP32" in screen.text
+        await screen.press("plus", "plus")
+        assert screen.state.zoom == 0, "the cursor zooms around itself"
+        await screen.feed(step(401))
+        assert "step 1  1.00  ■ FP32" in screen.text
+        await screen.press("escape")
+        assert (screen.state.cursor, screen.state.focus) == (None, "loss")
+        await screen.press("escape")
+        assert screen.state.focus is None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from amptui.telemetry.events import Event, Storm
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import (
     Comparison,
+    Metric,
+    MetricKind,
     PrecisionSwitch,
     Series,
     SessionView,
@@ -310,6 +312,36 @@ def explained() -> SessionView:
     return replace(before, comparison=comparison)
 
 
+def metrics() -> tuple[Metric, ...]:
+    """One of each kind that a run logs, of 1,204 steps, at the steps where it was measured."""
+    steps = range(1, 1205)
+    measured: dict[tuple[MetricKind, str], list[float | None]] = {
+        ("part", "digit"): [*losses(1204)],
+        ("part", "parity"): [0.5 * value for value in losses(1204)],
+        ("validation", "loss"): [1 / step if step % 235 == 0 else None for step in steps],
+        ("validation", "accuracy"): [1 - 1 / step if step % 235 == 0 else None for step in steps],
+        ("own validation", "f1"): [0.9 if step % 235 == 0 else None for step in steps],
+        ("step", "grad_norm"): [3.5 if step % 20 == 0 else None for step in steps],
+        ("step", "lr"): [0.001 * (1 - step / 1204) for step in steps],
+        ("step", "lr 2"): [0.0001] * 1204,
+        ("step", "step_seconds"): [STEP_SECONDS["fp32"]] * 1204,
+        ("step", "data_seconds"): [1e-5] * 1204,
+        ("device", "memory_used_bytes"): [3.1 * GIB if step % 200 == 0 else None for step in steps],
+        ("device", "utilization_percent"): [93.0 if step % 200 == 0 else None for step in steps],
+        ("device", "power_watts"): [412.3 if step % 200 == 0 else None for step in steps],
+        ("device", "temperature_c"): [54.0 if step % 200 == 0 else None for step in steps],
+    }
+    return tuple(
+        Metric(kind=kind, name=name, read=partial(series, values))
+        for (kind, name), values in measured.items()
+    )
+
+
+def logged() -> SessionView:
+    """A run that logs parts of its loss and validates."""
+    return replace(compared(), metrics=metrics())
+
+
 ALL = {
     build.__name__: build
     for build in (
@@ -329,5 +361,6 @@ ALL = {
         synthetic,
         validating,
         explained,
+        logged,
     )
 }

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from amptui.records.answers import RequestKind
 from amptui.records.run import Severity
+from amptui.tui.panels.step_cursor import Cursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class ScreenState:
     """How many future steps the curves leave room for at their right end."""
     focus: str | None = None
     """The enlarged panel, one of ``layout.RANKED_PANELS``."""
+    cursor: Cursor | None = None
+    """The cursor of the enlarged loss."""
     frames_per_second: float | None = None
     frame_cpu_percent: float | None = None
     """What drawing costs, in percent of one core."""

@@ -125,7 +125,7 @@ def shown_range(columns: Columns, kind: Kind, *, with_outliers: bool) -> tuple[f
 
 
 def _points_within(series: Series, window: Window) -> _Points:
-    first_recent = series.last_step - len(series.recent) + 1
+    first_recent = series.first_recent
     if max(window.first_step, series.first_step) >= first_recent:
         return _recent_points(series, window, first_recent)
     return _bucket_points(series, window)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from amptui.base import units
 from amptui.telemetry.axis import Axis, Kind, axis
 from amptui.telemetry.smoothing import smoothed_by_weight
-from amptui.telemetry.view import Counts, PrecisionSwitch, Series
+from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import Bools, Columns, sample, shown_range
 from amptui.tui.renderables.step_window import GUTTER, Window, stretches
@@ -68,11 +68,15 @@ class CurvePlot:
     With ``band`` the series is noisy: a dim area shows its extremes, the line is the mean averaged over
     neighbouring columns, but never across a switch or a gap, and rare outliers may lie outside, marked ``↑``
     and ``↓``. Without ``band`` the line is the mean of each column, and all of it is visible.
+    With ``connected`` a dim line joins values between which nothing was measured, as those of validations.
     """
 
-    def __init__(self, format_y: Callable[[float], str], *, band: bool = True) -> None:
+    def __init__(
+        self, format_y: Callable[[float], str], *, band: bool = True, connected: bool = False
+    ) -> None:
         self._format_y = format_y
         self._band = band
+        self._connected = connected
         self._limits = YLimits()
 
     def draw(
@@ -103,7 +107,7 @@ class CurvePlot:
             limits = shown_range(columns, kind, with_outliers=not self._band)
             y_axis = self._limits.axis(*limits, kind)
             draw_labels(canvas, y_axis, self._format_y)
-            _draw_curve(area, columns, y_axis, styles, gaps=gaps, band=self._band)
+            _draw_curve(area, columns, y_axis, styles, gaps=gaps, band=self._band, connected=self._connected)
         mark(area, 0, "×", gaps, Style.ERROR)
 
 
@@ -120,7 +124,14 @@ def draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) ->
 
 
 def _draw_curve(
-    area: Canvas, columns: Columns, axis: Axis, styles: npt.NDArray[np.uint8], *, gaps: Bools, band: bool
+    area: Canvas,
+    columns: Columns,
+    axis: Axis,
+    styles: npt.NDArray[np.uint8],
+    *,
+    gaps: Bools,
+    band: bool,
+    connected: bool,
 ) -> None:
     """Draw line and band; a cell shows only one of them, since it has one style."""
     across, down = (1, 1) if area.ascii_only else (DOTS_ACROSS, DOTS_DOWN)
@@ -136,6 +147,9 @@ def _draw_curve(
         switches = (styles[1:] != styles[:-1]).nonzero()[0] + 1
         reach = max(1, len(line) // _SMOOTHING_PART)
         line[:] = smoothed_by_weight(line, columns.weights, reach, switches * across)
+    if connected:
+        styles = np.where(by_cell(np.isfinite(line), across), styles, np.uint8(Style.DIM))
+        _connect(line, np.repeat(gaps, across))
     np.clip(line, 0, 1, out=line)
     finite = np.isfinite(within)
     # Dot rows from the top; any row where there is no value.
@@ -153,6 +167,20 @@ def _draw_curve(
         np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
     mark(area, 0, "↑", by_cell(fractions[1] > 1 + _TOLERANCE, across), styles)
     mark(area, area.height - 1, "↓", by_cell(fractions[0] < -_TOLERANCE, across), styles)
+
+
+def _connect(line: Floats, gaps: Bools) -> None:
+    """Fill the columns between two values with a straight line, unless a gap lies between them."""
+    measured = np.flatnonzero(np.isfinite(line))
+    if not len(measured):
+        return
+    columns = np.arange(len(line))
+    after = measured.searchsorted(columns)
+    is_between = (after > 0) & (after < len(measured)) & ~np.isfinite(line)
+    gaps_before = np.cumsum(gaps)
+    before, behind = measured[np.maximum(after, 1) - 1], measured[np.minimum(after, len(measured) - 1)]
+    is_between &= gaps_before[before] == gaps_before[behind]
+    line[is_between] = np.interp(columns[is_between], measured, line[measured])
 
 
 def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:

@@ -37,6 +37,27 @@ class Window:
         """How many steps are shown, at least 1."""
         return max(1, self.last_step - self.first_step + 1)
 
+    def __contains__(self, step: int) -> bool:
+        return self.first_step <= step <= self.last_step
+
+    def within(self, whole: "Window") -> "Window":
+        """As many steps, moved into ``whole``; that if there are more."""
+        if self.steps >= whole.steps:
+            return whole
+        first = min(max(self.first_step, whole.first_step), whole.last_step - self.steps + 1)
+        return Window(first, first + self.steps - 1)
+
+    def centred_on(self, step: int) -> "Window":
+        """As many steps around ``step``."""
+        first = step - self.steps // 2
+        return Window(first, first + self.steps - 1)
+
+    def zoomed(self, step: int, steps: int) -> "Window":
+        """``steps`` of them, at least ``_MIN_STEPS``; ``step`` keeps its place across the width."""
+        steps = max(_MIN_STEPS, steps)
+        first = step - (step - self.first_step) * steps // self.steps
+        return Window(first, first + steps - 1)
+
     def column_of(self, step: int, columns: int) -> int:
         """The column where ``step`` begins, limited to ``[0, columns)``."""
         return min(max(0, self._columns_before(step, columns)), columns - 1)

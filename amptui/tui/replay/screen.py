@@ -69,8 +69,10 @@ class ReplayApp(WatchApp):
         self._player = player
 
     async def action_press(self, key: str) -> None:
-        """Keys of the replay work unless an overlay is open; those of a training run are refused."""
-        if self._overlay is None and key in _ACTIONS:
+        """Keys of the replay work unless an overlay or a cursor takes them; those of a run are refused."""
+        if self._takes_cursor_key(key):
+            await super().action_press(key)
+        elif self._overlay is None and key in _ACTIONS:
             self._message_until = 0.0  # the last message was read
             if move := _MOVES.get(_ACTIONS[key]):
                 move(self._player)

@@ -10,6 +10,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import KEYS as ALL_KEYS
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.menus import Help, PrecisionMenu
+from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
@@ -19,8 +20,8 @@ from tests.tui.overlays.opened import SCREEN, drawn, with_xray
 from tests.tui.overlays.test_questions import at_the_floor, nan_weights
 
 KEYS = [
-    "up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "slash",
-    "s", "o", "x", "1",
+    "up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "s", "o", "x",
+    "1", "0", "plus", "minus", "slash", "escape", "left_square_bracket", "backspace",
 ]  # fmt: skip
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
     "help": lambda: Help("keys", ALL_KEYS),
@@ -32,6 +33,7 @@ OVERLAYS: dict[str, Callable[[], Overlay]] = {
     "configuration": ConfigurationBrowser,
     "floor": LossScaleQuestion,
     "x-ray": XRay,
+    "metrics": MetricsBrowser,
 }
 VIEWS = {name: build() for name, build in views.ALL.items()} | {
     "x-ray": with_xray(),

@@ -128,7 +128,7 @@ async def test_n_shows_the_trace_that_was_recorded_up_to_here(tmp_path: Path) ->
     later = Note(time=202.0, severity="info", text="later")
     async with replaying(tmp_path, traced(101, time=201.0), later) as screen:
         await screen.press("n")
-        assert "no trace was recorded up to this point" in screen.footer
+        assert "no trace was recorded up to this point" in screen.notice
         await screen.press("end")
         await screen.until(lambda: screen.app._view.numerics.trace is not None)
         await screen.press("n")
@@ -229,3 +229,20 @@ def test_every_key_of_the_screen_views_moves_quits_or_is_refused() -> None:
 def test_the_position_is_told_in_words(state: str, words: str) -> None:
     position = Position(state=state, seconds=65.0, total_seconds=600.0, folded_seconds=13.0, speed=0.5)  # type: ignore[arg-type]
     assert position_words(position) == words
+
+
+@awaited
+async def test_an_enlarged_chart_takes_the_arrows(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        await screen.press("end")
+        await screen.until(partial(screen.is_at, 100, "1:40 of 1:40"))
+        await screen.press("g", "enter", "left", "left")
+        assert "step 99 " in screen.text
+        await screen.press("escape", "escape", "escape")
+        while screen.state.focus != "loss":
+            await screen.press("tab")
+        await screen.press("home")
+        assert "step 1 " in screen.text
+        assert screen.is_at(100, "1:40 of 1:40"), "the replay has not moved"
+        await screen.press("escape", "escape", "left")
+        await screen.until(partial(screen.is_at, 95, "1:35 of 1:40"))

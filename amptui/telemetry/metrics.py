@@ -1,0 +1,142 @@
+"""The history of every logged value that is no panel's curve: loss parts, validations, gradients, GPU.
+
+Each is kept in a quarter of the resolution of the panels' curves, because there may be many.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import get_args
+
+from amptui.records.run import EpochFinished, RunStarted, Validated
+from amptui.records.samples import DeviceSample
+from amptui.records.steps import Column
+from amptui.telemetry.history import Track
+from amptui.telemetry.stretch import Stretch
+from amptui.telemetry.view import Metric, MetricKind, SessionView
+
+MAX_NAMED = 128
+"""So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
+
+_BUCKETS, _RECENT = 512, 256
+
+_COLUMNS = ("grad_norm", "grad_max", "lr", "step_seconds", "data_seconds")
+"""The columns of steps that have no other history."""
+
+_KINDS = get_args(MetricKind)
+
+
+@dataclass(slots=True, eq=False)
+class Metrics:
+    """Histories by kind and name. Steps of a metric that were not measured cost nothing."""
+
+    are_left_out: bool = False
+    """Whether more than ``MAX_NAMED`` were logged."""
+    _tracks: dict[str, dict[str, Track]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for an inconsistent state."""
+        if set(self._tracks) != set(_KINDS):
+            raise ValueError("other kinds of metrics")
+        if self._named > MAX_NAMED:
+            raise ValueError("too many metrics")
+
+    def add(self, stretch: Stretch) -> None:
+        """Add the columns and the loss parts of a stretch of steps."""
+        first_step = stretch.first_step
+        for name in _COLUMNS:
+            self._add("step", name, first_step, stretch.column(name))
+        for group, column in _learning_rates(stretch).items():
+            self._add("step", f"lr {group}", first_step, column)
+        for name, column in _parts(stretch).items():
+            self._add("part", name, first_step, column)
+
+    def add_validation(self, record: EpochFinished | Validated) -> None:
+        """Add loss, accuracy and the experiment's own metrics, at the step of the validation."""
+        result = record.validation
+        if result is None:
+            return
+        values = {"loss": result.loss, "accuracy": result.accuracy}
+        for name, value in values.items():
+            self._add("validation", name, record.step, [value])
+        for name, value in result.metrics.items():
+            self._add("own validation", name, record.step, [value])
+
+    def add_sample(self, sample: DeviceSample, run: RunStarted | None, step: int) -> None:
+        """Add what NVML says of the training GPU, and torch's allocator, at the newest step."""
+        if step < 1:
+            return
+        gpu = SessionView(run=run, device=sample).training_gpu
+        if gpu is not None:
+            for name in ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c"):
+                self._add("device", name, step, [getattr(gpu, name)])
+        if sample.allocator is not None:
+            self._add("device", "allocated_bytes", step, [sample.allocator.allocated_bytes])
+
+    def rewind(self, next_step: int) -> None:
+        """Forget the values from ``next_step`` on: the run repeats these steps."""
+        for tracks in self._tracks.values():
+            for name, track in list(tracks.items()):
+                track.rewind(next_step)
+                if track.is_empty:
+                    del tracks[name]
+
+    def settle(self) -> None:
+        """As :meth:`Track.settle`."""
+        for tracks in self._tracks.values():
+            for track in tracks.values():
+                track.settle()
+
+    def view(self) -> tuple[Metric, ...]:
+        """All of them, by kind and in the order in which they came. A history is computed when it is read."""
+        return tuple(
+            Metric(kind=kind, name=name, read=track.copy().snapshot)
+            for kind in _KINDS
+            for name, track in self._tracks[kind].items()
+        )
+
+    def _add(self, kind: MetricKind, name: str, first_step: int, values: Column) -> None:
+        """Add the values of consecutive steps, which replace those from ``first_step`` on."""
+        if values.count(None) == len(values):
+            return
+        tracks = self._tracks[kind]
+        track = tracks.get(name)
+        if track is None and kind in ("part", "own validation") and self._named == MAX_NAMED:
+            self.are_left_out = True
+            return
+        if track is not None:
+            track.rewind(first_step)
+        if track is None or track.next_step > first_step:
+            track = tracks[name] = Track.empty(_BUCKETS, _RECENT, first_step=first_step)
+        track.skip(first_step - track.next_step)
+        track.extend(values)
+
+    @property
+    def _named(self) -> int:
+        """How many metrics a user gave a name."""
+        return len(self._tracks["part"]) + len(self._tracks["own validation"])
+
+
+def _learning_rates(stretch: Stretch) -> dict[int, Column]:
+    """Those of the second parameter group and further ones, by their number, where they differ."""
+    groups = range(1, max(len(block.group_lrs) for block in stretch.blocks))
+    return {
+        group + 1: _joined(
+            block.group_lrs[group] if group < len(block.group_lrs) else (None,) * block.count
+            for block in stretch.blocks
+        )
+        for group in groups
+    }
+
+
+def _parts(stretch: Stretch) -> dict[str, Column]:
+    """The parts of the loss by name, and what else the training logs in each step."""
+    blocks = stretch.blocks
+    names = dict.fromkeys(name for block in blocks for name in block.losses)
+    return {
+        name: _joined(block.losses.get(name) or (None,) * block.count for block in blocks) for name in names
+    }
+
+
+def _joined(columns: Iterator[Column]) -> Column:
+    return [*chain.from_iterable(columns)]

@@ -1,0 +1,169 @@
+"""The charts that a view has: everything that was logged, each with its title, its unit and its axis."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from amptui.base import units
+from amptui.telemetry.axis import Kind
+from amptui.telemetry.view import Metric, MetricKind, Series, SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.plot import CurvePlot
+from amptui.tui.renderables.step_window import GUTTER, Window
+
+Format = Callable[[float | None], str]
+
+
+def _label(value: float) -> str:
+    """A loss that fits beside an axis: ``0.00015``, ``1.05e-4``."""
+    text, digits = units.tick(units.loss(value)), 2
+    while len(text) >= GUTTER and digits >= 0:
+        text = f"{value:.{digits}e}".replace("e-0", "e-").replace("e+0", "e")
+        digits -= 1
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How the values of a chart are shown."""
+
+    format_value: Format = units.loss
+    format_y: Callable[[float], str] = _label
+    """Of the labels of the axis."""
+    kind: Kind = "linear"
+    has_log: bool = False
+    """Whether the key for a logarithmic axis applies."""
+    band: bool = True
+    """As in :class:`CurvePlot`."""
+    per_tick: float = 1.0
+    """The axis counts in this many of the series' unit: in GiB, for bytes."""
+
+
+class Chart(NamedTuple):
+    """One chart; its series is computed when it is drawn."""
+
+    key: tuple[str, str]
+    """Tells it from all others, also in a later view."""
+    title: str
+    read: Callable[[], Series]
+    look: Look
+
+    def new_plot(self) -> CurvePlot:
+        """A plot without limits yet."""
+        look = self.look
+        return CurvePlot(look.format_y, band=look.band, connected=True)
+
+    def draw(
+        self, plot: CurvePlot, canvas: Canvas, view: SessionView, screen: ScreenState, window: Window
+    ) -> None:
+        """Draw the curve on a cleared canvas."""
+        kind: Kind = "log10" if self.look.has_log and screen.log_y else self.look.kind
+        series = _scaled(self.read(), self.look.per_tick)
+        plot.draw(canvas, series, window=window, switches=view.switches, kind=kind)
+
+    def newest_step(self) -> int | None:
+        """The newest step with a value."""
+        steps = self.read().measured_steps()
+        return int(steps[-1]) if len(steps) else None
+
+
+def _scaled(series: Series, unit: float) -> Series:
+    """``series`` counted in ``unit``."""
+    if unit == 1.0:
+        return series
+    return replace(
+        series,
+        minimum=series.minimum / unit,
+        maximum=series.maximum / unit,
+        mean=series.mean / unit,
+        recent=series.recent / unit,
+    )
+
+
+def _percent(value: float | None) -> str:
+    return units.percent(None if value is None else value / 100, 1)
+
+
+def _fraction(value: float | None) -> str:
+    return units.percent(value, 1)
+
+
+def _of_unit(unit: str) -> Look:
+    def with_unit(value: float | None) -> str:
+        return f"{units.loss(value)} {unit}"
+
+    return Look(format_value=with_unit, format_y=with_unit, band=False)
+
+
+_LOSS = Look(has_log=True)
+_VALIDATION_LOSS = Look(has_log=True, band=False)
+_MEMORY = Look(format_value=units.number_of_bytes, band=False, per_tick=2.0**30)
+_SECONDS = Look(format_value=units.milliseconds, per_tick=1e-3)
+
+_LOOKS: dict[str, tuple[str, Look]] = {
+    "step grad_norm": ("gradient norm", _LOSS),
+    "step grad_max": ("largest gradient", _LOSS),
+    "step lr": ("learning rate", Look(band=False)),
+    "step step_seconds": ("step time, ms", _SECONDS),
+    "step data_seconds": ("waiting for data, ms", _SECONDS),
+    "validation loss": ("validation loss", _VALIDATION_LOSS),
+    "validation accuracy": (
+        "validation accuracy",
+        Look(format_value=_fraction, format_y=_fraction, band=False),
+    ),
+    "device memory_used_bytes": ("GPU memory, GiB", _MEMORY),
+    "device utilization_percent": (
+        "GPU utilization",
+        Look(format_value=_percent, format_y=_percent, band=False),
+    ),
+    "device power_watts": ("GPU power", _of_unit("W")),
+    "device temperature_c": ("GPU temperature", _of_unit("°C")),
+    "device allocated_bytes": ("allocated, GiB", _MEMORY),
+}
+"""Title and look of what has a name of its own."""
+
+
+def charts_of(view: SessionView) -> list[Chart]:
+    """All that have a value, in the order in which they are shown."""
+    if not view.loss.count:
+        return []
+    own = [_of(metric) for metric in view.metrics]
+    before = sum(metric.kind in ("part", "validation", "own validation") for metric in view.metrics)
+    scale = Look(format_value=units.count, format_y=_short, kind="log2", band=False)
+    panels = [
+        _of_panel("loss", view.loss, _LOSS),
+        _of_panel("loss scale", view.loss_scale, scale),
+        _of_panel(
+            "headroom",
+            view.numerics.headrooms,
+            Look(format_value=units.doublings, format_y=units.doublings, band=False),
+        ),
+        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=_short)),
+    ]
+    charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
+    # Those of metrics have a value, or they would not have come.
+    return [chart for chart in charts if chart.key[0] != "panel" or chart.newest_step() is not None]
+
+
+def _of_panel(title: str, series: Series, look: Look) -> Chart:
+    return Chart(("panel", title), title, lambda: series, look)
+
+
+def _short(value: float) -> str:
+    return units.short_count(value)
+
+
+def _of(metric: Metric) -> Chart:
+    title, look = _title_and_look(metric.kind, metric.name)
+    return Chart((metric.kind, metric.name), title, metric.read, look)
+
+
+@lru_cache(maxsize=4096)
+def _title_and_look(kind: MetricKind, name: str) -> tuple[str, Look]:
+    if kind == "step" and name.startswith("lr "):
+        return f"learning rate {name.removeprefix('lr ')}", Look(band=False)
+    if own := _LOOKS.get(f"{kind} {name}"):
+        return own
+    return (f"validation {name}", Look(band=False)) if kind == "own validation" else (name, _LOSS)

@@ -1,0 +1,266 @@
+"""All logged values as charts: a page of them, found by name, and each on the whole screen with a cursor."""
+
+import math
+from typing import ClassVar
+
+from textual.keys import key_to_character
+
+from amptui.base import units
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.overlays.metric_charts import Chart, charts_of
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, write_edge
+from amptui.tui.panels import step_cursor
+from amptui.tui.panels.phrases import fitting, quiet, write
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.plot import CurvePlot
+from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
+from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
+from amptui.tui.style import BOLD, Style
+
+_SMALLEST = (36, 8)
+"""Columns and lines of a chart, title and gap included; a small terminal shows one in each page."""
+
+_GAP = 2
+"""Blank columns right of a chart."""
+
+_CHARTS_A_FRAME = 6
+"""So many charts of a page follow the run in each frame; drawing more would take longer than a frame may."""
+
+_MAX_FILTER = 60
+
+_ACTIONS = {
+    "plus": "zoom_in",
+    "equals_sign": "zoom_in",
+    "minus": "zoom_out",
+    "0": "zoom_all",
+    "l": "toggle_log",
+}
+"""Keys of the screen that charts follow too."""
+
+_GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("pgup pgdn", "page"), ("l", "log"))
+_TYPING_KEYS = (("enter", "done"), ("esc", "all"))
+_CHART_KEYS = (("esc", "charts"), *step_cursor.CURSOR_KEYS, ("↑ ↓", "other charts"), ("+ -", "zoom"))
+
+
+class MetricsBrowser(Overlay):
+    """A page of charts; enter gives the selected one the whole box."""
+
+    name: ClassVar[str] = "metrics"
+    covers_all: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._selected: tuple[str, str] | None = None
+        """The key of the selected chart; None for the first."""
+        self._filter = ""
+        self._types = False
+        """Whether keys are letters of the filter."""
+        self._is_enlarged = False
+        self._cursor: step_cursor.Cursor | None = None
+        self._extent: step_cursor.Extent | None = None
+        """Of the enlarged chart, as drawn last."""
+        self._columns, self._rows = 1, 1
+        self._plots: dict[tuple[tuple[str, str], bool], CurvePlot] = {}
+        """Plots keep the limits of their axes, of the page and of the enlarged chart."""
+        self._drawn: dict[tuple[str, str], Canvas] = {}
+        """The charts of the page as they were drawn last."""
+        self._drawn_as: object = None
+        """With which size, window and axis."""
+        self._turn = 0
+        """The chart of the page that is drawn next."""
+
+    # ---------------------------------------------------------------------------------- drawing
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """See :class:`Overlay`."""
+        charts = self._charts(view)
+        self._extent = None
+        if self._is_enlarged and charts:
+            self._draw_one(canvas, charts[self._index(charts)], view, screen)
+        else:
+            self._draw_page(canvas, charts, view, screen)
+
+    def _charts(self, view: SessionView) -> list[Chart]:
+        """Those that the filter leaves."""
+        words = self._filter.casefold().split()
+        return [chart for chart in charts_of(view) if all(word in chart.title.casefold() for word in words)]
+
+    def _index(self, charts: list[Chart]) -> int:
+        """The place of the selected chart; the first if it is not among them."""
+        return next((place for place, chart in enumerate(charts) if chart.key == self._selected), 0)
+
+    def _draw_page(self, canvas: Canvas, charts: list[Chart], view: SessionView, screen: ScreenState) -> None:
+        typed = f": /{self._filter}{'_' if self._types else ''}" if self._filter or self._types else ""
+        title = f"metrics{typed} ({len(charts):,})"
+        inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
+        self._arrange(inner, len(charts))
+        if not charts:
+            quiet(inner, "no metric with that name" if self._filter else "nothing is logged yet")
+        index, size = self._index(charts), self._columns * self._rows
+        top = index // size * size
+        self._draw_charts(inner, charts[top : top + size], index - top, view, screen)
+        self._write_page_edge(canvas, len(charts), top // size, view, screen)
+
+    def _draw_charts(
+        self, inner: Canvas, page: list[Chart], selected: int, view: SessionView, screen: ScreenState
+    ) -> None:
+        """The charts of a page, and below each column of them the steps that all show."""
+        window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
+        size = inner.width, inner.height, inner.ascii_only
+        due = self._due(page, (size, window, screen.log_y, view.front, view.switches))
+        height = max(0, inner.height - 1) // self._rows
+        for place, chart in enumerate(page):
+            row, column = divmod(place, self._columns)
+            cell = self._column(inner, column).rows(row * height, height)
+            if chart.key in due:
+                self._draw_chart(cell, chart, view, screen, window)
+                self._drawn[chart.key] = cell.copy()
+            cell.put(self._drawn[chart.key])
+            cell.text(0, 0, "▸" if place == selected else " ", Style.KEY | BOLD)
+        for column in range(min(self._columns, len(page))):
+            draw_step_axis(self._column(inner, column).rows(inner.height - 1), window=window)
+
+    def _column(self, inner: Canvas, column: int) -> Canvas:
+        width = inner.width // self._columns
+        return inner.columns(column * width, max(0, width - (_GAP if self._columns > 1 else 0)))
+
+    def _due(self, page: list[Chart], looks: object) -> set[tuple[str, str]]:
+        """Which charts to draw in this frame: some in turn, or all if more than their values changed."""
+        keys = [chart.key for chart in page]
+        if self._drawn_as != (looks, keys):
+            self._drawn_as, self._drawn, self._turn = (looks, keys), {}, 0
+            return set(keys)
+        turn, self._turn = self._turn, (self._turn + _CHARTS_A_FRAME) % max(1, len(keys))
+        return {*keys[turn : turn + _CHARTS_A_FRAME], *keys[: max(0, turn + _CHARTS_A_FRAME - len(keys))]}
+
+    def _write_page_edge(
+        self, canvas: Canvas, count: int, page: int, view: SessionView, screen: ScreenState
+    ) -> None:
+        """The keys; right of them the page, or that some metrics are not kept."""
+        pages = -(-count // (self._columns * self._rows))
+        right = f"page {page + 1:,} of {pages:,}" if pages > 1 else ""
+        if view.metrics_left_out:
+            right = f"{right}, more are not kept" if right else "more are not kept"
+        write_edge(canvas, _TYPING_KEYS if self._types else _GRID_KEYS, screen, right=right)
+
+    def _arrange(self, inner: Canvas, count: int) -> None:
+        """As many columns and rows as fit and are needed."""
+        most_columns = max(1, inner.width // _SMALLEST[0])
+        most_rows = max(1, (inner.height - 1) // _SMALLEST[1])
+        self._columns = min(most_columns, max(1, count))
+        self._rows = min(most_rows, -(-max(1, count) // self._columns))
+
+    def _draw_chart(
+        self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState, window: Window
+    ) -> None:
+        """A title with the newest value, and the curve."""
+        value = _newest_words(chart)
+        room = max(0, canvas.width - text_width(value) - 4)
+        canvas.text(2, 0, chart.title, width=min(room, text_width(chart.title)))
+        canvas.text(canvas.width - text_width(value), 0, value, Style.STRONG)
+        chart.draw(self._plot(chart), canvas.rows(1), view, screen, window)
+
+    def _draw_one(self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState) -> None:
+        """One chart with ribbon and axis; the last line reads the step of the cursor, or the newest."""
+        inner = open_box(canvas, chart.title, width=canvas.width, height=canvas.height)
+        series = chart.read()
+        live = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
+        whole = visible_window(view.loss, 0, ahead=screen.steps_ahead)
+        self._extent = step_cursor.Extent(series, live, whole, max(1, inner.width - GUTTER))
+        window = live if self._cursor is None else self._cursor.window_in(live)
+        rows = max(0, inner.height - 3)
+        chart.draw(self._plot(chart), inner.rows(0, rows), view, screen, window)
+        step = chart.newest_step()
+        if self._cursor is not None:
+            step = self._cursor.step
+            step_cursor.draw_cursor(inner.rows(0, rows), step, window)
+        ribbon = inner.rows(rows, 1)
+        draw_ribbon(ribbon, window=window, switches=view.switches, skips=view.skips, nonfinite=series)
+        draw_step_axis(inner.rows(rows + 1, 1), window=window)
+        if step is not None:
+            line = step_cursor.cursor_line(view, series, step, chart.look.format_value)
+            write(inner.rows(rows + 2), 0, 0, fitting(line, inner.width))
+        write_edge(canvas, _CHART_KEYS if self._cursor is None else step_cursor.ZOOM_KEYS, screen)
+
+    def _plot(self, chart: Chart) -> CurvePlot:
+        place = (chart.key, self._is_enlarged)
+        if place not in self._plots:
+            self._plots[place] = chart.new_plot()
+        return self._plots[place]
+
+    # ------------------------------------------------------------------------------------- keys
+
+    def press(self, key: str, view: SessionView) -> Answer:
+        """Letters go into the filter while it is typed; a cursor takes its keys first."""
+        if self._types and self._type(key):
+            return STAY
+        if self._is_enlarged:
+            return self._press_enlarged(key, view)
+        if key in ("q", "ctrl+q", "g") or (key == "escape" and not self._filter):
+            return CLOSE
+        if key == "escape":
+            self._filter = ""
+        elif key == "slash":
+            self._types = True
+        elif key == "enter":
+            self._is_enlarged = bool(self._charts(view))
+        else:
+            self._select(key, view)
+        return Answer(action=_ACTIONS.get(key, ""))
+
+    def _type(self, key: str) -> bool:
+        """Whether the filter takes ``key``."""
+        if key in ("enter", "escape"):
+            self._types = False
+            self._filter = "" if key == "escape" else self._filter
+        elif key in ("backspace", "ctrl+h"):
+            self._filter = self._filter[:-1]
+        elif (letter := _letter(key)) and len(self._filter) < _MAX_FILTER:
+            self._filter += letter
+        else:
+            return False
+        return True
+
+    def _press_enlarged(self, key: str, view: SessionView) -> Answer:
+        if self._extent is not None and step_cursor.is_cursor_key(self._cursor, key):
+            self._cursor = step_cursor.press(self._cursor, key, self._extent)
+            return STAY
+        if key in ("q", "ctrl+q", "g"):
+            return CLOSE
+        if key in ("escape", "enter"):
+            self._is_enlarged, self._cursor = False, None
+        elif key in ("up", "down", "pageup", "pagedown"):
+            self._step_to_chart(1 if key in ("down", "pagedown") else -1, view)
+        return Answer(action=_ACTIONS.get(key, ""))
+
+    def _step_to_chart(self, by: int, view: SessionView) -> None:
+        """Show the chart before or after this one; a cursor stays at its step."""
+        charts = self._charts(view)
+        if charts:
+            self._selected = charts[(self._index(charts) + by) % len(charts)].key
+
+    def _select(self, key: str, view: SessionView) -> None:
+        """Move the selection in the grid."""
+        charts = self._charts(view)
+        page = self._columns * self._rows
+        moves = {"left": -1, "right": 1, "up": -self._columns, "down": self._columns}
+        moves |= {"pageup": -page, "pagedown": page, "home": -len(charts), "end": len(charts)}
+        if charts and key in moves:
+            index = max(0, min(self._index(charts) + moves[key], len(charts) - 1))
+            self._selected = charts[index].key
+
+
+def _newest_words(chart: Chart) -> str:
+    """The newest value."""
+    step = chart.newest_step()
+    reading = None if step is None else chart.read().at(step)
+    if reading is None or reading.mean is None:
+        return units.NOT_AVAILABLE
+    is_finite = math.isfinite(reading.mean)
+    return chart.look.format_value(reading.mean) if is_finite else "NaN or Inf"
+
+
+def _letter(key: str) -> str:
+    """The character that a key types; empty for one that types none."""
+    letter = key.removeprefix("upper_") if key.startswith("upper_") else key_to_character(key)
+    return letter if letter is not None and letter.isprintable() else ""

@@ -1,0 +1,169 @@
+"""The cursor of an enlarged chart: a step, a window around it that may end anywhere, and what it reads."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from amptui.base import units
+from amptui.telemetry.view import Counts, PrecisionSwitch, Reading, Series, SessionView
+from amptui.tui.canvas import BLANK, Canvas, Rect
+from amptui.tui.panels.phrases import Phrase, Word, labelled, phrase, precision_word
+from amptui.tui.renderables.step_window import GUTTER, Window
+from amptui.tui.style import BOLD, Style
+
+_MOVES: Mapping[str, int] = {
+    "left": -1,
+    "right": 1,
+    "shift+left": -10,
+    "shift+right": 10,
+    "left_square_bracket": -10,
+    "right_square_bracket": 10,
+}
+"""Columns that a key moves the cursor by."""
+
+_ZOOMS = {"plus": 1, "equals_sign": 1, "minus": -1}
+
+CURSOR_KEYS = (("← →", "values"), ("[ ]", "10 times as far"))
+"""For the lower edge of an enlarged chart."""
+
+ZOOM_KEYS = (("esc", "no cursor"), *CURSOR_KEYS, ("+ -", "zoom"))
+"""The same while there is a cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The chart that a cursor moves on."""
+
+    series: Series
+    live: Window
+    """What it shows without a cursor."""
+    whole: Window
+    """The whole run."""
+    columns: int
+    """Cells across, at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A step that stays where it is while the run goes on."""
+
+    step: int
+    window: Window | None = None
+    """What the chart shows since the cursor zoomed or left the window; None follows the run."""
+
+    def window_in(self, live: Window) -> Window:
+        """What the chart shows: always with the cursor."""
+        window = live if self.window is None else self.window
+        return window if self.step in window else window.centred_on(self.step)
+
+
+def press(cursor: Cursor | None, key: str, extent: Extent) -> Cursor | None:
+    """The cursor after a key press; the same one for a key that is not its own.
+
+    An arrow moves it a column, or a step where these are wider, and on to the next step with a value.
+    """
+    steps = extent.series.measured_steps()
+    if cursor is None:
+        return _begin(key, extent, steps)
+    if key == "escape" or not len(steps):
+        return None if key == "escape" else cursor
+    window, step = cursor.window_in(extent.live), cursor.step
+    if key in _ZOOMS:
+        count = window.steps // 2 if _ZOOMS[key] > 0 else window.steps * 2
+        window = window.zoomed(step, count)
+    elif key == "0":
+        window = extent.whole
+    elif key in ("home", "end"):
+        step = int(steps[0 if key == "home" else -1])
+    elif key in _MOVES:
+        step = _moved(step, _MOVES[key] * max(1, window.steps // extent.columns), extent.series, steps)
+    else:
+        return cursor
+    return _shown(step, window, extent)
+
+
+def _begin(key: str, extent: Extent, steps: Counts) -> Cursor | None:
+    """A cursor at the newest step in sight with a value, or at the first of the run."""
+    if not len(steps) or (key not in _MOVES and key not in ("home", "end")):
+        return None
+    newest = max(0, int(steps.searchsorted(extent.live.last_step, "right")) - 1)
+    return _shown(int(steps[0 if key == "home" else newest]), extent.live, extent)
+
+
+def _moved(step: int, by: int, series: Series, steps: Counts) -> int:
+    """``step + by`` if that has a value; else the next one that has, or the last in that direction."""
+    target = step + by
+    reading = series.at(target)
+    if reading is not None and reading.mean is not None:
+        return target
+    if by > 0:
+        return int(steps[min(int(steps.searchsorted(target, "left")), len(steps) - 1)])
+    return int(steps[max(0, int(steps.searchsorted(target, "right")) - 1)])
+
+
+def _shown(step: int, window: Window, extent: Extent) -> Cursor:
+    """At ``step``, in ``window`` or, if the step is not in it, in as many steps around it."""
+    if step not in window:
+        window = window.centred_on(step)
+    window = window.within(extent.whole)
+    return Cursor(step, None if window == extent.live else window)
+
+
+def is_cursor_key(cursor: Cursor | None, key: str) -> bool:
+    """Whether an enlarged chart takes this key."""
+    if key in _MOVES or key in ("home", "end"):
+        return True
+    return cursor is not None and (key in _ZOOMS or key in ("0", "escape"))
+
+
+def draw_cursor(canvas: Canvas, step: int, window: Window) -> None:
+    """Draw a vertical line at ``step`` across a plot; the curve stays visible, bold."""
+    area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), canvas.height))
+    if not area.width or step not in window:
+        return
+    column = window.column_of(step, area.width)
+    chars, styles = area.chars[:, column], area.styles[:, column]
+    free = (chars == BLANK) | (styles == Style.DIM)
+    chars[free] = area.code_point("│")
+    styles[free] = Style.TEXT
+    styles[~free] |= BOLD
+
+
+def cursor_line(
+    view: SessionView, series: Series, step: int, format_value: Callable[[float | None], str]
+) -> list[Phrase]:
+    """The step, the series' value there and its spread, the precision and the loss scale of that step."""
+    phrases = [labelled("step", units.count(step), 0), *_value(series.at(step), format_value)]
+    precision = precision_at(view.switches, step)
+    if precision is not None:
+        phrases.append(Phrase((precision_word(precision),), 2))
+    scale = view.loss_scale.at(step)
+    if scale is not None and scale.mean is not None:
+        words = units.count(scale.mean)
+        if scale.minimum != scale.maximum:
+            words = f"{units.count(scale.minimum)} to {units.count(scale.maximum)}"
+        phrases.append(labelled("loss scale", words, 3))
+    return phrases
+
+
+def _value(reading: Reading | None, format_value: Callable[[float | None], str]) -> list[Phrase]:
+    if reading is None or reading.mean is None:
+        return [phrase("not measured", Style.DIM, 1)]
+    is_finite = math.isfinite(reading.mean)
+    value = format_value(reading.mean) if is_finite else "NaN or Inf"
+    phrases = [phrase(value, Style.STRONG if is_finite else Style.ERROR, 1)]
+    steps = reading.last_step - reading.first_step + 1
+    if steps > 1 and is_finite:
+        spread = f"{format_value(reading.minimum)} to {format_value(reading.maximum)}"
+        phrases.append(Phrase((Word(f"mean of {steps:,} steps, ", Style.DIM), Word(spread)), 4))
+    if is_finite and reading.nonfinite:
+        phrases.append(phrase(f"{reading.nonfinite:,} NaN or Inf", Style.ERROR, 5))
+    return phrases
+
+
+def precision_at(switches: tuple[PrecisionSwitch, ...], step: int) -> str | None:
+    """What ``step`` ran in; None before the first known switch."""
+    place = bisect_right(switches, step, key=attrgetter("step"))
+    return switches[place - 1].precision if place else None

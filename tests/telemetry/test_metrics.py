@@ -1,0 +1,152 @@
+"""Histories of logged values: each at its steps, after a resume too, and in bounded memory."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.records.run import EpochFinished, Record, Validated, Validation
+from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.records.steps import Steps
+from amptui.telemetry.metrics import MAX_NAMED
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import MetricKind, SessionView
+from tests.telemetry.record_samples import resumed, run, step, steps
+from tests.telemetry.whole_runs import restored_from
+
+
+def view_of(*records: Record) -> SessionView:
+    session = Session()
+    session.fold(records)
+    return session.view()
+
+
+def values(view: SessionView, kind: MetricKind, name: str) -> dict[int, float]:
+    """The measured values by step, of a history whose recent values are all of it."""
+    series = next(metric for metric in view.metrics if (metric.kind, metric.name) == (kind, name)).read()
+    first = series.last_step - len(series.recent) + 1
+    return {
+        at: value for at, value in enumerate(series.recent.tolist(), first) if not math.isnan(value)
+    }  # a value that is not finite is counted elsewhere
+
+
+def names(view: SessionView) -> set[tuple[str, str]]:
+    return {(metric.kind, metric.name) for metric in view.metrics}
+
+
+def validated(at: int, loss: float | None, **metrics: float) -> Validated:
+    result = Validation(loss=loss, accuracy=None, samples=10, metrics=metrics)
+    return Validated(time=101.0, step=at, epoch=1, validation=result)
+
+
+def sampled(power_watts: float | None, *, uuid: str = "GPU-1") -> DeviceSample:
+    gpus = (GpuSample(uuid="GPU-9", power_watts=9.0), GpuSample(uuid=uuid, power_watts=power_watts))
+    allocator = AllocatorSample(
+        precision="fp32", allocated_bytes=1000, reserved_bytes=2000, peak_allocated_bytes=None
+    )
+    return DeviceSample(time=101.0, gpus=gpus, host=HostSample(), allocator=allocator)
+
+
+def test_columns_and_parts_have_the_values_of_their_steps() -> None:
+    view = view_of(
+        run(),
+        step(1, grad_norm=None, losses={"ce": 0.5}),
+        step(2, grad_norm=3.0, losses={"ce": 0.25, "seen": 7.0}),
+        step(3, grad_norm=None),
+        step(4, grad_norm=2.0, losses={"ce": 0.125}),
+    )
+    assert values(view, "step", "grad_norm") == {2: 3.0, 4: 2.0}
+    assert values(view, "part", "ce") == {1: 0.5, 2: 0.25, 4: 0.125}
+    assert values(view, "part", "seen") == {2: 7.0}
+    assert values(view, "step", "lr") == dict.fromkeys(range(1, 5), 1e-4)
+    assert ("step", "grad_max") not in names(view), "never measured"
+
+
+def test_parameter_groups_with_learning_rates_of_their_own_are_told_apart() -> None:
+    view = view_of(run(), step(1), step(2, lr=0.1, group_lrs=(0.1, 0.2)), step(3))
+    assert values(view, "step", "lr 2") == {2: 0.2}
+    assert ("step", "lr 3") not in names(view)
+
+
+def test_a_validation_is_kept_at_its_step() -> None:
+    epoch = EpochFinished(
+        time=103.0,
+        step=6,
+        epoch=1,
+        seconds=2.0,
+        mean_loss=0.5,
+        validation=Validation(loss=0.3, accuracy=0.9, samples=10, metrics={"f1": 0.5}),
+    )
+    without = replace(epoch, step=8, validation=None)
+    view = view_of(run(), *steps(1, 4), validated(3, 0.5, f1=0.25), *steps(5, 8), epoch, without)
+    assert values(view, "validation", "loss") == {3: 0.5, 6: 0.3}
+    assert values(view, "validation", "accuracy") == {6: 0.9}
+    assert values(view, "own validation", "f1") == {3: 0.25, 6: 0.5}
+
+
+def test_a_validation_of_a_step_whose_record_comes_later_is_kept() -> None:
+    view = view_of(run(), *steps(1, 3), validated(9, 0.5), *steps(4, 9), *steps(10, 12))
+    assert values(view, "validation", "loss") == {9: 0.5}
+
+
+def test_the_gpu_that_trains_is_sampled_at_the_newest_step() -> None:
+    view = view_of(
+        run(), sampled(50.0), *steps(1, 4), sampled(300.0), *steps(5, 6), sampled(310.0), sampled(320.0)
+    )
+    assert values(view, "device", "power_watts") == {4: 300.0, 6: 320.0}
+    assert values(view, "device", "allocated_bytes") == {4: 1000.0, 6: 1000.0}
+    assert ("device", "temperature_c") not in names(view)
+    assert ("device", "power_watts") not in names(view_of(run(), *steps(1, 4), sampled(1.0, uuid="GPU-2")))
+
+
+def test_repeated_steps_replace_the_values_of_before() -> None:
+    before: tuple[Record, ...] = (
+        *steps(1, 6, losses={"ce": 1.0}),
+        validated(3, 0.5),
+        validated(6, 0.4),
+        sampled(300.0),
+    )
+    view = view_of(run(), *before, resumed(4), *steps(5, 5, losses={"ce": 2.0}))
+    assert values(view, "part", "ce") == {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 2.0}
+    assert values(view, "validation", "loss") == {3: 0.5}
+    assert ("device", "power_watts") not in names(view), "sampled at step 6 only"
+
+
+def test_a_run_that_begins_earlier_than_what_was_seen_begins_anew() -> None:
+    view = view_of(run(), *steps(50, 60, losses={"ce": 1.0}), resumed(9), *steps(10, 12, losses={"ce": 2.0}))
+    assert values(view, "part", "ce") == {10: 2.0, 11: 2.0, 12: 2.0}
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_memory_is_bounded_and_what_is_left_out_is_said(extra: int) -> None:
+    parts = {f"part {number}": float(number) for number in range(MAX_NAMED - 1 + extra)}
+    session = Session()
+    session.fold([run(), *steps(1, 3, losses=parts), validated(3, 0.5, f1=0.5)])
+    view = session.view()
+    assert view.metrics_left_out == bool(extra)
+    assert (
+        len([metric for metric in view.metrics if "part" in metric.kind or "own" in metric.kind]) == MAX_NAMED
+    )
+    assert len(session.state()) < 7_000_000
+    assert names(restored_from(session.state()).view()) == names(view)
+
+
+def test_a_view_keeps_its_values_when_the_run_goes_on() -> None:
+    session = Session()
+    session.fold([run(), *steps(1, 3, losses={"ce": 1.0})])
+    view = session.view()
+    session.fold(steps(4, 5000, losses={"ce": 2.0}))
+    assert values(view, "part", "ce") == {1: 1.0, 2: 1.0, 3: 1.0}
+
+
+@given(st.lists(st.none() | st.floats(), min_size=1, max_size=60))
+def test_every_measured_value_is_found_at_its_step(norms: list[float | None]) -> None:
+    blocks = [Steps.of(step(number, grad_norm=norm)) for number, norm in enumerate(norms, 1)]
+    view = view_of(run(), *blocks)
+    measured = {number: norm for number, norm in enumerate(norms, 1) if norm is not None}
+    assert (("step", "grad_norm") in names(view)) == bool(measured)
+    if measured:
+        finite = {number: norm for number, norm in measured.items() if math.isfinite(norm)}
+        assert values(view, "step", "grad_norm") == finite

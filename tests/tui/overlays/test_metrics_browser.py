@@ -1,0 +1,333 @@
+"""All logged values as charts: what is shown, found and enlarged, at any size, for the cost of a page."""
+
+import re
+import time
+import timeit
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.telemetry.history import Track
+from amptui.telemetry.view import EMPTY_VIEW, Metric, Series, SessionView
+from amptui.tui.overlays.metric_charts import charts_of
+from amptui.tui.overlays.metrics_browser import MetricsBrowser
+from amptui.tui.overlays.overlay import CLOSE, Answer
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.step_window import visible_window
+from tests.tui import views
+from tests.tui.numerics_views import ALL as NUMERICS_VIEWS
+from tests.tui.overlays.opened import SCREEN, drawn, lines, text
+
+SIZES = [(40, 12), (60, 20), (80, 24), (100, 30), (120, 40), (200, 60)]
+CURSOR_KEYS = [
+    *("left", "right", "left_square_bracket", "right_square_bracket", "home", "end", "plus", "minus", "0"),
+]
+VIEWS = {name: build() for name, build in (views.ALL | NUMERICS_VIEWS).items()}
+
+TITLES = [
+    *("loss", "digit", "parity", "validation loss", "validation accuracy", "validation f1"),
+    *("loss scale", "samples/s", "gradient norm", "learning rate", "learning rate 2", "step time, ms"),
+    *("waiting for data, ms", "GPU memory, GiB", "GPU utilization", "GPU power", "GPU temperature"),
+]
+
+
+class Browsing:
+    """A browser over a view, drawn before each key as on a screen."""
+
+    def __init__(self, view: SessionView | None = None, size: tuple[int, int] = (120, 40)) -> None:
+        self.view = views.logged() if view is None else view
+        self.size = size
+        self.browser = MetricsBrowser()
+
+    def press(self, *keys: str) -> Answer:
+        answer = Answer()
+        for key in keys:
+            self.lines()
+            answer = self.browser.press(key, self.view)
+        return answer
+
+    def lines(self) -> list[str]:
+        return lines(self.browser, self.view, *self.size)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines())
+
+    @property
+    def title(self) -> str:
+        """What stands in the upper edge."""
+        return self.lines()[0].strip("╭─╮ ")
+
+    @property
+    def selected(self) -> str:
+        """The title and the value of the chart with the mark."""
+        return re.split("  +", self.text[self.text.index("▸") + 2 :])[0]
+
+
+# -------------------------------------------------------------------------------------- the page
+
+
+def test_everything_that_was_measured_is_a_chart_and_nothing_else() -> None:
+    assert [chart.title for chart in charts_of(views.logged())] == TITLES
+    fp32 = replace(views.fp32_only(), metrics=())
+    assert [chart.title for chart in charts_of(fp32)] == ["loss", "samples/s"]
+    assert charts_of(EMPTY_VIEW) == []
+    assert "nothing is logged yet" in text(MetricsBrowser(), EMPTY_VIEW)
+
+
+def test_each_chart_has_its_newest_value_in_its_unit() -> None:
+    page = text(MetricsBrowser(), views.logged(), 200, 60)
+    for title, value in (
+        *(
+            ("validation accuracy", "99.9%"),
+            ("learning rate 2", "1.0e-04|0.000100"),
+            ("step time, ms", "3.91 ms"),
+        ),
+        *(("GPU memory, GiB", "3.10 GiB"), ("GPU utilization", "93.0%"), ("GPU power", "412 W")),
+        *(("gradient norm", "3.50"), ("GPU temperature", "54.0 °C")),
+    ):
+        assert re.search(rf"{title} +({value})", page), title
+
+
+@pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 17)])
+def test_a_page_has_as_many_charts_as_fit(size: tuple[int, int], charts: int) -> None:
+    shown = "\n".join(lines(MetricsBrowser(), views.logged(), *size))
+    on_page = TITLES[:charts]
+    assert all(title in shown for title in on_page)
+    assert not any(f" {title} " in shown for title in TITLES[charts:])
+    assert (f"page 1 of {-(-len(TITLES) // charts)}" in shown) == (charts < len(TITLES))
+
+
+def test_arrows_and_pages_select() -> None:
+    browsing = Browsing()
+    assert browsing.selected == "loss"
+    for key, title in (
+        *(("right", "digit"), ("down", "validation accuracy"), ("up", "digit"), ("left", "loss")),
+        *(
+            ("left", "loss"),
+            ("pagedown", "waiting for data, ms"),
+            ("end", "GPU temperature"),
+            ("home", "loss"),
+        ),
+    ):
+        browsing.press(key)
+        assert browsing.selected == title
+
+
+def test_a_selected_chart_stays_selected_when_others_come() -> None:
+    browsing = Browsing(replace(views.logged(), metrics=views.metrics()[6:]))
+    browsing.press("end")
+    browsing.view = views.logged()
+    assert browsing.selected == "GPU temperature"
+
+
+def test_typing_finds_charts_by_name() -> None:
+    browsing = Browsing()
+    browsing.press("slash", *"GPU")
+    assert browsing.title == "metrics: /GPU_ (4)"
+    browsing.press("space", "m", "enter")
+    assert browsing.title == "metrics: /GPU m (2)", "every word is found, in any order"
+    browsing.press("slash", "q", "g")
+    assert browsing.title.startswith("metrics: /GPU mqg_ (0)"), "letters are no commands here"
+    assert "no metric with that name" in browsing.text
+    browsing.press("backspace", "backspace", "backspace")
+    assert browsing.title == "metrics: /GPU _ (4)"
+    browsing.press("escape")
+    assert browsing.title == f"metrics ({len(TITLES)})"
+    assert browsing.press("escape") == CLOSE
+
+
+def test_escape_first_takes_the_filter_away() -> None:
+    browsing = Browsing()
+    browsing.press("slash", "l", "r", "enter", "escape")
+    assert browsing.title == f"metrics ({len(TITLES)})"
+    assert browsing.press("g") == browsing.press("q") == CLOSE
+
+
+def test_keys_of_all_curves_work_here_too() -> None:
+    browsing = Browsing()
+    keys = ("plus", "minus", "0", "l")
+    actions = [browsing.press(key).action for key in keys]
+    assert actions == ["zoom_in", "zoom_out", "zoom_all", "toggle_log"]
+    screens = [replace(SCREEN, log_y=log_y) for log_y in (False, True)]
+    shown = [drawn(MetricsBrowser(), views.logged(), 80, 24, screen=screen).lines() for screen in screens]
+    axes = [sum(line.count(" log ") for line in page[:-1]) for page in shown]
+    assert axes[0] < axes[1] == 4, "loss, both parts and the validation loss"
+
+
+def test_a_validation_is_drawn_at_its_steps_and_joined_by_a_dim_line() -> None:
+    browsing = Browsing()
+    browsing.press("slash", *"accuracy", "enter", "enter")
+    assert browsing.title == "validation accuracy"
+    plot = browsing.lines()[1:-4]
+    filled = [x for x in range(9, 119) if any(line[x] not in " │" for line in plot)]
+    first, last = 10 + 234 * 108 // 1250, 10 + 1174 * 108 // 1250
+    assert filled[0] in range(first - 1, first + 2)
+    assert filled[-1] in range(last - 1, last + 2)
+    assert filled == list(range(filled[0], filled[-1] + 1))
+
+
+# ------------------------------------------------------------------------------------- one chart
+
+
+def test_enter_enlarges_and_the_cursor_reads() -> None:
+    browsing = Browsing()
+    browsing.press("right", "enter")
+    assert browsing.title == "digit"
+    assert "step 1,204" in browsing.lines()[-2], "the newest, before there is a cursor"
+    browsing.press("home")
+    value = views.metrics()[0].read().at(1)
+    assert value is not None
+    assert f"step 1  {value.mean:.2f}  ■ FP32" in browsing.lines()[-2]
+    browsing.press("down")
+    assert browsing.title == "parity"
+    assert "step 1 " in browsing.lines()[-2], "the cursor stays at its step"
+    browsing.press("escape")
+    assert browsing.title == "parity", "the first escape takes the cursor away"
+    browsing.press("escape")
+    assert browsing.selected == "parity"
+
+
+def test_the_loss_scale_and_the_precision_are_those_of_the_step() -> None:
+    browsing = Browsing(views.with_skips())
+    browsing.press("enter", "end")
+    assert "▲ AMP fp16  loss scale 8,192" in browsing.lines()[-2]
+    browsing.press("home")
+    assert "■ FP32" in browsing.lines()[-2]
+    assert "loss scale" not in browsing.lines()[-2]
+
+
+def test_the_cursor_stays_while_steps_arrive() -> None:
+    browsing = Browsing(views.trained((("fp32", 500),)))
+    browsing.press("enter", "left", "left")
+    before = browsing.lines()[-2]
+    browsing.view = views.trained((("fp32", 1500),))
+    assert browsing.lines()[-2] == before
+
+
+def test_a_chart_that_is_gone_is_not_shown() -> None:
+    browsing = Browsing()
+    browsing.press("end", "enter")
+    assert browsing.title == "GPU temperature"
+    browsing.view = EMPTY_VIEW
+    assert "nothing is logged yet" in browsing.text
+
+
+@given(
+    size=st.tuples(st.integers(40, 200), st.integers(12, 60)),
+    place=st.integers(0, len(TITLES) - 1),
+    zoom=st.integers(0, 8),
+    keys=st.lists(st.sampled_from(CURSOR_KEYS), min_size=1, max_size=12),
+)
+def test_the_line_reads_the_series_at_the_step_of_the_cursor(
+    size: tuple[int, int], place: int, zoom: int, keys: list[str]
+) -> None:
+    view, screen = views.logged(), replace(SCREEN, zoom=zoom)
+    browser, chart = MetricsBrowser(), charts_of(view)[place]
+    drawn(browser, view, *size, screen=screen)
+    for key in (*["right"] * place, "enter", *keys):
+        browser.press(key, view)
+        shown = drawn(browser, view, *size, screen=screen).lines()
+    assert shown[0].strip("╭─╮ ") == chart.title
+    match = re.match(r"│ step ([\d,]+)  (.+?)(?:  .*)?│$", shown[-2])
+    assert match is not None
+    reading = chart.read().at(int(match[1].replace(",", "")))
+    assert reading is not None
+    assert reading.mean is not None
+    assert match[2] == chart.look.format_value(reading.mean)
+
+
+# ----------------------------------------------------------------------------------- any terminal
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("keys", [(), ("enter",), ("enter", "left", "plus"), ("slash", "a")], ids=str)
+def test_no_word_is_cut(size: tuple[int, int], keys: tuple[str, ...]) -> None:
+    for name, view in VIEWS.items():
+        browsing = Browsing(view, size)
+        browsing.press(*keys)
+        charts = len(charts_of(view))
+        for _ in range(charts if size != (200, 60) else 1):
+            shown = browsing.text
+            assert "…" not in shown, name
+            browsing.press("pagedown")
+
+
+def test_long_and_odd_names_leave_the_frame_whole() -> None:
+    odd = [
+        Metric(kind="part", name=name, read=views.metrics()[0].read)
+        for name in ("x" * 300, "漢字" * 40, "\x1b[31mred", "", "a\nb")
+    ]
+    for size in SIZES:
+        page = lines(MetricsBrowser(), replace(views.logged(), metrics=tuple(odd)), *size)
+        assert all(line.endswith(("│", "╮", "╯")) for line in page)
+        assert not any("\x1b" in line or "\n" in line for line in page)
+
+
+# -------------------------------------------------------------------------------------- its cost
+
+
+@cache
+def a_thousand_metrics() -> SessionView:
+    """1,000 metrics of 1,000,000 steps each."""
+    track = Track.empty(512, 256)
+    noise = np.random.default_rng(5).normal(1.0, 0.2, 1_000_000).tolist()
+    track.extend(noise)
+    loss = Track.empty()
+    loss.extend(noise)
+    named = [Metric(kind="part", name=f"metric {i}", read=track.copy().snapshot) for i in range(1000)]
+    return replace(views.compared(), loss=loss.snapshot(), metrics=tuple(named), step=1_000_000)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)], ids=str)
+def test_a_page_of_a_thousand_metrics_is_a_frame(size: tuple[int, int]) -> None:
+    """The budget is 5 ms on a quiet machine; ten times that of CPU time here: others may be slower."""
+    view = a_thousand_metrics()
+    browsing = Browsing(view, size)
+    draws = timeit.Timer(browsing.lines, timer=time.thread_time)
+    assert min(draws.repeat(number=3, repeat=5)) / 3 < 0.05
+
+
+def test_every_chart_of_a_page_follows_the_run_within_some_frames() -> None:
+    browsing = Browsing(size=(200, 60))
+    browsing.lines()
+    grown = [
+        replace(metric, read=partial(views.series, [*metric.read().recent.tolist(), 7.0]))
+        for metric in views.metrics()
+    ]
+    browsing.view = replace(views.logged(), metrics=tuple(grown))
+    for _ in range(3):
+        browsing.lines()
+    fresh = Browsing(browsing.view, size=(200, 60))
+    assert [line[:200] for line in browsing.lines()] == fresh.lines()
+
+
+def test_only_the_page_is_computed() -> None:
+    reads: list[int] = []
+
+    def read(number: int) -> Series:
+        reads.append(number)
+        return views.metrics()[0].read()
+
+    metrics = tuple(
+        Metric(kind="part", name=f"metric {number}", read=partial(read, number)) for number in range(1000)
+    )
+    browsing = Browsing(replace(views.compared(), metrics=metrics))
+    browsing.lines()
+    assert set(reads) == set(range(11)), "beside the loss"
+    reads.clear()
+    browsing.press("pagedown", "pagedown")
+    reads.clear()
+    browsing.lines()
+    assert len(set(reads)) <= 12
+
+
+def test_a_page_shows_the_steps_that_all_curves_show() -> None:
+    zoomed = drawn(MetricsBrowser(), views.logged(), screen=ScreenState(now=views.NOW, zoom=2)).lines()
+    window = visible_window(views.logged().loss, 2)
+    assert zoomed[-2].split()[1] == f"{window.first_step:,}"
+    assert zoomed[-2].split()[-2] == f"{window.last_step:,}"

@@ -1,0 +1,226 @@
+"""The cursor of an enlarged chart: it reads the series at its step, whatever the chart shows of it."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base import units
+from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels.phrases import Phrase, Word
+from amptui.tui.panels.step_cursor import (
+    Cursor,
+    Extent,
+    cursor_line,
+    draw_cursor,
+    is_cursor_key,
+    precision_at,
+    press,
+)
+from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
+from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
+
+KEYS = [
+    *("left", "right", "shift+left", "shift+right", "left_square_bracket", "right_square_bracket"),
+    *("home", "end", "plus", "equals_sign", "minus", "0", "l", "x"),
+]
+
+
+def extent_of(series: Series, zoom: int = 0, columns: int = 70) -> Extent:
+    return Extent(series, visible_window(series, zoom), visible_window(series, 0), columns)
+
+
+def pressed(extent: Extent, keys: Sequence[str], cursor: Cursor | None = None) -> Cursor | None:
+    for key in keys:
+        cursor = press(cursor, key, extent)
+    return cursor
+
+
+def words(line: Sequence[Phrase]) -> list[str]:
+    return ["".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in line]
+
+
+# ------------------------------------------------------------------------------------- the value
+
+
+@given(st.data(), st.lists(st.none() | st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=200))
+def test_a_reading_is_of_the_values_of_its_steps(data: st.DataObject, values: list[float | None]) -> None:
+    buckets, recent = data.draw(st.sampled_from([2, 8, 64])), data.draw(st.sampled_from([1, 16, 128]))
+    first_step = data.draw(st.integers(0, 10**9))
+    series = series_of(values, first_step=first_step, buckets=buckets, recent=recent)
+    for step in range(first_step, first_step + len(values)):
+        reading = series.at(step)
+        assert reading is not None
+        assert reading.first_step <= step <= reading.last_step
+        own = values[reading.first_step - first_step : reading.last_step - first_step + 1]
+        finite = [value for value in own if value is not None and math.isfinite(value)]
+        assert reading.nonfinite == sum(value is not None and not math.isfinite(value) for value in own)
+        if finite:
+            assert reading.mean == pytest.approx(math.fsum(finite) / len(finite), rel=1e-9, abs=1e-6)
+            assert (reading.minimum, reading.maximum) == (min(finite), max(finite))
+        else:
+            assert (reading.mean is None) == (not reading.nonfinite)
+        if step >= series.first_recent:
+            assert (reading.first_step, reading.last_step) == (step, step)
+    assert series.at(first_step - 1) is series.at(first_step + len(values)) is None
+
+
+@given(any_series(), st.integers(0, 8), st.integers(1, 300), st.lists(st.sampled_from(KEYS), max_size=12))
+def test_the_cursor_is_in_sight_at_a_step_that_has_a_value(
+    series: Series, zoom: int, columns: int, keys: list[str]
+) -> None:
+    extent = extent_of(series, zoom, columns)
+    cursor = pressed(extent, keys)
+    if cursor is None:
+        return
+    window = cursor.window_in(extent.live)
+    assert cursor.step in window
+    assert window.first_step >= extent.whole.first_step
+    assert window.last_step <= extent.whole.last_step
+    assert window.steps >= 32
+    reading = series.at(cursor.step)
+    assert reading is not None
+    assert reading.mean is not None
+
+
+@given(any_series(), st.data(), st.integers(1, 200), st.sampled_from(KEYS))
+def test_what_it_reads_depends_on_no_window_zoom_or_size(
+    series: Series, data: st.DataObject, columns: int, key: str
+) -> None:
+    view = SessionView(loss=series, switches=data.draw(any_switches(series)))
+    cursor = pressed(extent_of(series, data.draw(st.integers(0, 9)), columns), ["end", key])
+    if cursor is None:
+        return
+    reading = series.at(cursor.step)
+    assert reading is not None
+    line = words(cursor_line(view, series, cursor.step, units.loss))
+    assert line[0] == f"step {units.count(cursor.step)}"
+    mean = reading.mean
+    assert mean is not None
+    assert line[1] == (units.loss(mean) if math.isfinite(mean) else "NaN or Inf")
+
+
+def test_it_says_step_value_spread_precision_and_loss_scale() -> None:
+    loss = series_of([float(step) for step in range(1, 33)], buckets=8, recent=2)
+    scale = series_of([None] * 16 + [4.0] * 2 + [8.0] * 14, buckets=8, recent=2)
+    switches = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(17, "fp16"))
+    view = SessionView(loss=loss, loss_scale=scale, switches=switches)
+    assert words(cursor_line(view, loss, 18, units.loss)) == [
+        *("step 18", "18.5", "mean of 4 steps, 17.0 to 20.0", "▲ AMP fp16", "loss scale 4 to 8"),
+    ]
+    assert words(cursor_line(view, loss, 32, units.loss))[:3] == ["step 32", "32.0", "▲ AMP fp16"]
+    assert words(cursor_line(view, loss, 1, units.loss))[2:] == ["mean of 4 steps, 1.00 to 4.00", "■ FP32"]
+
+
+def test_what_is_not_finite_or_not_measured_is_said() -> None:
+    series = series_of([math.inf, None, 1.0, math.nan, None, None, 1.0], buckets=4, recent=1)
+    view = SessionView(loss=series)
+    assert words(cursor_line(view, series, 1, units.loss))[1:] == ["NaN or Inf"]
+    assert words(cursor_line(view, series, 3, units.loss))[1:] == [
+        *("1.00", "mean of 2 steps, 1.00 to 1.00", "1 NaN or Inf"),
+    ]
+    assert words(cursor_line(view, series, 5, units.loss))[1:] == ["not measured"]
+
+
+@given(st.data(), any_series())
+def test_the_precision_is_that_of_the_last_switch(data: st.DataObject, series: Series) -> None:
+    switches = data.draw(any_switches(series))
+    step = data.draw(st.integers(series.first_step - 30, series.last_step + 30))
+    before = [switch.precision for switch in switches if switch.step <= step]
+    assert precision_at(switches, step) == (before[-1] if before else None)
+
+
+# ------------------------------------------------------------------------------------- the moves
+
+
+LONG = series_of([1.0] * 10_000)
+
+
+def test_it_begins_at_the_newest_step_and_moves_by_a_column() -> None:
+    extent = extent_of(LONG, columns=70)
+    column = extent.live.steps // 70
+    assert pressed(extent, ["left"]) == Cursor(10_000)
+    assert pressed(extent, ["left", "left"]) == Cursor(10_000 - column)
+    assert pressed(extent, ["right", "left_square_bracket"]) == Cursor(10_000 - 10 * column)
+    assert pressed(extent, ["right", "shift+left", "shift+right"]) == Cursor(10_000)
+    assert pressed(extent, ["home"]) == pressed(extent, ["end", "home"]) == Cursor(1)
+
+
+def test_it_zooms_around_itself_and_the_window_follows_it() -> None:
+    extent = extent_of(LONG, columns=70)
+    cursor = pressed(extent, ["end", *["left_square_bracket"] * 3])
+    zoomed = pressed(extent, ["plus"] * 4, cursor)
+    assert cursor is not None
+    assert zoomed is not None
+    assert zoomed.step == cursor.step
+    assert zoomed.window is not None
+    assert zoomed.window.steps == extent.whole.steps >> 4
+    far = pressed(extent, ["left_square_bracket"] * 8, zoomed)
+    assert far is not None
+    assert far.window is not None
+    assert far.window.steps == zoomed.window.steps
+    assert far.window.last_step < zoomed.step
+    assert pressed(extent, ["minus"] * 5, far) == Cursor(far.step)
+    assert pressed(extent, ["0"], far) == Cursor(far.step)
+
+
+def test_zoomed_in_it_moves_by_single_steps() -> None:
+    extent = extent_of(LONG, columns=70)
+    cursor = pressed(extent, ["end", *["plus"] * 12])
+    moved = pressed(extent, ["left"], cursor)
+    assert moved is not None
+    assert moved.step == 9_999
+
+
+def test_it_goes_from_one_validation_to_the_next() -> None:
+    values: list[float | None] = [None] * 1000
+    values[99] = values[499] = values[899] = 0.5
+    series, run = series_of(values), series_of([1.0] * 1000)
+    extent = Extent(series, visible_window(run, 0), visible_window(run, 0), 70)
+    steps = [pressed(extent, ["left"] * presses) for presses in range(1, 6)]
+    assert [cursor.step for cursor in steps if cursor] == [900, 500, 100, 100, 100]
+    assert pressed(extent, ["home", "right"]) == Cursor(500)
+
+
+def test_it_stays_on_its_step_while_the_run_goes_on() -> None:
+    cursor = pressed(extent_of(LONG, 3), ["left", "left"])
+    assert cursor is not None
+    later = extent_of(series_of([1.0] * 20_000), 3)
+    assert cursor.step not in later.live
+    assert cursor.step in cursor.window_in(later.live)
+    assert cursor.window_in(later.live).steps == later.live.steps
+
+
+def test_escape_takes_it_away_and_other_keys_are_not_its_own() -> None:
+    extent = extent_of(LONG)
+    assert pressed(extent, ["left", "escape"]) is None
+    assert not any(is_cursor_key(None, key) for key in ("escape", "plus", "minus", "0", "l", "tab"))
+    assert all(is_cursor_key(Cursor(1), key) for key in ("escape", "plus", "minus", "0", "left"))
+    assert pressed(extent_of(series_of([None] * 9)), ["left"]) is None
+
+
+@given(any_series(), st.data(), st.integers(0, 90), st.integers(0, 12))
+def test_its_line_stands_in_the_column_of_its_step(
+    series: Series, data: st.DataObject, width: int, height: int
+) -> None:
+    window = data.draw(windows_near(series))
+    step = data.draw(st.integers(series.first_step - 60, series.last_step + 60))
+    canvas = Canvas(width, height)
+    draw_cursor(canvas, step, window)
+    drawn = {x for line in canvas.lines() for x, sign in enumerate(line) if sign == "│"}
+    shows = step in window and width > GUTTER and height > 0
+    assert drawn == ({GUTTER + window.column_of(step, width - GUTTER)} if shows else set())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
+def test_a_window_moved_into_another_keeps_its_size_if_it_fits(
+    first: int, steps: int, whole_first: int, whole_steps: int
+) -> None:
+    window, whole = Window(first, first + steps - 1), Window(whole_first, whole_first + whole_steps - 1)
+    moved = window.within(whole)
+    assert moved.steps == min(steps, whole_steps)
+    assert moved.first_step >= whole.first_step
+    assert moved.last_step <= whole.last_step
