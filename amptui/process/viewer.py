@@ -25,6 +25,7 @@ from amptui.records.control import Asker, StopRequest
 from amptui.runs.client import Client
 from amptui.runs.find import RESTART_SECONDS
 from amptui.runs.lock import holder
+from amptui.runs.pins import read_pins, write_pins
 from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
@@ -119,6 +120,8 @@ def watch(
         why_ended=lambda: client.error and _lost_words(client.error, run_dir, why_lost),
         why_silent=lambda: restarts.waiting or last_heard.silence(),
         opening=opening,
+        read_pins=read_pins,
+        write_pins=write_pins,
         alerts=alerts,
     )
 

@@ -206,7 +206,7 @@ def _new_among(base: Path, model: str) -> RunDir:
     name = f"{folder_name(model)}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, numbers = base / name, count(2)
     try:
-        _make_private(base)
+        make_private(base)
         while True:
             try:
                 path.mkdir(FOLDER_MODE)
@@ -218,12 +218,12 @@ def _new_among(base: Path, model: str) -> RunDir:
         raise _cannot_create(path, error) from error
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Create ``folder`` and its missing parents for this user alone, as XDG requires."""
     try:
         folder.mkdir(FOLDER_MODE, exist_ok=True)
     except FileNotFoundError:
-        _make_private(folder.parent)
+        make_private(folder.parent)
         folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 
