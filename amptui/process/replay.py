@@ -10,6 +10,7 @@ from amptui.base.terminal import HeldTerminal, can_show_a_screen
 from amptui.process.stop_signals import StopSignals
 from amptui.records.control import Control
 from amptui.runs.find import journal_of
+from amptui.runs.pins import read_pins, write_pins
 
 if TYPE_CHECKING:
     from amptui.tui.replay.player import Player
@@ -38,7 +39,7 @@ def _play(player: "Player", terminal: HeldTerminal) -> int:
     with Opening(terminal) as opening:
         from amptui.tui.replay.screen import ReplayApp
 
-        app = ReplayApp(player, control, opening)
+        app = ReplayApp(player, control, opening, read_pins=read_pins, write_pins=write_pins)
         with StopSignals(control.ask, hung_up=app.hang_up, terminal=terminal) as signals:
             app.run()
             player.stop()

@@ -25,6 +25,7 @@ from amptui.process.stop_signals import StopSignals
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Asker, StopRequest
 from amptui.runs.client import Client
+from amptui.runs.pins import read_pins, write_pins
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 
@@ -117,6 +118,8 @@ def watch(
         why_ended=why_ended,
         why_silent=lambda: run.waiting or last_heard.silence(),
         opening=opening,
+        read_pins=read_pins,
+        write_pins=write_pins,
         alerts=alerts,
     )
 

@@ -3,7 +3,6 @@
 import array as packed
 import math
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import is_
@@ -20,6 +19,9 @@ _SUM_SCALE = 2.0**-64
 
 _MAX_WAITING = 2048
 """Values that wait to be added together: numpy takes as long for one as for hundreds."""
+
+_ARRAYS = ("_minimum", "_maximum", "_sum", "_finite", "_nonfinite", "_ring", "_ring_nonfinite")
+"""The attributes of a track that are arrays."""
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -50,6 +52,8 @@ class Track:
     _snapshot: Series | None = field(default=None, init=False)
     _waiting: list[float | None] = field(default_factory=list, init=False)
     """The newest values, which the arrays lack."""
+    _is_shared: bool = field(default=False, init=False)
+    """Whether a copy has the same arrays."""
 
     @classmethod
     def empty(cls, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> "Track":
@@ -97,6 +101,9 @@ class Track:
 
     def settle(self) -> None:
         """Add the values that wait to the arrays."""
+        if not self._waiting:
+            return
+        self._own()
         waiting, self._waiting = self._waiting, []
         values, is_missing = _arrays(waiting)
         if is_missing is not None and is_missing.all():
@@ -119,6 +126,7 @@ class Track:
         if not steps:
             return
         self._snapshot = None
+        self._own()
         while self._count + steps > len(self._sum) * self._bucket_steps:
             self._merge_pairs()
         self._count += steps
@@ -135,6 +143,7 @@ class Track:
         if count >= self._count + len(self._waiting):
             return
         self.settle()
+        self._own()
         self._snapshot = None
         self._ring_count = max(0, self._ring_count - (self._count - count))
         self._count = count
@@ -149,13 +158,23 @@ class Track:
         return self._snapshot
 
     def copy(self) -> "Track":
-        """A track with the same values, not shared; much cheaper than a snapshot."""
-        arrays = ("_minimum", "_maximum", "_sum", "_finite", "_nonfinite", "_ring", "_ring_nonfinite")
-        copied = copy(self)
-        for name in arrays:
-            setattr(copied, name, getattr(self, name).copy())
+        """A track with the same values, which another thread may read.
+
+        Both share their arrays until one of them changes its own: cheap enough for hundreds in a frame.
+        """
+        copied = object.__new__(Track)
+        for name in Track.__slots__:  # four times as fast as copy.copy
+            setattr(copied, name, getattr(self, name))
         copied._waiting = self._waiting.copy()
+        self._is_shared = copied._is_shared = True
         return copied
+
+    def _own(self) -> None:
+        """Before the arrays change: copy them if another track shares them."""
+        if self._is_shared:
+            for name in _ARRAYS:
+                setattr(self, name, getattr(self, name).copy())
+            self._is_shared = False
 
     def _room(self) -> int:
         """How many values fit before pairs must merge; merges them if none do."""

@@ -25,6 +25,7 @@ from amptui.telemetry.optimizers import FIRST
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.panels import ab_comparison, loss, step_cursor
+from amptui.tui.panels.metric_charts import MAX_PINNED
 from amptui.tui.screen import Parts, RunScreen
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class WatchApp(RunScreen):
                 self._overlay = None
             if answer.precision:
                 self._request(answer.precision)
+            if answer.pin is not None:
+                self._pin(answer.pin)
             if answer.action:
                 await self.run_action(answer.action)
         elif self._takes_cursor_key(key):
@@ -169,6 +172,15 @@ class WatchApp(RunScreen):
     def _move_cursor(self, key: str) -> None:
         extent = loss.cursor_extent(self._view, self._state, self.size.width)
         self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
+
+    def _pin(self, metric: tuple[str, str]) -> None:
+        """Show a metric beside the loss, or no longer; the newest ``MAX_PINNED``."""
+        pinned = tuple(other for other in self._state.pinned if other != metric)
+        if metric not in self._state.pinned:
+            pinned = (*pinned, metric)[-MAX_PINNED:]
+        self._state = replace(self._state, pinned=pinned)
+        if why := self._write_pins(pinned):
+            self._say(f"not remembered for the next screen: {why}")
 
     # ------------------------------------------------------------------- requests
 

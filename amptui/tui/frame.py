@@ -57,7 +57,8 @@ class _EverySecond:
         """Draw the panel on a blank ``canvas``."""
         size = canvas.width, canvas.height, canvas.ascii_only
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        key = size, window, screen.log_y, screen.focus, screen.cursor, view.state, view.front, view.switches
+        shown = window, screen.log_y, screen.focus, screen.cursor, screen.pinned
+        key = size, shown, view.state, view.front, view.switches
         self._skips = not self._skips
         if self._skips and self._last is not None and self._last[0] == key and view.loss.count:
             canvas.put(self._last[1])

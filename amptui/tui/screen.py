@@ -22,6 +22,7 @@ from amptui.tui.canvas_app import CanvasApp, Left
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, Key, footer_hints, keys_of
 from amptui.tui.opening import Opening
+from amptui.tui.panels.metric_charts import MAX_PINNED
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
 
@@ -46,7 +47,20 @@ _FRAMES_REMEMBERED = 9
 """The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
 
 
-class Parts(TypedDict):
+def _remember_nothing(_pins: tuple[tuple[str, str], ...]) -> str:
+    return ""
+
+
+class PinParts(TypedDict):
+    """What remembers the metrics that a user pinned."""
+
+    read_pins: NotRequired[Callable[[], tuple[tuple[str, str], ...]]]
+    """Returns the metrics that this user pinned on an earlier screen."""
+    write_pins: NotRequired[Callable[[tuple[tuple[str, str], ...]], str]]
+    """Keeps them for the next screen; returns the reason if it cannot."""
+
+
+class Parts(PinParts):
     """What connects a screen to its run and its terminal."""
 
     look: Callable[[str | None], SessionView]
@@ -121,6 +135,8 @@ class RunScreen(CanvasApp):
         self._why_ended = parts.get("why_ended", str)
         self._why_silent = parts.get("why_silent", str)
         self._alerts = parts.get("alerts")
+        self._read_pins = parts.get("read_pins", tuple)
+        self._write_pins = parts.get("write_pins", _remember_nothing)
         self._pace = Pace(parts.get("frames_per_second"), cores=read_cores(read_limits()).seconds)
         self._frame = Frame()
         self._overlay: Overlay | None = None
@@ -137,6 +153,7 @@ class RunScreen(CanvasApp):
 
     def _begin(self) -> None:
         self._start()
+        self._state = replace(self._state, pinned=self._read_pins()[-MAX_PINNED:])
         self._tick()
 
     # ------------------------------------------------------------------------------- frames

@@ -196,3 +196,38 @@ def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
 def test_sizes_that_cannot_work_are_refused(buckets: int, recent: int) -> None:
     with pytest.raises(ValueError, match="arrays of different sizes"):
         Track.empty(buckets, recent)
+
+
+@given(VALUES, VALUES, VALUES, st.integers(0, 160), st.booleans())
+def test_a_copy_and_its_original_go_on_apart(
+    before: list[float | None],
+    after: list[float | None],
+    other: list[float | None],
+    next_step: int,
+    settled: bool,
+) -> None:
+    track, twin = Track.empty(BUCKETS, RECENT), Track.empty(BUCKETS, RECENT)
+    for entry in (track, twin):
+        entry.extend(before)
+        if settled:
+            entry.settle()
+    copied, untouched = track.copy(), track.copy()
+    for entry in (track, twin):
+        entry.extend(after)
+        entry.rewind(next_step)
+        entry.skip(3)
+    copied.extend(other)
+    lone = Track.empty(BUCKETS, RECENT)
+    lone.extend(before)
+    assert_same(untouched.snapshot(), lone.snapshot())
+    assert_same(track.snapshot(), twin.snapshot())
+    lone.settle()
+    lone.extend(other)
+    assert_same(copied.snapshot(), lone.snapshot())
+
+
+def assert_same(one: Series, other: Series) -> None:
+    for name in ("first_step", "count", "bucket_steps"):
+        assert getattr(one, name) == getattr(other, name)
+    for name in ("minimum", "maximum", "mean", "nonfinite", "recent", "recent_nonfinite"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

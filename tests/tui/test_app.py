@@ -432,3 +432,29 @@ async def test_the_enlarged_loss_has_a_cursor() -> None:
         assert (screen.state.cursor, screen.state.focus) == (None, "loss")
         await screen.press("escape")
         assert screen.state.focus is None
+
+
+@awaited
+async def test_space_pins_two_charts_beside_the_loss_for_the_next_screen_too() -> None:
+    kept: list[tuple[tuple[str, str], ...]] = []
+
+    def write_pins(pins: tuple[tuple[str, str], ...]) -> str:
+        kept.append(pins)
+        return "" if len(kept) < 4 else "the disk is full"
+
+    lr, norm, panel = ("step", "lr"), ("step", "grad_norm"), ("panel", "samples/s")
+    async with watching(
+        started(), *steps(40), read_pins=lambda: (("part", "gone"), norm, panel), write_pins=write_pins
+    ) as screen:
+        assert screen.state.pinned == (norm, panel), "two at most"
+        await screen.until(lambda: "gradient norm" in screen.text)
+        await screen.press("g", "slash", *"learning", "enter", "space")
+        assert kept[-1] == (panel, lr)
+        await screen.press("space")
+        assert list(kept[-1]) == [panel]
+        await screen.press("space", "escape", "escape")
+        assert kept[-1] == screen.state.pinned == (panel, lr)
+        await screen.until(lambda: "learning rate" in screen.text and "gradient norm" not in screen.text)
+        await screen.press("g", "space")
+        assert "not remembered for the next screen: the disk is full" in screen.text
+        assert screen.state.pinned == (lr, ("panel", "loss")), "on this one it is"

@@ -1,25 +1,20 @@
 """All logged values as charts: a page of them, found by name, and each on the whole screen with a cursor."""
 
-import math
 from typing import ClassVar
 
 from textual.keys import key_to_character
 
-from amptui.base import units
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.overlays.metric_charts import Chart, charts_of
+from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, write_edge
 from amptui.tui.panels import step_cursor
+from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
 from amptui.tui.panels.phrases import fitting, quiet, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
-from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
+from amptui.tui.renderables.step_window import GUTTER, visible_window
 from amptui.tui.style import BOLD, Style
-
-_SMALLEST = (36, 8)
-"""Columns and lines of a chart, title and gap included; a small terminal shows one in each page."""
 
 _GAP = 2
 """Blank columns right of a chart."""
@@ -38,7 +33,7 @@ _ACTIONS = {
 }
 """Keys of the screen that charts follow too."""
 
-_GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("pgup pgdn", "page"), ("l", "log"))
+_GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("space", "pin"), ("pgup pgdn", "page"))
 _TYPING_KEYS = (("enter", "done"), ("esc", "all"))
 _CHART_KEYS = (("esc", "charts"), *step_cursor.CURSOR_KEYS, ("↑ ↓", "other charts"), ("+ -", "zoom"))
 
@@ -113,10 +108,11 @@ class MetricsBrowser(Overlay):
             row, column = divmod(place, self._columns)
             cell = self._column(inner, column).rows(row * height, height)
             if chart.key in due:
-                self._draw_chart(cell, chart, view, screen, window)
+                chart.draw_titled(self._plot(chart), cell, view, screen, window)
                 self._drawn[chart.key] = cell.copy()
             cell.put(self._drawn[chart.key])
             cell.text(0, 0, "▸" if place == selected else " ", Style.KEY | BOLD)
+            cell.text(1, 0, "◆" if chart.key in screen.pinned else " ", Style.DIM)
         for column in range(min(self._columns, len(page))):
             draw_step_axis(self._column(inner, column).rows(inner.height - 1), window=window)
 
@@ -145,20 +141,10 @@ class MetricsBrowser(Overlay):
 
     def _arrange(self, inner: Canvas, count: int) -> None:
         """As many columns and rows as fit and are needed."""
-        most_columns = max(1, inner.width // _SMALLEST[0])
-        most_rows = max(1, (inner.height - 1) // _SMALLEST[1])
+        most_columns = max(1, inner.width // SMALLEST_CHART[0])
+        most_rows = max(1, (inner.height - 1) // SMALLEST_CHART[1])
         self._columns = min(most_columns, max(1, count))
         self._rows = min(most_rows, -(-max(1, count) // self._columns))
-
-    def _draw_chart(
-        self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState, window: Window
-    ) -> None:
-        """A title with the newest value, and the curve."""
-        value = _newest_words(chart)
-        room = max(0, canvas.width - text_width(value) - 4)
-        canvas.text(2, 0, chart.title, width=min(room, text_width(chart.title)))
-        canvas.text(canvas.width - text_width(value), 0, value, Style.STRONG)
-        chart.draw(self._plot(chart), canvas.rows(1), view, screen, window)
 
     def _draw_one(self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState) -> None:
         """One chart with ribbon and axis; the last line reads the step of the cursor, or the newest."""
@@ -206,7 +192,9 @@ class MetricsBrowser(Overlay):
             self._is_enlarged = bool(self._charts(view))
         else:
             self._select(key, view)
-        return Answer(action=_ACTIONS.get(key, ""))
+        charts = self._charts(view) if key == "space" else []
+        pin = charts[self._index(charts)].key if charts else None
+        return Answer(action=_ACTIONS.get(key, ""), pin=pin)
 
     def _type(self, key: str) -> bool:
         """Whether the filter takes ``key``."""
@@ -248,16 +236,6 @@ class MetricsBrowser(Overlay):
         if charts and key in moves:
             index = max(0, min(self._index(charts) + moves[key], len(charts) - 1))
             self._selected = charts[index].key
-
-
-def _newest_words(chart: Chart) -> str:
-    """The newest value."""
-    step = chart.newest_step()
-    reading = None if step is None else chart.read().at(step)
-    if reading is None or reading.mean is None:
-        return units.NOT_AVAILABLE
-    is_finite = math.isfinite(reading.mean)
-    return chart.look.format_value(reading.mean) if is_finite else "NaN or Inf"
 
 
 def _letter(key: str) -> str:

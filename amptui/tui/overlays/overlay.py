@@ -25,6 +25,8 @@ class Answer:
     """An action of the app to run."""
     precision: str = ""
     """A precision to ask for."""
+    pin: tuple[str, str] | None = None
+    """A metric to show beside the loss, or no longer."""
 
 
 STAY = Answer()

@@ -21,6 +21,8 @@ class ScreenState:
     """The enlarged panel, one of ``layout.RANKED_PANELS``."""
     cursor: Cursor | None = None
     """The cursor of the enlarged loss."""
+    pinned: tuple[tuple[str, str], ...] = ()
+    """Metrics that are shown beside the loss: kind and name of each."""
     frames_per_second: float | None = None
     frame_cpu_percent: float | None = None
     """What drawing costs, in percent of one core."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from amptui.base import units
 from amptui.records.answers import RequestKind
@@ -15,6 +16,7 @@ from amptui.tui.opening import Opening
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.menus import Help
 from amptui.tui.replay.player import Player, Position
+from amptui.tui.screen import PinParts
 
 FRAMES_PER_SECOND = 8.0
 """Smoother than during training, which needs the CPU cores itself."""
@@ -56,7 +58,13 @@ _ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
 class ReplayApp(WatchApp):
     """Shows what ``player`` plays; keys control the player, not the recorded run."""
 
-    def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
+    def __init__(
+        self,
+        player: Player,
+        control: Control,
+        opening: Opening | None = None,
+        **pins: Unpack[PinParts],
+    ) -> None:
         super().__init__(
             look=player.look,
             control=control,
@@ -65,6 +73,7 @@ class ReplayApp(WatchApp):
             patience_seconds=0.0,
             frames_per_second=FRAMES_PER_SECOND,
             opening=opening,
+            **pins,
         )
         self._player = player
 

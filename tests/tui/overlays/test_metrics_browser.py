@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import EMPTY_VIEW, Metric, Series, SessionView
-from amptui.tui.overlays.metric_charts import charts_of
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import CLOSE, Answer
+from amptui.tui.panels.metric_charts import charts_of
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import visible_window
 from tests.tui import views

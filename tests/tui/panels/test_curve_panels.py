@@ -98,3 +98,18 @@ def test_limits_are_sticky_from_frame_to_frame() -> None:
     labels = [line[:8] for line in draw_alone(panel.draw, view, 60, 12).lines()]
     quieter = replace(view, loss=views.series([value * 0.9 for value in views.losses(1204)]))
     assert [line[:8] for line in draw_alone(panel.draw, quieter, 60, 12).lines()] == labels
+
+
+def test_pinned_metrics_stand_beside_the_loss_where_both_have_room() -> None:
+    pinned = replace(SCREEN, pinned=(("validation", "accuracy"), ("part", "never logged"), ("step", "lr")))
+    for width, height, shown in (
+        *((78, 21, ["validation accuracy", "learning rate"]), (78, 10, ["validation accuracy"])),
+        *((73, 21, []), (78, 7, [])),
+    ):
+        lines = draw_alone(loss.LossPanel().draw, views.logged(), width, height, screen=pinned).lines()
+        titles = [title for title in ("validation accuracy", "learning rate") if title in "\n".join(lines)]
+        assert titles == shown
+        assert "F▔" in lines[-2]
+    enlarged = replace(pinned, focus="loss")
+    lines = draw_alone(loss.LossPanel().draw, views.logged(), 116, 30, screen=enlarged).lines()
+    assert "validation accuracy" not in "\n".join(lines)

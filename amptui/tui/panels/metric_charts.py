@@ -1,6 +1,7 @@
 """The charts that a view has: everything that was logged, each with its title, its unit and its axis."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,10 +9,17 @@ from typing import NamedTuple
 from amptui.base import units
 from amptui.telemetry.axis import Kind
 from amptui.telemetry.view import Metric, MetricKind, Series, SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import GUTTER, Window
+from amptui.tui.style import Style
+
+MAX_PINNED = 2
+"""Metrics beside the loss."""
+
+SMALLEST_CHART = (36, 8)
+"""Columns and lines of a chart with its title; a small terminal shows one."""
 
 Format = Callable[[float | None], str]
 
@@ -62,6 +70,24 @@ class Chart(NamedTuple):
         kind: Kind = "log10" if self.look.has_log and screen.log_y else self.look.kind
         series = _scaled(self.read(), self.look.per_tick)
         plot.draw(canvas, series, window=window, switches=view.switches, kind=kind)
+
+    def draw_titled(
+        self, plot: CurvePlot, canvas: Canvas, view: SessionView, screen: ScreenState, window: Window
+    ) -> None:
+        """Draw a title with the newest value, and below it the curve."""
+        value = self.newest_words()
+        room = max(0, canvas.width - text_width(value) - 4)
+        canvas.text(2, 0, self.title, width=min(room, text_width(self.title)))
+        canvas.text(canvas.width - text_width(value), 0, value, Style.STRONG)
+        self.draw(plot, canvas.rows(1), view, screen, window)
+
+    def newest_words(self) -> str:
+        """The newest value."""
+        step = self.newest_step()
+        reading = None if step is None else self.read().at(step)
+        if reading is None or reading.mean is None:
+            return units.NOT_AVAILABLE
+        return self.look.format_value(reading.mean) if math.isfinite(reading.mean) else "NaN or Inf"
 
     def newest_step(self) -> int | None:
         """The newest step with a value."""
@@ -145,6 +171,14 @@ def charts_of(view: SessionView) -> list[Chart]:
     charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
     # Those of metrics have a value, or they would not have come.
     return [chart for chart in charts if chart.key[0] != "panel" or chart.newest_step() is not None]
+
+
+def pinned_charts(view: SessionView, keys: Sequence[tuple[str, str]]) -> list[Chart]:
+    """Those of ``keys`` that the view has, in that order."""
+    if not keys:
+        return []
+    charts = {chart.key: chart for chart in charts_of(view)}
+    return [charts[key] for key in keys if key in charts]
 
 
 def _of_panel(title: str, series: Series, look: Look) -> Chart:

@@ -1,0 +1,73 @@
+"""What a user pinned to the screen comes back on the next one; anything else in its place is ignored."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amptui.runs.pins import read_pins, write_pins
+
+PINS = (("part", "digit"), ("step", "grad_norm"))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the pins are kept; its folder does not exist yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "amptui" / "pinned.json"
+
+
+def test_pins_come_back_and_are_this_user_s_alone(file: Path) -> None:
+    assert read_pins() == ()
+    assert write_pins(PINS) == ""
+    assert read_pins() == PINS
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert write_pins(()) == ""
+    assert read_pins() == ()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=50))
+def test_any_name_comes_back(file: Path, name: str) -> None:
+    assert write_pins((("part", name),)) == ""
+    assert read_pins() == (("part", name),)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"{}", b"null", b"7", b"[1]", b'["ab"]', b'[["part"]]', b'[["part", 1]]', b"\xff\xfe"),
+        *(b"[" * 5000, b'[["part", "' + b"x" * 10_000 + b'"]]', b'[[["a"], "b"]]', b'[["a", "b", "c"]]'),
+    ],
+    ids=lambda content: repr(content[:20]),
+)
+def test_forged_content_is_ignored(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    assert read_pins() == ()
+    assert write_pins(PINS) == ""
+    assert read_pins() == PINS
+
+
+def test_what_is_no_regular_file_is_never_opened(file: Path, tmp_path: Path) -> None:
+    file.parent.mkdir(parents=True)
+    os.mkfifo(file)
+    assert read_pins() == (), "and nobody waits for a writer"
+    file.unlink()
+    (tmp_path / "other.json").write_text('[["part", "digit"]]')
+    file.symlink_to(tmp_path / "other.json")
+    assert read_pins() == ()
+    assert write_pins(PINS) == ""
+    assert (tmp_path / "other.json").read_text() == '[["part", "digit"]]'
+    assert read_pins() == PINS
+
+
+def test_a_folder_that_cannot_be_written_is_a_reason(file: Path) -> None:
+    file.parent.parent.write_text("a file where a folder should be")
+    assert write_pins(PINS)
+    assert read_pins() == ()
+    assert write_pins((("part", "x" * 5000),))
