@@ -25,7 +25,8 @@ from amptui.tui.frame import Frame
 from amptui.tui.layout import PANELS, RANKED_PANELS, TITLES
 from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.step_window import steps_ahead
+from amptui.tui.panels.step_cursor import Cursor
+from amptui.tui.renderables.step_window import Window, steps_ahead
 from amptui.tui.style import BOLD, Style, styles_on
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
@@ -344,20 +345,35 @@ VIEWS = {name: build() for name, build in (views.ALL | numerics_views.ALL | rank
 
 
 @given(
-    st.integers(0, 200),
-    st.integers(0, 200),
+    st.tuples(st.integers(0, 200), st.integers(0, 200)),
     st.sampled_from(sorted(VIEWS)),
     st.none() | st.sampled_from(RANKED_PANELS),
     st.booleans(),
     st.integers(0, 12),
+    st.none() | st.builds(Cursor, st.integers(-9, 2000), st.none() | st.just(Window(5, 400))),
+    st.lists(st.sampled_from([("panel", "headroom"), ("step", "lr"), ("validation", "loss")]), max_size=2),
 )
 def test_no_size_or_view_is_an_error(
-    width: int, height: int, name: str, focus: str | None, log_y: bool, zoom: int
+    size: tuple[int, int],
+    name: str,
+    focus: str | None,
+    log_y: bool,
+    zoom: int,
+    cursor: Cursor | None,
+    pinned: list[tuple[str, str]],
 ) -> None:
-    screen = ScreenState(now=views.NOW, focus=focus, log_y=log_y, zoom=zoom, hints=HINTS)
-    canvas = Canvas(width, height)
+    screen = ScreenState(
+        now=views.NOW,
+        focus=focus,
+        log_y=log_y,
+        zoom=zoom,
+        hints=HINTS,
+        cursor=cursor,
+        pinned=tuple(pinned),
+    )
+    canvas = Canvas(*size)
     Frame().draw(canvas, VIEWS[name], screen)
-    assert all(len(line) <= width for line in canvas.lines())
+    assert all(len(line) <= size[0] for line in canvas.lines())
 
 
 @pytest.mark.parametrize("focus", [None, "numerics"])
