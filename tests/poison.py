@@ -115,13 +115,15 @@ def words() -> Iterator[str]:
 
 # ------------------------------------------------------------------------------ what got through
 
-_SGR = r"(?:0|1|3[0-7]|9[0-7])?(?:;(?:1|3[0-7]|9[0-7]))*m"
+_COLOUR = r"(?:3[0-7]|9[0-7]|38;5;\d{1,3})"
+_SGR = rf"(?:0|1|{_COLOUR})?(?:;(?:1|{_COLOUR}))*m"
 _MODES = r"\?(?:7|25|1000|1003|1004|1006|1015|1049|2004|2026|2048)[hl]"
-_QUERIES = r"\?(?:2026|2048)\$p"
+_QUERIES = r"(?:\?(?:2026|2048)\$p|c)"
 _KEYBOARD = r"(?:>\d+|<)u"
 _OUR_CONTROLS = re.compile(
     rf"\x1b\[(?:{_SGR}|{_MODES}|{_QUERIES}|{_KEYBOARD}|(?P<right>\d+)C|(?P<line>\d+);(?P<column>\d+)H)"
     r"|\x1b\[H\x1b\[2J"  # before the first frame, and never one without the other
+    r"|\x1b\]11;\?\x1b\\"  # which background?
     r"|\x1b\]22;default\x07"  # Textual's wish for the pointer's shape
     r"|\x07\x1b\]9;amptui: [^\x00-\x1f\x7f-\x9f]{1,160}\x07"  # a bell and a notification
     r"|\r\n(?!forged)"

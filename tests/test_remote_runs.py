@@ -303,7 +303,7 @@ def test_a_shell_that_prints_before_the_relay_does_not_matter(
 ) -> None:
     with headless_run(lives, tmp_path / "run") as run:
         options = ("--remote-command", "echo welcome; amptui")
-        with Terminal(attach(f"{HOST}:{run}", *options)) as terminal:
+        with Terminal(attach(f"{HOST}:{run}", *options), size=(300, 40)) as terminal:
             terminal.wait_for(r"step\s+[\d,]+")
             terminal.press("d")
             assert terminal.wait() == 0
@@ -332,7 +332,7 @@ def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
             (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
             terminal.press("\x03")
             assert terminal.wait() == 130
-            assert not psutil.pid_exists(ssh)
+            wait_until(lambda: not psutil.pid_exists(ssh), "ssh outlives amptui")
     finally:
         box.install_amptui()
 

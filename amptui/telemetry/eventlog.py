@@ -21,7 +21,7 @@ from amptui.telemetry.events import (
 )
 from amptui.telemetry.scaling import SkipMeaning, judge_skip
 
-PRINTS = 500
+PRINTS = 300
 """Printed lines kept at most: user code that prints must not push out the warnings."""
 
 OTHERS = 800

@@ -18,7 +18,7 @@ from amptui.telemetry.view import Metric, MetricKind, SessionView
 MAX_NAMED = 128
 """So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
 
-_BUCKETS, _RECENT = 512, 256
+_BUCKETS, _RECENT = 512, 128
 
 _COLUMNS = ("grad_norm", "grad_max", "lr", "step_seconds", "data_seconds")
 """The columns of steps that have no other history."""

@@ -93,6 +93,7 @@ class CompareFrame:
             self._draw(canvas, comparison, choice)
         state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
         footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
+        footer.draw_notice(canvas.rows(canvas.height - 2, 1), state, framed=comparison is not None)
         if choice.shows_help:
             _draw_help(canvas)
 
