@@ -19,7 +19,7 @@ MAX_NAMED = 128
 """So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
 
 MAX_GROUPS = 32
-"""Parameter groups whose learning rates are kept, the first ones: some optimizers have one for each tensor."""
+"""Parameter groups whose learning rates are kept, the first ones: some optimizers have one a tensor."""
 
 _BUCKETS, _RECENT = 512, 256
 
