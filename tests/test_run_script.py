@@ -132,6 +132,14 @@ def test_a_script_that_never_calls_amptui_is_passed_through(tmp_path: Path) -> N
     assert not folder.exists()
 
 
+def test_a_log_of_the_user_s_own_stays_where_nothing_was_recorded(tmp_path: Path) -> None:
+    """As of `amptui run --run-dir . script.py > output.log`."""
+    log = tmp_path / "output.log"
+    log.write_text("mine")
+    run("--run-dir", str(tmp_path), script(tmp_path, SILENT))
+    assert log.read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_path: Path) -> None:
     folder = tmp_path / "run"

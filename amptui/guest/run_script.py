@@ -159,7 +159,7 @@ def _pass_through(script: Script) -> int:
             pass
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _report(script, offspring)
+    _report(script, offspring, log_is_own=False)
     return _exit_status(offspring.status, script.folder)
 
 
@@ -191,6 +191,7 @@ def _farewell(folder: RunDir) -> str:
 
 def _show_on(terminal: HeldTerminal, script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
     path, log = script.folder.path, script.folder.output_path
+    log_is_own = not os.path.lexists(log)  # a folder of the user's may hold a log of theirs
     output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         offspring = Offspring(spawn(script, output=output))
@@ -200,7 +201,7 @@ def _show_on(terminal: HeldTerminal, script: Script, frames_per_second: float | 
         connection = _wait_for_run(terminal, script, offspring)
         _copy(output_file)  # where it would stand without amptui
         if connection is None:
-            _report(script, offspring)
+            _report(script, offspring, log_is_own=log_is_own)
             return _exit_status(offspring.status, script.folder)
         ending = _Ending(script, offspring)
         run = LocalRun(path, ending.why_lost)
@@ -223,7 +224,7 @@ def _show_on(terminal: HeldTerminal, script: Script, frames_per_second: float | 
             view = ending.with_last_record(view)
             tell("", *summary_lines(view))
         else:
-            _report(script, offspring)
+            _report(script, offspring, log_is_own=log_is_own)
         if isinstance(view.outcome, RunFailed):
             complain(f"{view.outcome.error} (all output: {log})")
         unsaved_status = tell_unsaved(view.not_kept)
@@ -391,14 +392,18 @@ class _Ending:
         return words if recorded or status < 0 else f"{words}, {LEFT}"
 
 
-def _report(script: Script, offspring: Offspring) -> None:
-    """After the script's own output: what was recorded, on standard error, or that nothing was."""
+def _report(script: Script, offspring: Offspring, *, log_is_own: bool) -> None:
+    """After the script's own output: what was recorded, on standard error, or that nothing was.
+
+    ``log_is_own``: the file of the output is this process's, and is not needed any more if nothing was.
+    """
     folder = script.folder
     if not folder.journal_path.exists():
         complain(_why_no_step(folder) if script.observe else NEVER_CALLED)
         with suppress(OSError):
             (folder.path / OPTIMIZERS_FILE).unlink(missing_ok=True)
-            folder.output_path.unlink(missing_ok=True)  # all of it was shown
+            if log_is_own:
+                folder.output_path.unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()
         return
     from amptui.diagnosis.summary import summary_lines

@@ -75,7 +75,14 @@ class Notifier:
         self._thread = threading.Thread(target=self._follow, name="amptui-notifier", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        What it imports is imported before: workers that are forked in the middle of that could never do so.
+        """
+        import encodings.idna  # noqa: F401
+        import http.client  # noqa: F401
+        import urllib.request  # noqa: F401
+
         self._thread.start()
 
     def close(self, *, awaits_end: bool = True) -> None:

@@ -8,17 +8,22 @@ Nothing follows a link here: where it leads is only text, which anybody may have
 import hashlib
 import os
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
-from amptui.runs.rundir import JOURNAL_NAME, RunDir, default_base, make_private
+from amptui.runs.own_files import is_run_folder
+from amptui.runs.rundir import JOURNAL_NAME, default_base, make_private
 
 INDEX_NAME = "elsewhere"
 """The index's folder, beside that of all runs."""
 
 _NAME_DIGITS = 32
 """Hexadecimal digits of an entry's name: 128 bits, by which no two folders meet."""
+
+_AWAY_SECONDS = 365 * 86_400.0
+"""How long an entry is kept at least whose folder may only be away."""
 
 
 def note_elsewhere(folder: Path) -> None:
@@ -38,9 +43,10 @@ def note_elsewhere(folder: Path) -> None:
 def runs_elsewhere() -> list[str]:
     """The folders in the index that are this user's runs, in no order. Never raises.
 
-    An entry whose folder is gone or holds no run any more is dropped from the index; what is no entry is left
-    alone. A run is this user's if the folder and its journal are: what somebody else has put there is not
-    listed.
+    An entry whose folder is gone or holds no run any more is dropped from the index. If the folder around
+    it is not there either, a disk may be unmounted or another machine's: that entry stays for a year. What
+    is no entry is left alone. A run is this user's if the folder and its journal are: what somebody else has
+    put there is not listed.
     """
     try:
         index = index_folder()
@@ -53,7 +59,7 @@ def runs_elsewhere() -> list[str]:
         state = _state_of(path) if path is not None else ""
         if path is not None and state == "own":
             folders.append(path)
-        elif path is not None and state == "gone":
+        elif path is not None and (state == "gone" or (state == "away" and _is_old(index, name))):
             _drop(index, name, path)
     return folders
 
@@ -94,20 +100,30 @@ def _folder_of(index: Path, name: str) -> str | None:
 
 
 def _state_of(path: str) -> str:
-    """``own``: a run of this user's. ``gone``: no run. Empty for one that cannot be read or is not theirs."""
+    """``own``: a run of this user's. ``gone``: no run. ``away``: nor the folder around it.
+
+    Empty for one that cannot be read or is not theirs.
+    """
     user = os.geteuid()
     try:
         folder = os.lstat(path)
-        if not stat.S_ISDIR(folder.st_mode) or not RunDir(Path(path)).holds_a_run:
+        if not stat.S_ISDIR(folder.st_mode) or not is_run_folder(Path(path)):
             return "gone"
         with suppress(FileNotFoundError):  # it may be starting
             if os.lstat(f"{path}{os.sep}{JOURNAL_NAME}").st_uid != user:
                 return ""
     except (FileNotFoundError, NotADirectoryError):
-        return "gone"
+        return "gone" if os.path.isdir(os.path.dirname(path)) else "away"  # noqa: PTH112, PTH120 - as above
     except OSError:
         return ""
     return "own" if folder.st_uid == user else ""
+
+
+def _is_old(index: Path, name: str) -> bool:
+    try:
+        return time.time() - os.lstat(f"{index}{os.sep}{name}").st_mtime > _AWAY_SECONDS
+    except OSError:
+        return False
 
 
 def _drop(index: Path, name: str, path: str) -> None:

@@ -134,6 +134,22 @@ def holder(folder: Path | str) -> Holder | None:
         os.close(file)
 
 
+def last_signer(folder: Path) -> Holder | None:
+    """Who signed the lock and has not released it: a process that was killed, or one that still holds it.
+
+    A lock of another machine may not be seen here: some network file systems lock for each machine alone.
+    """
+    try:
+        file = open_file(folder / LOCK_NAME, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        signed = _read_holder(file)
+    finally:
+        os.close(file)
+    return signed if signed.pid is not None else None
+
+
 def _locked(path: Path, patience_seconds: float) -> int | None:
     """The lock file, locked and signed; None if a live run holds it. Raises OSError."""
     file = open_file(path, os.O_RDWR | os.O_CREAT)

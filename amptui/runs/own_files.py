@@ -43,7 +43,7 @@ def why_owned(path: Path, *, read: Iterable[Path] = (), created: Path | None = N
     for place in dict.fromkeys((real, path_by_name)):
         for own in (place, *place.parents):
             names = _OWN_NAME if own is place else _OWN_FOLDER
-            if names.fullmatch(own.name) and (own.parent == starts or _holds_a_run(own.parent)):
+            if names.fullmatch(own.name) and (own.parent == starts or is_run_folder(own.parent)):
                 return f"{own.name} in {own.parent} belongs to a run"
     folders = dict.fromkeys((real.parent, path_by_name.parent, *(journal.parent for journal in journals)))
     for own in (*journals, *(own for folder in folders for own in _own_files(folder))):
@@ -52,7 +52,7 @@ def why_owned(path: Path, *, read: Iterable[Path] = (), created: Path | None = N
     return ""
 
 
-def _holds_a_run(folder: Path) -> bool:
+def is_run_folder(folder: Path) -> bool:
     """Whether it is a run's folder; ``checkpoints`` alone is no sign, as other programs have such folders."""
     run = RunDir(folder)
     return any(map(os.path.lexists, (run.journal_path, run.run_json_path, run.lock_path)))
@@ -60,7 +60,7 @@ def _holds_a_run(folder: Path) -> bool:
 
 def _own_files(folder: Path) -> Iterator[Path]:
     """Those in ``folder``, if it is a run's and can be read."""
-    if not _holds_a_run(folder):
+    if not is_run_folder(folder):
         return
     try:
         names = os.listdir(folder)  # noqa: PTH208 - names are what is looked at

@@ -3,6 +3,7 @@
 Nothing listens on a port: ssh starts `amptui relay` on HOST, whose input and output are the connection.
 """
 
+import math
 import os
 import re
 import select
@@ -161,6 +162,7 @@ class Ssh:
         if ssh is None:
             raise RemoteError("there is no ssh here", hint="install OpenSSH's client")
         self.host = remote.host
+        self._limit_seconds = _BATCH_SECONDS if batch else math.inf
         command = " ".join([remote.program, *map(shlex.quote, arguments)])
         options = [*_OPTIONS, *_missing_options(ssh, remote.host, batch=batch)]
         self.connection, theirs = socket.socketpair()
@@ -172,10 +174,11 @@ class Ssh:
                 stdout=theirs.fileno(),
                 stderr=their_errors,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: HOST's name of a run that no argument can hold
             self.connection.close()
             os.close(errors)
-            raise RemoteError(f"cannot start ssh: {error.strerror}") from error
+            why = getattr(error, "strerror", "") or one_line(str(error))
+            raise RemoteError(f"cannot start ssh: {printable(why)}") from error
         finally:
             theirs.close()
             os.close(their_errors)
@@ -206,11 +209,17 @@ class Ssh:
         raise UnreachableError(self.host, "no answer yet")
 
     def read_output(self, max_bytes: int) -> bytes:
-        """What the command writes until its end; raise ``RemoteError`` if it or ssh fails."""
+        """What the command writes until its end; raise ``RemoteError`` if it or ssh fails.
+
+        In a batch it may take ``_BATCH_SECONDS``: a HOST that hangs keeps its connection.
+        """
         pieces: list[bytes] = []
         left_bytes, arrives = max_bytes, self.connection.fileno()
+        limit = time.monotonic() + self._limit_seconds
         while True:
-            ready, _, _ = select.select([arrives, self._errors], [], [])
+            if time.monotonic() > limit:
+                raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
+            ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
             if self._errors in ready and not self._read_errors() and arrives not in ready:
                 time.sleep(_LOOK_SECONDS)
             if arrives not in ready:

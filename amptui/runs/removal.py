@@ -7,6 +7,7 @@ one that is there nor one that somebody puts there meanwhile, leads out of it.
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,9 +15,13 @@ from pathlib import Path
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import LINK, opened_folder
-from amptui.runs.lock import RunLock, holder
+from amptui.runs.lock import RunLock, holder, last_signer
 from amptui.runs.own_files import is_own_folder_name, is_own_name
-from amptui.runs.rundir import LOCK_NAME, RunDir, reason
+from amptui.runs.rundir import LOCK_NAME, RunDir, read_run_json, reason, written
+
+_SILENT_SECONDS = 600.0
+"""A run of another machine that wrote more lately may live, whatever its lock says here: a live one writes
+every second. The rest is for clocks that differ."""
 
 _JOURNAL = re.compile(r"journal.*\.jsonl")
 
@@ -45,7 +50,7 @@ def plan_removal(folder: Path) -> Removal:
     """What removing the run in ``folder`` would delete. Raises ``RunFolderError``, as :func:`remove` does."""
     _refuse_live(folder)
     with _opened(folder) as opened:
-        return _Sweep(folder, deletes=False).over(opened)
+        return _Sweep(folder, deletes=False, has_checkpoints=_has_checkpoints(folder)).over(opened)
 
 
 def remove(folder: Path) -> Removal:
@@ -57,7 +62,7 @@ def remove(folder: Path) -> Removal:
     _refuse_live(folder)
     with _opened(folder) as opened, RunLock.take(folder):
         # A run that begins now waits for the lock, and then finds that there is none here.
-        removal = _Sweep(folder, deletes=True).over(opened)
+        removal = _Sweep(folder, deletes=True, has_checkpoints=_has_checkpoints(folder)).over(opened)
         with suppress(FileNotFoundError):
             os.unlink(LOCK_NAME, dir_fd=opened)
     if not removal.left:
@@ -72,6 +77,21 @@ def _refuse_live(folder: Path) -> None:
     trains = holder(folder)
     if trains is not None:
         raise RunFolderError(f"{folder} is live, {trains}", hint="stop it before you remove it")
+    signer, last = last_signer(folder), written(RunDir(folder))
+    is_elsewhere = signer is not None and not signer.is_here
+    if is_elsewhere and last is not None and abs(time.time() - last) < _SILENT_SECONDS:
+        what = (
+            f"{folder} may be live, {signer}: it was written in the last {_SILENT_SECONDS / 60:.0f} minutes"
+        )
+        raise RunFolderError(what, hint="make sure that it has ended there, and wait as long")
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    """Whether the run may have written checkpoints: those beside a script's run are the script's own."""
+    with suppress(RunFolderError):
+        request = read_run_json(folder).get("asked")
+        return not (isinstance(request, dict) and "script" in request)
+    return True
 
 
 @contextmanager
@@ -92,16 +112,20 @@ def _opened(folder: Path) -> Iterator[int]:
 class _Sweep:
     """Goes through a run folder, counts what is the run's, and deletes it if it ``deletes``."""
 
-    def __init__(self, folder: Path, *, deletes: bool) -> None:
+    def __init__(self, folder: Path, *, deletes: bool, has_checkpoints: bool) -> None:
         self._deletes = deletes
+        self._has_checkpoints = has_checkpoints
         self._removal = Removal(folder=folder)
 
     def over(self, opened: int) -> Removal:
         """The whole folder. Raises OSError."""
         left = []
         for name in sorted(os.listdir(opened)):
-            is_folder = stat.S_ISDIR(os.lstat(name, dir_fd=opened).st_mode)
-            if is_folder and is_own_folder_name(name):
+            mode = os.lstat(name, dir_fd=opened).st_mode
+            is_folder = stat.S_ISDIR(mode)
+            if is_own_folder_name(name) and (stat.S_ISREG(mode) or not self._has_checkpoints):
+                left.append(name)
+            elif is_folder and is_own_folder_name(name):
                 left += [f"{name}/{inner}" for inner in self._inside(opened, name, _IN_CHECKPOINTS)]
             elif not is_folder and is_own_name(name):
                 self._take(opened, name)

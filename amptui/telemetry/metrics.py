@@ -18,6 +18,9 @@ from amptui.telemetry.view import Metric, MetricKind, SessionView
 MAX_NAMED = 128
 """So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
 
+MAX_GROUPS = 32
+"""Parameter groups whose learning rates are kept, the first ones: some optimizers have one a tensor."""
+
 _BUCKETS, _RECENT = 512, 128
 
 _COLUMNS = ("grad_norm", "grad_max", "lr", "step_seconds", "data_seconds")
@@ -31,7 +34,7 @@ class Metrics:
     """Histories by kind and name. Steps of a metric that were not measured cost nothing."""
 
     are_left_out: bool = False
-    """Whether more than ``MAX_NAMED`` were logged."""
+    """Whether more than ``MAX_NAMED`` were logged, or of more than ``MAX_GROUPS`` parameter groups."""
     _tracks: dict[str, dict[str, Track]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
 
     def __post_init__(self) -> None:
@@ -46,6 +49,7 @@ class Metrics:
         first_step = stretch.first_step
         for name in _COLUMNS:
             self._add("step", name, first_step, stretch.column(name))
+        self.are_left_out |= _group_count(stretch) > MAX_GROUPS
         for group, column in _learning_rates(stretch).items():
             self._add("step", f"lr {group}", first_step, column)
         for name, column in _parts(stretch).items():
@@ -117,9 +121,14 @@ class Metrics:
         return len(self._tracks["part"]) + len(self._tracks["own validation"])
 
 
+def _group_count(stretch: Stretch) -> int:
+    """How many parameter groups have learning rates that differ."""
+    return max(len(block.group_lrs) for block in stretch.blocks)
+
+
 def _learning_rates(stretch: Stretch) -> dict[int, Column]:
-    """Those of the second parameter group and further ones, by their number, where they differ."""
-    groups = range(1, max(len(block.group_lrs) for block in stretch.blocks))
+    """Those of the second parameter group up to ``MAX_GROUPS``, by their number, where they differ."""
+    groups = range(1, min(_group_count(stretch), MAX_GROUPS))
     return {
         group + 1: _joined(
             block.group_lrs[group] if group < len(block.group_lrs) else (None,) * block.count

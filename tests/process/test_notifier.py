@@ -1,6 +1,8 @@
 """News reaches a webhook once, in order, and never holds up the run that it is about."""
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from amptui.process import notifier
 from amptui.process.notifier import CLOSING_SECONDS, Notifier
 from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.session import Session
+from tests.checkout import ROOT
 from tests.living import wait_until
 from tests.telemetry import record_samples as samples
 from tests.webhooks import SECRET, receiver
@@ -150,3 +153,26 @@ def test_a_silent_server_delays_the_end_by_no_more_than_it_may() -> None:
     place = f"127.0.0.1:{server.server_port}"
     assert [note.text for note in run.said] == [f"could not notify {place}: no answer in time"]
     assert SECRET not in run.said[0].text
+
+
+def test_workers_that_are_forked_meanwhile_never_meet_half_an_import() -> None:
+    """A module that another thread imports at the time of a fork can never be imported in the child."""
+    code = """
+import sys
+from amptui.base.webhook import DeliveryError, News, parse_webhook, post
+from amptui.process.notifier import Notifier
+from amptui.telemetry.view import EMPTY_VIEW
+
+webhook = parse_webhook("http://localhost:1")
+notifier = Notifier(webhook, look=lambda: EMPTY_VIEW, run="run", say=print)
+assert "http.client" not in sys.modules, "or this test shows nothing"
+notifier.start()
+notifier.close(awaits_end=False)
+before = {*sys.modules}
+try:
+    post(webhook, News("text", "run", "host"), timeout_seconds=5)
+except DeliveryError:
+    print(*sorted({*sys.modules} - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "\n"

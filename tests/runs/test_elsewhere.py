@@ -18,6 +18,7 @@ from amptui.runs.elsewhere import index_folder, note_elsewhere, runs_elsewhere
 from amptui.runs.find import find_run, live_run
 from amptui.runs.lock import RunLock
 from amptui.runs.recent import kept_names, lock_files, run_folders
+from amptui.runs.removal import remove
 from amptui.runs.rundir import RunDir, default_base
 
 
@@ -106,6 +107,28 @@ def test_an_entry_whose_run_is_gone_is_dropped(loss: Callable[[Path], None], tmp
         RunDir(folder).journal_path.write_text("")
         note_elsewhere(folder)
         assert sorted(runs_elsewhere()) == sorted(map(str, (folder, other))), "it is entered again"
+
+
+def test_a_run_on_a_disk_that_is_away_stays_listed(tmp_path: Path) -> None:
+    """Another machine has the same home and other disks; what is away for longer than a year is gone."""
+    folder = run_in(tmp_path / "disk" / "run")
+    note_elsewhere(folder)
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    assert runs_elsewhere() == []
+    (tmp_path / "unmounted").rename(tmp_path / "disk")
+    assert runs_elsewhere() == [str(folder)]
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    os.utime(index_folder() / entries()[0], (0, 0), follow_symlinks=False)
+    assert runs_elsewhere() == entries() == []
+
+
+def test_what_a_script_left_of_a_removed_run_is_no_run(tmp_path: Path) -> None:
+    folder = run_in(tmp_path / "run")
+    note_elsewhere(folder)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "best.pt").write_text("the script's")
+    assert remove(folder).left == ("checkpoints/best.pt",)
+    assert runs_elsewhere() == []
 
 
 def test_a_run_that_begins_while_its_old_entry_is_dropped_stays_listed(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 """HOST:RUN on the command line, and the first line of another machine."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.base.errors import UsageError
+from amptui.base.errors import RemoteError, UsageError
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
-from amptui.runs.remote import Remote, remote_of
+from amptui.runs.remote import Remote, Ssh, UnreachableError, remote_of
+from amptui.runs.remote_runs import remote_runs
 
 
 @pytest.mark.parametrize(
@@ -98,3 +100,26 @@ def test_a_header_arrives_as_it_was_sent_but_for_what_disturbs_a_line(
 )
 def test_anything_else_is_no_header(line: bytes) -> None:
     assert read_header(line) is None
+
+
+@pytest.fixture
+def hanging_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `ssh` whose other end says nothing."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\n[ "$1" = -G ] || exec sleep 600\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("hanging_ssh")
+def test_a_list_of_runs_does_not_wait_for_a_machine_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amptui.runs.remote._BATCH_SECONDS", 0.2)
+    with pytest.raises(UnreachableError, match=r"cannot reach box: no answer for 0\.2 s"):
+        remote_runs(Remote(host="box", run=""), batch=True)
+
+
+@pytest.mark.usefixtures("hanging_ssh")
+@pytest.mark.parametrize("folder", ["/a\0b", "/a\ud800b"])
+def test_a_name_that_no_argument_can_hold_is_refused(folder: str) -> None:
+    with pytest.raises(RemoteError, match="cannot start ssh"):
+        Ssh(Remote(host="box", run=""), ["relay", "--", folder], batch=True)

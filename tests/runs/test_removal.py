@@ -1,6 +1,7 @@
 """Removing a run deletes its files and nothing else: no other file, nothing behind a link, no live run."""
 
 import os
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ from amptui.runs.elsewhere import note_elsewhere, runs_elsewhere
 from amptui.runs.lock import RunLock
 from amptui.runs.own_files import is_own_name
 from amptui.runs.removal import plan_removal, remove
+from amptui.runs.rundir import RunDir
 
 SHARDS = "step-000000020.3f9a-7.shards"
 
@@ -118,6 +120,36 @@ def test_a_folder_without_a_run_and_somebody_else_s_are_refused(tmp_path: Path) 
     ):
         remove(folder)
     assert len(everything(folder)) == 14
+
+
+def test_the_lock_of_another_machine_counts_as_long_as_its_run_writes(tmp_path: Path) -> None:
+    """A file system may lock for each machine alone: the lock is free here, and the run lives there."""
+    folder = whole_run(tmp_path / "run")
+    (folder / "run.lock").write_text('{"pid": 7, "host": "another machine", "started": 1.0}')
+    for act in (plan_removal, remove):
+        with pytest.raises(RunFolderError, match="may be live, pid 7 on another machine"):
+            act(folder)
+    assert len(everything(folder)) == 14
+    an_hour_ago = time.time() - 3600
+    os.utime(folder / "journal.jsonl", (an_hour_ago, an_hour_ago))
+    remove(folder)
+    assert not folder.exists()
+
+
+def test_checkpoints_beside_a_script_s_run_are_the_script_s(tmp_path: Path) -> None:
+    folder = whole_run(tmp_path / "run")
+    RunDir(folder).write_run_json({"asked": {"script": ["train.py"]}})
+    checkpoints = everything(folder / "checkpoints")
+    assert plan_removal(folder).left == remove(folder).left == ("checkpoints",)
+    assert everything(folder) == {"checkpoints", *(f"checkpoints/{name}" for name in checkpoints)}
+
+
+def test_a_file_of_that_name_is_no_folder_of_checkpoints(tmp_path: Path) -> None:
+    folder = whole_run(tmp_path / "run")
+    (folder / "checkpoints").rename(tmp_path / "aside")
+    (folder / "checkpoints").write_text("a list of mine")
+    assert remove(folder).left == ("checkpoints",)
+    assert everything(folder) == {"checkpoints"}
 
 
 @given(

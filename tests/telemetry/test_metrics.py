@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from amptui.records.run import EpochFinished, Record, Validated, Validation
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import Steps
-from amptui.telemetry.metrics import MAX_NAMED
+from amptui.telemetry.metrics import MAX_GROUPS, MAX_NAMED
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import MetricKind, SessionView
 from tests.telemetry.record_samples import resumed, run, step, steps
@@ -68,6 +68,15 @@ def test_parameter_groups_with_learning_rates_of_their_own_are_told_apart() -> N
     view = view_of(run(), step(1), step(2, lr=0.1, group_lrs=(0.1, 0.2)), step(3))
     assert values(view, "step", "lr 2") == {2: 0.2}
     assert ("step", "lr 3") not in names(view)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_an_optimizer_with_a_group_for_each_tensor_takes_no_more_memory_than_others(extra: int) -> None:
+    rates = tuple(0.1 / number for number in range(1, MAX_GROUPS + extra + 1))
+    view = view_of(run(), *steps(1, 3, lr=rates[0], group_lrs=rates))
+    assert len([name for kind, name in names(view) if kind == "step" and name.startswith("lr")]) == MAX_GROUPS
+    assert values(view, "step", f"lr {MAX_GROUPS}") == dict.fromkeys((1, 2, 3), rates[MAX_GROUPS - 1])
+    assert view.metrics_left_out == bool(extra)
 
 
 def test_a_validation_is_kept_at_its_step() -> None:
