@@ -4,11 +4,13 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from amptui.tui.run_list.screen import READING_SECONDS
 from tests.checkout import ROOT
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import CURSOR_ON, assert_restored, last_step, outcome, run_pid, wait_until
@@ -64,6 +66,7 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
         assert ended.exists()
         terminal.press("x")
         terminal.wait_for("remove this run")
+        time.sleep(READING_SECONDS)  # a yes that comes sooner is no answer
         terminal.press("y")
         terminal.wait_for("removed .*mnist-deep-20261125-101500")
         assert not ended.exists()

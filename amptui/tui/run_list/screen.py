@@ -21,6 +21,10 @@ from amptui.tui.run_list.reader import ListReader
 FRAME_SECONDS = 0.25
 """From one look at what was read to the next."""
 
+READING_SECONDS = 0.4
+"""How long the question stands before it takes a yes. Nobody reads it sooner, but whoever forgets the slash
+before a name with these letters types them."""
+
 MAX_COMPARED = 26
 """As many as there are letters for their groups."""
 
@@ -64,6 +68,8 @@ class RunListApp(CanvasApp):
         self._version = -1
         self._drawn_second = 0
         self._typed = ""
+        self._asked_at = 0.0
+        """When the question was asked, on the monotonic clock."""
         self.chosen: Chosen | None = None
         """What the user wants; None if they quit."""
 
@@ -232,10 +238,13 @@ class RunListApp(CanvasApp):
         except AmptuiError as error:
             self._say(str(error), "error")
         else:
+            self._asked_at = time.monotonic()
             self._state = replace(self._state, removal=plan)
 
     async def _answer(self, key: str, plan: RemovalPlan) -> None:
-        """Only a clear yes removes the run."""
+        """Only a clear yes removes the run; one that comes at once is no answer."""
+        if key == "y" and time.monotonic() - self._asked_at < READING_SECONDS:
+            return
         self._state = replace(self._state, removal=None)
         if key != "y":
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amptui.base.errors import RunFolderError
+from amptui.tui.run_list import screen as run_list_screen
 from amptui.tui.run_list.entry import Chosen, RunEntry, RunRow
 from amptui.tui.run_list.frame import KEYS
 from amptui.tui.run_list.screen import MAX_COMPARED, Place, RunListApp
@@ -17,6 +18,11 @@ from tests.tui.watching import ENOUGH_SECONDS, awaited
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
+
+
+@pytest.fixture(autouse=True)
+def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_list_screen, "READING_SECONDS", 0.0)
 
 
 class Screen:
@@ -151,6 +157,21 @@ async def test_only_a_clear_yes_removes_a_run() -> None:
         assert screen.fake.removed == [ENTRIES[3].run]
         await screen.shows(f"removed {ENTRIES[3].run}")
         await screen.shows("3 live  1 ended")
+
+
+def test_a_name_that_is_typed_without_the_slash_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_list_screen, "READING_SECONDS", 600.0)
+
+    @awaited
+    async def type_a_name() -> None:
+        async with shown() as screen:
+            await screen.pilot.press("end", *"oxy")
+            await screen.shows("remove this run?")
+            await screen.pilot.press("1")
+            assert "remove this run?" not in screen.text
+            assert screen.fake.removed == []
+
+    type_a_name()
 
 
 @awaited
