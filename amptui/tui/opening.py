@@ -38,10 +38,7 @@ class Opening:
         changes = canvas.changes_since(Canvas(columns, lines))
         self._is_open = True
         self.terminal.take()
-        background = assumed_background(os.environ)
-        styles = styles_on(background, has_256_colours=has_256_colours(os.environ))
-        painter = Painter(styles, no_color="NO_COLOR" in os.environ)
-        write_terminal(OPEN + painter.paint(canvas, changes))
+        write_terminal(OPEN + early_painter().paint(canvas, changes))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,6 +59,13 @@ class Opening:
 def _draw_panels(canvas: Canvas) -> None:
     draw_backdrop(canvas, arrange(canvas.width, canvas.height, None))
     canvas.text(1, 0, "amptui", Style.DIM)
+
+
+def early_painter() -> Painter:
+    """Paints before the terminal has said what its background is."""
+    background = assumed_background(os.environ)
+    styles = styles_on(background, has_256_colours=has_256_colours(os.environ))
+    return Painter(styles, no_color="NO_COLOR" in os.environ)
 
 
 def write_terminal(data: str) -> None:

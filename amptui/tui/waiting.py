@@ -3,7 +3,6 @@
 It has no keys of its own. What is typed stays in the terminal for the screen of the run; Ctrl+C is a signal.
 """
 
-import os
 import termios
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,8 +11,7 @@ from amptui.base.terminal import HeldTerminal, silent_modes, terminal_size
 from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.layout import draw_box
-from amptui.tui.opening import CLOSE, OPEN, write_terminal
-from amptui.tui.painter import Painter
+from amptui.tui.opening import CLOSE, OPEN, early_painter, write_terminal
 from amptui.tui.panels.phrases import fitting, phrase, write, write_right
 from amptui.tui.style import Style
 
@@ -28,7 +26,7 @@ class WaitingScreen:
         self._terminal = terminal
         self._script = script
         self._awaited = awaited
-        self._painter = Painter(no_color="NO_COLOR" in os.environ)
+        self._painter = early_painter()
         self._shown: Canvas | None = None
         self.keeps_keys = False
         """Whether what was typed is for the screen that follows; else it is forgotten at the end."""
@@ -38,7 +36,11 @@ class WaitingScreen:
         termios.tcsetattr(0, termios.TCSANOW, silent_modes(self._modes))
         self._terminal.take()
         write_terminal(OPEN)
-        self.draw(())
+        try:
+            self.draw(())
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
