@@ -102,6 +102,9 @@ class CompareFrame:
             self._draw(canvas, comparison, choice)
         state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
         footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
+        if choice.message:
+            lines = footer.NOTICE_LINES
+            footer.draw_notice(canvas.rows(canvas.height - 1 - lines, lines), state, framed=True)
         if choice.shows_help:
             _draw_help(canvas)
 
