@@ -215,7 +215,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
     "weights": {
         "lost": "weights hold NaN or Inf{in_place}",
-        "ranks differ": "the weights of {count} ranks differ",
+        "ranks differ": "the weights differ on {ranks}",
         "finite": "finite",
     },
 }
@@ -250,7 +250,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("loss", "higher"): "{loss}, not {other_loss}",
     ("loss", "lower"): "{loss}, not {other_loss}",
     ("weights", "lost"): "NaN or Inf{in_place}",
-    ("weights", "ranks differ"): "{count} ranks differ",
+    ("weights", "ranks differ"): "differ on {ranks}",
 }
 """Where the words of a row have to be shorter."""
 
@@ -261,6 +261,7 @@ def _fields(finding: Finding) -> dict[str, str]:
     saving = 1 - (1.0 if value is None else value)
     return {
         "count": units.count(value),
+        "ranks": "1 rank" if value == 1 else f"{units.count(value)} ranks",
         "whole": units.count(finding.whole),
         "ratio": units.ratio(value),
         "percent": units.percent(value),

@@ -9,12 +9,21 @@ from amptui.reports.compare.grid import grid
 from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES, OverlayPlot, dot_columns
 from amptui.reports.compare.tables import Table, group_table, run_table
 from amptui.telemetry.view import EMPTY_VIEW
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
 from amptui.tui.layout import draw_box
 from amptui.tui.overlays.overlay import open_box
 from amptui.tui.panels import footer
-from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, quiet, wrapped, write_right
+from amptui.tui.panels.phrases import (
+    Phrase,
+    Word,
+    fitting,
+    line_width,
+    quiet,
+    whole_words,
+    wrapped,
+    write_right,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
@@ -93,7 +102,9 @@ class CompareFrame:
             self._draw(canvas, comparison, choice)
         state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
         footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
-        footer.draw_notice(canvas.rows(canvas.height - 2, 1), state, framed=comparison is not None)
+        if choice.message:
+            lines = footer.NOTICE_LINES
+            footer.draw_notice(canvas.rows(canvas.height - 1 - lines, lines), state, framed=True)
         if choice.shows_help:
             _draw_help(canvas)
 
@@ -129,12 +140,14 @@ class CompareFrame:
 
     def _draw_plot(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
         draw_box(canvas)
-        title = f" {sentences.curve_title(choice.axis, validation=choice.validation)} "
-        canvas.text(1, 0, title)
         legend = [
             Phrase((Word(sentences.group_name(group), STYLES[group.colour] | BOLD),), place)
             for place, group in enumerate(comparison.groups[:MAX_GROUPS])
         ]
+        titles = sentences.curve_titles(choice.axis, validation=choice.validation)
+        room = canvas.width - 8 - (legend[0].width if legend else 0)
+        title = f" {next((title for title in titles if text_width(title) <= room), titles[-1])} "
+        canvas.text(1, 0, title)
         legend = fitting(legend, canvas.width - len(title) - 6)
         legend_width = line_width(legend)
         canvas.text(canvas.width - 4 - legend_width, 0, " " * (legend_width + 2))
@@ -158,7 +171,7 @@ def _draw_header(canvas: Canvas, comparison: Compared) -> None:
     end = canvas.text(1, 0, "amptui compare", Style.DIM) + 2
     right = [Phrase((Word(f"{live} running", Style.STRONG),))] if live else []
     room = canvas.width - end - 1 - (len(f"{live} running") + 2 if live else 0)
-    canvas.text(end, 0, sentences.heading(comparison), width=max(0, room))
+    canvas.text(end, 0, whole_words(sentences.heading(comparison), room), width=max(0, room))
     if right:
         write_right(canvas, 0, right, margin=1)
 
@@ -243,9 +256,12 @@ def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
 
 
 def _draw_help(canvas: Canvas) -> None:
-    inner = open_box(canvas, "compare keys", width=72, height=len(KEYS) + len(sentences.READING) + 3)
+    width = min(72, canvas.width)
+    lines = max(1, min(_MAX_LINES_OF_ONE, canvas.height - len(KEYS) - 3))
+    reading = wrapped(sentences.READING, width - 5, lines=lines)
+    inner = open_box(canvas, "compare keys", width=width, height=len(KEYS) + len(reading) + 3)
     for y, key in enumerate(KEYS):
         inner.text(1, y, key.label, Style.KEY | BOLD, width=5, align="right")
-        inner.text(8, y, key.meaning, width=max(0, inner.width - 8))
-    for y, line in enumerate(sentences.READING, len(KEYS) + 1):
-        inner.text(1, y, line, Style.DIM, width=max(0, inner.width - 1))
+        inner.text(8, y, whole_words(key.meaning, inner.width - 8), width=max(0, inner.width - 8))
+    for y, line in enumerate(reading, len(KEYS) + 1):
+        inner.text(1, y, line, Style.DIM)

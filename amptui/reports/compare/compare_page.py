@@ -124,7 +124,7 @@ def _chart(comparison: Compared, name: str, *, validation: bool) -> Markup | Non
     vertical = axis(*extent(low, high, kind, with_outliers=False), kind)
     arrows, words = beyond([(curve.low, curve.high, _X / WIDTH) for curve in measured], vertical)
     how = " (logarithmic)" if vertical.is_logarithmic else ""
-    title = sentences.curve_title(name, validation=validation)
+    title = sentences.curve_titles(name, validation=validation)[0]
     plot = element(
         "div",
         value_labels(vertical, _HEIGHT, units.loss),

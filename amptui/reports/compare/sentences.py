@@ -49,9 +49,8 @@ NO_VALIDATION = "no run has a validation"
 LEGEND = "line: mean of a group's runs; band: lowest to highest; after a run ends: the remaining runs"
 
 READING = (
-    "A line is the mean over all runs of a group, the dots beside it",
-    "reach from the lowest to the highest. Where a run has ended,",
-    "dots show the others. Letters name groups; × is NaN or Inf.",
+    "A line is the mean over all runs of a group, the dots beside it reach from the lowest to the highest. "
+    "Where a run has ended, dots show the others. Letters name groups; × is NaN or Inf."
 )
 """How to read the curves."""
 
@@ -194,11 +193,11 @@ def _is_uneven(contrast: Contrast) -> bool:
     return contrast.interval is not None and fewer < min(more, ENOUGH_SEEDS)
 
 
-def curve_title(axis: str, *, validation: bool) -> str:
-    """``training loss by step, smoothed``."""
+def curve_titles(axis: str, *, validation: bool) -> tuple[str, ...]:
+    """``training loss by step, smoothed``, then shorter ones for less room."""
     if validation:
-        return f"validation loss by {AXES[axis]}"
-    return f"training loss by {AXES[axis]}, smoothed"
+        return f"validation loss by {AXES[axis]}", "validation loss"
+    return f"training loss by {AXES[axis]}, smoothed", f"training loss by {AXES[axis]}", "training loss"
 
 
 def axis_words(axis: str) -> Callable[[float], str]:

@@ -18,7 +18,7 @@ from amptui.tui.overlays.overlay import (
     unsupported,
     write_edge,
 )
-from amptui.tui.panels.phrases import Line, phrase, write
+from amptui.tui.panels.phrases import Line, flowed, phrase, whole_words, wrapped_phrases, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -41,6 +41,11 @@ TERMS = (
 
 _HELP_LABEL_WIDTH = len("run folder")
 
+_MIN_MEANING_WIDTH = 10
+
+_MAX_MEANING_LINES = 12
+"""As many as the longest text takes in the fewest columns."""
+
 _SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")
 
 
@@ -58,11 +63,10 @@ class Help(Overlay):
         self._scroll = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        rows = self._rows(view)
-        width = min(78, canvas.width)
+        width, x = min(78, canvas.width), _HELP_LABEL_WIDTH + 2
+        rows = self._rows(view, max(_MIN_MEANING_WIDTH, width - 4 - x))
         inner = open_box(canvas, self._title, width=width, height=len(rows) + 2)
         visible = self._scroll.visible(len(rows), inner.height)
-        x = _HELP_LABEL_WIDTH + 2
         for y, (label, style, meaning) in enumerate(rows[visible]):
             inner.text(0, y, label, style, width=_HELP_LABEL_WIDTH, align="right")
             write(inner, x, y, meaning)
@@ -70,15 +74,20 @@ class Help(Overlay):
             box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
             write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), screen, right=f"{words} lines")
 
-    def _rows(self, view: SessionView) -> list[tuple[str, int, Line]]:
-        """A label with its style, and what it means."""
+    def _rows(self, view: SessionView, width: int) -> list[tuple[str, int, Line]]:
+        """Labels with their style, and what they mean in lines of ``width`` cells."""
         signs = [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]
+        entries: list[tuple[str, int, list[Line]]] = [
+            *((key.label, Style.KEY | BOLD, _meaning(key.meaning, width)) for key in self._keys),
+            ("", Style.TEXT, [[]]),
+            ("precisions", Style.DIM, flowed(signs, width)),
+            ("run folder", Style.DIM, _meaning(view.run_dir, width, Style.DIM)),
+            *((term, Style.DIM, _meaning(meaning, width)) for term, meaning in TERMS),
+        ]
         return [
-            *((key.label, Style.KEY | BOLD, [phrase(key.meaning)]) for key in self._keys),
-            ("", Style.TEXT, []),
-            ("precisions", Style.DIM, signs),
-            ("run folder", Style.DIM, [phrase(view.run_dir, Style.DIM)]),
-            *((term, Style.DIM, [phrase(meaning)]) for term, meaning in TERMS),
+            ("" if i else label, style, line)
+            for label, style, lines in entries
+            for i, line in enumerate(lines)
         ]
 
     def press(self, key: str, _view: SessionView) -> Answer:
@@ -87,6 +96,10 @@ class Help(Overlay):
             return CLOSE
         self._scroll.press(key)
         return STAY
+
+
+def _meaning(text: str, width: int, style: int = Style.TEXT) -> list[Line]:
+    return wrapped_phrases(text, style, width, lines=_MAX_MEANING_LINES) or [[]]
 
 
 class PrecisionMenu(Overlay):
@@ -106,7 +119,9 @@ class PrecisionMenu(Overlay):
             inner.text(2, y, f"{y + 1} {signed_label(name)}", style, width=14)
             words = refused.get(name) or MEANINGS[name]
             now = " (now)" if name == view.precision else ""
-            inner.text(17, y, f"{words}{now}", Style.DIM, width=max(0, inner.width - 17))
+            room = max(0, inner.width - 17)
+            words = whole_words(words, room - len(now))
+            inner.text(17, y, f"{words}{now}", Style.DIM, width=room)
         inner.text(2, len(PRECISIONS) + 1, "enter or 1-5: switch, esc: back", Style.DIM)
 
     def press(self, key: str, _view: SessionView) -> Answer:

@@ -11,7 +11,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.layout import draw_box
 from amptui.tui.panels.footer import NOTICE_STYLES, standing_news
-from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
+from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, whole_words, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 
@@ -28,6 +28,9 @@ class Answer:
     pin: tuple[str, str] | None = None
     """A metric to show beside the loss, or no longer."""
 
+
+_MAX_CHOICE_LINES = 4
+"""Of one choice on a narrow screen."""
 
 STAY = Answer()
 CLOSE = Answer(close=True)
@@ -63,16 +66,38 @@ class Choice(NamedTuple):
     """The label's style; without a label that of the words."""
 
 
-def draw_choices(canvas: Canvas, y: int, choices: Sequence[Choice]) -> None:
-    """Draw keys, labels and words in columns, from line ``y`` on."""
+def choices_height(choices: Sequence[Choice], width: int) -> int:
+    """The lines that ``choices`` take in ``width`` cells if all their words are shown."""
+    return sum(len(_lines_of(choice, width - _words_column(choices))) for choice in choices)
+
+
+def draw_choices(canvas: Canvas, choices: Sequence[Choice]) -> int:
+    """Draw keys, labels and words in columns; return the line after them.
+
+    On a canvas that is too low for all words each choice has one line.
+    """
     keys = max(text_width(choice.key) for choice in choices)
     labels = max(text_width(choice.label) for choice in choices)
-    for line, choice in enumerate(choices, y):
-        x = canvas.text(1, line, choice.key, Style.KEY | BOLD, width=keys, align="right") + GAP
-        if labels:
-            x = canvas.text(x, line, choice.label, choice.style, width=labels) + GAP
-        style = Style.TEXT if labels else choice.style
-        canvas.text(x, line, choice.words, style, width=max(0, canvas.width - x))
+    is_low = choices_height(choices, canvas.width) > canvas.height
+    y, words_at = 0, _words_column(choices)
+    room = max(0, canvas.width - words_at)
+    for choice in choices:
+        x = canvas.text(1, y, choice.key, Style.KEY | BOLD, width=keys, align="right") + GAP
+        canvas.text(x, y, choice.label, choice.style, width=labels)
+        for line in [whole_words(choice.words, room)] if is_low else _lines_of(choice, room):
+            canvas.text(words_at, y, line, Style.TEXT if labels else choice.style, width=room)
+            y += 1
+    return y
+
+
+def _words_column(choices: Sequence[Choice]) -> int:
+    """The column in which the words begin."""
+    labels = max(text_width(choice.label) for choice in choices)
+    return 1 + max(text_width(choice.key) for choice in choices) + GAP + (labels + GAP if labels else 0)
+
+
+def _lines_of(choice: Choice, width: int) -> Sequence[str]:
+    return wrapped(choice.words, width, lines=_MAX_CHOICE_LINES) or [""]
 
 
 def answer_to(key: str, choices: Sequence[Choice]) -> Answer:
@@ -86,7 +111,8 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
     box = canvas.part(Rect((canvas.width - width) // 2, (canvas.height - height) // 2, width, height))
     box.clear()
     draw_box(box)
-    box.text(2, 0, f" {title} ", Style.STRONG, width=max(0, min(text_width(title) + 2, box.width - 4)))
+    title = f" {whole_words(title, box.width - 6)} "
+    box.text(2, 0, title, Style.STRONG, width=max(0, min(text_width(title), box.width - 4)))
     return box.part(Rect(2, 1, max(0, box.width - 4), max(0, box.height - 2)))
 
 

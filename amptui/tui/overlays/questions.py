@@ -13,11 +13,12 @@ from amptui.tui.overlays.overlay import (
     Choice,
     Overlay,
     answer_to,
+    choices_height,
     draw_choices,
     open_box,
     unsupported,
 )
-from amptui.tui.panels.phrases import wrapped
+from amptui.tui.panels.phrases import whole_words, wrapped
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
@@ -25,6 +26,8 @@ _PRECISIONS = (("b", "bf16"), ("f", "fp32"))
 """Keys, and the precisions to continue in."""
 
 _REASON_LINES = 3
+
+_QUESTION_LINES = 2
 
 
 class LossScaleQuestion(Overlay):
@@ -36,16 +39,18 @@ class LossScaleQuestion(Overlay):
         width = min(74, canvas.width)
         choices = _choices(view)
         # The choices matter more than the last lines on the cause.
-        why = _why(view, width - 8)[: max(1, canvas.height - len(choices) - 5)]
-        inner = open_box(canvas, "training is paused", width=width, height=len(why) + len(choices) + 5)
+        lines = choices_height(choices, width - 4)
+        lines = lines if lines + 6 <= canvas.height else len(choices)
+        why = _first(_why(view, width - 8), max(1, canvas.height - lines - 5), width - 8)
+        inner = open_box(canvas, "training is paused", width=width, height=len(why) + lines + 5)
         sign, sign_style = VERDICT_SIGNS["error"]
         inner.text(1, 0, sign, sign_style | BOLD)
         for y, (line, style) in enumerate(why):
             inner.text(3, y, line, style)
         y = len(why) + 1
-        draw_choices(inner, y, choices)
-        stay = "esc: stay paused; space opens this again"
-        inner.text(1, y + len(choices) + 1, stay, Style.DIM, width=max(0, inner.width - 1))
+        y += draw_choices(inner.rows(y, lines), choices)
+        stay = whole_words("esc: stay paused; space opens this again", inner.width - 1)
+        inner.text(1, y + 1, stay, Style.DIM, width=max(0, inner.width - 1))
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Answer with the precision before the resume, so that no step runs in the one that failed."""
@@ -57,6 +62,14 @@ def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
     lines = [(line, int(Style.STRONG)) for line in _sentence(view.pause_reason, width)]
     causes = pause_causes(view)
     return [*lines, *((line, int(Style.TEXT)) for cause in causes for line in _sentence(cause, width))]
+
+
+def _first(lines: list[tuple[str, int]], count: int, width: int) -> list[tuple[str, int]]:
+    """The first ``count`` lines; the last ends in ``…`` if others follow."""
+    if len(lines) <= count:
+        return lines
+    *others, (last, style) = lines[:count]
+    return [*others, (whole_words(f"{last} …", width).removesuffix("…").rstrip() + "…", style)]
 
 
 def _sentence(text: str, width: int) -> list[str]:
@@ -98,10 +111,14 @@ class QuitQuestion(Overlay):
 
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         choices = self._choices(view)
-        inner = open_box(canvas, "quit", width=76, height=len(choices) + 4)
+        width = min(76, canvas.width)
         question = f"Training is at step {view.step:,}. Stop it or detach?"
-        inner.text(1, 0, question, width=max(0, inner.width - 1))
-        draw_choices(inner, 2, choices)
+        lines = wrapped(question, width - 5, lines=_QUESTION_LINES)
+        height = len(lines) + choices_height(choices, width - 4) + 3
+        inner = open_box(canvas, "quit", width=width, height=height)
+        for y, line in enumerate(lines):
+            inner.text(1, y, line)
+        draw_choices(inner.rows(len(lines) + 1), choices)
 
     def _choices(self, view: SessionView) -> tuple[Choice, ...]:
         after = "the run stays paused" if view.state == "paused" else "training continues"

@@ -1,5 +1,6 @@
 """Long texts on the whole screen, searched by typing: what a run prints, and its configuration."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -101,7 +102,7 @@ class TextBrowser(Overlay):
         matching = self._search.matching(lines)
         labels = min(_MAX_LABEL_WIDTH, max((text_width(line.label) for line in matching), default=0))
         x = 1 + labels + 2 * bool(labels)
-        rows = [row for line in matching for row in _rows(line, max(_MIN_WIDTH, inner.width - x - 1))]
+        rows = [row for line in matching for row in self._rows(line, max(_MIN_WIDTH, inner.width - x - 1))]
         visible = self._scroll.visible(len(rows), inner.height)
         if self.follows:
             self._scroll.move_to_end()
@@ -114,6 +115,13 @@ class TextBrowser(Overlay):
             words = f"no line holds {self._search.text!r}" if lines else self.nothing
             inner.text(1, 0, words, Style.DIM, width=max(0, inner.width - 1))
         self._write_edge(canvas, screen)
+
+    def _rows(self, line: Line, width: int) -> list[Line]:
+        """``line`` in rows of at most ``width`` cells; columns matter, so that words are not kept whole."""
+        if text_width(line.text) <= width:
+            return [line]
+        size = width if text_width(line.text) <= len(line.text) else max(1, width // 2)
+        return _pieces(line, [line.text[i : i + size] for i in range(0, len(line.text), size)])
 
     def _write_edge(self, canvas: Canvas, screen: ScreenState) -> None:
         search, words = self._search, self._scroll.words
@@ -182,6 +190,12 @@ class ConfigurationBrowser(TextBrowser):
         groups = (Facts(facts.title, [*own, *facts.pairs]), *detail_facts(view.run))
         return [line for group in groups if group.pairs for line in _group(group)][1:]
 
+    def _rows(self, line: Line, width: int) -> list[Line]:
+        """``line`` in rows that end between words, but for a word that is longer than a row."""
+        if text_width(line.text) > len(line.text) or text_width(line.text) <= width:
+            return super()._rows(line, width)
+        return _pieces(line, textwrap.wrap(line.text, width))
+
 
 def _group(group: Facts) -> Iterable[Line]:
     yield Line("")
@@ -190,10 +204,6 @@ def _group(group: Facts) -> Iterable[Line]:
         yield Line(value, label=name)
 
 
-def _rows(line: Line, width: int) -> list[Line]:
-    """``line`` in rows of at most ``width`` cells; columns matter, so that words are not kept whole."""
-    if text_width(line.text) <= width:
-        return [line]
-    size = width if text_width(line.text) <= len(line.text) else max(1, width // 2)
-    rows = [line.text[i : i + size] for i in range(0, len(line.text), size)]
-    return [Line(row, line.style, line.label if i == 0 else "") for i, row in enumerate(rows)]
+def _pieces(line: Line, texts: Sequence[str]) -> list[Line]:
+    """``line`` in rows of these texts; the label stands before the first."""
+    return [Line(text, line.style, line.label if i == 0 else "") for i, text in enumerate(texts)]

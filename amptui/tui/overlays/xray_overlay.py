@@ -38,6 +38,7 @@ _PRECISION_OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _SIGN_WIDTH = 2
 _MIN_NAME = 20
 _COUNT_WIDTH = 9
+_MIN_OPERATOR = len("operators")
 
 _MIN_NAME_BESIDE_BAR = 28
 """With less room, the whole name matters more than a bar."""
@@ -326,10 +327,12 @@ def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int)
     table = operator_table(operators)
     dtypes = _dtypes(operators)
     width = max([_COUNT_WIDTH + 2, *(len(dtype) + 2 for dtype in dtypes)])
+    dtypes = dtypes[: max(1, (canvas.width - _MIN_OPERATOR) // (width + GAP))]
     title = f"{units.counted(len(table), 'operator')}, most frequent first"
     longest = max([text_width(title), *(text_width(name) for name, _ in table)])
     name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
-    canvas.text(0, 0, title, Style.STRONG, width=name_width)
+    head = title if text_width(title) <= name_width else "operators"
+    canvas.text(0, 0, head, Style.STRONG, width=name_width)
     places = [(name_width + GAP + i * (width + GAP), dtype) for i, dtype in enumerate(dtypes)]
     for x, dtype in places:
         word = dtype_word(dtype)

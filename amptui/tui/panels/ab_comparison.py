@@ -4,7 +4,7 @@ from amptui.diagnosis import speed
 from amptui.diagnosis.labels import compared_label, precision_glyph
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, phrase, wrapped, wrapped_phrases, write
 from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_interval
 from amptui.tui.style import BOLD, Style, precision_style
@@ -39,22 +39,29 @@ def names(comparison: PrecisionsCompared) -> list[Word]:
     return words
 
 
-def measured_phrases(comparison: PrecisionsCompared) -> list[Phrase]:
-    """The speed of every precision relative to the baseline, and its interval where that fits."""
-    phrases = []
-    for row in _measured_rows(comparison):
+def measured_phrases(comparison: PrecisionsCompared, room: int) -> list[Phrase]:
+    """The speed of every precision relative to the baseline, and its interval where that fits.
+
+    The only precision is not named if that takes more than ``room`` cells.
+    """
+    phrases, rows = [], _measured_rows(comparison)
+    for row in rows:
         speed, interval = _speed_words(row, comparison)
+        if len(rows) == 1 and text_width(speed.text) > room:
+            speed, interval = _speed_words(row, comparison, named=False)
         phrases.append(Phrase((speed,), 1))
         if interval:
             phrases.append(phrase(interval, Style.DIM, 2))
     return phrases
 
 
-def _speed_words(row: PrecisionMeasured, comparison: PrecisionsCompared) -> tuple[Word, str]:
+def _speed_words(
+    row: PrecisionMeasured, comparison: PrecisionsCompared, *, named: bool = True
+) -> tuple[Word, str]:
     """``AMP fp16 1.94× the speed of FP32`` and ``(1.90 to 1.98)``; no interval from too few blocks."""
     than = compared_label(comparison.baseline, comparison)
     gain = speed.speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, than)
-    words = f"{compared_label(row.precision, comparison)} {gain.words}"
+    words = f"{compared_label(row.precision, comparison)} {gain.words}" if named else gain.words
     return Word(words, GAIN_STYLES[gain.gain]), gain.interval
 
 
@@ -70,8 +77,9 @@ def draw_progress(canvas: Canvas, comparison: PrecisionsCompared) -> None:
     rows: list[PrecisionMeasured | None] = [*_measured_rows(comparison)]
     speeds = _speed_lines(comparison, canvas.width)
     roomy = canvas.height >= 2 + sum(map(len, speeds)) + INTERVAL_LINES * len(rows)
-    title = Word("A/B test: ", Style.DIM), Word(speed.round_words(comparison), Style.STRONG)
-    write(canvas, 0, 0, [Phrase(title)])
+    progress = Word(speed.round_words(comparison), Style.STRONG)
+    title = Phrase((Word("A/B test: ", Style.DIM), progress))
+    write(canvas, 0, 0, [title if title.width <= canvas.width else Phrase((progress,))])
     y = 1
     if roomy:
         fraction = comparison.rounds / comparison.most_rounds

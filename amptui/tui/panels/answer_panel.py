@@ -24,7 +24,16 @@ from amptui.records.answers import RequestKind
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import KEYS
-from amptui.tui.panels.phrases import Phrase, Word, fitting, phrase, precision_word, quiet, write
+from amptui.tui.panels.phrases import (
+    Phrase,
+    Word,
+    fitting,
+    phrase,
+    precision_word,
+    quiet,
+    whole_words,
+    write,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
 
@@ -63,7 +72,7 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     answer = amp_answer(view)
     if answer.precision is None:
         words = NO_AMP if view.run is not None else "AMP"
-        canvas.text(1, 0, words, Style.DIM, width=canvas.width - 2)
+        canvas.text(1, 0, whole_words(words, canvas.width - 2), Style.DIM, width=canvas.width - 2)
         return
     write(canvas, 1, 0, fitting(_phrases(answer, screen, canvas.width - 2), canvas.width - 2))
 
@@ -77,7 +86,7 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     safe = f"{SIGNS[grade]} {safe_words(answer)}"
     if text_width(safe) > room - text_width(name.text) - 2 and answer.cause is not None:
         safe = f"{SIGNS[grade]} {answer.cause.subject} {short_words(answer.cause)}"
-    safe = _cut(safe, room)
+    safe = whole_words(safe, room)
     style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT if answer.worth != "unknown" else Style.DIM))
     phrases = [Phrase((name,), 1), phrase(f"{worth:<{_WORTH_WIDTH}}", style, 2)]
     if interval:
@@ -139,18 +148,15 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     words = finding_words(finding) if roomy else short_words(finding)
     trouble = finding.grade in ("warning", "error")
     value_style = style if trouble else Style.DIM if finding.grade == "unknown" else int(Style.TEXT)
-    x = canvas.text(start, y, _cut(words, end - start), value_style)
+    x = canvas.text(start, y, whole_words(words, end - start), value_style)
     interval = interval_words(finding)
     if interval and x + 2 + text_width(interval) <= end:
         x = canvas.text(x + 2, y, interval, Style.DIM)
+    forms = short_evidence(finding)
     if not roomy:
-        fits = (form for form in short_evidence(finding) if x + 2 + text_width(form) <= end)
+        fits = (form for form in forms if x + 2 + text_width(form) <= end)
         canvas.text(x + 2, y, next(fits, ""), Style.DIM, width=max(0, end - x - 2), align="right")
     else:
         at = max(x, start + min(widest, _VALUE_WIDTH)) + 2
-        canvas.text(at, y, evidence_words(finding), Style.DIM, width=max(0, end - at))
-
-
-def _cut(text: str, width: int) -> str:
-    """``text`` in at most ``width`` cells; what does not fit ends in ``…``."""
-    return text if text_width(text) <= width else f"{text[: max(0, width - 1)]}…"
+        fits = (form for form in (evidence_words(finding), *forms) if at + text_width(form) <= end)
+        canvas.text(at, y, next(fits, ""), Style.DIM)

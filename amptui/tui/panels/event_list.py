@@ -9,7 +9,7 @@ from amptui.records.run import PrecisionChanged
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.phrases import Phrase, phrase, quiet
+from amptui.tui.panels.phrases import Phrase, phrase, quiet, whole_words
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
@@ -21,6 +21,9 @@ _STEP_WIDTH = 9
 _WIDE = 76
 """With fewer columns there is no room for the word "step" in each line."""
 
+_TIMES_FROM = 50
+"""With fewer columns a time would leave its event two words: one event alone has it."""
+
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """How many events were warnings and errors."""
@@ -29,18 +32,19 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 
 def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """One line an event: local time, step, sign and text."""
+    """One line an event: local time where there is room, step, sign and text."""
     if not view.events:
         quiet(canvas, NOTHING_YET)
     for y, event in enumerate(view.events[: canvas.height]):
-        x = canvas.text(0, y, when(event), Style.DIM) + 1
+        x = canvas.text(0, y, when(event), Style.DIM) + 1 if canvas.width >= _TIMES_FROM else 0
         step = "" if event.step is None else units.count(event.step)
         if canvas.width >= _WIDE:
             x = canvas.text(x + 1, y, "step" if step else "    ", Style.DIM)
         x = canvas.text(x, y, step, Style.DIM, width=_STEP_WIDTH, align="right") + 2
         sign, style = sign_of(event)
         x = canvas.text(x, y, sign, style) + 1
-        canvas.text(x, y, event_text(event), text_style(event), width=canvas.width - x)
+        room = canvas.width - x
+        canvas.text(x, y, whole_words(event_text(event), room), text_style(event), width=room)
 
 
 def when(event: Event) -> str:

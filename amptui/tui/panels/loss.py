@@ -11,7 +11,18 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.panels import step_cursor
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, pinned_charts
 from amptui.tui.panels.optimizer_line import front_label
-from amptui.tui.panels.phrases import Phrase, Word, fitting, labelled, phrase, quiet, write, write_folded
+from amptui.tui.panels.phrases import (
+    Phrase,
+    Word,
+    fitting,
+    folded_room,
+    labelled,
+    phrase,
+    quiet,
+    whole_words,
+    write,
+    write_folded,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
@@ -138,7 +149,8 @@ def cursor_extent(view: SessionView, screen: ScreenState, width: int) -> step_cu
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The headline in place of the curve, or what is waited for."""
     if not view.loss.count and (words := waiting_words(view, silence=screen.lost or screen.silence)):
-        write_folded(canvas, "loss", [phrase(f"waiting: {words}", Style.DIM)])
+        words = whole_words(f"waiting: {words}", folded_room(canvas))
+        write_folded(canvas, "loss", [phrase(words, Style.DIM)])
         return
     label = front_label(view)
     front = [phrase(label, Style.STRONG, 1)] if label else []

@@ -131,6 +131,20 @@ def wrapped(text: str, width: int, *, lines: int) -> list[str]:
     return [line.rstrip() for line in textwrap.wrap(text, width, max_lines=lines, placeholder="…")]
 
 
+def whole_words(text: str, width: int) -> str:
+    """The words of ``text`` that fit in ``width`` cells, and ``…`` for the others.
+
+    None ends in a digit, so that no number looks as if more of it followed. A first word that does not fit
+    stays: a canvas cuts it.
+    """
+    end = len(text)
+    while text_width(text[:end]) + (end < len(text)) > width or (end < len(text) and text[end - 1].isdigit()):
+        end = text.rfind(" ", 0, min(end, max(0, width)))
+        if end <= 0:
+            return text
+    return text if end == len(text) else f"{text[:end]}…"
+
+
 def wrapped_phrases(
     text: str, style: int, width: int, *, lines: int = 2, head: tuple[Word, ...] = ()
 ) -> list[Line]:

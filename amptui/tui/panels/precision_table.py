@@ -107,9 +107,9 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     test = ab_comparison.running(view)
     if test is not None:
         phrases = [phrase(speed.round_words(test), Style.STRONG)]
-        phrases += ab_comparison.measured_phrases(test)
+        phrases += ab_comparison.measured_phrases(test, folded_room(canvas))
     elif view.compared is not None and speed.result_of_the_pair(view) is not None:
-        phrases = ab_comparison.measured_phrases(view.compared)
+        phrases = ab_comparison.measured_phrases(view.compared, folded_room(canvas))
         blocks = min(row.blocks for row in view.compared.rows)
         phrases.append(phrase(speed.blocks_words(blocks, view.compared), Style.DIM, 3))
     else:

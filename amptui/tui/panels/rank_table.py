@@ -26,7 +26,7 @@ from amptui.tui.panels.phrases import (
     folded_room,
     phrase,
     quiet,
-    wrapped,
+    whole_words,
     wrapped_phrases,
     write_folded,
     write_lines,
@@ -117,22 +117,25 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         return
     phrases = [phrase(size_words(ranks.world_size, None), rank=2)]
     warning_sign, warning_style = VERDICT_SIGNS["warning"]
+    room = folded_room(canvas)
     if alarms := _alarms(ranks):
         sign, style = VERDICT_SIGNS["error"]
-        phrases.append(phrase("".join(wrapped(f"{sign} {alarms[0]}", folded_room(canvas), lines=1)), style))
+        phrases.append(phrase(whole_words(f"{sign} {alarms[0]}", room), style))
     elif ranks.awaited is not None:
-        phrases.append(phrase(f"{warning_sign} {ranks_awaited(ranks.awaited)}", warning_style))
+        waits = f"{warning_sign} {ranks_awaited(ranks.awaited)}"
+        phrases.append(phrase(whole_words(waits, room), warning_style))
     elif ranks.straggler is not None:
-        phrases.append(phrase(f"{warning_sign} {slow_in_short(ranks.straggler)}", warning_style))
+        slow = f"{warning_sign} {slow_in_short(ranks.straggler)}"
+        phrases.append(phrase(whole_words(slow, room), warning_style))
     elif view.samples_per_second is not None:
         samples = units.rate(samples_each(view.samples_per_second, ranks.world_size, view.run), "samples")
         phrases.append(Phrase((Word(f"{samples:<14}"), Word(" each", Style.DIM)), 3))
     own_seconds = [row.own_seconds or None for row in ranks.rows]
     if len(own_seconds) == ranks.world_size and any(own_seconds):
         bars = strip_text(own_seconds, ascii_only=canvas.ascii_only)
-        slow = _slow_rank(ranks)
+        slow_rank = _slow_rank(ranks)
         words = [
-            Word(bar, Style.WARNING if row.rank == slow else Style.TEXT)
+            Word(bar, Style.WARNING if row.rank == slow_rank else Style.TEXT)
             for row, bar in zip(ranks.rows, bars, strict=True)
         ]
         phrases.insert(1, Phrase(tuple(words), 1))

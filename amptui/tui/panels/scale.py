@@ -20,7 +20,7 @@ from amptui.tui.panels.phrases import (
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.verdicts import headroom_words, state_words
 from amptui.tui.renderables.plot import CurvePlot
-from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.renderables.step_window import GUTTER, visible_window
 from amptui.tui.style import Style, precision_style
 
 _NARROWEST_BAR, _FOLDED_BAR = 4, 10
@@ -79,11 +79,17 @@ def _headroom(view: SessionView) -> list[Phrase]:
     return [Phrase((Word("headroom ", Style.DIM), *headroom_words(view.numerics)), 1)]
 
 
+def _label(scale: float) -> str:
+    """A scale that fits beside an axis: ``65.5 k``, ``1.2e-04``."""
+    text = units.tick(units.short_count(scale))
+    return text if len(text) < GUTTER else f"{scale:.1e}"
+
+
 class ScalePanel:
     """The curve keeps the limits of its axis from frame to frame."""
 
     def __init__(self) -> None:
-        self._plot = CurvePlot(units.short_count, band=False)
+        self._plot = CurvePlot(_label, band=False)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The scale's curve in powers of two, above what the scaler did."""

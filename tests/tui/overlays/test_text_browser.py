@@ -127,6 +127,12 @@ def test_the_configuration_shows_every_option_version_and_variable() -> None:
     assert ("", "environment") in shown
 
 
+def test_values_of_the_configuration_are_wrapped_between_words() -> None:
+    shown = [line[3:-3].strip() for line in lines(ConfigurationBrowser(), views.compared(), 40, 24)]
+    at = shown.index("model  mnist-deep, 1,199,882")
+    assert shown[at + 1] == "parameters"
+
+
 def test_before_training_there_is_no_configuration() -> None:
     view = Session().view()
     assert ConfigurationBrowser().lines(view) == []

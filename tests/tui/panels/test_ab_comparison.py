@@ -153,7 +153,7 @@ def test_more_than_two_are_counted() -> None:
 def test_rows_beside_eager_ones_are_called_compiled() -> None:
     rows = (measured("fp16 eager"), faster())
     comparison = record_samples.compared(rows=rows, baseline="fp16 eager", over=False, reason="running")
-    assert [phrase.words[0] for phrase in ab_comparison.measured_phrases(comparison)] == [
+    assert [phrase.words[0] for phrase in ab_comparison.measured_phrases(comparison, 100)] == [
         Word(f"AMP fp16 compiled {times_speed(1.71, 'AMP fp16 eager')}", Style.GOOD | BOLD),
         Word("(1.68 to 1.74)", Style.DIM),
     ]
@@ -181,7 +181,7 @@ def test_the_throughput_line_does_not_flicker() -> None:
 )
 def test_a_speed_has_the_style_of_its_gain(changes: dict[str, Any], style: int) -> None:
     rows = (record_samples.measured("fp32"), record_samples.faster(**changes))
-    word = ab_comparison.measured_phrases(record_samples.compared(rows=rows))[0].words[0]
+    word = ab_comparison.measured_phrases(record_samples.compared(rows=rows), 100)[0].words[0]
     assert isinstance(word, Word)
     assert word.style == style
     assert word.text.startswith("AMP fp16 ")

@@ -1,0 +1,261 @@
+"""Every surface of the screen, drawn on a canvas of any size."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
+
+from amptui.diagnosis.activity import switch_target, unsupported_requests
+from amptui.records.answers import REQUEST_KINDS
+from amptui.records.run import Printed, RunFailed
+from amptui.reports.compare.compare_frame import Choice, CompareFrame
+from amptui.reports.compare.contrasts import Compared
+from amptui.reports.compare.following import read_all
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
+from amptui.tui import waiting
+from amptui.tui.canvas import Canvas
+from amptui.tui.frame import Frame
+from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
+from amptui.tui.layout import PANELS, RANKED_PANELS
+from amptui.tui.overlays.event_browser import EventBrowser
+from amptui.tui.overlays.menus import Help, PrecisionMenu
+from amptui.tui.overlays.metrics_browser import MetricsBrowser
+from amptui.tui.overlays.overlay import Overlay
+from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
+from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
+from amptui.tui.overlays.xray_overlay import XRay
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.panels.step_cursor import Cursor
+from amptui.tui.replay.player import Position
+from amptui.tui.replay.screen import REPLAY_KEYS, position_words
+from amptui.tui.run_list import frame as run_list
+from tests.diagnosis import amp_situations
+from tests.reports.compare.compared_runs import BF16, FP32
+from tests.tui import numerics_views, rank_views, timing_views, views
+from tests.tui.overlays.opened import with_xray
+from tests.tui.overlays.test_questions import at_the_floor, nan_weights
+from tests.tui.panels.test_ab_comparison import in_turns, over
+from tests.tui.panels.test_memory_table import BF16 as BF16_MEMORY
+from tests.tui.panels.test_memory_table import FP16 as FP16_MEMORY
+from tests.tui.panels.test_memory_table import FP32 as FP32_MEMORY
+from tests.tui.panels.test_memory_table import with_memory
+from tests.tui.run_list.listed import plan
+from tests.tui.run_list.test_run_list_frame import STATE
+from tests.tui.test_optimizers_on_screen import gan_view
+
+Draw = Callable[[Canvas], object]
+
+ALL_REQUESTS = frozenset(REQUEST_KINDS)
+
+
+def observed() -> SessionView:
+    """A script's own loop, which takes no request but a pause."""
+    view = amp_situations.view_of("own_loop_that_takes_no_requests")
+    assert view.run is not None
+    return replace(view, run=replace(view.run, observed=True))
+
+
+VIEWS: Mapping[str, Callable[[], SessionView]] = {
+    **views.ALL,
+    **numerics_views.ALL,
+    **rank_views.ALL,
+    **timing_views.ALL,
+    **{name: partial(amp_situations.view_of, name) for name in amp_situations.SITUATIONS},
+    "observed": observed,
+    "at the floor": at_the_floor,
+    "NaN weights": nan_weights,
+    "A/B test": in_turns,
+    "A/B test over": over,
+    "memory by kind": partial(with_memory, FP32_MEMORY, FP16_MEMORY, BF16_MEMORY),
+    "two optimizers": gan_view,
+}
+
+_view = cache(lambda name: VIEWS[name]())
+
+
+def _screen(view: SessionView, *, focus: str | None = None, **changes: object) -> ScreenState:
+    """The state of a screen that shows ``view``, as the screen of a run has it."""
+    ended = view.state in ("finished", "failed")
+    accepts = frozenset() if ended else ALL_REQUESTS - unsupported_requests(view)
+    if view.run is not None and view.run.observed:
+        accepts &= {"pause"}
+    hints = footer_hints(
+        ENDED_KEYS if ended else keys_of(accepts),
+        paused=view.state == "paused",
+        switches_to=switch_target(view),
+        several_optimizers=bool(view.optimizers),
+    )
+    state = ScreenState(
+        now=views.NOW, accepts=accepts, hints=hints, focus=focus, frames_per_second=4.0, frame_cpu_percent=0.6
+    )
+    return replace(state, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
+
+
+def draw_dashboard(canvas: Canvas, name: str, **state: object) -> None:
+    """The dashboard of a view."""
+    view = _view(name)
+    Frame().draw(canvas, view, _screen(view, **state))  # type: ignore[arg-type]  # fields of ScreenState
+
+
+def draw_overlay(
+    canvas: Canvas,
+    open_overlay: Callable[[SessionView], Overlay],
+    view: SessionView,
+    keys: tuple[str, ...] = (),
+) -> None:
+    """An overlay alone, after some keys."""
+    overlay, screen = open_overlay(view), _screen(view)
+    for key in keys:
+        overlay.draw(Canvas(canvas.width, canvas.height), view, screen)
+        overlay.press(key, view)
+    overlay.draw(canvas, view, screen)
+
+
+def _printing() -> SessionView:
+    session = Session("runs/x")
+    texts = ("epoch 1, loss 0.5", "saved the samples to out/samples.png", "epoch 2, loss 0.25")
+    session.fold([Printed(time=views.NOW, stream="stdout", text=text) for text in texts])
+    trace = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: bad\n'
+    session.fold([RunFailed(time=views.NOW, step=3, error="ValueError: bad", traceback=trace)])
+    return session.view()
+
+
+def _dashboards() -> Iterator[tuple[str, Draw]]:
+    for name in VIEWS:
+        yield f"dashboard {name}", partial(draw_dashboard, name=name)
+    words = "this run takes no X-ray: its model was made by somebody else"
+    yield "dashboard, message", partial(draw_dashboard, name="compared", message=words)
+    words = "the machine has sent nothing for 41 s, it is asked again"
+    yield "dashboard, lost", partial(draw_dashboard, name="compared", lost=words)
+    yield "dashboard, silent", partial(draw_dashboard, name="compared", silence=words)
+    yield "dashboard, waiting", partial(draw_dashboard, name="compared", waiting=words)
+
+
+def _enlarged_panels() -> Iterator[tuple[str, Draw]]:
+    for name in VIEWS:
+        for focus in RANKED_PANELS if name in rank_views.ALL else PANELS:
+            yield f"enlarged {focus} {name}", partial(draw_dashboard, name=name, focus=focus)
+    cursor = Cursor(step=812)
+    yield "loss with cursor", partial(draw_dashboard, name="with_skips", focus="loss", cursor=cursor)
+
+
+def _overlays() -> Iterator[tuple[str, Draw]]:
+    def with_keys(keys: tuple[Key, ...], title: str) -> Callable[[SessionView], Overlay]:
+        return lambda _view: Help(title, keys)
+
+    compared, logged, xray = views.compared(), views.logged(), with_xray()
+    opened: tuple[tuple[str, Callable[[SessionView], Overlay], SessionView, tuple[str, ...]], ...] = (
+        ("help", with_keys(KEYS, "keys"), compared, ()),
+        ("help scrolled", with_keys(KEYS, "keys"), compared, ("end",)),
+        ("replay help", with_keys(REPLAY_KEYS, "replay keys"), compared, ()),
+        ("replay help scrolled", with_keys(REPLAY_KEYS, "replay keys"), compared, ("end",)),
+        ("quit", lambda _view: QuitQuestion(attached=False), compared, ()),
+        ("quit attached", lambda _view: QuitQuestion(attached=True), compared, ()),
+        ("quit paused", lambda _view: QuitQuestion(attached=True), views.paused(), ()),
+        ("quit observed", lambda _view: QuitQuestion(attached=True), observed(), ()),
+        ("menu", PrecisionMenu, compared, ()),
+        ("menu of a CPU", PrecisionMenu, at_the_floor(tf32="needs a GPU of compute capability 8.0"), ()),
+        ("output", lambda _view: OutputBrowser(), _printing(), ()),
+        ("output, nothing", lambda _view: OutputBrowser(), compared, ()),
+        ("output, search", lambda _view: OutputBrowser(), _printing(), ("slash", "e")),
+        ("configuration", lambda _view: ConfigurationBrowser(), compared, ()),
+        ("configuration, nothing", lambda _view: ConfigurationBrowser(), SessionView(), ()),
+        ("charts", lambda _view: MetricsBrowser(), logged, ()),
+        ("charts, filter", lambda _view: MetricsBrowser(), logged, ("slash", "l", "r")),
+        ("charts, nothing", lambda _view: MetricsBrowser(), SessionView(), ()),
+        ("chart", lambda _view: MetricsBrowser(), logged, ("enter",)),
+        ("chart with cursor", lambda _view: MetricsBrowser(), logged, ("enter", "left")),
+        ("X-ray", lambda _view: XRay(), xray, ()),
+        ("X-ray, operators", lambda _view: XRay(), xray, ("o",)),
+        ("X-ray, sorted", lambda _view: XRay(), xray, ("s",)),
+        ("floor", lambda _view: LossScaleQuestion(), at_the_floor(bf16="needs a newer GPU"), ()),
+        ("NaN weights", lambda _view: LossScaleQuestion(), nan_weights(), ()),
+        ("NaN weights, checkpoint", lambda _view: LossScaleQuestion(), nan_weights("step-000000008.pt"), ()),
+    )
+    for name, open_overlay, view, keys in opened:
+        yield f"overlay {name}", partial(draw_overlay, open_overlay=open_overlay, view=view, keys=keys)
+    for name in ("with_skips", "failed", "collapsing", "forward_overflow", "8 ranks in trouble"):
+        for keys in ((), ("enter",)):
+            words = "one of the events" if keys else "events"
+            browser = partial(
+                draw_overlay, open_overlay=lambda _view: EventBrowser(), view=_view(name), keys=keys
+            )
+            yield f"overlay {words} of {name}", browser
+
+
+def _run_lists() -> Iterator[tuple[str, Draw]]:
+    states = {
+        "": STATE,
+        ", selected": replace(STATE, selected=[entry.run for entry in (STATE.entries or ())[:2]]),
+        ", pattern": replace(STATE, pattern="mnist"),
+        ", typing": replace(STATE, pattern="mnist", is_typing=True),
+        ", help": replace(STATE, shows_help=True),
+        ", removal": replace(
+            STATE, removal=plan("/home/me/runs/resnet50-20261124-091500", left=("notes.txt",))
+        ),
+        ", message": replace(STATE, message="select the runs to compare first: space", severity="warning"),
+        ", reading": replace(STATE, entries=None),
+        ", none": replace(STATE, entries=()),
+        ", no match": replace(STATE, entries=(), pattern="mnist"),
+        **{f", at {at}": replace(STATE, cursor=at) for at in range(1, 5)},
+    }
+    for name, state in states.items():
+        yield f"run list{name}", partial(run_list.draw, state=state)
+
+
+def _replays() -> Iterator[tuple[str, Draw]]:
+    for state in ("playing", "paused", "seeking", "ended"):
+        position = Position(
+            state=state, seconds=732.0, total_seconds=4310.0, folded_seconds=400.0, speed=16.0
+        )
+        words, hints = position_words(position), footer_hints(REPLAY_KEYS)
+        draw = partial(draw_dashboard, name="compared", waiting=words, hints=hints, accepts=frozenset())
+        yield f"replay {state}", draw
+
+
+def _waiting() -> Iterator[tuple[str, Draw]]:
+    printed = ("epoch 1", "loss 0.5")
+    for awaited in ("waiting for the first step", "waiting for amptui.watch() or observe()"):
+        yield awaited, partial(waiting.draw, script="train.py", awaited=awaited, lines=printed)
+
+
+@cache
+def _compared() -> Compared:
+    return read_all([*FP32, *BF16], target=None)
+
+
+def _draw_comparison(canvas: Canvas, choice: Choice, *, read: bool = True) -> None:
+    CompareFrame().draw(canvas, _compared() if read else None, choice)
+
+
+def _comparisons() -> Iterator[tuple[str, Draw]]:
+    choices = {
+        "": Choice(),
+        ", by samples": Choice(axis="samples"),
+        ", by time": Choice(axis="seconds", log_y=True),
+        ", validation": Choice(validation=True),
+        ", runs": Choice(by_run=True),
+        ", scrolled": Choice(top=3),
+        ", end": Choice(top=1000),
+        ", help": Choice(shows_help=True),
+        ", message": Choice(message="no run has a validation"),
+    }
+    for name, choice in choices.items():
+        yield f"compare{name}", partial(_draw_comparison, choice=choice)
+    yield "compare, reading", partial(_draw_comparison, choice=Choice(), read=False)
+
+
+SURFACES: Mapping[str, Draw] = {
+    name: draw
+    for group in (
+        _dashboards(),
+        _enlarged_panels(),
+        _overlays(),
+        _run_lists(),
+        _replays(),
+        _waiting(),
+        _comparisons(),
+    )
+    for name, draw in group
+}
+"""By name."""
