@@ -18,7 +18,7 @@ from amptui.tui.overlays.overlay import (
     unsupported,
     write_edge,
 )
-from amptui.tui.panels.phrases import Line, phrase, write
+from amptui.tui.panels.phrases import Line, phrase, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -41,6 +41,14 @@ TERMS = (
 
 _HELP_LABEL_WIDTH = len("run folder")
 
+_FRAME_WIDTH = 4
+"""The frame of a box and the blank cells beside it."""
+
+_MAX_MEANING_LINES = 4
+
+_Row = tuple[str, int, Line]
+"""A label with its style, and what it means."""
+
 _SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")
 
 
@@ -58,11 +66,11 @@ class Help(Overlay):
         self._scroll = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        rows = self._rows(view)
         width = min(78, canvas.width)
+        x = _HELP_LABEL_WIDTH + 2
+        rows = self._rows(view, width - _FRAME_WIDTH - x)
         inner = open_box(canvas, self._title, width=width, height=len(rows) + 2)
         visible = self._scroll.visible(len(rows), inner.height)
-        x = _HELP_LABEL_WIDTH + 2
         for y, (label, style, meaning) in enumerate(rows[visible]):
             inner.text(0, y, label, style, width=_HELP_LABEL_WIDTH, align="right")
             write(inner, x, y, meaning)
@@ -70,15 +78,15 @@ class Help(Overlay):
             box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
             write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), screen, right=f"{words} lines")
 
-    def _rows(self, view: SessionView) -> list[tuple[str, int, Line]]:
-        """A label with its style, and what it means."""
+    def _rows(self, view: SessionView, room: int) -> list[_Row]:
+        """All of it, the meanings wrapped in lines of ``room`` cells."""
         signs = [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]
         return [
-            *((key.label, Style.KEY | BOLD, [phrase(key.meaning)]) for key in self._keys),
+            *(row for key in self._keys for row in _wrapped(key.label, Style.KEY | BOLD, key.meaning, room)),
             ("", Style.TEXT, []),
             ("precisions", Style.DIM, signs),
             ("run folder", Style.DIM, [phrase(view.run_dir, Style.DIM)]),
-            *((term, Style.DIM, [phrase(meaning)]) for term, meaning in TERMS),
+            *(row for term, meaning in TERMS for row in _wrapped(term, Style.DIM, meaning, room)),
         ]
 
     def press(self, key: str, _view: SessionView) -> Answer:
@@ -87,6 +95,12 @@ class Help(Overlay):
             return CLOSE
         self._scroll.press(key)
         return STAY
+
+
+def _wrapped(label: str, style: int, meaning: str, room: int) -> list[_Row]:
+    """The label stands before the first line."""
+    lines = wrapped(meaning, room, lines=_MAX_MEANING_LINES)
+    return [("" if i else label, style, [phrase(line)]) for i, line in enumerate(lines or [""])]
 
 
 class PrecisionMenu(Overlay):
