@@ -78,7 +78,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0].endswith(":"):
         return machine.run(arguments)
-    parser = build_parser()
+    parser = build_parser(arguments[:1])
     options = parser.parse_args(arguments)
     if options.command is not None:
         return _command(options.command).run(options)
@@ -90,8 +90,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     return browse_runs(_run)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
+def build_parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The commands and their options; a hidden one only if it is ``first``: no error lists it."""
     parser = Parser(
         prog="amptui",
         description="Watch and understand mixed-precision training. Without COMMAND, list runs; "
@@ -104,8 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (words, command) in COMMANDS.items():
         command.add_options(commands.add_parser(name, help=words))
-    for name, command in HIDDEN_COMMANDS.items():
-        command.add_options(commands.add_parser(name))
+    for name in HIDDEN_COMMANDS.keys() & set(first):
+        HIDDEN_COMMANDS[name].add_options(commands.add_parser(name))
     return parser
 
 

@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 import amptui
-from amptui.cli import HIDDEN_COMMANDS, build_parser
+from amptui.cli import build_parser
 from amptui.records.run import RunFinished
 from amptui.records.steps import StepRecord
 from amptui.tui.keys import KEYS
@@ -51,9 +51,7 @@ def test_every_command_that_a_page_names_can_be_typed(path: Path) -> None:
 
 def test_the_pages_name_every_command_and_none_besides() -> None:
     text = "\n".join(path.read_text() for path in PAGES)
-    assert {words[0] for words in command_lines(text) if not words[0].endswith(":")} == set(commands()) - set(
-        HIDDEN_COMMANDS
-    )
+    assert {words[0] for words in command_lines(text) if not words[0].endswith(":")} == set(commands())
 
 
 def test_every_option_that_a_page_names_is_one() -> None:

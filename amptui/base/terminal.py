@@ -71,15 +71,17 @@ class HeldTerminal:
 
     def __init__(self, farewell: Callable[[], str] = str) -> None:
         self._farewell = farewell
+        self.modes: list[Any] = []
+        """The terminal's before any screen, as termios has them."""
         self._guard: socket.socket | None = None
         self._pid = 0
 
     def __enter__(self) -> "HeldTerminal":
-        modes = termios.tcgetattr(0)
+        self.modes = termios.tcgetattr(0)
         self._guard, theirs = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
-            _stand_guard(theirs, modes, self._farewell)
+            _stand_guard(theirs, self.modes, self._farewell)
         theirs.close()
         return self
 

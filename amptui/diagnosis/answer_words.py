@@ -61,6 +61,7 @@ _NO_SPEED = {
     "FP32 never ran": "never compared with FP32",
     "too few steps": "too few steps for a speed",
     "unsupported": "not supported here",
+    "observed": "needs watch() in the script",
 }
 
 
@@ -89,8 +90,8 @@ _WAS = {
     "all zero": "all gradients were zero",
     "AMP loss not finite": "the loss was finite in FP32 only",
     "not finite": "gradients were NaN or Inf{in_place}",
-    "differ": "gradients differed: {cosine}{at_place}",
-    "disagree": "gradients disagreed: {cosine}{at_place}",
+    "differ": "gradients differed: {cosine}{in_place}",
+    "disagree": "gradients disagreed: {cosine}{in_place}",
 }
 """Troubles that are old."""
 
@@ -129,7 +130,7 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
     if agreement.freshness != "fresh":
         return "x-ray", "compares gradients"
     if speed.high is None and speed.measured_by == "comparison":
-        return "comparison", "interval"
+        return "comparison", "measures an interval"
     return "", ""
 
 
@@ -144,7 +145,7 @@ def finding_words(finding: Finding) -> str:
 
 
 def short_words(finding: Finding) -> str:
-    """The same for a narrow table with labels: ``1.65×``, ``0.999 features.12``."""
+    """The same for a narrow table with labels: ``1.65×``, ``0.999 in features.12``."""
     words = _SHORT.get((finding.subject, finding.state))
     return finding_words(finding) if words is None else words.format(**_fields(finding))
 
@@ -195,9 +196,9 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "empty": "no gradients",
     },
     "agreement": {
-        "agree": "worst {cosine}{at_place}",
-        "differ": "gradients differ: {cosine}{at_place}",
-        "disagree": "gradients disagree: {cosine}{at_place}",
+        "agree": "worst {cosine}{in_place}",
+        "differ": "gradients differ: {cosine}{in_place}",
+        "disagree": "gradients disagree: {cosine}{in_place}",
         "FP32 loss not finite": "the loss is not finite in FP32 either",
         "AMP loss not finite": "the loss is finite in FP32 only",
         "overflow": "NaN or Inf{in_place}",
@@ -226,6 +227,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     **{("speed", state): "{ratio}" for state in ("faster", "slower", "same", "open")},
     ("speed", "first impression"): "~{ratio} provisional",
     ("speed", "disturbed"): "{ratio}, mean {mean}",
+    ("speed", "observed"): "needs watch()",
     **{("memory", state): "{less_percent}" for state in ("less", "more", "same")},
     ("limit", "compute"): "compute-bound: {percent}",
     ("limit", "input"): "input-bound: {percent}",
@@ -242,7 +244,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
         ("float16", state): "{share} underflows" for state in ("survives", "outweighed", "kept", "underflows")
     },
     ("float16", "skipped mostly"): "{count} of {whole} skipped",
-    **{("agreement", state): "{cosine}{at_place}" for state in ("agree", "differ", "disagree")},
+    **{("agreement", state): "{cosine}{in_place}" for state in ("agree", "differ", "disagree")},
     ("loss", "not finite"): "{loss} in {precision}",
     ("loss", "validation not finite"): "validation {loss}",
     ("loss", "mid-run"): "{other_loss} → {loss}",
@@ -278,7 +280,6 @@ def _fields(finding: Finding) -> dict[str, str]:
         "scale": units.count(finding.loss_scale),
         "place": place,
         "in_place": f" in {place}" if place else "",
-        "at_place": f" {place}" if place else "",
         "precision": precision_label(finding.precision),
         "about": finding.about,
     }

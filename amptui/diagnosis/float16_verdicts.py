@@ -200,7 +200,7 @@ OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to 
 
 
 def xray_verdict(xray: XRayTaken) -> Verdict:
-    """``gradients agree in all 43 layers; worst 0.999 features.12; losses 0.024% apart``."""
+    """``gradients agree in all 43 layers; worst 0.999 in features.12; losses 0.024% apart``."""
     verdict = judge_xray(xray)
     return Verdict(verdict.severity, xray_text(xray, verdict))
 
@@ -232,7 +232,7 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
 
 
 def _layer_words(layer: LayerAgreement, digits: int = 3) -> str:
-    return f"{cosine_words(layer.cosine, digits)} {layer.name or 'the model'}"
+    return f"{cosine_words(layer.cosine, digits)} in {layer.name or 'the model'}"
 
 
 def cosine_words(cosine: float | None, digits: int = 3) -> str:

@@ -58,7 +58,7 @@ def _speed(question: Question, tally: Comparison) -> Finding:
         return _compared(question, "speed", "disturbed", tally.by_median, low=tally.by_mean, step=step)
     run = question.view.run
     if run is not None and question.precision in run.unsupported:
-        return never("speed", question.precision, state="unsupported")
+        return never("speed", question.precision, state="observed" if run.observed else "unsupported")
     state, measured_by = _MISSING.get(tally.missing, ("no steps", "comparison"))
     return never("speed", question.precision, state=state, measured_by=measured_by)
 

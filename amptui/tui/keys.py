@@ -54,7 +54,7 @@ VIEW_KEYS = (
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
     Key("g", ("g",), "browse_metrics", "graphs", "chart everything that is logged, with a cursor"),
     Key("e", ("e",), "browse_events", "events", "list all events, with their details"),
-    Key("t", ("t",), "show_output", "", "show what the script or the model prints, and its traceback"),
+    Key("t", ("t",), "show_output", "output", "show what the script or the model prints, and its traceback"),
     Key("i", ("i",), "show_configuration", "", "show options, versions, hardware and environment"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
 )

@@ -2,10 +2,11 @@
 
 import os
 import sys
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 
-from amptui.base.terminal import HeldTerminal, terminal_size
+from amptui.base.terminal import HeldTerminal, silent_modes, terminal_size
 from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.background import assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
@@ -20,7 +21,7 @@ CLOSE = "\x1b[?1049l\x1b[?25h"
 
 
 class Opening:
-    """While entered, the terminal shows what ``draw`` draws, until a screen takes it over.
+    """While entered, the terminal shows what ``draw`` draws and echoes nothing, until a screen takes it over.
 
     Imports neither Textual nor anything that reads a run: the first frame must not wait for them.
     """
@@ -38,6 +39,7 @@ class Opening:
         changes = canvas.changes_since(Canvas(columns, lines))
         self._is_open = True
         self.terminal.take()
+        termios.tcsetattr(0, termios.TCSANOW, silent_modes(self.terminal.modes))
         write_terminal(OPEN + early_painter().paint(canvas, changes))
         return self
 
@@ -49,6 +51,8 @@ class Opening:
         if self._is_open:
             self._is_open = False
             write_terminal(CLOSE)
+            with suppress(termios.error):  # the terminal was closed
+                termios.tcsetattr(0, termios.TCSANOW, self.terminal.modes)
             self.terminal.give()
 
     def hand_over(self) -> None:

@@ -84,6 +84,8 @@ class PatientDriver(LinuxDriver):
         if asks:
             self._keyboard.expect_answer()  # before the thread that reads is started
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        if self._terminal is not None:
+            self.attrs_before = self._terminal.modes  # not those of the first frame, which echoes nothing
         if asks:
             self.write(QUESTION)
 

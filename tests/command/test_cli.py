@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import amptui
-from amptui.cli import COMMANDS, build_parser, main
+from amptui.cli import COMMANDS, HIDDEN_COMMANDS, build_parser, main
 from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
@@ -106,6 +106,13 @@ def test_a_usage_error_is_one_line_and_status_2(
     assert captured.err.startswith("amptui: ")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_no_error_lists_a_hidden_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fly"]) == 2
+    assert not any(name in capsys.readouterr().err for name in HIDDEN_COMMANDS)
+    for name in HIDDEN_COMMANDS:
+        assert build_parser([name]).parse_args([name, "RUN"]).command == name
 
 
 def test_a_path_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
-from tests.diagnosis.amp_records import both, in_float16, made, survives
+from tests.diagnosis.amp_records import both, in_float16, made, started, survives
 from tests.diagnosis.amp_situations import SITUATIONS, advised_key, view_of
 from tests.telemetry import record_samples as samples
 
@@ -208,6 +208,14 @@ def test_a_run_that_takes_no_requests_is_offered_no_key() -> None:
     lines = screen(view_of("own_loop_that_takes_no_requests"), 120, 40)
     assert not lines[1].rstrip().endswith(("tries FP32", "compares gradients", "interval"))
     assert " p tries FP32" in screen(view_of("recovered"), 120, 40)[1]
+
+
+def test_an_observed_script_is_not_said_to_lack_a_precision() -> None:
+    session = Session()
+    refused = dict.fromkeys(("ieee", "tf32", "fp16", "bf16"), "the script chooses")
+    session.fold([*started(observed=True, unsupported=refused), *made(1, 50)])
+    speed = amp_answer(session.view()).of("speed")
+    assert (speed.state, short_words(speed)) == ("observed", "needs watch()")
 
 
 def test_of_several_amp_precisions_the_speed_is_that_of_the_one_in_question() -> None:

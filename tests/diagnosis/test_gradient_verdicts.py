@@ -202,20 +202,20 @@ def test_a_module_without_a_distance_has_none(largest: float) -> None:
 
 def test_layers_that_agree_are_safe() -> None:
     assert xray_verdict(xray()) == Verdict(
-        "info", "gradients agree in all 2 layers; worst 0.999 features.12; losses 0.20% apart"
+        "info", "gradients agree in all 2 layers; worst 0.999 in features.12; losses 0.20% apart"
     )
 
 
 @pytest.mark.parametrize(
     ("cosines", "severity", "text"),
     [
-        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst 0.900 a"),
-        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst 0.899 a"),
-        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst 0.500 a"),
-        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst 0.499 a"),
-        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst -0.500 a"),
-        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst 0.999 b"),
-        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst 0.000 a"),
+        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst 0.900 in a"),
+        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst 0.899 in a"),
+        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst 0.500 in a"),
+        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst 0.499 in a"),
+        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst -0.500 in a"),
+        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst 0.999 in b"),
+        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst 0.000 in a"),
     ],
 )
 def test_the_layer_that_agrees_least_decides(
@@ -298,9 +298,9 @@ def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compare
     lines = event_details(event_of(summary_of_xray(xray(layers=(*layers, *odd)))))
     assert lines[0] == "loss 0.500 in FP32, 0.501 in AMP fp16"
     assert lines[1].startswith("saved for backward: 200 MiB in AMP")
-    assert lines[2] == "nan bad (Conv2d): relative error 0.0312"
-    assert lines[3] == "0.9910 l9 (Conv2d): relative error 0.0312, 0% lost"
-    assert [line.split()[1] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
+    assert lines[2] == "nan in bad (Conv2d): relative error 0.0312"
+    assert lines[3] == "0.9910 in l9 (Conv2d): relative error 0.0312, 0% lost"
+    assert [line.split()[2] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
     assert lines[10:] == ["took 120 ms"]
 
 

@@ -65,6 +65,15 @@ def test_the_panels_are_there_before_textual_is_imported() -> None:
         assert_restored(terminal)
 
 
+def test_keys_typed_meanwhile_are_not_echoed() -> None:
+    with program(ALONE) as terminal:
+        terminal.wait_for("╭ loss")
+        terminal.press("xyz\n")
+        assert terminal.wait() == 0
+        assert b"xyz" not in terminal.written
+        assert_restored(terminal)
+
+
 def test_a_failure_before_the_screen_restores_the_terminal() -> None:
     with program(FAILING) as terminal:
         terminal.wait_for("╭ loss")

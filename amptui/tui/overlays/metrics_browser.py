@@ -215,8 +215,9 @@ class MetricsBrowser(Overlay):
             return STAY
         if key in ("q", "ctrl+q", "g"):
             return CLOSE
-        if key in ("escape", "enter"):
+        if key in ("escape", "enter", "slash"):
             self._is_enlarged, self._cursor = False, None
+            self._types = key == "slash"
         elif key in ("up", "down", "pageup", "pagedown"):
             self._step_to_chart(1 if key in ("down", "pagedown") else -1, view)
         return Answer(action=_ACTIONS.get(key, ""))

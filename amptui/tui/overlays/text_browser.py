@@ -164,14 +164,20 @@ class OutputBrowser(TextBrowser):
         if len(lines) >= PRINTS:
             lines.insert(0, Line("earlier lines: see output.log in the run folder", Style.DIM))
         if isinstance(view.outcome, RunFailed):
-            lines += [Line(""), *map(Line, view.outcome.traceback.rstrip().splitlines())]
-            lines.append(Line(view.outcome.error, Style.ERROR))
+            lines += _traceback_lines(view.outcome, [line.text for line in lines])
         return lines
 
     def press(self, key: str, view: SessionView) -> Answer:
         answer = super().press(key, view)
         self.follows = self._scroll.is_at_end
         return answer
+
+
+def _traceback_lines(failed: RunFailed, printed: Sequence[str]) -> list[Line]:
+    """The traceback, then the error; Python has printed the traceback of most scripts already."""
+    trace = failed.traceback.rstrip().splitlines()
+    is_printed = bool(trace) and list(printed[-len(trace) :]) == [line.rstrip() for line in trace]
+    return [*([] if is_printed else [Line(""), *map(Line, trace)]), Line(failed.error, Style.ERROR)]
 
 
 class ConfigurationBrowser(TextBrowser):

@@ -69,7 +69,7 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """Problems, precision, state, then the progress of the epoch and the run."""
     phrases = [*_trouble(view), *_precision(view, screen), _state(view, screen)]
     waiting = activity.waiting_words(view, silence=screen.lost or screen.silence)
-    if waiting:
+    if waiting and view.phase is not None:  # without a phase it says no more than the state
         bar = Gauge(_BAR_WIDTH, activity.waiting_fraction(view), Style.TEXT)
         phrases.append(phrase(waiting, rank=2))
         phrases += [Phrase((bar,), 8)] if bar.fraction is not None else []

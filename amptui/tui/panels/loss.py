@@ -109,7 +109,7 @@ class LossPanel:
         if not view.loss.count:
             words = waiting_words(view, silence=screen.lost or screen.silence)
             if words and not (view.phase is not None and view.phase.phase == "first step"):
-                words = f"waiting for the first step: {words}"
+                words = "waiting for the first step" + (f": {words}" if view.phase is not None else "")
             quiet(canvas, words or NO_STEPS)
             return
         if view.last is None and (words := step_loss_words(view.newest)):

@@ -36,7 +36,14 @@ MOVING = (
 
 _QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay")
 
-REPLAY_KEYS = (*MOVING, *VIEW_KEYS, _QUIT)
+_MEANINGS = {"focus_numerics": "show the latest float16 histogram; again: all panels"}
+"""What a key of every screen does here, where nothing can be measured."""
+
+REPLAY_KEYS = (
+    *MOVING,
+    *(replace(key, meaning=_MEANINGS.get(key.action, key.meaning)) for key in VIEW_KEYS),
+    _QUIT,
+)
 """All keys of a replay, for its footer and help; the others would control the training."""
 
 _ACTIONS = {press: key.action for key in MOVING for press in key.presses}

@@ -127,5 +127,5 @@ def test_an_excluded_precision_is_never_safe() -> None:
 def test_the_headline_has_speed_memory_agreement_and_loss() -> None:
     assert headline(recommend([candidate("bf16", 1.65, memory=0.71)])) == (
         f"Use AMP bf16: {times_speed(1.65, 'FP32')} (1.62 to 1.68), {less_memory(0.29)}, gradients agree "
-        "(worst 0.998 features.3), the same loss within noise"
+        "(worst 0.998 in features.3), the same loss within noise"
     )

@@ -32,6 +32,13 @@ def test_help_lists_every_key_with_its_meaning_and_every_term(size: tuple[int, i
         assert any(sign in line for line in shown), sign
 
 
+@pytest.mark.parametrize("columns", [50, 60, 70])
+def test_a_narrow_help_wraps_what_does_not_fit(columns: int) -> None:
+    shown = "".join(line.strip("│ ") for line in lines(Help("keys", KEYS), views.compared(), columns, 90))
+    for meaning in (*(key.meaning for key in KEYS), *(meaning for _, meaning in TERMS)):
+        assert meaning.replace(" ", "") in shown.replace(" ", "")
+
+
 @pytest.mark.parametrize("key", ["question_mark", "escape", "p", "x"])
 def test_any_key_closes_help(key: str) -> None:
     assert Help("keys", KEYS).press(key, EMPTY_VIEW) == CLOSE

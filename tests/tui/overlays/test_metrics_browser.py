@@ -141,6 +141,12 @@ def test_typing_finds_charts_by_name() -> None:
     assert browsing.press("escape") == CLOSE
 
 
+def test_a_slash_in_an_enlarged_chart_finds_others() -> None:
+    browsing = Browsing()
+    browsing.press("enter", "left", "slash", *"GPU")
+    assert browsing.title == "metrics: /GPU_ (4)"
+
+
 def test_escape_first_takes_the_filter_away() -> None:
     browsing = Browsing()
     browsing.press("slash", "l", "r", "enter", "escape")

@@ -63,6 +63,14 @@ def test_a_failed_run_ends_with_its_traceback() -> None:
     assert shown == ["before", "", "Traceback:", "  File x", "ValueError: bad", "ValueError: bad"]
 
 
+def test_a_traceback_that_the_script_printed_itself_is_not_shown_twice() -> None:
+    trace = "Traceback:\n  File x\nValueError: bad\n"
+    failed = RunFailed(time=views.NOW, step=3, error="ValueError: bad", traceback=trace)
+    session = of(printed("before"), *map(printed, trace.splitlines()), failed)
+    shown = [line.text for line in OutputBrowser().lines(session.view())]
+    assert shown == ["before", "Traceback:", "  File x", "ValueError: bad", "ValueError: bad"]
+
+
 def test_old_lines_are_dropped_and_the_text_says_where_they_are() -> None:
     session = of(*[printed(f"line {i}") for i in range(PRINTS + 5)])
     shown = [line.text for line in OutputBrowser().lines(session.view())]

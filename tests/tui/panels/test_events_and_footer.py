@@ -101,7 +101,7 @@ def test_help_and_quit_outlast_every_other_hint_and_quit_outlasts_help(width: in
 
 @pytest.mark.parametrize(
     ("width", "keys"),
-    [(80, "p space d s ? q"), (120, "p space d s m c x f ? q"), (160, "p space d s m c x f l g e ? q")],
+    [(80, "p space d s ? q"), (120, "p space d s m c x f ? q"), (160, "p space d s m c x f l g e t ? q")],
 )
 def test_each_width_has_the_keys_that_matter_most(width: int, keys: str) -> None:
     text = footer_of(width, hints=FOOTER_HINTS, frames_per_second=4.0, frame_cpu_percent=0.6).lines()[0]

@@ -5,8 +5,9 @@ import pytest
 
 from amptui.records.control import PauseRequest, PrecisionRequest, Request, StopRequest, record_of
 from amptui.records.run import PhaseChanged, RunFinished
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.panels import header
+from amptui.tui.panels.loss import LossPanel
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 from tests.tui import views
@@ -22,6 +23,12 @@ def test_a_wide_line_has_everything() -> None:
     assert words == (
         "amptui mnist-deep H200 MNIST ▲ AMP fp16 running epoch 6/10 ━───────── step 1,204/2,350 ETA 0:02"
     )
+
+
+def test_before_the_first_record_starting_stands_there_once() -> None:
+    assert line(EMPTY_VIEW).split() == ["amptui", "starting"]
+    panel = draw_alone(LossPanel().draw, EMPTY_VIEW, 60, 12)
+    assert "".join(panel.lines()).strip() == "waiting for the first step"
 
 
 def test_the_precision_has_its_own_ink() -> None:

@@ -50,7 +50,7 @@ def test_the_classic_terminal_has_it_all() -> None:
         "underflow   flushed subnormal  overflow  worst parameters",
         "     4.0%      3.1%     20.8%        0%  features.13.conv.weight",
         "trace      ✔ nothing overflowed in 43 modules; nearest: the output of",
-        "X-ray      ✔ gradients agree in 1 of 1 layers; worst 0.999 features.12;",
+        "X-ray      ✔ gradients agree in 1 of 1 layers; worst 0.999 in features.12;",
     ):
         assert line in text
 
