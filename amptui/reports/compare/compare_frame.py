@@ -93,6 +93,9 @@ class CompareFrame:
             self._draw(canvas, comparison, choice)
         state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
         footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
+        if choice.message and canvas.height > footer.NOTICE_LINES:
+            above = canvas.rows(canvas.height - 1 - footer.NOTICE_LINES, footer.NOTICE_LINES)
+            footer.draw_notice(above, state, framed=True)
         if choice.shows_help:
             _draw_help(canvas)
 
