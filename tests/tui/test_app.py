@@ -352,7 +352,7 @@ async def test_a_run_that_is_only_observed_shows_the_keys_that_work() -> None:
         assert "press p" not in screen.text
         words = {f" {key.label} {key.hint}" for key in KEYS if key.hint}
         assert {words_of_key.split()[0] for words_of_key in words if words_of_key in screen.footer} == {
-            *"dflge?q"
+            *"dflgte?q"
         }
         await screen.press("question_mark")
         shown = {key.label for key in KEYS if key.meaning in screen.text}
