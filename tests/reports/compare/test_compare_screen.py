@@ -82,6 +82,33 @@ async def test_keys_change_what_is_drawn() -> None:
         assert screen.app.choice.axis == "steps"
 
 
+@awaited
+async def test_a_cursor_reads_the_curves() -> None:
+    async with shown([*FP32, *BF16], (80, 24)) as screen:
+        await screen.shows("training loss by step")
+        await screen.pilot.press("left")
+        assert "step 60, smoothed  A " in screen.text
+        assert "+ - zoom" in screen.text
+        await screen.pilot.press("home")
+        assert "step 1, smoothed  A " in screen.text
+        await screen.pilot.press("right", "right", "left_square_bracket", "shift+right", "plus", "plus")
+        assert "step 11, smoothed  A " in screen.text
+        assert screen.app.choice.cursor is not None
+        assert screen.app.choice.cursor.window is not None
+        await screen.pilot.press("r")
+        assert "step 11, smoothed  A " in screen.text
+        await screen.pilot.press("down")
+        assert screen.app.choice.top == 1
+        await screen.pilot.press("0")
+        assert screen.app.choice.cursor.window is None
+        await screen.pilot.press("escape")
+        assert screen.app.choice.cursor is None
+        assert screen.app.left is None
+        assert "smoothed  A " not in screen.text
+        await screen.pilot.press("end", "x")
+        assert screen.app.choice.cursor is None
+
+
 @pytest.mark.parametrize(
     ("key", "left"), [("q", ""), ("escape", ""), ("ctrl+q", ""), ("ctrl+c", "interrupted")]
 )
