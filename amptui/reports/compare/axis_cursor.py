@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from amptui.base import units
@@ -13,7 +13,7 @@ from amptui.reports.compare.groups import Group, Spread
 from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES, curve_area
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import GAP, Line, Phrase, Word, labelled, line_width, phrase
-from amptui.tui.panels.step_cursor import MOVES, ZOOMS, draw_line
+from amptui.tui.panels.step_cursor import CHART_LEFT, MOVES, ZOOMS, draw_line
 from amptui.tui.style import BOLD, Style
 
 
@@ -26,6 +26,8 @@ class Extent:
     """Columns of values, at least 1."""
     across: int
     """So many of them are in one cell."""
+    lines: range
+    """Of the screen, on which there are curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,14 @@ def press(cursor: AxisCursor | None, key: str, extent: Extent) -> AxisCursor:
     return AxisCursor(position, window)
 
 
+def point(cursor: AxisCursor, x: int, extent: Extent) -> AxisCursor:
+    """The cursor where the mouse was clicked, so many cells from the left of the screen."""
+    cell, cells = x - CHART_LEFT, extent.columns // extent.across
+    if not 0 <= cell < cells:
+        return cursor
+    return replace(cursor, position=_near(extent.grid.shown.middle_of(cell, cells), extent.grid))
+
+
 def _zoomed(cursor: AxisCursor, key: str, grid: Grid) -> AxisCursor:
     """Half or twice as much around the cursor; all of it with ``0``."""
     if key == "0":
@@ -84,8 +94,13 @@ def _moved(position: float, key: str, extent: Extent) -> float:
     else:
         column = shown.column_of(position, extent.columns) + MOVES[key] * extent.across
         position = shown.middle_of(column, extent.columns)
-        position = round(position) if by_steps else position
-    return min(max(float(position), measured.low), measured.high)
+    return _near(position, extent.grid)
+
+
+def _near(position: float, grid: Grid) -> float:
+    """The position, or the step next to it, from the first value to the last."""
+    position = float(round(position)) if grid.axis == "steps" else position
+    return min(max(position, grid.measured.low), grid.measured.high)
 
 
 def _with(position: float, span: Span) -> Span:

@@ -179,7 +179,8 @@ class CompareFrame:
         if not self._plots[choice.validation].draw(inner, curves, styles, log_y=choice.log_y):
             quiet(inner, _why_empty(comparison, choice))
             return
-        self.extent = Extent(curves, columns, across=1 if canvas.ascii_only else DOTS_ACROSS)
+        across = 1 if canvas.ascii_only else DOTS_ACROSS
+        self.extent = Extent(curves, columns, across, lines=range(2, canvas.height))
         if cursor is not None:
             draw_cursor(inner, cursor, self.extent)
             line = cursor_line(

@@ -62,6 +62,16 @@ class CompareApp(CanvasApp):
 
     def _paint(self, canvas: Canvas) -> None:
         self._frame.draw(canvas, self._following.newest, self._choice)
+        # Text can be selected until there is a cursor to move.
+        self._report_mouse(self._choice.cursor is not None and not self._choice.shows_help)
+
+    _wheel_keys = ("up", "down")
+
+    def _point(self, column: int, line: int) -> None:
+        extent, cursor = self._frame.extent, self._choice.cursor
+        if extent is not None and cursor is not None and line in extent.lines:
+            self._choice = replace(self._choice, cursor=axis_cursor.point(cursor, column, extent))
+            self._dashboard.repaint()
 
     # --------------------------------------------------------------------------------- keys
 

@@ -64,7 +64,7 @@ def pressed(
     extent = None
     for key in (*keys, None):
         curves = drawn_grid(comparison, axis, cells * across, cursor, validation=validation)
-        extent = Extent(curves, cells * across, across)
+        extent = Extent(curves, cells * across, across, range(5))
         if key is not None:
             cursor = press(cursor, key, extent)
     assert cursor is not None
@@ -247,7 +247,7 @@ def test_the_cursor_stays_while_runs_go_on() -> None:
 def test_a_position_that_a_resumed_run_took_back_has_no_value() -> None:
     cursor, _ = pressed(runs_of([[1.0] * 100]), ["end"])
     shorter = runs_of([[1.0] * 50])
-    extent = Extent(drawn_grid(shorter, "steps", 120, cursor), 120, 2)
+    extent = Extent(drawn_grid(shorter, "steps", 120, cursor), 120, 2, range(5))
     assert read(shorter, cursor, extent) == f"step 100, smoothed  {units.NOT_AVAILABLE}"
     canvas = Canvas(68, 5)
     draw_cursor(canvas, cursor, extent)
