@@ -173,6 +173,17 @@ class WatchApp(RunScreen):
         extent = loss.cursor_extent(self._view, self._state, self.size.width)
         self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
 
+    def _point(self, column: int, line: int) -> None:
+        if not self._has_chart() or not 0 < line < self.size.height - 2:
+            return
+        if self._overlay is not None:
+            self._overlay.point(column)
+        else:
+            extent = loss.cursor_extent(self._view, self._state, self.size.width)
+            cursor = step_cursor.point(self._state.cursor, column, extent)
+            self._state = replace(self._state, cursor=cursor)
+        self._redraw()
+
     def _pin(self, metric: tuple[str, str]) -> None:
         """Show a metric beside the loss, or no longer; the newest ``MAX_PINNED``."""
         pinned = tuple(other for other in self._state.pinned if other != metric)

@@ -19,7 +19,7 @@ from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.background import assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
 from amptui.tui.contrast import Rgb
-from amptui.tui.keyboard import BackgroundReported
+from amptui.tui.keyboard import BackgroundReported, MouseReported
 from amptui.tui.opening import Opening
 from amptui.tui.painter import Painter
 from amptui.tui.style import STYLES, styles_on
@@ -170,6 +170,24 @@ class CanvasApp(App[None]):
 
     async def action_press(self, key: str) -> None:
         """Handle a key."""
+
+    async def on_mouse_reported(self, event: MouseReported) -> None:
+        """Handle a click, a drag or a turn of the wheel."""
+        if event.what in ("press", "drag"):
+            self._point(event.column, event.line)
+        else:
+            await self.action_press(self._wheel_keys[event.what == "wheel down"])
+
+    _wheel_keys: ClassVar[tuple[str, str]] = ("plus", "minus")
+    """What turning the wheel up and down presses."""
+
+    def _point(self, column: int, line: int) -> None:
+        """The left button is down over a cell."""
+
+    def _report_mouse(self, wanted: bool) -> None:
+        """Have the mouse reported, where the terminal would otherwise select text."""
+        if isinstance(self._driver, PatientDriver):
+            self._driver.report_mouse(wanted)
 
     def _write(self, data: str) -> None:
         if self._driver is not None:

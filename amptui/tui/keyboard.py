@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Literal
 
 from textual import constants, events, messages
 from textual._keyboard_protocol import FUNCTIONAL_KEYS
@@ -53,12 +54,34 @@ _KEY_EVENT = re.compile(r"\x1b\[(\d*)[\d:]*(?:;(\d*)(?::(\d+))?(;[\d:]*)?)?([u~A
 
 _RELEASED = "3"
 
+_CSI = f"{_ESC}["
+
+_MOUSE_BEGINS = f"{_ESC}[<"
+
+_MOUSE_REPORT = re.compile(r"\x1b\[<([0-9]{1,3});([0-9]{1,4});([0-9]{1,4})M")
+"""Button, column and line, from 1 on (SGR, xterm's mode 1006); a release ends in a small m."""
+
+Pointing = Literal["press", "drag", "wheel up", "wheel down"]
+
+_POINTINGS: dict[int, Pointing] = {0: "press", 32: "drag", 64: "wheel up", 65: "wheel down"}
+"""By the number of the button: the left one, without Shift and the like, and the wheel."""
+
 
 class BackgroundReported(Message):
     """The terminal has named the colour of its background."""
 
     def __init__(self, background: Rgb) -> None:
         self.background = background
+        super().__init__()
+
+
+class MouseReported(Message):
+    """The left button was pressed or dragged, or the wheel turned, over a cell counted from 0."""
+
+    def __init__(self, what: Pointing, column: int, line: int) -> None:
+        self.what: Pointing = what
+        self.column = column
+        self.line = line
         super().__init__()
 
 
@@ -80,6 +103,10 @@ class Keyboard:
         self._asked_at = -math.inf
         self._escape_is_key = False
         """Whether silence followed the escape that is held, as after a key."""
+        self._expects_mouse = False
+        self._mouse_ended_at = -math.inf
+        self._lost_escape = False
+        """Whether the last key was an escape that may have begun a report of the mouse."""
         self.answered = threading.Event()
         """Set unless an answer of the terminal is expected."""
         self.answered.set()
@@ -88,6 +115,15 @@ class Keyboard:
         """The terminal is asked now: what arrives may be pieces of an answer, with pauses between them."""
         self._asked_at = self._clock()
         self.answered.clear()
+
+    def expect_mouse(self, expected: bool) -> None:
+        """Whether the terminal reports the mouse; reports are dropped otherwise, and never are keys."""
+        self._expects_mouse = expected
+        self._mouse_ended_at = self._clock()
+
+    def _may_be_reported(self) -> bool:
+        """Whether reports may arrive: some are on their way when it has been switched off."""
+        return self._expects_mouse or self._clock() - self._mouse_ended_at < _ANSWER_SECONDS
 
     def take(self, data: bytes) -> list[Message]:
         """The messages in ``data``, which continues the bytes before it."""
@@ -108,7 +144,10 @@ class Keyboard:
         elif silence_seconds < self._patience_seconds():
             pass
         elif self._partial == _ESC:
+            self._lost_escape = self._may_be_reported()
             return self._ended_early()
+        elif self._lost_escape and self._partial == _CSI:
+            return self._bracket()
         else:
             self._partial = ""
             self._decoder.reset()
@@ -118,6 +157,12 @@ class Keyboard:
         """How long to wait for the rest of a sequence."""
         if not self.answered.is_set() or self._partial.startswith(_ANSWER_BEGINS):
             return _ANSWER_SECONDS
+        if self._partial.startswith(_MOUSE_BEGINS):
+            return _ANSWER_SECONDS
+        if self._partial in (_ESC, _CSI) and self._may_be_reported():
+            # Its rest would otherwise be typed: a split behind the escape takes longer than a key.
+            is_whole = self._partial == _ESC or self._lost_escape
+            return _INCOMPLETE_SECONDS if is_whole else _ANSWER_SECONDS
         return constants.ESCAPE_DELAY if self._partial == _ESC else _INCOMPLETE_SECONDS
 
     def _next(self, character: str) -> list[Message]:
@@ -126,6 +171,13 @@ class Keyboard:
             if self._partial == _PASTE_ENDS:
                 self._in_paste, self._partial = False, ""
             return []
+        if not self._partial and self._lost_escape and character == "[":
+            self._partial = _CSI
+            return []
+        if self._lost_escape:
+            self._lost_escape = False
+            if self._partial == _CSI and character != "<":
+                return [*self._bracket(), *self._next(character)]
         if not self._partial:
             self._partial = _OPENERS.get(character, _ESC if character == _ESC else "")
             return [] if self._partial else [*self._keys(character)]
@@ -137,6 +189,11 @@ class Keyboard:
         if len(self._partial) > _MAX_SEQUENCE_CHARACTERS:
             self._partial = self._partial[:3] + self._partial[3 - _MAX_SEQUENCE_CHARACTERS :]
         return self._complete() if _is_complete(self._partial) else []
+
+    def _bracket(self) -> list[Message]:
+        """A bracket behind an escape was a key, and began no report."""
+        self._partial, self._lost_escape = "", False
+        return [*self._keys("[")]
 
     def _ended_early(self) -> list[Message]:
         """What an interrupted sequence means."""
@@ -151,6 +208,8 @@ class Keyboard:
             self._in_paste = True
         elif background := background_in(sequence):
             return [BackgroundReported(background)]
+        elif sequence.startswith(_MOUSE_BEGINS):
+            return self._mouse(sequence)
         elif _LAST_ANSWER.fullmatch(sequence):
             self.answered.set()
         elif _MODE_REPORT.fullmatch(sequence):
@@ -158,6 +217,13 @@ class Keyboard:
         elif len(sequence) < _MAX_SEQUENCE_CHARACTERS and not sequence.startswith(_STRING_OPENERS):
             return [*self._keys(sequence)] or self._with_alt(sequence[1:])
         return []
+
+    def _mouse(self, sequence: str) -> list[Message]:
+        report = _MOUSE_REPORT.fullmatch(sequence) if self._expects_mouse else None
+        if report is None:
+            return []
+        button, column, line = map(int, report.groups())
+        return [MouseReported(_POINTINGS[button], column - 1, line - 1)] if button in _POINTINGS else []
 
     def _with_alt(self, character: str) -> list[Message]:
         return [events.Key(f"alt+{key.key}", None) for key in self._keys(character)]

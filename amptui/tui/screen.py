@@ -227,6 +227,11 @@ class RunScreen(CanvasApp):
             self._frame.draw(canvas, self._view, self._state)
         if self._overlay is not None:
             self._overlay.draw(canvas, self._view, self._state)
+        self._report_mouse(self._has_chart())
+
+    def _has_chart(self) -> bool:
+        """Whether a chart is enlarged, on which the mouse moves a cursor; elsewhere it selects text."""
+        return self._state.focus == "loss" if self._overlay is None else self._overlay.has_chart()
 
     def _redraw(self) -> None:
         """Show the effect of a key at once instead of at the next frame."""

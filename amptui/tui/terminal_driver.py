@@ -12,12 +12,15 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Key
 from textual.message import Message
 
-from amptui.base.terminal import HeldTerminal, terminal_size
+from amptui.base.terminal import MOUSE_OFF, HeldTerminal, terminal_size
 from amptui.tui.background import QUESTION, can_ask
 from amptui.tui.keyboard import Keyboard
 from amptui.tui.outlet import Outlet
 
 _ALTERNATE_SCREEN = "\x1b[?1049h"
+
+_MOUSE_ON = "\x1b[?1006h\x1b[?1002h"
+"""Report clicks, drags and the wheel; the form of the reports first, so that none comes in an older one."""
 
 _READ_BYTES = 4096
 
@@ -34,9 +37,9 @@ _LATE_ANSWER_SECONDS = 1.0
 class PatientDriver(LinuxDriver):
     """Never waits for a terminal that accepts no output, and notices when it is closed.
 
-    The mouse is left to the terminal, so that text can be selected. An app whose ``terminal`` is set
-    continues on the alternate screen of its opening: to enter it again would clear it, and lose the
-    position of the cursor.
+    The mouse is left to the terminal, so that text can be selected, unless ``report_mouse`` wants it. An app
+    whose ``terminal`` is set continues on the alternate screen of its opening: to enter it again would clear
+    it, and lose the position of the cursor.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -46,6 +49,7 @@ class PatientDriver(LinuxDriver):
         self._terminal: HeldTerminal | None = getattr(self._app, "terminal", None)
         self._continues = self._terminal is not None
         self._keyboard = Keyboard()
+        self._reports_mouse = False
         self._hurried = False
         self._interrupt_handled: threading.Event | None = None
 
@@ -80,6 +84,8 @@ class PatientDriver(LinuxDriver):
         if self._terminal is not None:
             self._terminal.take()
         self._keyboard = Keyboard()
+        if self._reports_mouse:
+            self._keyboard.expect_mouse(True)
         asks = can_ask(os.environ)
         if asks:
             self._keyboard.expect_answer()  # before the thread that reads is started
@@ -101,6 +107,23 @@ class PatientDriver(LinuxDriver):
             self._continues = False
         elif self._outlet is not None:
             self._outlet.write(data)
+
+    def report_mouse(self, wanted: bool) -> None:
+        """Have the terminal report the mouse, or leave it to the terminal again."""
+        if wanted != self._reports_mouse:
+            self._reports_mouse = wanted
+            self._keyboard.expect_mouse(wanted)
+            self.write(_MOUSE_ON if wanted else MOUSE_OFF)
+
+    def _enable_mouse_support(self) -> None:
+        """Called when the screen begins, and when it goes on after the process was stopped."""
+        if self._reports_mouse:
+            self.write(_MOUSE_ON)
+
+    def _disable_mouse_support(self) -> None:
+        """Called before the last input is thrown away."""
+        if self._reports_mouse:
+            self.write(MOUSE_OFF)
 
     def close(self) -> None:
         """Wait for the last writes, but not for a terminal that accepts nothing."""

@@ -10,6 +10,7 @@ from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest, XRa
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
+from amptui.tui.keyboard import MouseReported, Pointing
 from amptui.tui.keys import ENDED_KEYS, KEYS, RUN_KEYS
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from tests.tui.watching import ENDED, awaited, started, step, steps, watching
@@ -432,6 +433,36 @@ async def test_the_enlarged_loss_has_a_cursor() -> None:
         assert (screen.state.cursor, screen.state.focus) == (None, "loss")
         await screen.press("escape")
         assert screen.state.focus is None
+
+
+@awaited
+async def test_a_click_moves_the_cursor_of_an_enlarged_chart() -> None:
+    async with watching(started(), *steps(400)) as screen:
+
+        async def point(what: Pointing, x: int, line: int = 10) -> None:
+            screen.app.post_message(MouseReported(what, x, line))
+            await screen.pilot.pause()
+
+        await point("press", 60)
+        assert screen.state.cursor is None, "no chart is enlarged"
+        while screen.state.focus != "loss":
+            await screen.press("tab")
+        await point("press", 10)
+        assert screen.state.cursor is not None
+        first = screen.state.cursor.step
+        assert first <= 4
+        assert "step " in screen.text
+        await point("drag", 64)
+        middle = screen.state.cursor.step
+        assert first < middle < 400
+        for x, line in ((5, 10), (119, 10), (30, 0), (30, 39)):
+            await point("drag", x, line)
+            assert screen.state.cursor.step == middle, "not on the curves"
+        await point("wheel up", 64)
+        assert screen.state.cursor.window is not None
+        await screen.press("escape", "g", "enter")
+        await point("press", 64)
+        assert "esc no cursor" in screen.text
 
 
 @awaited

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from textual import events
 from textual.message import Message
 
-from amptui.tui.keyboard import BackgroundReported, Keyboard
+from amptui.tui.keyboard import BackgroundReported, Keyboard, MouseReported
 from amptui.tui.keys import ACTIONS
 from amptui.tui.terminal_driver import PatientDriver
 from tests.survival import survived
@@ -171,6 +171,86 @@ def test_no_piece_of_an_answer_is_a_key(cuts: list[int], keys: str) -> None:
     assert keyboard.answered.is_set()
 
 
+# ------------------------------------------------------------------------------------------ mouse
+
+reports = st.builds(
+    lambda button, column, line, end: f"\x1b[<{button};{column};{line}{end}".encode(),
+    st.sampled_from([0, 1, 2, 4, 32, 35, 64, 65, 128]),
+    st.integers(1, 9999),
+    st.integers(1, 9999),
+    st.sampled_from("Mm"),
+)
+
+
+def pointings(heard: list[Message]) -> list[tuple[str, int, int]]:
+    return [(it.what, it.column, it.line) for it in heard if isinstance(it, MouseReported)]
+
+
+def test_a_report_says_what_the_mouse_did_and_where() -> None:
+    keyboard = Keyboard(Clock())
+    sent = b"\x1b[<0;10;20M\x1b[<32;11;20M\x1b[<0;11;20m\x1b[<64;1;1M\x1b[<65;1;1M\x1b[<2;5;5Mq"
+    heard = keyboard.take(sent)
+    assert (pointings(heard), names(heard)) == ([], ["q"])  # nobody wants the mouse
+    keyboard.expect_mouse(True)
+    heard = keyboard.take(sent)
+    assert names(heard) == ["q"]
+    assert pointings(heard) == [
+        ("press", 9, 19),
+        ("drag", 10, 19),
+        ("wheel up", 0, 0),
+        ("wheel down", 0, 0),
+    ]
+
+
+@given(st.lists(reports, min_size=1, max_size=4), st.data(), st.sampled_from(["on", "just off"]))
+def test_no_piece_of_a_report_is_a_key(sent: list[bytes], data: st.DataObject, mouse: str) -> None:
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    clock.now += LONG_SECONDS
+    keyboard.expect_mouse(True)
+    if mouse == "just off":
+        keyboard.expect_mouse(False)
+    heard: list[Message] = []
+    for report in sent:
+        cut = data.draw(st.integers(1, len(report) - 1))
+        heard += keyboard.take(report[:cut])
+        # A split right behind the escape is a key after half a second; the rest of the report never is.
+        clock.now += 0.49 if cut == 1 else 0.6 if mouse == "just off" else 4.9
+        heard += keyboard.expire()
+        heard += keyboard.take(report[cut:])
+    assert names(heard) == []
+    whole = Keyboard(clock)
+    whole.expect_mouse(mouse == "on")
+    assert pointings(heard) == pointings(whole.take(b"".join(sent)))
+    assert names(keyboard.take(b"q")) == ["q"]
+
+
+@given(reports)
+def test_a_report_that_lost_its_escape_types_nothing(report: bytes) -> None:
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    keyboard.expect_mouse(True)
+    keyboard.take(report[:1])
+    clock.now += LONG_SECONDS
+    assert names(keyboard.expire()) == ["escape"]
+    keyboard.expect_mouse(False)  # as the escape does where it closes the chart
+    assert names(keyboard.take(report[1:] + b"q")) == ["q"]
+
+
+def test_brackets_behind_an_escape_are_keys_where_the_mouse_is_reported() -> None:
+    for keys, silence_seconds in ((b"[", 1.0), (b"[q", 0.0), (b"[\x1b[A", 0.0), (b"[[", 1.0), (b"]", 0.0)):
+        clock = Clock()
+        keyboard = Keyboard(clock)
+        keyboard.expect_mouse(True)
+        keyboard.take(b"\x1b")
+        clock.now += 1.0
+        assert names(keyboard.expire()) == ["escape"]
+        heard = keyboard.take(keys)
+        clock.now += silence_seconds
+        heard += keyboard.expire()
+        assert names(heard) == pressed(*(bytes([byte]) for byte in keys[:1]), keys[1:])
+
+
 # ------------------------------------------------------------------------------------------- laws
 
 NAMED = (
@@ -203,10 +283,11 @@ cut_text = st.builds(lambda text, end: text.encode()[:-end], st.text(min_size=1)
 hostile = st.lists(st.one_of(st.binary(), st.sampled_from(NAMED), sequences, mutated, cut_text)).map(b"".join)
 
 
-@given(hostile)
-def test_every_key_works_after_any_bytes_and_a_silence(sent: bytes) -> None:
+@given(hostile, st.booleans())
+def test_every_key_works_after_any_bytes_and_a_silence(sent: bytes, mouse: bool) -> None:
     clock = Clock()
     keyboard = Keyboard(clock)
+    keyboard.expect_mouse(mouse)
     for message in keyboard.take(sent):
         assert isinstance(message, Message)
     clock.now += LONG_SECONDS

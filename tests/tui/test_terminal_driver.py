@@ -24,7 +24,12 @@ from amptui.tui.app import WatchApp
 result, hangup = Path(sys.argv[1]), sys.argv[2]
 outlet._LEAVING_SECONDS = 0.5
 session = Session("runs/x")
-app = WatchApp(look=session.view, control=Control(), ended=threading.Event(), start=lambda: None,
+
+def look(front):
+    assert not (result.parent / "raise").exists()
+    return session.view(front)
+
+app = WatchApp(look=look, control=Control(), ended=threading.Event(), start=lambda: None,
                patience_seconds=1.0, frames_per_second=20, attached=True)
 signal.signal(signal.SIGHUP, signal.SIG_IGN if hangup == "ignored" else lambda *_: app.hang_up())
 try:
@@ -75,6 +80,63 @@ def test_it_restores_the_terminal_and_does_not_use_the_mouse(warm: WarmSource, t
         assert b"\x1b[?1049l" in terminal.written
         assert terminal.written.rindex(b"\x1b[?25h") > terminal.written.rindex(b"\x1b[?25l")
         assert b"\x1b[?1003h" not in terminal.written
+
+
+MOUSE_ON, MOUSE_OFF = b"\x1b[?1006h\x1b[?1002h", b"\x1b[?1002l\x1b[?1006l"
+
+
+def has_the_mouse(terminal: Terminal) -> bool:
+    return terminal.written.rfind(MOUSE_ON) > terminal.written.rfind(MOUSE_OFF)
+
+
+def enlarge_the_loss(terminal: Terminal) -> None:
+    terminal.wait_for("╭ loss")
+    assert MOUSE_ON not in terminal.written
+    terminal.press("\t\t")
+    wait_until(lambda: has_the_mouse(terminal), terminal)
+
+
+@pytest.mark.parametrize("keys", ["\t", "\x1b", "?"])
+def test_only_an_enlarged_chart_has_the_mouse(keys: str, warm: WarmSource, tmp_path: Path) -> None:
+    with screen(warm, tmp_path) as terminal:
+        enlarge_the_loss(terminal)
+        terminal.press(keys)
+        wait_until(lambda: not has_the_mouse(terminal), terminal)
+        terminal.press("qqd")
+        assert terminal.wait() == 0
+        assert not has_the_mouse(terminal)
+        assert b"\x1b[?1000h" not in terminal.written
+        assert b"\x1b[?1003h" not in terminal.written
+
+
+def test_every_way_out_gives_the_mouse_back(warm: WarmSource, tmp_path: Path) -> None:
+    for leave in ("d", "\x03", "raise", "hang up"):
+        (tmp_path / "raise").unlink(missing_ok=True)
+        with screen(warm, tmp_path) as terminal:
+            enlarge_the_loss(terminal)
+            terminal.answer(b"\x1b[<0;40;10M\x1b[<32;41;10M\x1b[<0;41;10m")
+            if leave == "hang up":
+                hang_up_by_signal(terminal)
+            elif leave == "raise":
+                (tmp_path / "raise").touch()
+            else:
+                terminal.press(leave)
+            assert terminal.wait() == 0
+            assert not has_the_mouse(terminal), leave
+            assert terminal.modes == terminal.modes_before
+
+
+def test_a_screen_that_continues_has_the_mouse_again(warm: WarmSource, tmp_path: Path) -> None:
+    with screen(warm, tmp_path) as terminal:
+        enlarge_the_loss(terminal)
+        terminal.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(terminal.process.pid).status() == psutil.STATUS_STOPPED, terminal)
+        terminal.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: terminal.written.count(MOUSE_ON) == 2, terminal)
+        assert has_the_mouse(terminal)
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert not has_the_mouse(terminal)
 
 
 def test_a_screen_on_a_stalled_terminal_can_be_left(warm: WarmSource, tmp_path: Path) -> None:

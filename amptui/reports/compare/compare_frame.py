@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from amptui.reports.compare import sentences
+from amptui.reports.compare.axis_cursor import AxisCursor, Extent, cursor_line, draw_cursor
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.grid import grid
 from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES, OverlayPlot, dot_columns
@@ -22,10 +23,16 @@ from amptui.tui.panels.phrases import (
     quiet,
     whole_words,
     wrapped,
+    write,
     write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.panels.step_cursor import ZOOM_KEYS
+from amptui.tui.renderables.plot import DOTS_ACROSS
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
+
+MOVE_CURSOR = "move_cursor"
+"""The action of all keys of the cursor, which it tells apart."""
 
 KEYS = (
     Key(
@@ -38,6 +45,23 @@ KEYS = (
     Key("v", ("v",), "toggle_validation", "validation", "draw the losses of validations, or of training"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("r", ("r",), "toggle_runs", "runs", "show a row for each run, or for each group"),
+    Key(
+        "← →",
+        ("left", "right"),
+        MOVE_CURSOR,
+        "cursor",
+        "read the curves at a line and move it; esc removes it",
+    ),
+    Key(
+        "[ ]",
+        ("left_square_bracket", "right_square_bracket", "shift+left", "shift+right"),
+        MOVE_CURSOR,
+        "",
+        "move it ten times as far (or with shift)",
+    ),
+    Key("home end", ("home", "end"), MOVE_CURSOR, "", "move it to the first and the last value"),
+    Key("+ -", ("plus", "equals_sign", "minus"), MOVE_CURSOR, "", "zoom around the line"),
+    Key("0", ("0",), MOVE_CURSOR, "", "show the whole axis again"),
     Key("↓", ("down", "j"), "scroll_down", "", "show the next line of the verdict (or j)"),
     Key("↑", ("up", "k"), "scroll_up", "", "show the line before (or k)"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
@@ -46,6 +70,9 @@ KEYS = (
 """The keys of this screen, for its dispatch, footer and help; Ctrl+C quits too."""
 
 _HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)
+
+_CURSOR_HINTS = (*ZOOM_KEYS, *_HINTS[-2:])
+"""While there is a cursor."""
 
 _MIN_PLOT = 6
 """Lines of the plot with its frame, below which text gives way."""
@@ -70,6 +97,7 @@ class Choice:
     validation: bool = False
     log_y: bool = False
     by_run: bool = False
+    cursor: AxisCursor | None = None
     top: int = 0
     """Lines of the verdict that are scrolled out of sight."""
     shows_help: bool = False
@@ -88,10 +116,13 @@ class CompareFrame:
     """Draws each frame; in between it keeps the limits of the plot."""
 
     def __init__(self) -> None:
+        self.extent: Extent | None = None
+        """The plot as it was drawn last; None without curves."""
         self._plots = {validation: OverlayPlot() for validation in (False, True)}
 
     def draw(self, canvas: Canvas, comparison: Compared | None, choice: Choice) -> None:
         """Draw the whole of ``canvas``; ``comparison`` is None while nothing has been read."""
+        self.extent = None
         if canvas.width < _MIN_WIDTH or canvas.height < _MIN_HEIGHT:
             size = f"{canvas.width}x{canvas.height}"
             quiet(canvas, f"amptui: the terminal is too small ({size})")
@@ -100,7 +131,8 @@ class CompareFrame:
             quiet(canvas, "reading the journals")
         else:
             self._draw(canvas, comparison, choice)
-        state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
+        hints = _HINTS if choice.cursor is None else _CURSOR_HINTS
+        state = ScreenState(hints=hints, message=choice.message, severity="info")
         footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
         if choice.message:
             lines = footer.NOTICE_LINES
@@ -154,10 +186,28 @@ class CompareFrame:
         write_right(canvas, 0, legend, margin=3)
         inner = canvas.part(Rect(2, 1, canvas.width - 4, canvas.height - 2))
         columns = dot_columns(inner.width, ascii_only=canvas.ascii_only)
-        curves = grid(comparison, choice.axis, columns, validation=choice.validation)
+        cursor = choice.cursor
+        look = None if cursor is None else cursor.look
+        curves = grid(comparison, choice.axis, columns, validation=choice.validation, look=look)
         styles = [STYLES[group.colour] for group in comparison.groups[:MAX_GROUPS]]
         if not self._plots[choice.validation].draw(inner, curves, styles, log_y=choice.log_y):
             quiet(inner, _why_empty(comparison, choice))
+            return
+        across = 1 if canvas.ascii_only else DOTS_ACROSS
+        self.extent = Extent(curves, columns, across, lines=range(2, canvas.height))
+        if cursor is not None:
+            draw_cursor(inner, cursor, self.extent)
+            line = cursor_line(
+                comparison,
+                cursor,
+                self.extent,
+                by_run=choice.by_run,
+                smoothed=not choice.validation,
+                width=canvas.width - 6,
+            )
+            edge = canvas.part(Rect(2, canvas.height - 1, min(line_width(line), canvas.width - 6) + 2, 1))
+            edge.clear()
+            write(edge.part(Rect(1, 0, edge.width - 2, 1)), 0, 0, line)
 
 
 def _why_empty(comparison: Compared, choice: Choice) -> str:
@@ -261,7 +311,7 @@ def _draw_help(canvas: Canvas) -> None:
     reading = wrapped(sentences.READING, width - 5, lines=lines)
     inner = open_box(canvas, "compare keys", width=width, height=len(KEYS) + len(reading) + 3)
     for y, key in enumerate(KEYS):
-        inner.text(1, y, key.label, Style.KEY | BOLD, width=5, align="right")
-        inner.text(8, y, whole_words(key.meaning, inner.width - 8), width=max(0, inner.width - 8))
+        inner.text(1, y, key.label, Style.KEY | BOLD, width=8, align="right")
+        inner.text(11, y, whole_words(key.meaning, inner.width - 11), width=max(0, inner.width - 11))
     for y, line in enumerate(reading, len(KEYS) + 1):
         inner.text(1, y, line, Style.DIM)

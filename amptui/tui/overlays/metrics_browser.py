@@ -222,6 +222,15 @@ class MetricsBrowser(Overlay):
             self._step_to_chart(1 if key in ("down", "pagedown") else -1, view)
         return Answer(action=_ACTIONS.get(key, ""))
 
+    def has_chart(self) -> bool:
+        """See :class:`Overlay`."""
+        return self._extent is not None
+
+    def point(self, x: int, /) -> None:
+        """See :class:`Overlay`."""
+        if self._extent is not None:
+            self._cursor = step_cursor.point(self._cursor, x, self._extent)
+
     def _step_to_chart(self, by: int, view: SessionView) -> None:
         """Show the chart before or after this one; a cursor stays at its step."""
         charts = self._charts(view)

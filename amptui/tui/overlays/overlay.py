@@ -50,6 +50,14 @@ class Overlay(Protocol):
     def press(self, key: str, view: SessionView, /) -> Answer:
         """Handle a key press, by Textual's name."""
 
+    def has_chart(self) -> bool:
+        """Whether it shows an enlarged chart, on which the mouse moves a cursor."""
+        return False
+
+    def point(self, _x: int, /) -> None:
+        """Move the chart's cursor to a click in this column."""
+        return
+
 
 class Choice(NamedTuple):
     """One line of a question."""

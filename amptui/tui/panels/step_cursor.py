@@ -13,7 +13,7 @@ from amptui.tui.panels.phrases import Phrase, Word, labelled, phrase, precision_
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import BOLD, Style
 
-_MOVES: Mapping[str, int] = {
+MOVES: Mapping[str, int] = {
     "left": -1,
     "right": 1,
     "shift+left": -10,
@@ -23,10 +23,14 @@ _MOVES: Mapping[str, int] = {
 }
 """Columns that a key moves the cursor by."""
 
-_ZOOMS = {"plus": 1, "equals_sign": 1, "minus": -1}
+ZOOMS: Mapping[str, int] = {"plus": 1, "equals_sign": 1, "minus": -1}
+"""Whether a key shows half as much, or twice as much."""
 
 CURSOR_KEYS = (("← →", "values"), ("[ ]", "10 times as far"))
 """For the lower edge of an enlarged chart."""
+
+CHART_LEFT = 2 + GUTTER
+"""Cells left of the curves of an enlarged chart: its frame, a blank and the labels."""
 
 ZOOM_KEYS = (("esc", "no cursor"), *CURSOR_KEYS, ("+ -", "zoom"))
 """The same while there is a cursor."""
@@ -70,23 +74,36 @@ def press(cursor: Cursor | None, key: str, extent: Extent) -> Cursor | None:
     if key == "escape" or not len(steps):
         return None if key == "escape" else cursor
     window, step = cursor.window_in(extent.live), cursor.step
-    if key in _ZOOMS:
-        count = window.steps // 2 if _ZOOMS[key] > 0 else window.steps * 2
+    if key in ZOOMS:
+        count = window.steps // 2 if ZOOMS[key] > 0 else window.steps * 2
         window = window.zoomed(step, count)
     elif key == "0":
         window = extent.whole
     elif key in ("home", "end"):
         step = int(steps[0 if key == "home" else -1])
-    elif key in _MOVES:
-        step = _moved(step, _MOVES[key] * max(1, window.steps // extent.columns), extent.series, steps)
+    elif key in MOVES:
+        step = _moved(step, MOVES[key] * max(1, window.steps // extent.columns), extent.series, steps)
     else:
         return cursor
     return _shown(step, window, extent)
 
 
+def point(cursor: Cursor | None, x: int, extent: Extent) -> Cursor | None:
+    """The cursor at the value nearest to a click in column ``x`` of the screen."""
+    steps = extent.series.measured_steps()
+    cell = x - CHART_LEFT
+    if not len(steps) or not 0 <= cell < extent.columns:
+        return cursor
+    window = extent.live if cursor is None else cursor.window_in(extent.live)
+    step = window.first_step + (2 * cell + 1) * window.steps // (2 * extent.columns)
+    after = int(steps.searchsorted(step))
+    near = steps[max(0, after - 1) : after + 1].tolist()
+    return _shown(min(near, key=lambda other: abs(other - step)), window, extent)
+
+
 def _begin(key: str, extent: Extent, steps: Counts) -> Cursor | None:
     """A cursor at the newest step in sight with a value, or at the first of the run."""
-    if not len(steps) or (key not in _MOVES and key not in ("home", "end")):
+    if not len(steps) or (key not in MOVES and key not in ("home", "end")):
         return None
     newest = max(0, int(steps.searchsorted(extent.live.last_step, "right")) - 1)
     return _shown(int(steps[0 if key == "home" else newest]), extent.live, extent)
@@ -113,9 +130,9 @@ def _shown(step: int, window: Window, extent: Extent) -> Cursor:
 
 def is_cursor_key(cursor: Cursor | None, key: str) -> bool:
     """Whether an enlarged chart takes this key."""
-    if key in _MOVES or key in ("home", "end"):
+    if key in MOVES or key in ("home", "end"):
         return True
-    return cursor is not None and (key in _ZOOMS or key in ("0", "escape"))
+    return cursor is not None and (key in ZOOMS or key in ("0", "escape"))
 
 
 def draw_cursor(canvas: Canvas, step: int, window: Window) -> None:
@@ -123,7 +140,11 @@ def draw_cursor(canvas: Canvas, step: int, window: Window) -> None:
     area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), canvas.height))
     if not area.width or step not in window:
         return
-    column = window.column_of(step, area.width)
+    draw_line(area, window.column_of(step, area.width))
+
+
+def draw_line(area: Canvas, column: int) -> None:
+    """Draw a vertical line over the curves of ``area``, in so many cells from its left edge."""
     chars, styles = area.chars[:, column], area.styles[:, column]
     free = (chars == BLANK) | (styles == Style.DIM)
     chars[free] = area.code_point("│")

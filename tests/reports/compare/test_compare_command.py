@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from amptui.base.terminal import MOUSE_OFF
 from amptui.cli import main
 from amptui.reports.compare import command
 from amptui.reports.compare.command import MAX_RUNS
 from amptui.reports.compare.tables import SEVERAL
-from tests.living import assert_restored
+from tests.living import assert_restored, wait_until
 from tests.reports.compare.compared_runs import BF16, FP32, folder, whole_run
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
@@ -156,6 +157,22 @@ def test_a_signal_leaves_the_terminal_as_it_was(
         terminal.process.send_signal(number)
         assert terminal.wait() == status
         assert terminal.modes == terminal.modes_before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_a_screen_that_is_ended_gives_the_mouse_back(warm: WarmSource, number: signal.Signals) -> None:
+    with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
+        terminal.wait_for("B AMP bf16 against A FP32")
+        assert b"\x1b[?1002h" not in terminal.written
+        terminal.press("[")
+        terminal.wait_for("step 60, smoothed")
+        assert b"\x1b[?1006h\x1b[?1002h" in terminal.written
+        terminal.answer(b"\x1b[<0;60;5M\x1b[<32;40;5M\x1b[<0;40;5m")
+        terminal.wait_for("step (1[0-9]|2[0-9]), smoothed")
+        terminal.process.send_signal(number)
+        # After a kill it is the guard that restores the terminal, a moment later.
+        wait_until(lambda: terminal.read(0.1) and MOUSE_OFF.encode() in terminal.written, "the mouse is back")
+        assert terminal.wait() != 0
 
 
 def test_a_terminal_that_is_closed_ends_it(warm: WarmSource) -> None:

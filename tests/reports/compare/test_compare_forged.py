@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 
 from amptui.base.errors import RunFolderError
+from amptui.reports.compare.axis_cursor import press
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.following import read_all
@@ -33,6 +34,13 @@ def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None
             canvas = Canvas(80, 24)
             frame.draw(canvas, comparison, Choice(axis=axis, validation=validation, log_y=validation))
             assert "".join(canvas.lines()).isprintable()
+            cursor = None
+            for key in ("left", "plus", "left_square_bracket", "plus", "home", "minus", "right"):
+                if frame.extent is not None:
+                    cursor = press(cursor, key, frame.extent)
+                canvas = Canvas(80, 24)
+                frame.draw(canvas, comparison, Choice(axis=axis, validation=validation, cursor=cursor))
+                assert "".join(canvas.lines()).isprintable()
     json.dumps(as_json(comparison), allow_nan=False)
     assert plain_lines(comparison)
     assert "\x1b" not in page(comparison)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from amptui.reports.compare.axis_cursor import AxisCursor
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.following import read_all
-from amptui.reports.compare.grid import grid
+from amptui.reports.compare.grid import Span, grid
 from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES
 from amptui.tui.canvas import Canvas
 from tests.reports.compare.compared_runs import BF16, FP32, figures, started, trained, validated, whole_run
@@ -47,6 +48,7 @@ def test_no_size_makes_it_fail(recorded: Compared, height: int) -> None:
     for width in range(1, 130, 17):
         drawn(recorded, (width, height))
         drawn(recorded, (width, height), by_run=True, shows_help=True)
+        drawn(recorded, (width, height), cursor=AxisCursor(12.0, Span(10.0, 20.0)))
 
 
 def test_each_group_has_a_letter_on_its_curve_and_a_colour(recorded: Compared) -> None:
@@ -128,6 +130,18 @@ def test_validations_are_drawn_on_request() -> None:
     report = drawn(compared(runs), validation=True)
     assert "validation loss by step" in text(report)
     assert "50" in text(report.rows(1, 2))
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_a_cursor_costs_no_line_of_the_curves(recorded: Compared, ascii_only: bool) -> None:
+    before = drawn(recorded, (80, 24), ascii_only=ascii_only)
+    after = drawn(recorded, (80, 24), ascii_only=ascii_only, cursor=AxisCursor(30.0))
+    differs = np.argwhere((before.chars != after.chars).any(axis=1)).ravel().tolist()
+    edge = next(y for y, line in enumerate(after.lines()) if " step 30, smoothed" in line)
+    assert set(differs) <= {*range(2, edge + 1), 23}
+    values = after.rows(edge, 1)
+    styles = {chr(values.chars[0, x]): int(values.styles[0, x]) & 0x7F for x in range(80)}
+    assert (styles["A"], styles["B"]) == (STYLES["fp32"], STYLES["bf16"])
 
 
 def test_help_lists_the_keys(recorded: Compared) -> None:

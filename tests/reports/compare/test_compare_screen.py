@@ -13,6 +13,7 @@ from amptui.reports.compare import following as module
 from amptui.reports.compare.compare_frame import KEYS
 from amptui.reports.compare.compare_screen import CompareApp
 from amptui.reports.compare.following import Following
+from amptui.tui.keyboard import MouseReported
 from tests.reports.compare.compared_runs import BF16, FP32, folder, trained, whole_run
 from tests.tui.watching import ENOUGH_SECONDS, awaited
 
@@ -80,6 +81,53 @@ async def test_keys_change_what_is_drawn() -> None:
         await screen.pilot.press("x")  # closes the help, and nothing else
         assert "compare keys" not in screen.text
         assert screen.app.choice.axis == "steps"
+
+
+@awaited
+async def test_a_cursor_reads_the_curves() -> None:
+    async with shown([*FP32, *BF16], (80, 24)) as screen:
+        await screen.shows("training loss by step")
+        await screen.pilot.press("left")
+        assert "step 60, smoothed  A " in screen.text
+        assert "+ - zoom" in screen.text
+        await screen.pilot.press("home")
+        assert "step 1, smoothed  A " in screen.text
+        await screen.pilot.press("right", "right", "left_square_bracket", "shift+right", "plus", "plus")
+        assert "step 11, smoothed  A " in screen.text
+        assert screen.app.choice.cursor is not None
+        assert screen.app.choice.cursor.window is not None
+        await screen.pilot.press("r")
+        assert "step 11, smoothed  A " in screen.text
+        await screen.pilot.press("down")
+        assert screen.app.choice.top == 1
+        await screen.pilot.press("0")
+        assert screen.app.choice.cursor.window is None
+        await screen.pilot.press("escape")
+        assert screen.app.choice.cursor is None
+        assert screen.app.left is None
+        assert "smoothed  A " not in screen.text
+        await screen.pilot.press("end", "x")
+        assert screen.app.choice.cursor is None
+
+
+@awaited
+async def test_the_mouse_moves_the_cursor_and_scrolls() -> None:
+    async with shown([*FP32, *BF16], (80, 24)) as screen:
+        await screen.shows("training loss by step")
+        screen.app.post_message(MouseReported("press", 30, 3))
+        await screen.pilot.pause()
+        assert screen.app.choice.cursor is None, "text can be selected until there is one"
+        await screen.pilot.press("end")
+        for x, line, words in ((10, 3, "step 1,"), (44, 3, "step 31,"), (77, 3, "step 60,")):
+            screen.app.post_message(MouseReported("press", x, line))
+            await screen.shows(f"{words} smoothed  A ")
+        for x, line in ((9, 3), (78, 3), (44, 0), (44, 20)):
+            screen.app.post_message(MouseReported("drag", x, line))
+            await screen.pilot.pause()
+            assert "step 60, smoothed  A " in screen.text
+        screen.app.post_message(MouseReported("wheel down", 44, 20))
+        await screen.pilot.pause()
+        assert screen.app.choice.top == 1
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import Phrase, Word
 from amptui.tui.panels.step_cursor import (
+    CHART_LEFT,
     Cursor,
     Extent,
     cursor_line,
     draw_cursor,
     is_cursor_key,
+    point,
     precision_at,
     press,
 )
@@ -66,6 +68,30 @@ def test_a_reading_is_of_the_values_of_its_steps(data: st.DataObject, values: li
         if step >= series.first_recent:
             assert (reading.first_step, reading.last_step) == (step, step)
     assert series.at(first_step - 1) is series.at(first_step + len(values)) is None
+
+
+@given(any_series(), st.integers(0, 8), st.integers(1, 300), st.lists(st.sampled_from(KEYS), max_size=6))
+def test_a_click_puts_it_at_the_nearest_value(
+    series: Series, zoom: int, columns: int, keys: list[str]
+) -> None:
+    extent = extent_of(series, zoom, columns)
+    before = pressed(extent, keys)
+    for outside in (CHART_LEFT - 1, CHART_LEFT + columns):
+        assert point(before, outside, extent) == before
+    window = extent.live if before is None else before.window_in(extent.live)
+    measured = series.measured_steps().tolist()
+    for cell in {0, columns // 3, columns - 1}:
+        cursor = point(before, CHART_LEFT + cell, extent)
+        if not measured:
+            assert cursor == before
+            continue
+        assert cursor is not None
+        clicked = window.first_step + (2 * cell + 1) * window.steps // (2 * columns)
+        assert abs(cursor.step - clicked) == min(abs(step - clicked) for step in measured)
+        assert cursor.step in cursor.window_in(extent.live)
+        if clicked in measured and columns <= window.steps:
+            assert cursor.window_in(extent.live) == window
+            assert window.column_of(cursor.step, columns) == cell
 
 
 @given(any_series(), st.integers(0, 8), st.integers(1, 300), st.lists(st.sampled_from(KEYS), max_size=12))

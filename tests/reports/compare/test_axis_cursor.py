@@ -1,0 +1,254 @@
+"""The cursor of a comparison reads what the plot draws at its position, at any zoom."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base import units
+from amptui.reports.compare.axis_cursor import AxisCursor, Extent, cursor_line, draw_cursor, press
+from amptui.reports.compare.contrasts import Compared, compared
+from amptui.reports.compare.grid import Grid, grid
+from amptui.reports.compare.overlay_plot import STYLES, OverlayPlot, curve_area, dot_columns
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels.phrases import Line, Word, line_width
+from amptui.tui.panels.step_cursor import MOVES, ZOOMS
+from tests.reports.compare.compared_runs import figures, seeds, started, trained, validated, whole_run
+
+KEYS = [*MOVES, *ZOOMS, "0", "home", "end"]
+
+some_keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=12)
+axes = st.sampled_from(["steps", "samples", "seconds"])
+losses = st.lists(st.floats(-100, 100) | st.none() | st.just(math.nan), min_size=1, max_size=90)
+few_runs = st.lists(losses, min_size=1, max_size=3)
+
+
+def runs_of(losses: Sequence[Sequence[float | None]], *, by_precision: bool = False) -> Compared:
+    """Runs with different seeds, or in different precisions."""
+    return compared(
+        [
+            figures(
+                whole_run(
+                    list(one),
+                    seed=0 if by_precision else place,
+                    precision=("fp32", "bf16", "fp16")[place] if by_precision else "fp32",
+                ),
+                name=f"run{place}",
+            )
+            for place, one in enumerate(losses)
+        ]
+    )
+
+
+def drawn_grid(
+    comparison: Compared, axis: str, columns: int, cursor: AxisCursor | None, *, validation: bool = False
+) -> Grid:
+    look = None if cursor is None else cursor.look
+    return grid(comparison, axis, columns, validation=validation, look=look)
+
+
+def pressed(
+    comparison: Compared,
+    keys: Sequence[str],
+    *,
+    axis: str = "steps",
+    cells: int = 60,
+    across: int = 2,
+    validation: bool = False,
+    cursor: AxisCursor | None = None,
+) -> tuple[AxisCursor, Extent]:
+    """The cursor after ``keys``, and the plot that it is then drawn on."""
+    extent = None
+    for key in (*keys, None):
+        curves = drawn_grid(comparison, axis, cells * across, cursor, validation=validation)
+        extent = Extent(curves, cells * across, across, range(5))
+        if key is not None:
+            cursor = press(cursor, key, extent)
+    assert cursor is not None
+    assert extent is not None
+    return cursor, extent
+
+
+def words(line: Line) -> str:
+    return "  ".join("".join(word.text for word in it.words if isinstance(word, Word)) for it in line)
+
+
+def read(comparison: Compared, cursor: AxisCursor, extent: Extent, **how: object) -> str:
+    how = {"by_run": False, "smoothed": True, "width": 500} | how
+    return words(cursor_line(comparison, cursor, extent, **how))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------- the value
+
+
+@given(losses, axes, some_keys, st.integers(20, 100), st.booleans(), st.booleans())
+def test_the_value_is_where_the_curve_is_drawn(
+    losses: list[float | None], axis: str, keys: list[str], width: int, log_y: bool, ascii_only: bool
+) -> None:
+    comparison = runs_of([losses])
+    canvas = Canvas(width, 12, ascii_only=ascii_only)
+    columns = dot_columns(width, ascii_only=ascii_only)
+    across = 1 if ascii_only else 2
+    cursor, extent = pressed(comparison, keys, axis=axis, cells=columns // across, across=across)
+    plot = OverlayPlot()
+    is_drawn = plot.draw(canvas, extent.grid, [STYLES["fp32"]], log_y=log_y)
+    line = read(comparison, cursor, extent)
+    (curve,) = extent.grid.curves
+    if curve is None:
+        assert line.endswith(units.NOT_AVAILABLE)
+        return
+    column = extent.grid.shown.column_of(cursor.position, extent.columns)
+    value = float(curve.mean[column])
+    assert f"A {units.loss(value) if math.isfinite(value) else ''}" in line
+    if math.isnan(value):
+        assert line.endswith("NaN or Inf" if curve.nonfinite[column] else units.NOT_AVAILABLE)
+        return
+    assert is_drawn
+    axis_of_loss = plot._limits._axis
+    assert axis_of_loss is not None
+    fraction = float(axis_of_loss.heights(np.array([value]))[0])
+    if not math.isfinite(fraction):
+        return  # 0 and below have no place on a logarithmic axis
+    area = curve_area(canvas)
+    down = 1 if ascii_only else 4
+    row = round((1 - min(max(fraction, 0.0), 1.0)) * (area.height * down - 1)) // down
+    in_cell = chr(area.chars[row, column // across])
+    assert in_cell in "*A×x" or "\u2800" < in_cell < "\u2900"
+
+
+@given(st.data(), st.lists(st.floats(0.01, 100), min_size=8, max_size=40), st.integers(0, 4))
+def test_at_a_validation_it_reads_its_loss_at_any_zoom(
+    data: st.DataObject, validation_losses: list[float], zoom: int
+) -> None:
+    results = [validated(12 * number, loss) for number, loss in enumerate(validation_losses, 1)]
+    comparison = compared([figures([started(), *trained([1.0] * 12 * len(results)), *results])])
+    place = data.draw(st.integers(0, len(results) - 1))
+    begin = AxisCursor(12.0 * (place + 1))
+    cursor, extent = pressed(comparison, ["plus"] * zoom, cursor=begin, validation=True, cells=300)
+    assert (extent.grid.shown == extent.grid.whole) == (zoom == 0)
+    line = read(comparison, cursor, extent, smoothed=False)
+    assert line == f"step {12 * (place + 1)}  A {units.loss(validation_losses[place])}"
+
+
+@given(few_runs, axes, some_keys)
+def test_runs_read_what_the_mean_is_made_of(
+    all_losses: list[list[float | None]], axis: str, keys: list[str]
+) -> None:
+    comparison = runs_of(all_losses)
+    cursor, extent = pressed(comparison, keys, axis=axis)
+    column = extent.grid.shown.column_of(cursor.position, extent.columns)
+    (curve,) = extent.grid.curves
+    if curve is None:
+        return
+    values = [math.nan if run is None else float(run.loss[column]) for run in curve.runs]
+    measured = [value for value in values if math.isfinite(value)]
+    if measured:
+        assert curve.low[column] == min(measured)
+        assert curve.high[column] == max(measured)
+    if math.isfinite(curve.mean[column]):
+        assert curve.mean[column] == pytest.approx(sum(measured) / len(measured), abs=1e-9)
+    line = read(comparison, cursor, extent, by_run=True)
+    for run, value in zip(comparison.runs, values, strict=True):
+        if math.isfinite(value):
+            assert f"A {run.name} {units.loss(value)}" in line
+
+
+def test_it_says_what_a_mean_of_some_runs_is_of() -> None:
+    comparison = runs_of([[1.0] * 60, [3.0] * 90, [5.0] * 90])
+    cursor, extent = pressed(comparison, ["end"])
+    assert read(comparison, cursor, extent) == "step 90, smoothed  A 3.00–5.00 (2 of 3 runs)"
+    cursor, extent = pressed(comparison, ["home"])
+    assert read(comparison, cursor, extent) == "step 1, smoothed  A 3.00 [1.00–5.00]"
+
+
+def test_nan_is_read_as_such() -> None:
+    comparison = runs_of([[1.0] * 30 + [math.nan] * 30, [2.0] * 60], by_precision=True)
+    cursor, extent = pressed(comparison, ["end"])
+    assert read(comparison, cursor, extent) == "step 60, smoothed  A NaN or Inf  B 2.00"
+
+
+# ------------------------------------------------------------------------------------ the width
+
+
+@given(st.integers(20, 200), st.booleans())
+def test_the_line_fits_and_says_what_it_leaves_out(width: int, by_run: bool) -> None:
+    runs = [run for precision in ("fp32", "bf16") for run in seeds([1.0, 2.0, 3.0], precision=precision)]
+    comparison = compared(runs)
+    cursor, extent = pressed(comparison, ["left"])
+    line = cursor_line(comparison, cursor, extent, by_run=by_run, smoothed=True, width=width)
+    assert line_width(line) <= max(width, line_width(line[:1]))
+    text = words(line)
+    assert "B " in text or "more" in text or width < 36
+
+
+# ------------------------------------------------------------------------------------- the keys
+
+
+@given(few_runs, axes, some_keys, st.integers(1, 300), st.sampled_from([1, 2]))
+def test_the_cursor_is_in_sight_between_the_first_and_the_last_value(
+    all_losses: list[list[float | None]], axis: str, keys: list[str], cells: int, across: int
+) -> None:
+    comparison = runs_of(all_losses)
+    cursor, extent = pressed(comparison, keys, axis=axis, cells=cells, across=across)
+    curves = extent.grid
+    assert cursor.position in curves.shown
+    assert cursor.position in curves.measured
+    assert curves.whole.low <= curves.shown.low < curves.shown.high <= curves.whole.high
+    assert curves.shown.width >= 0.999 * curves.min_width
+    canvas = Canvas(cells + 8, 5)
+    draw_cursor(canvas, cursor, extent)
+    column = curves.shown.column_of(cursor.position, extent.columns) // across
+    assert {line[8 + column] for line in canvas.lines()[:-1]} == {"│"}
+
+
+@given(axes, some_keys, st.sampled_from(["left", "right", "left_square_bracket", "shift+right"]))
+def test_an_arrow_moves_the_line_by_a_cell_and_others_by_ten(axis: str, keys: list[str], key: str) -> None:
+    comparison = runs_of([[1.0 + 1 / step for step in range(1, 1001)]])
+    cursor, extent = pressed(comparison, keys, axis=axis)
+    moved, now = pressed(comparison, [key], axis=axis, cursor=cursor)
+    ends = (extent.grid.measured.low, extent.grid.measured.high)
+    if now.grid.shown != extent.grid.shown or moved.position in ends or cursor.position in ends:
+        assert moved.position in now.grid.shown  # panned, or stopped at an end
+        return
+    cells = (now.grid.shown.column_of(it.position, now.columns) / now.across for it in (cursor, moved))
+    before, after = cells
+    if extent.grid.shown.width >= 60:
+        # A whole step need not be in the middle of a column.
+        assert after - before == pytest.approx(MOVES[key], abs=0 if axis != "steps" else 1)
+    elif axis == "steps":
+        assert moved.position == cursor.position + MOVES[key]
+
+
+def test_zoom_keeps_the_place_of_the_cursor_and_0_shows_everything() -> None:
+    comparison = runs_of([[1.0] * 1000])
+    cursor, extent = pressed(comparison, ["home", *["right_square_bracket"] * 2, "plus", "plus"])
+    assert extent.grid.shown.width == pytest.approx(999 / 4)
+    before = (cursor.position - 1) / 999
+    shown = extent.grid.shown
+    assert (cursor.position - shown.low) / shown.width == pytest.approx(before)
+    again, extent = pressed(comparison, ["0"], cursor=cursor)
+    assert (extent.grid.shown, again.position) == (extent.grid.whole, cursor.position)
+    _, extent = pressed(comparison, ["minus"] * 2, cursor=cursor)
+    assert extent.grid.shown == extent.grid.whole
+
+
+def test_the_cursor_stays_while_runs_go_on() -> None:
+    cursor, before = pressed(runs_of([[1.0] * 100]), ["left", *["plus"] * 3])
+    longer = drawn_grid(runs_of([[1.0] * 120]), "steps", 120, cursor)
+    assert longer.shown.low == pytest.approx(before.grid.shown.low)
+    far_longer = drawn_grid(runs_of([[1.0] * 20_000]), "steps", 120, cursor)
+    assert far_longer.shown.width == pytest.approx(far_longer.min_width)
+    assert cursor.position in far_longer.shown
+
+
+def test_a_position_that_a_resumed_run_took_back_has_no_value() -> None:
+    cursor, _ = pressed(runs_of([[1.0] * 100]), ["end"])
+    shorter = runs_of([[1.0] * 50])
+    extent = Extent(drawn_grid(shorter, "steps", 120, cursor), 120, 2, range(5))
+    assert read(shorter, cursor, extent) == f"step 100, smoothed  {units.NOT_AVAILABLE}"
+    canvas = Canvas(68, 5)
+    draw_cursor(canvas, cursor, extent)
+    assert "│" not in "".join(canvas.lines())
