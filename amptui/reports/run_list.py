@@ -16,7 +16,7 @@ from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.newest_steps import NOTHING, NewestSteps, newest_steps, silent_seconds
 from amptui.runs.recent import listed_runs
 from amptui.runs.remote import Remote
-from amptui.runs.remote_runs import remote_runs
+from amptui.runs.remote_runs import remote_argument, remote_runs
 from amptui.runs.rundir import RunDir, default_base, run_argument_here
 from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
 
@@ -74,7 +74,11 @@ def _remote_entry(run: KeptRun, trouble: str) -> RunEntry:
         row = replace(row, detail=one_line(trouble))
     written = run.written or 0.0
     return RunEntry(
-        run=str(run.folder), name=run.name, is_live=run.is_live, written=written, read=lambda: row
+        run=str(run.folder),
+        name=remote_argument(run.folder),
+        is_live=run.is_live,
+        written=written,
+        read=lambda: row,
     )
 
 

@@ -77,7 +77,7 @@ def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | No
 
     Raises ``RemoteError`` if they cannot be listed.
     """
-    from amptui.runs.remote_runs import remote_runs
+    from amptui.runs.remote_runs import remote_argument, remote_runs
 
     listed = remote_runs(remote, limit)
     size = shutil.get_terminal_size() if out.isatty() and not json else None
@@ -86,7 +86,7 @@ def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | No
     if json:
         put("".join(f"{_json_line(run)}\n" for run in listed.runs), out)
     elif listed.runs:
-        lines = _table(listed.runs[:page], width)
+        lines = _table(listed.runs[:page], width, remote_argument)
         put("".join(inert_line(out, line) for line in lines), out)
     else:
         put(inert_line(out, f"no runs on {remote.host} yet"), out)
@@ -116,9 +116,14 @@ def _json_line(run: KeptRun) -> str:
     return json_text.dumps({"type": "Run", **strictjson.plain(asdict(run))}, allow_nan=False)
 
 
-def _table(runs: Sequence[KeptRun], width: int | None) -> Iterator[str]:
-    """Lines of at most ``width`` cells, the heading first; of any width if it is None."""
-    columns = _columns(time.time())
+def _table(
+    runs: Sequence[KeptRun], width: int | None, argument: Callable[[Path], str] = run_argument_here
+) -> Iterator[str]:
+    """Lines of at most ``width`` cells, the heading first; of any width if it is None.
+
+    ``argument`` is what a command calls the run in a folder.
+    """
+    columns = _columns(time.time(), argument)
     rows = [[column.heading for column in columns]]
     rows += [[printable(column.cell(run)) for column in columns] for run in runs]
     widths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
@@ -134,10 +139,10 @@ def _cut(line: str, width: int | None) -> str:
     return line if width is None or cell_len(line) <= width else set_cell_size(line, width)
 
 
-def _columns(now: float) -> tuple[_Column, ...]:
+def _columns(now: float, argument: Callable[[Path], str]) -> tuple[_Column, ...]:
     """The table's columns, from left to right; the name is worth most."""
     return (
-        _Column("run", 9, lambda run: _name(run.folder)),
+        _Column("run", 9, lambda run: _name(argument(run.folder))),
         _Column("state", 8, lambda run: run.state if run.is_here else f"{run.state} on {run.host}"),
         _Column("model", 3, lambda run: run.model or ""),
         _Column("precision", 5, lambda run: run.precision or ""),
@@ -149,8 +154,7 @@ def _columns(now: float) -> tuple[_Column, ...]:
     )
 
 
-def _name(folder: Path) -> str:
-    argument = run_argument_here(folder)
+def _name(argument: str) -> str:
     name = printable(argument)
     if os.sep in argument or cell_len(name) <= _MAX_NAME_CELLS:
         return name

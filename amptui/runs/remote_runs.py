@@ -1,6 +1,7 @@
 """The runs of another machine, as `amptui runs --json` lists them there."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from amptui.base import strictjson
 from amptui.base.errors import RemoteError
@@ -12,6 +13,9 @@ from amptui.runs.remote import Remote, Ssh
 
 _MAX_OUTPUT_BYTES = 64 * 1024**2
 """Limit of what is read: 100,000 runs."""
+
+_SAVED = ("amptui", "runs")
+"""The end of the folder of saved runs, wherever a user's state is."""
 
 _CODEC: Codec[KeptRun] = Codec(KeptRun)
 
@@ -47,6 +51,11 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
             hint = "install the same version of amptui on both"
             raise RemoteError(f"{what} ({printable(one_line(str(error)))})", hint=hint) from error
     return RemoteRuns(runs, said if " older run" in said else "")
+
+
+def remote_argument(folder: Path) -> str:
+    """What `amptui attach HOST:RUN` there calls the run in ``folder``: a saved run by its name."""
+    return folder.name if folder.parts[-3:-1] == _SAVED else str(folder)
 
 
 def _read(line: bytes) -> KeptRun:
