@@ -182,7 +182,7 @@ def test_a_request_that_the_lost_connection_swallowed_is_refused(
         (ssh,) = ssh_processes(terminal.process.pid)
         os.kill(ssh, signal.SIGSTOP)
         terminal.press("s")
-        terminal.wait_for("checkpoint")
+        terminal.wait_for("checkpoint after this step")
         kill(ssh)
         terminal.wait_for("no checkpoint: the connection was lost before it arrived: press the key again")
         assert not any(isinstance(record, RequestMade) for record in records_of(run))
