@@ -21,8 +21,7 @@ from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import open_lab
 from tests.checkout import ROOT, tree_environment
-from tests.gpu_check import __main__ as command
-from tests.gpu_check import paths
+from tests.gpu_check import command, paths
 from tests.gpu_check.bench import Bench, Check, found_data, judged
 from tests.warm import WarmSource
 
@@ -207,3 +206,18 @@ def test_a_checkout_that_is_not_installed_is_imported_whole(tmp_path: Path) -> N
     )
     expected = ("amptui/models/mnist_deep.py", "tests/terminal.py", "amptui/__init__.py")
     assert done.stdout.split() == [str(tmp_path / path) for path in expected]
+
+
+def test_the_command_starts_where_amptui_is_not_installed() -> None:
+    # Without site-packages there is no installed amptui; torch comes from there by its path.
+    packages = Path(torch.__file__).parent.parent
+    program = (
+        f"import runpy, sys; sys.path[:0] = [{str(ROOT)!r}]; sys.path.append({str(packages)!r});"
+        "sys.argv[1:] = ['--help'];"
+        "runpy.run_module('tests.gpu_check', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--only" in done.stdout

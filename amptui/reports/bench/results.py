@@ -125,7 +125,7 @@ class Measured:
                 *(_phase_words(baseline, other) for other in others),
             ]
         labels = " and ".join(precision_label(row.precision) for row in little)
-        slow = all(row.speedup is not None and row.speedup < 1 for row in little)
+        slow = all(map(_is_slower, little))
         verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
         unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(sentences) if text] or [unknown]
@@ -214,6 +214,12 @@ def _phase_words(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
 
 def _is_little(row: PrecisionMeasured) -> bool:
     return row.speedup is not None and row.speedup < 1 + LITTLE_SPEED
+
+
+def _is_slower(row: PrecisionMeasured) -> bool:
+    """Whether it is known to be: not where the interval allows a gain."""
+    most = row.speedup if row.speedup_high is None else row.speedup_high
+    return most is not None and most < 1
 
 
 def _heading(bench: Bench) -> list[str]:

@@ -136,6 +136,8 @@ def test_where_nothing_explains_it_that_is_said() -> None:
     assert why == "AMP fp16 gained little, and no measurement shows why; see `amptui doctor`"
     (why,) = measured(amp(0.9)).reasons
     assert why.startswith("AMP fp16 was slower")
+    (why,) = measured(replace(amp(0.97), speedup_low=0.7, speedup_high=1.3)).reasons
+    assert "slower" not in why
 
 
 def test_a_precision_that_failed_is_named_with_its_error() -> None:
