@@ -58,9 +58,9 @@ def test_a_run_that_makes_no_step_for_long_has_stalled(tmp_path: Path) -> None:
 
 
 def test_what_its_sampler_and_its_screens_write_is_no_headway(tmp_path: Path) -> None:
-    asked = RequestMade(time=LAST + 300, number=1, kind="pause")
+    request = RequestMade(time=LAST + 300, number=1, kind="pause")
     after = [sample(LAST + second) for second in range(600)]
-    assert silent(tmp_path, [*six_steps(), *after, asked], 600.0) == 600.0
+    assert silent(tmp_path, [*six_steps(), *after, request], 600.0) == 600.0
 
 
 def test_long_steps_are_waited_for(tmp_path: Path) -> None:

@@ -120,12 +120,12 @@ def test_where_there_is_no_run_it_is_said_how_to_start_one(size: tuple[int, int]
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_question_names_the_folder_and_what_is_in_it(size: tuple[int, int]) -> None:
-    asked = plan(
+    removal_plan = plan(
         "/home/me/runs/" + "x" * 20 + "/mnist-deep-20261125-201300", left=("notes.txt", "a", "b", "c")
     )
-    text = "\n".join(drawn(size, replace(STATE, removal=asked)))
+    text = "\n".join(drawn(size, replace(STATE, removal=removal_plan)))
     joined = re.sub(r"[│\s]+", "", text)
-    assert asked.folder in joined
+    assert removal_plan.folder in joined
     for words_in_it in (
         "1 journal",
         "3 checkpoints",
