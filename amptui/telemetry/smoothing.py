@@ -69,7 +69,10 @@ def _beyond(sizes: Floats, noise: Floats, measured: Bools) -> Floats:
     relative = np.divide(sizes, noise, out=np.zeros(len(sizes)), where=measured & (noise > 0))
     some = relative[measured & (noise > 0)]
     limit = _NOISE * _DEVIATION_BY_MEDIAN * float(np.median(some)) if len(some) else 0.0
-    return np.clip(relative / limit - 1, 0.0, 1.0) if limit > 0 else np.sign(relative)
+    if limit <= 0:
+        return np.sign(relative)
+    # No larger than that: a ratio of two sizes can overflow.
+    return np.maximum(np.minimum(relative, 2 * limit) / limit - 1, 0.0)
 
 
 def smoothed_by_weight(line: Floats, weights: Floats | None, reach: int, breaks: Counts) -> Floats:

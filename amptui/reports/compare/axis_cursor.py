@@ -139,7 +139,7 @@ def cursor_line(
 
 def _first(phrases: Line, width: int) -> Line:
     """As many as fit, and how many more there are."""
-    for count in range(len(phrases) - 1, 0, -1):
+    for count in range(len(phrases) - 1, -1, -1):
         line = [*phrases[:count], phrase(f"… {len(phrases) - count} more", Style.DIM)]
         if line_width(line) <= width:
             return line

@@ -20,9 +20,6 @@ _TYPING_KEYS = (("enter", "keep"), ("esc", "all lines"))
 
 _MAX_LABEL_WIDTH = 30
 
-_MIN_WIDTH = 8
-"""Of a column of text, in cells."""
-
 
 class Line(NamedTuple):
     """One line of a text, as long as it is."""
@@ -100,9 +97,10 @@ class TextBrowser(Overlay):
         lines = self.lines(view)
         inner = open_box(canvas, self.title, width=canvas.width, height=canvas.height)
         matching = self._search.matching(lines)
-        labels = min(_MAX_LABEL_WIDTH, max((text_width(line.label) for line in matching), default=0))
+        longest = max((text_width(line.label) for line in matching), default=0)
+        labels = min(longest, _MAX_LABEL_WIDTH, inner.width // 2)
         x = 1 + labels + 2 * bool(labels)
-        rows = [row for line in matching for row in self._rows(line, max(_MIN_WIDTH, inner.width - x - 1))]
+        rows = [row for line in matching for row in self._rows(line, max(1, inner.width - x - 1))]
         visible = self._scroll.visible(len(rows), inner.height)
         if self.follows:
             self._scroll.move_to_end()

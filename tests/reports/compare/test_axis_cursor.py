@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.base import units
@@ -134,6 +134,7 @@ def test_at_a_validation_it_reads_its_loss_at_any_zoom(
 
 
 @given(few_runs, axes, some_keys)
+@example([[0.0, 2.9837489939961834e-300, 1.0]], "steps", ["left"])
 def test_runs_read_what_the_mean_is_made_of(
     all_losses: list[list[float | None]], axis: str, keys: list[str]
 ) -> None:
@@ -174,6 +175,7 @@ def test_nan_is_read_as_such() -> None:
 
 
 @given(st.integers(20, 200), st.booleans())
+@example(width=36, by_run=True)
 def test_the_line_fits_and_says_what_it_leaves_out(width: int, by_run: bool) -> None:
     runs = [run for precision in ("fp32", "bf16") for run in seeds([1.0, 2.0, 3.0], precision=precision)]
     comparison = compared(runs)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.records.run import Printed, Record, RunFailed
@@ -112,6 +112,7 @@ LETTERS = st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_ch
 
 
 @given(words=st.text(LETTERS, min_size=1, max_size=300), width=st.integers(12, 80))
+@example(words="0" * 8, width=12)
 def test_a_long_line_is_cut_into_rows_that_hold_all_of_it(words: str, width: int) -> None:
     session = of(printed(words))
     shown = lines(OutputBrowser(), session.view(), width, 60)[1:-1]
