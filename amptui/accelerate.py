@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.checkpoint.disk_file import load_plain
-from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.engine.precision import default_amp, unsupported_in_scripts
 from amptui.guest.amp_monitor import PrecisionName, must_have_closure
 from amptui.guest.framework import FrameworkMonitor, model_of
 from amptui.guest.loop.named_optimizers import NamedOptimizer
@@ -98,7 +98,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         self._amp: SwitchedAmp | None = None
         self._is_open = False
         self.may_stop = accelerator.num_processes == 1
-        self._unsupported = unsupported_precisions(accelerator.device)
+        self._unsupported = unsupported_in_scripts(accelerator.device)
         self._check_precisions(precision, amp)
         self._first_precision = precision or _own_precision(accelerator)
         self._unsupported.pop(self._first_precision, None)  # the script uses it

@@ -180,6 +180,7 @@ def training_fields(options: argparse.Namespace) -> dict[str, Any]:
         "batch_size": options.batch_size,
         "precision": getattr(options, "precision", None),
         "amp_precision": getattr(options, "amp_dtype", None),
+        "fp8_recipe": getattr(options, "fp8_recipe", None),
         "checkpoint_every": getattr(options, "checkpoint_every", None),
         "stop_timeout": getattr(options, "stop_timeout", None),
         "device": options.device,

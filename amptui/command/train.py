@@ -29,7 +29,7 @@ from amptui.command.parser import (
     training_fields,
 )
 from amptui.ranks.launchers import variables_of, world_of
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import FP8_RECIPES, TrainRequest
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS
 
 if TYPE_CHECKING:
@@ -59,9 +59,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--precision",
         choices=PRECISIONS,
-        help="precision to start in; ieee is FP32 without TF32 (default: fp32)",
+        help="precision to start in; ieee is FP32 without TF32, fp8 is emulated without hardware for it "
+        "(default: fp32)",
     )
     add("--amp-dtype", choices=AMP_PRECISIONS, help="what AMP means (default: fp16 on CUDA, else bf16)")
+    add(
+        "--fp8-recipe",
+        choices=FP8_RECIPES,
+        help="torchao's scaling of float8 Linear layers (default: tensorwise)",
+    )
     add_device(add)
     add("--nproc", type=positive_int, metavar="N", help="train with N processes (DDP), one per GPU")
     add("--fsdp", action="store_true", help="shard the model across the processes (FSDP2) instead of DDP")

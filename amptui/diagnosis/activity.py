@@ -6,7 +6,7 @@ from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import round_words, running
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
-from amptui.records.run import AMP_PRECISIONS, PhaseChanged
+from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, PhaseChanged
 from amptui.telemetry.comparison import BASELINES
 from amptui.telemetry.view import SessionView
 
@@ -88,13 +88,29 @@ def wanted_precision(view: SessionView) -> str | None:
 
 
 def switch_target(view: SessionView) -> str:
-    """The precision that ``p`` asks for: AMP, or what ran before it; "" before the run has begun."""
+    """The precision that ``p`` asks for, "" before the run has begun.
+
+    AMP, or what ran before it; between the two FP8, in a run that was started with it or has once been in it.
+    """
     if view.run is None:
         return ""
     comparison = running(view)
     chosen = comparison.chosen if comparison is not None else ""  # during a comparison, the one before it
     now = wanted_precision(view) or chosen or view.precision
-    return _without_amp(view) if now in AMP_PRECISIONS else view.run.amp_precision
+    if now in AMP_PRECISIONS:
+        return _float8(view) or _without_amp(view)
+    return _without_amp(view) if now in FP8_PRECISIONS else view.run.amp_precision
+
+
+def _float8(view: SessionView) -> str:
+    """The newest float8 precision of the run; the one that its options name; "" if it has none."""
+    run = view.run
+    if run is None:
+        return ""
+    ran = (view.precision, *(switch.precision for switch in reversed(view.switches)), run.precision)
+    options = FP8_PRECISIONS if run.config.get("fp8_recipe") else ()
+    names = (name for name in (*ran, *options) if name in FP8_PRECISIONS and name not in run.unsupported)
+    return next(names, "")
 
 
 def compared_precisions(view: SessionView) -> tuple[str, ...]:

@@ -4,9 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amptui.base import units
-from amptui.diagnosis import float16_verdicts, loss_scale, memory_use, nonfinite, rank_words, speed
+from amptui.diagnosis import (
+    float8_words,
+    float16_verdicts,
+    loss_scale,
+    memory_use,
+    nonfinite,
+    rank_words,
+    speed,
+)
 from amptui.diagnosis.labels import data_label, precision_label
-from amptui.records.findings import ModelCompiled, ModulesTraced
+from amptui.records.findings import Float8Layers, ModelCompiled, ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
@@ -219,6 +227,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     EpochFinished: epoch_finished,
     Validated: lambda it: f"validation {validation_words(it.validation)}",
     ModelCompiled: model_compiled,
+    Float8Layers: float8_words.layers_event,
     PauseChanged: pause_changed,
     Note: lambda it: _first_line(it.text),
     Printed: lambda it: it.text.rstrip(),
@@ -244,6 +253,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     ModulesTraced: float16_verdicts.trace_details,
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
+    Float8Layers: float8_words.layer_details,
     PauseChanged: lambda it: _other_lines(it.reason),
     StacksTaken: rank_words.stack_lines,
     Note: lambda it: _other_lines(it.text),

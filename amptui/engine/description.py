@@ -105,6 +105,7 @@ def _config(prepared: Prepared) -> dict[str, Any]:
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
         "clip_norm": request.clip_norm,
+        "fp8_recipe": request.fp8_recipe,
         "accumulate": request.accumulate,
         "seed": request.seed,
         "workers": request.workers,

@@ -16,7 +16,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.errors import UsageError
-from amptui.records.run import MIN_SOUND_SCALE, PRECISIONS
+from amptui.engine.float8 import ONLY_TRAIN, Float8Form, Float8Linears, why_no_float8
+from amptui.records.run import FP8_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS
 
 _ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 
@@ -96,6 +97,10 @@ class Precision:
     """Whether gradients are multiplied by the loss scale, and steps may be skipped."""
     eager = False
     """Whether a compiled model runs eagerly, to measure what compiling gains."""
+    float8: Float8Form | None = None
+    """How Linear layers multiply in float8; None if they do not."""
+    linears: Float8Linears | None = None
+    """The Linear layers that can; None where only the script knows its model."""
     replays_graphs = False
     """Whether the model runs in CUDA graphs, of whose memory torch's allocator learns only at recording."""
 
@@ -117,9 +122,18 @@ class Precision:
         """Applied steps until the loss scale doubles; None if there is none."""
         return None
 
+    def reason_not_to_enter(self) -> str:
+        """Why this precision cannot be entered after all; empty if it can. Call it before the first time."""
+        return "" if self.linears is None else self.linears.prepare(self.float8)
+
     def enter(self) -> None:
-        """Set the process's flags for steps in this precision."""
-        self.default_flags.apply()
+        """Set the process's flags, and what Linear layers do, for steps in this precision."""
+        if self.linears is not None:
+            self.linears.become(self.float8)
+        self._flags().apply()
+
+    def _flags(self) -> Tf32Flags:
+        return self.default_flags
 
     def forward_context(self) -> AbstractContextManager[object]:
         """The context for the forward pass and the loss; not reentrant."""
@@ -161,8 +175,8 @@ class Ieee(Precision):
 
     name = "ieee"
 
-    def enter(self) -> None:
-        Tf32Flags.full().apply()
+    def _flags(self) -> Tf32Flags:
+        return Tf32Flags.full()
 
 
 class Tf32(Precision):
@@ -170,8 +184,8 @@ class Tf32(Precision):
 
     name = "tf32"
 
-    def enter(self) -> None:
-        self.default_flags.with_tf32().apply()
+    def _flags(self) -> Tf32Flags:
+        return self.default_flags.with_tf32()
 
 
 class Bf16(Precision):
@@ -232,7 +246,21 @@ class Fp16(Bf16):
         self.scaler._per_optimizer_states.clear()
 
 
-_PRECISIONS: tuple[type[Precision], ...] = (Precision, Ieee, Tf32, Fp16, Bf16)
+class Fp8(Bf16):
+    """``fp8``: autocast to bfloat16, and Linear layers that multiply in float8 on the GPU's Tensor Cores."""
+
+    name = "fp8"
+    float8 = "hardware"
+
+
+class EmulatedFp8(Bf16):
+    """``fp8-emulated``: the same with products in float32 of numbers rounded to float8, on any device."""
+
+    name = "fp8-emulated"
+    float8 = "emulated"
+
+
+_PRECISIONS: tuple[type[Precision], ...] = (Precision, Ieee, Tf32, Fp16, Bf16, Fp8, EmulatedFp8)
 
 
 def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Precision]:
@@ -252,15 +280,22 @@ def default_amp(device: torch.device) -> Literal["fp16", "bf16"]:
 
 def unsupported_precisions(device: torch.device) -> dict[str, str]:
     """The precisions that ``device`` does not support, each with a short reason."""
+    unsupported = why_no_float8(device)
     if device.type != "cuda":
-        return {"tf32": "TF32 needs an NVIDIA GPU"}
+        return {"tf32": "TF32 needs an NVIDIA GPU", **unsupported}
     if torch.cuda.get_device_capability(device) >= (8, 0):
-        return {}
+        return unsupported
     name = torch.cuda.get_device_name(device)
     return {
+        **unsupported,
         "tf32": f"{name} does not support TF32, which needs compute capability 8.0",
         "bf16": f"{name} does not support bfloat16, which needs compute capability 8.0",
     }
+
+
+def unsupported_in_scripts(device: torch.device) -> dict[str, str]:
+    """The same for a script's own loop, which amptui gives no other layers."""
+    return unsupported_precisions(device) | dict.fromkeys(FP8_PRECISIONS, ONLY_TRAIN)
 
 
 def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
@@ -268,6 +303,13 @@ def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
     if precision in unsupported:
         others = ", ".join(name for name in PRECISIONS if name not in unsupported)
         raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=f"use one of {others}")
+
+
+def check_enterable(precision: Precision, unsupported: Mapping[str, str]) -> None:
+    """Raise UsageError if the model cannot be trained in ``precision``, now that it is built."""
+    check_supported(precision.name, unsupported)
+    if why := precision.reason_not_to_enter():
+        raise UsageError(f"precision {precision.name}: {why}", hint="use --precision bf16")
 
 
 def sharded_dtype(model: nn.Module) -> torch.dtype | None:

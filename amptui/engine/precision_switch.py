@@ -11,6 +11,7 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
+from amptui.engine.float8 import NO_SPEED
 from amptui.engine.precision import Precision
 from amptui.engine.prepared import Trained
 from amptui.engine.snapshot import before_step
@@ -79,6 +80,7 @@ class PrecisionSwitch:
         self._warm_up = WarmUp()
         self._settled = False
         self._noted_waits = self._noted_no_scaler = False
+        self._told_float8: set[str | None] = set()
 
     @property
     def settled(self) -> bool:
@@ -170,6 +172,8 @@ class PrecisionSwitch:
             self._continue_ab_test(self._ab_test, step)
         if self.precision.scales and not self._noted_waits:
             self._note_waits()
+        if self.precision.float8 is not None and self.precision.float8 not in self._told_float8:
+            self._tell_float8(step)
 
     def attempt(self, step: int, doing: str, run: Callable[[Precision], T]) -> T:
         """Call ``run`` in this precision; if it is on trial and fails, in the previous one."""
@@ -250,6 +254,8 @@ class PrecisionSwitch:
         why = self._trained.unsupported.get(base_precision(name))
         if why is None and name not in self._trained.precisions:
             why = "the model is not compiled"
+        if why is None:
+            why = self._trained.precisions[name].reason_not_to_enter() or None
         if why is not None:
             self._note("warning", f"no {name} here: {why}")
             self._control.refuse(request, "unavailable", why)
@@ -292,6 +298,9 @@ class PrecisionSwitch:
             self._control.refuse(comparison, "comparison running")
             return
         if any(self._is_unsupported(name, comparison) for name in precisions):
+            return
+        if any(self._trained.precisions[name].float8 == "emulated" for name in precisions):
+            self._control.refuse(comparison, "unavailable", NO_SPEED)
             return
         if running is not None:
             self._stop_ab_test(step)
@@ -360,13 +369,20 @@ class PrecisionSwitch:
     def _note_no_scaler(self, previous: str) -> None:
         """Explain once, at the first switch to bf16 or away from fp16, what a missing loss scaler means."""
         name, leaves_scaler = self.precision.name, self._trained.precisions[previous].scales
-        if self._noted_no_scaler or not (name == "bf16" or leaves_scaler):
+        if self._noted_no_scaler or not (name == "bf16" or self.precision.float8 or leaves_scaler):
             return
         self._noted_no_scaler = True
         text = f"{name} has no loss scaler: an Inf gradient would make weights NaN, and the run would stop"
         if self._ranks is not None:
             text = f"{name} has no loss scaler: an Inf gradient on one rank would make all ranks' weights NaN"
         self._note("info", text)
+
+    def _tell_float8(self, step: int) -> None:
+        """Report once, before the first float8 step, which layers multiply in float8."""
+        precision = self.precision
+        assert precision.linears is not None, "a float8 precision has layers"
+        self._told_float8.add(precision.float8)
+        self._emit(precision.linears.record(step=step + 1, precision=precision.name))
 
     def _note_waits(self) -> None:
         """Explain once why each step waits for the GPU, if it does."""

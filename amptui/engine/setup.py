@@ -24,9 +24,11 @@ from amptui.engine.compilation import (
     eager_precisions,
     uses_cuda_graphs,
 )
+from amptui.engine.float8 import float8_linears, supported_float8
 from amptui.engine.precision import (
     Precision,
     build_precisions,
+    check_enterable,
     check_supported,
     default_amp,
     unsupported_precisions,
@@ -183,7 +185,7 @@ def choose(request: TrainRequest) -> Choices:
     if request.compile_mode is not None:
         check_compiler(device)
     unsupported = unsupported_precisions(device)
-    precision = request.precision or "fp32"
+    precision = supported_float8(request.precision or "fp32", unsupported)
     check_supported(precision, unsupported)
     amp_precision = request.amp_precision or default_amp(device)
     check_supported(amp_precision, unsupported)
@@ -259,9 +261,15 @@ def assemble(
     announce_model(f"in build_scheduler() of {owner}")
     lr_schedule = build_lr_schedule(experiment, optimizer, schedule.steps, device)
     scaler, precisions = prepare_precisions(device, request.compile_mode)
+    linears, unsupported = float8_linears(
+        model, request.fp8_recipe, choices.unsupported, sharded=strategy.sharded
+    )
+    for precision in precisions.values():
+        precision.linears = linears
+    check_enterable(precisions[choices.precision], unsupported)
     if request.compile_mode is not None:
         precisions |= eager_precisions(precisions, model)
-    strategy.join((training, validation), choices.unsupported)
+    strategy.join((training, validation), unsupported)
     return Prepared(
         request=request,
         device=device,
@@ -274,7 +282,7 @@ def assemble(
         built_groups=len(optimizer.param_groups),
         scaler=scaler,
         precisions=precisions,
-        unsupported=choices.unsupported,
+        unsupported=unsupported,
         precision=choices.precision,
         amp_precision=choices.amp_precision,
         schedule=schedule,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.precision import default_amp, sharded_dtype, unsupported_precisions
+from amptui.engine.precision import default_amp, sharded_dtype, unsupported_in_scripts
 from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, named_optimizers
 from amptui.guest.loop.script import WatchedScript
@@ -60,7 +60,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     first, *others = pairs = named_optimizers(model, optimizer)
     start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
-    unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
+    unsupported = {**_what_cannot_scale(pairs), **unsupported_in_scripts(device)}
     usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
     amp_precision = amp or (precision if precision in ("fp16", "bf16") else usual_amp)
     for name in (precision, amp or precision):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.engine.precision import default_amp, unsupported_in_scripts
 from amptui.guest.amp_monitor import must_have_closure
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import WatchedScript
@@ -110,7 +110,7 @@ def lightning_script(
     """
     precision = amp.precision.name
     usual_amp = precision if precision in AMP_PRECISIONS else default_amp(amp.device)
-    unsupported = unsupported_precisions(amp.device)
+    unsupported = unsupported_in_scripts(amp.device)
     if has_closure or must_have_closure(optimizer):
         unsupported["fp16"] = f"{type(optimizer).__name__} runs its closure again, which no scaler allows"
     unsupported.pop(precision, None)  # it is the script's own choice

@@ -18,6 +18,9 @@ PAGE_RUNS = 100
 ADVISE_MINUTES, ADVISE_LOSS_STEPS = 3.0, 300
 """How long a measurement for a recommendation takes at most; the steps after which losses are compared."""
 
+FP8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+"""torchao's: one scale a tensor, one a row, or that with the weights' gradients multiplied in bfloat16."""
+
 Framework = Literal["pytorch", "lightning", "accelerate", "huggingface", "amptui"]
 """What lines to paste are for."""
 
@@ -40,6 +43,8 @@ class TrainRequest:
     """None is ``fp32``."""
     amp_precision: str | None = None
     """What AMP means; None is ``fp16`` on CUDA and ``bf16`` on a CPU."""
+    fp8_recipe: str | None = None
+    """torchao's float8 recipe, one of ``FP8_RECIPES``; None is the first of them."""
     device: str = "auto"
     epochs: int | None = None
     steps: int | None = None

@@ -284,6 +284,45 @@ class StepTimed:
     """In the order in which they ran; those that did not are left out."""
 
 
+FloatHindrance = Literal["size", "kind", "subclass", "forward"]
+"""Why a layer does not multiply in float8: a size is not divisible by 16; it is no ``nn.Linear``; it is of a
+subclass, or its ``forward`` was replaced, which may compute something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerLeftOut:
+    """A layer with a weight matrix that stays in bfloat16 while others multiply in float8."""
+
+    name: str
+    kind: str
+    """Its class."""
+    why: FloatHindrance
+    shape: tuple[int, ...]
+    """Of its largest weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float8Layers:
+    """Which layers of the model multiply in float8, told with the first step that does."""
+
+    time: float
+    step: int
+    """The first step."""
+    precision: str
+    recipe: str
+    """torchao's."""
+    emulated: bool
+    """The products have float8's numbers but are computed in float32: their speed means nothing."""
+    layers: int
+    names: tuple[str, ...]
+    """The first of them, bounded in number; "" is the model itself."""
+    parameters: int
+    """In their weights and biases, each once."""
+    left_out: tuple[LayerLeftOut, ...]
+    """The first of those, bounded in number."""
+    left_out_count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCompiled:
     """``torch.compile`` compiled for a step or a validation, which took that much longer."""

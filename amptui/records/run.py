@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from amptui.records.answers import Answer, RequestMade
 from amptui.records.findings import (
+    Float8Layers,
     Float16Window,
     FlopsCounted,
     MemoryBreakdown,
@@ -25,7 +26,7 @@ from amptui.records.ranks import RecordOfRanks
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
 
-PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
+PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated")
 """Every precision that can be switched to, in the order in which tables show them."""
 
 PRECISION_ORDER = (*PRECISIONS, *OTHER_PRECISIONS)
@@ -33,6 +34,9 @@ PRECISION_ORDER = (*PRECISIONS, *OTHER_PRECISIONS)
 
 AMP_PRECISIONS = ("fp16", "bf16")
 """The precisions that are automatic mixed precision."""
+
+FP8_PRECISIONS = ("fp8", "fp8-emulated")
+"""``bf16`` whose Linear layers multiply in float8: on the hardware, or with its numbers on any device."""
 
 EAGER_SUFFIX = " eager"
 """Steps in ``fp32 eager`` ran without the ``torch.compile`` that was asked for, to measure what it gains."""
@@ -339,6 +343,7 @@ Record = (
     | PrecisionsCompared
     | StepTimed
     | ModelCompiled
+    | Float8Layers
     | MemoryBreakdown
     | FlopsCounted
     | EpochFinished

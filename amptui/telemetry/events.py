@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from amptui.records.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.findings import (
+    Float8Layers,
+    ModelCompiled,
+    ModulesTraced,
+    PrecisionsCompared,
+    XRayTaken,
+)
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
@@ -126,6 +132,7 @@ Happening = (
     | EpochFinished
     | Validated
     | ModelCompiled
+    | Float8Layers
     | PauseChanged
     | Note
     | Printed

@@ -468,6 +468,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     findings.PrecisionsCompared: Session._compare,
     findings.StepTimed: lambda session, record: session._optimizers.first.timing.add(record),
     findings.ModelCompiled: lambda session, record: session._log.add(record),
+    findings.Float8Layers: lambda session, record: session._log.add(record),
     findings.MemoryBreakdown: lambda session, record: session._optimizers.first.memory.update(
         {record.precision: record}
     ),

@@ -26,7 +26,13 @@ class Key:
 
 
 RUN_KEYS = (
-    Key("p", ("p",), "toggle_precision", "AMP", "switch the running training between FP32 and AMP"),
+    Key(
+        "p",
+        ("p",),
+        "toggle_precision",
+        "AMP",
+        "switch the running training between FP32, AMP and a chosen FP8",
+    ),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
@@ -75,7 +81,7 @@ def footer_hints(
     keys: Iterable[Key], *, paused: bool = False, switches_to: str = "", several_optimizers: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """The footer's hints: each key with its word; ``switches_to`` is the precision that ``p`` asks for."""
-    target = precision_label(switches_to).split()[-1] if switches_to else ""
+    target = precision_label(switches_to).removesuffix(" emulated").split()[-1] if switches_to else ""
     return tuple(
         (
             key.label,

@@ -31,10 +31,11 @@ class Style(IntEnum):
     TF32 = 6
     FP16 = 7
     BF16 = 8
-    GOOD = 9
-    WARNING = 10
-    ERROR = 11
-    KEY = 12
+    FP8 = 9
+    GOOD = 10
+    WARNING = 11
+    ERROR = 12
+    KEY = 13
     """A key in the footer and the menus."""
 
 
@@ -68,6 +69,7 @@ _HUES = {
     Style.TF32: _Hue(dark=14, dark_256=87, light_256=24, light_16=4),
     Style.FP16: _Hue(dark=3, dark_256=220, light_256=94, light_16=5),
     Style.BF16: _Hue(dark=10, dark_256=83, light_256=28, light_16=12),
+    Style.FP8: _Hue(dark=11, dark_256=208, light_256=130, light_16=5),
     Style.GOOD: _Hue(dark=2, dark_256=41, light_256=22),
     Style.WARNING: _Hue(dark=13, dark_256=213, light_256=127, light_16=1),
     Style.ERROR: _Hue(dark=9, dark_256=203, light_256=160, light_16=1),
@@ -115,6 +117,8 @@ _PRECISION_STYLES = {
     "tf32": Style.TF32,
     "fp16": Style.FP16,
     "bf16": Style.BF16,
+    "fp8": Style.FP8,
+    "fp8-emulated": Style.FP8,
     # As the numbers are of that type; glyph and letter tell them from AMP.
     "fp16 weights": Style.FP16,
     "bf16 weights": Style.BF16,

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ from amptui.diagnosis.activity import (
     phase_words,
     refusal_words,
     state_words,
+    switch_target,
     waiting_fraction,
     waiting_words,
 )
 from amptui.records.answers import Refusal, RequestKind, RequestMade, RequestRefused
-from amptui.records.run import PhaseChanged
+from amptui.records.run import PhaseChanged, PrecisionChanged
+from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
-from tests.telemetry.record_samples import compared
+from tests.telemetry.record_samples import compared, run
 from tests.tui import views
 
 
@@ -130,3 +133,26 @@ def test_a_refusal_in_words(request_made: RequestMade, reason: Refusal, words: s
 def test_a_state_in_words(state: Any, words: str) -> None:
     assert state_words(SessionView(state=state)) == words
     assert state_words(SessionView(state=state), lost="gone") == "the run has ended"
+
+
+def target_after(first: str, *precisions: str, **facts: Any) -> str:
+    """What ``p`` asks for once a run that began in ``first`` has switched to each of ``precisions``."""
+    session = Session()
+    session.fold([replace(run(), precision=first, amp_precision="bf16", **facts)])
+    for step, (previous, current) in enumerate(pairwise((first, *precisions)), 2):
+        session.fold([PrecisionChanged(time=2.0, step=step, previous=previous, current=current)])
+    return switch_target(session.view())
+
+
+def test_p_switches_between_fp32_and_amp_and_through_fp8_once_it_was_chosen() -> None:
+    assert target_after("fp32") == "bf16"
+    assert target_after("fp32", "bf16") == "fp32"
+    assert target_after("fp8-emulated") == "fp32"
+    assert target_after("fp8-emulated", "fp32") == "bf16"
+    assert target_after("fp8-emulated", "fp32", "bf16") == "fp8-emulated"
+    assert target_after("fp32", "tf32", "fp8") == "tf32"
+    assert target_after("fp32", "bf16", config={"fp8_recipe": "rowwise"}, unsupported={"fp8": ""}) == (
+        "fp8-emulated"
+    )
+    refused = {"fp8": "no layer", "fp8-emulated": "no layer"}
+    assert target_after("fp32", "bf16", config={"fp8_recipe": "rowwise"}, unsupported=refused) == "fp32"

@@ -8,6 +8,7 @@ import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended, steps_missing
 from amptui.diagnosis.loss_scale import skip_means
+from amptui.records.findings import Float8Layers, LayerLeftOut
 from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
@@ -277,3 +278,33 @@ def test_a_storm_tells_how_often_and_where() -> None:
 def test_the_same_again_and_again_is_counted() -> None:
     printed = [Printed(time=float(n), stream="stdout", text="tick") for n in range(1, 1001)]
     assert event_text(the_event(*printed)) == "tick (×1,000)"
+
+
+def test_an_event_says_which_layers_multiply_in_float8_and_why_others_do_not() -> None:
+    head = LayerLeftOut(name="head", kind="Linear", why="size", shape=(100, 256))
+    stem = LayerLeftOut(name="", kind="Conv2d", why="kind", shape=(16, 3, 3, 3))
+    record = Float8Layers(
+        time=1.0,
+        step=4,
+        precision="fp8",
+        recipe="rowwise",
+        emulated=False,
+        layers=3,
+        names=("a", "b"),
+        parameters=10,
+        left_out=(head, stem),
+        left_out_count=3,
+    )
+    event = the_event(record)
+    assert event_text(event) == "FP8, rowwise: 3 Linear layers multiply in float8, 3 others do not"
+    assert event_details(event) == [
+        "head in bfloat16: Linear 100×256, not divisible by 16",
+        "the model in bfloat16: Conv2d 16×3×3×3, no nn.Linear",
+        "and 1 more in bfloat16",
+        "in float8: a, b and 1 more",
+    ]
+    emulated = replace(record, precision="fp8-emulated", emulated=True, layers=1, left_out_count=0)
+    assert event_text(the_event(emulated)) == (
+        "FP8 emulated, rowwise: 1 Linear layer multiplies in float8; float8's numbers, computed in float32: "
+        "no statement on FP8's speed or memory"
+    )

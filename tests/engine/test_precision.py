@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from amptui.base.errors import UsageError
+from amptui.engine.float8 import why_no_float8
 from amptui.engine.precision import Tf32Flags, build_precisions, check_supported, unsupported_precisions
 from amptui.engine.setup import prepare_precisions
 from amptui.records.control import Control, XRayRequest
@@ -184,9 +185,9 @@ def test_modes_share_the_flags_that_were_set_before_any_was_entered() -> None:
     assert Tf32Flags.current() == set_before
 
 
-def test_a_cpu_runs_everything_but_tf32() -> None:
+def test_a_cpu_runs_everything_but_tf32_and_what_needs_torchao() -> None:
     unsupported = unsupported_precisions(CPU)
-    assert unsupported == {"tf32": "TF32 needs an NVIDIA GPU"}
+    assert unsupported == {"tf32": "TF32 needs an NVIDIA GPU", **why_no_float8(CPU)}
     check_supported("bf16", unsupported)
     with pytest.raises(UsageError, match="use one of fp32, ieee, fp16, bf16"):
         check_supported("tf32", unsupported)

@@ -312,7 +312,7 @@ def test_the_scaler_keeps_its_state_in_every_precision() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"precision": "fp8"}, "no precision 'fp8'"),
+        ({"precision": "fp4"}, "no precision 'fp4'"),
         ({"precision": "tf32"}, "TF32 needs an NVIDIA GPU"),
         ({"amp": "tf32"}, "TF32 needs an NVIDIA GPU"),
     ],

@@ -94,7 +94,7 @@ def test_a_screen_s_lines(line: bytes, said: object) -> None:
         b'{"leave": ["detached"]}',
         b'{"request": ["precision"], "precision": "bf16"}',
         b'{"request": "precision", "number": 3}',
-        b'{"request": "precision", "number": 3, "precision": "fp8"}',
+        b'{"request": "precision", "number": 3, "precision": "fp4"}',
         b'{"request": "precision", "number": 3, "precision": ["bf16"]}',
         b'{"request": "precision", "number": 3, "precision": NaN}',
         b'{"request": "pause", "number": 3, "paused": 1}',

@@ -44,7 +44,7 @@ def test_the_footer_names_what_p_switches_to() -> None:
     assert (unknown["p"], in_amp["p"]) == ("AMP", "FP32")
     assert {**in_amp, "p": "AMP"} == unknown
     words = [dict(footer_hints(KEYS, switches_to=name))["p"] for name in PRECISIONS]
-    assert words == ["FP32", "ieee", "TF32", "fp16", "bf16"]
+    assert words == ["FP32", "ieee", "TF32", "fp16", "bf16", "FP8", "FP8"]
 
 
 def test_several_optimizers_have_a_key_in_the_footer() -> None:

@@ -83,8 +83,8 @@ def restore_rank(
     """
     start = restore(_of_rank(checkpoint, rank, ranks, prepared), prepared, warn)
     precision = checkpoint.precision
-    if precision in prepared.unsupported:
-        why = prepared.unsupported[precision]
+    why = prepared.unsupported.get(precision) or prepared.precisions[precision].reason_not_to_enter()
+    if why:
         warn(f"{precision} is not supported here: {why}; continuing in {prepared.precision}")
         precision = prepared.precision
     return replace(prepared, precision=precision), start

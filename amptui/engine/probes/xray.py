@@ -5,7 +5,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -211,10 +211,14 @@ def _restoring(trained: Trained) -> Iterator[Snapshot]:
     training = [(module, module.training) for module in everything.modules()]
     parameters = [(p, p.grad, p.requires_grad) for p in parameters_of(everything, trained.optimizer)]
     snapshot = Snapshot(everything, trained.device)
+    linears = trained.precisions["ieee"].linears
     try:
         for parameter, _, _ in parameters:
             parameter.grad = None
-        with torch.compiler.set_stance("force_eager"):
+        with (
+            torch.compiler.set_stance("force_eager"),
+            linears.kept() if linears is not None else nullcontext(),
+        ):
             yield snapshot
     finally:
         for parameter, gradient, requires_grad in parameters:

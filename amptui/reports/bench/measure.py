@@ -25,7 +25,7 @@ from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.findings import ModelCompiled
-from amptui.records.run import PRECISIONS, Record
+from amptui.records.run import FP8_PRECISIONS, PRECISIONS, Record
 from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
 
@@ -92,14 +92,17 @@ def plan_precisions(names: Sequence[str] | None, device: "torch.device", *, comp
 
     Raises ``UsageError`` if fewer than two are left; one is enough if it runs eagerly and compiled.
     """
+    from amptui.engine.float8 import NO_SPEED
     from amptui.engine.precision import unsupported_precisions
 
-    left_out = unsupported_precisions(device)
-    if names is not None:
-        left_out = {name: left_out[name] for name in names if name in left_out}
-    elif device.type == "cpu":
+    left_out = {"fp8-emulated": NO_SPEED} | unsupported_precisions(device)
+    worth = names
+    if worth is None:  # FP8 only by name: many models have no layer for it
+        worth = tuple(name for name in PRECISIONS if name not in FP8_PRECISIONS)
+    left_out = {name: why for name, why in left_out.items() if name in worth}
+    if names is None and device.type == "cpu":
         left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
-    precisions = tuple(dict.fromkeys(PRECISIONS if names is None else names))
+    precisions = tuple(dict.fromkeys(worth))
     precisions = tuple(name for name in precisions if name not in left_out)
     if len(precisions) < (1 if compiles else 2):
         why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())

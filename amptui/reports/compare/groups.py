@@ -22,7 +22,7 @@ COLOURS = ("fp32", "ieee", "tf32", "fp16", "bf16", "first", "second", "third")
 _IN_THE_RECORD = frozenset(
     {
         *("model", "precision", "amp_precision", "device", "epochs", "steps", "batch_size", "learning_rate"),
-        *("clip_norm", "seed", "data", "settings", "compile_mode"),
+        *("clip_norm", "seed", "data", "settings", "compile_mode", "fp8_recipe"),
     }
 )
 """Options of ``run.json`` whose effect is in the run's first record."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from amptui.diagnosis.speed import interval_ends, times_speed
 from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
+from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.check import Check, fine, one_line, poor
 from amptui.reports.doctor.gpus import Gpu, read_gpus
 
@@ -63,6 +64,8 @@ def precision_checks() -> list[Check]:
     gpus = read_gpus()
     device = torch.device("cuda", 0) if gpus else torch.device("cpu")
     unsupported = unsupported_precisions(device)
+    for name in FP8_PRECISIONS:  # which takes a package, and a model with layers for it
+        unsupported.pop(name, None)
     measured = measure(device, tuple(name for name in _LABELS if name not in unsupported))
     best = best_of(measured)
     flags = frozenset() if gpus else cpu_flags()

@@ -28,6 +28,8 @@ MEANINGS = {
     "tf32": "float32 with TF32 on everywhere",
     "fp16": "autocast to float16, with loss scaling",
     "bf16": "autocast to bfloat16, no loss scaling",
+    "fp8": "bf16, and Linear layers multiply in float8",
+    "fp8-emulated": "float8's numbers without its speed",
 }
 """What each precision is, in half a line."""
 
@@ -40,6 +42,8 @@ TERMS = (
 """Words that the screen uses, for those who have not met them."""
 
 _HELP_LABEL_WIDTH = len("run folder")
+
+_LABEL_WIDTH = max(len(f"1 {signed_label(name)}") for name in PRECISIONS)
 
 _MIN_MEANING_WIDTH = 10
 
@@ -116,13 +120,13 @@ class PrecisionMenu(Overlay):
         for y, name in enumerate(PRECISIONS):
             style = Style.DIM if name in refused else precision_style(name)
             inner.text(0, y, "▸" if y == self._line else " ", Style.KEY | BOLD)
-            inner.text(2, y, f"{y + 1} {signed_label(name)}", style, width=14)
+            inner.text(2, y, f"{y + 1} {signed_label(name)}", style, width=_LABEL_WIDTH)
             words = refused.get(name) or MEANINGS[name]
             now = " (now)" if name == view.precision else ""
-            room = max(0, inner.width - 17)
+            room = max(0, inner.width - 3 - _LABEL_WIDTH)
             words = whole_words(words, room - len(now))
-            inner.text(17, y, f"{words}{now}", Style.DIM, width=room)
-        inner.text(2, len(PRECISIONS) + 1, "enter or 1-5: switch, esc: back", Style.DIM)
+            inner.text(3 + _LABEL_WIDTH, y, f"{words}{now}", Style.DIM, width=room)
+        inner.text(2, len(PRECISIONS) + 1, f"enter or 1-{len(PRECISIONS)}: switch, esc: back", Style.DIM)
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows move; enter or a number switches."""

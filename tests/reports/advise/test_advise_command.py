@@ -79,7 +79,7 @@ def test_a_script_that_amptui_cannot_watch_is_told_what_to_do(
         ([], "the following arguments are required: MODEL", 2),
         (["mnist-deep", "more"], "'more' follows a model; only a script has arguments", 2),
         (["mnist-deep", "--precisions", "fp32"], "nothing to compare FP32 with", 2),
-        (["mnist-deep", "--precisions", "fp8"], "'fp8' is not one of", 2),
+        (["mnist-deep", "--precisions", "fp4"], "'fp4' is not one of", 2),
         (["mnist-deep", "--minutes", "0"], "'0' is not a number above 0", 2),
         (["mnist-deep", "--set", "wdth=1"], "has no option 'wdth'", 2),
         (["--seed", "3", "SCRIPT"], "--seed is for models", 2),

@@ -1,0 +1,196 @@
+"""Float8 for the Linear layers of a model: which can take part, and their change to it and back.
+
+The layers stay the objects that they are, with their parameters, hooks and names: only their class changes,
+to torchao's subclass of ``nn.Linear``. So whatever holds on to a module or a parameter (optimizer, probes,
+compiled code, a list of the model's own) notices nothing, and leaving float8 leaves no trace.
+"""
+
+import importlib.util
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from amptui.base.text import one_line
+from amptui.recipe.request import FP8_RECIPES
+from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
+from amptui.records.run import FP8_PRECISIONS
+
+Float8Form = Literal["hardware", "emulated"]
+"""Whether the device multiplies float8 numbers, or float32 products of such numbers stand for it."""
+
+MAX_NAMES = 64
+"""Layers that a record names."""
+
+NO_LAYER = "the model has no nn.Linear whose sizes are both divisible by 16"
+
+NO_FSDP = "FSDP divides the weights, which float8 layers need whole"
+
+NO_TORCHAO = "torchao is not installed: pip install 'amptui[fp8]'"
+
+ONLY_TRAIN = "only `amptui train` switches Linear layers to float8"
+
+NO_SPEED = "emulated float8 is computed in float32: its time says nothing of FP8"
+
+_MIN_CAPABILITY = (8, 9)
+"""The first with Tensor Cores for float8: Ada, then Hopper (CUDA C++ Programming Guide)."""
+
+_ALIGNMENT = 16
+"""cuBLAS multiplies float8 matrices only if rows and columns are multiples of 16 bytes."""
+
+
+def why_no_float8(device: torch.device) -> dict[str, str]:
+    """The float8 precisions that ``device`` does not support, each with a short reason; no model is asked."""
+    if importlib.util.find_spec("torchao") is None:
+        return dict.fromkeys(FP8_PRECISIONS, NO_TORCHAO)
+    if device.type != "cuda":
+        return {"fp8": "float8 products need an NVIDIA GPU of compute capability 8.9"}
+    if torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY:
+        return {}
+    name = torch.cuda.get_device_name(device)
+    return {"fp8": f"{name} does not multiply float8, which needs compute capability 8.9"}
+
+
+def supported_float8(precision: str, unsupported: Mapping[str, str]) -> str:
+    """``fp8-emulated`` for ``fp8`` where only that works; other names are returned unchanged."""
+    if precision == "fp8" and precision in unsupported and "fp8-emulated" not in unsupported:
+        return "fp8-emulated"
+    return precision
+
+
+def float8_linears(
+    model: nn.Module, recipe: str | None, unsupported: Mapping[str, str], *, sharded: bool
+) -> tuple["Float8Linears | None", dict[str, str]]:
+    """What can multiply in float8 here, None if nothing; and ``unsupported`` with this model's reasons."""
+    if all(name in unsupported for name in FP8_PRECISIONS):
+        return None, dict(unsupported)
+    linears = Float8Linears(model, recipe)
+    why = NO_FSDP if sharded else "" if linears.linears else NO_LAYER
+    return (
+        (None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, why)}) if why else (linears, dict(unsupported))
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Form:
+    """What a Linear layer becomes: another class, and attributes of that class's instances."""
+
+    layer_class: type[nn.Linear]
+    attributes: Mapping[str, Any]
+
+
+class Float8Linears:
+    """The Linear layers of ``model`` that can multiply in float8, and what the others lack.
+
+    Float8 products need both sizes of the weight to be multiples of 16. A subclass of ``nn.Linear`` and a
+    layer with a ``forward`` of its own may compute something else: these stay as they are.
+    """
+
+    def __init__(self, model: nn.Module, recipe: str | None = None) -> None:
+        self.recipe = recipe or FP8_RECIPES[0]
+        self.linears: dict[str, nn.Linear] = {}
+        self.left_out: list[LayerLeftOut] = []
+        self._forms: dict[Float8Form, _Form] = {}
+        self._form: Float8Form | None = None
+        for name, module in model.named_modules():
+            self._sort(name, module)
+
+    @property
+    def form(self) -> Float8Form | None:
+        """How they multiply now; None if not in float8."""
+        return self._form
+
+    def prepare(self, form: Float8Form | None) -> str:
+        """Import torchao for ``form``, which takes seconds; return why that fails, in a line."""
+        if form is None or form in self._forms:
+            return ""
+        try:
+            self._forms[form] = _make_form(self.recipe, form)
+        except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
+            return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
+        return ""
+
+    def become(self, form: Float8Form | None) -> None:
+        """Multiply as ``form`` says from the next call on; it must have been prepared."""
+        if form == self._form:
+            return
+        before = None if self._form is None else self._forms[self._form]
+        after = None if form is None else self._forms[form]
+        for linear in self.linears.values():
+            for name in before.attributes if before is not None else ():
+                del linear.__dict__[name]
+            linear.__class__ = nn.Linear if after is None else after.layer_class
+            linear.__dict__.update({} if after is None else after.attributes)
+        self._form = form
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within it the layers may change as they like; afterwards they multiply as before."""
+        before = self._form
+        try:
+            yield
+        finally:
+            self.become(before)
+
+    def record(self, *, step: int, precision: str) -> Float8Layers:
+        """What takes part, as ``precision`` begins with ``step``."""
+        parameters = {parameter for linear in self.linears.values() for parameter in linear.parameters()}
+        return Float8Layers(
+            time=time.time(),
+            step=step,
+            precision=precision,
+            recipe=self.recipe,
+            emulated=self._form == "emulated",
+            layers=len(self.linears),
+            names=tuple(self.linears)[:MAX_NAMES],
+            parameters=sum(parameter.numel() for parameter in parameters),
+            left_out=tuple(self.left_out[:MAX_NAMES]),
+            left_out_count=len(self.left_out),
+        )
+
+    def _sort(self, name: str, module: nn.Module) -> None:
+        """Take the module, or note what hinders it; one without a matrix of its own multiplies nothing."""
+        weights = [p for p in module.parameters(recurse=False) if not is_lazy(p) and p.ndim > 1]
+        if not weights or isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            return
+        shape = tuple(max(weights, key=lambda weight: weight.numel()).shape)
+        hindrance = _hindrance(module)
+        if hindrance is None:
+            assert isinstance(module, nn.Linear)
+            self.linears[name] = module
+        else:
+            kind = type(module).__name__
+            self.left_out.append(LayerLeftOut(name=name, kind=kind, why=hindrance, shape=shape))
+
+
+def _hindrance(module: nn.Module) -> FloatHindrance | None:
+    if not isinstance(module, nn.Linear):
+        return "kind"
+    if type(module) is not nn.Linear:
+        return "subclass"
+    if "forward" in vars(module):
+        return "forward"
+    return "size" if module.in_features % _ALIGNMENT or module.out_features % _ALIGNMENT else None
+
+
+def _make_form(recipe: str, form: Float8Form) -> _Form:
+    """What torchao makes of a Linear layer, with the attributes that it adds: the same for all layers."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    # A step's last batch may have any number of rows, which are the inner size of the weight's gradient.
+    config = replace(config, emulate=form == "emulated", pad_inner_dim=form == "hardware")
+    linear = nn.Linear(_ALIGNMENT, _ALIGNMENT, device="meta")  # which draws no random numbers
+    (converted,) = convert_to_float8_training(nn.ModuleList([linear]), config=config)
+    attributes = {name: value for name, value in vars(converted).items() if name not in vars(linear)}
+    layer_class: type[nn.Linear] = type(converted)
+    if form == "emulated":
+        from amptui.engine.emulated_float8 import EmulatedFloat8Linear
+
+        layer_class = EmulatedFloat8Linear
+    return _Form(layer_class, attributes)

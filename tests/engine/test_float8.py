@@ -1,0 +1,247 @@
+"""FP8: which layers take part, what they compute, and that leaving it leaves no trace."""
+
+import copy
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.base.errors import UsageError
+from amptui.engine.float8 import (
+    NO_LAYER,
+    NO_SPEED,
+    NO_TORCHAO,
+    Float8Linears,
+    supported_float8,
+    why_no_float8,
+)
+from amptui.records.answers import RequestRefused
+from amptui.records.control import ComparisonRequest, Control, PrecisionRequest
+from amptui.records.findings import Float8Layers, PrecisionsCompared
+from amptui.records.run import Note, PrecisionChanged
+from amptui.records.steps import StepRecord
+from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, switching, train
+
+CPU = torch.device("cpu")
+
+needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+
+
+class Kinds(nn.Module):
+    """One layer of each kind that float8 takes or leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 16)
+        self.taken = nn.Linear(16, 32)
+        self.bare = nn.Linear(32, 16, bias=False)
+        self.narrow = nn.Linear(16, 10)
+        self.convolution = nn.Conv2d(16, 16, 3)
+        self.attention = nn.MultiheadAttention(16, 2)
+        self.patched = nn.Linear(16, 16)
+        self.patched.forward = torch.relu  # type: ignore[method-assign]
+        self.norm = nn.LayerNorm(16)
+        self.alias = self.taken
+
+
+def test_linear_layers_of_the_right_sizes_take_part_and_others_say_why_not() -> None:
+    linears = Float8Linears(Kinds())
+    assert list(linears.linears) == ["taken", "bare"]
+    assert {layer.name: layer.why for layer in linears.left_out} == {
+        "narrow": "size",
+        "convolution": "kind",
+        "attention": "kind",
+        "attention.out_proj": "subclass",
+        "patched": "forward",
+    }
+    record = linears.record(step=3, precision="fp8-emulated")
+    assert (record.layers, record.left_out_count) == (2, 5)
+    assert record.parameters == 16 * 32 + 32 + 32 * 16
+
+
+def test_a_device_without_float8_products_emulates_them() -> None:
+    if importlib.util.find_spec("torchao") is None:
+        assert why_no_float8(CPU) == {"fp8": NO_TORCHAO, "fp8-emulated": NO_TORCHAO}
+    else:
+        assert list(why_no_float8(CPU)) == ["fp8"]
+    assert supported_float8("fp8", {"fp8": "no hardware"}) == "fp8-emulated"
+    assert supported_float8("fp8", {}) == "fp8"
+    assert supported_float8("fp8", {"fp8": "no", "fp8-emulated": "no"}) == "fp8"
+    assert supported_float8("bf16", {"fp8": "no hardware"}) == "bf16"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is not None, reason="torchao is installed")
+def test_without_torchao_the_command_that_installs_it_is_named() -> None:
+    with pytest.raises(UsageError, match=r"pip install 'amptui\[fp8\]'"):
+        prepare(Tiny(), precision="fp8")
+
+
+@needs_torchao
+def test_a_model_without_such_a_layer_is_refused() -> None:
+    with pytest.raises(UsageError, match=NO_LAYER):
+        prepare(Tiny(width=12), precision="fp8")
+    assert prepare(Tiny(width=12)).unsupported["fp8-emulated"] == NO_LAYER
+
+
+# ------------------------------------------------------------------------------------- the layers
+
+
+def float8_product(a: Tensor, b: Tensor, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensor:
+    """The product of two matrices, each with one scale, as the hardware rounds its factors."""
+    factors = []
+    for matrix, dtype in zip((a, b), dtypes, strict=True):
+        scale = (torch.finfo(dtype).max / matrix.abs().max().double()).float()
+        factors.append((matrix.float() * scale).to(dtype).float() / scale)
+    return factors[0] @ factors[1]
+
+
+@needs_torchao
+def test_a_layer_computes_with_float8_numbers_and_bfloat16_results() -> None:
+    torch.manual_seed(0)
+    linear, inputs = nn.Linear(32, 16, bias=False), torch.randn(8, 32, requires_grad=True)
+    linears = Float8Linears(linear)
+    assert linears.prepare("emulated") == ""
+    linears.become("emulated")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = linear(inputs)
+    gradient = torch.randn(8, 16).bfloat16()
+    outputs.backward(gradient)
+    e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
+    rounded = inputs.detach().bfloat16()
+    weight = linear.weight.detach()
+    assert outputs.dtype == torch.bfloat16
+    assert torch.equal(outputs, float8_product(rounded, weight.t(), (e4m3, e4m3)).bfloat16())
+    expected = float8_product(gradient.t(), rounded, (e5m2, e4m3)).bfloat16().float()
+    assert linear.weight.grad is not None
+    assert torch.equal(linear.weight.grad, expected)
+    assert inputs.grad is not None
+    assert torch.equal(inputs.grad, float8_product(gradient, weight, (e5m2, e4m3)).bfloat16().float())
+
+
+@needs_torchao
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace(recipe: str) -> None:
+    model = nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 16))
+    modules, parameters = list(model.modules()), list(model.named_parameters())
+    attributes = [dict(vars(module)) for module in modules]
+    calls: list[int] = []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    linears, inputs = Float8Linears(model, recipe), torch.randn(4, 32)
+    assert linears.prepare("emulated") == ""
+
+    def outputs() -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result: Tensor = model(inputs)
+        result.float().square().mean().backward()
+        return result.detach()
+
+    before = outputs()
+    with linears.kept():
+        linears.become("emulated")
+        assert not torch.equal(outputs(), before)
+        assert list(model.modules()) == modules
+        assert [(name, id(p)) for name, p in model.named_parameters()] == [(n, id(p)) for n, p in parameters]
+        assert model.state_dict().keys() == {name for name, _ in parameters}
+        handle = model[1].register_forward_hook(lambda *_: calls.append(2))
+    assert torch.equal(outputs(), before)
+    assert calls == [1, 1, 1, 2]
+    handle.remove()
+    assert [type(module) for module in model] == [nn.Linear, nn.Linear]
+    assert [vars(module).keys() for module in modules] == [old.keys() for old in attributes]
+
+
+@needs_torchao
+def test_a_copy_made_in_float8_computes_as_the_original_did() -> None:
+    model, inputs = nn.Sequential(nn.Linear(32, 16)), torch.randn(4, 32)
+    linears = Float8Linears(model)
+    assert linears.prepare("emulated") == ""
+    linears.become("emulated")
+    copied, outputs = copy.deepcopy(model), model(inputs)
+    linears.become(None)
+    assert torch.equal(copied(inputs), outputs)
+    assert copied[0].weight is not model[0].weight
+
+
+# --------------------------------------------------------------------------------------- the runs
+
+
+@needs_torchao
+def test_a_run_enters_float8_says_what_takes_part_and_comes_back_to_the_very_modules() -> None:
+    prepared = prepare(Tiny())
+    modules = [(type(module), id(module)) for module in prepared.model.modules()]
+    log = log_of(prepared, at={3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp32"})
+    changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
+    assert changes == [(4, "fp8-emulated"), (7, "bf16"), (9, "fp8-emulated"), (11, "fp32")]
+    (layers,) = log.of(Float8Layers)
+    assert (layers.step, layers.recipe, layers.emulated, layers.names) == (4, "tensorwise", True, ("1",))
+    assert [layer.name for layer in layers.left_out] == ["4"]
+    assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
+    assert all(step.loss is not None for step in log.of(StepRecord))
+
+
+@needs_torchao
+@pytest.mark.parametrize("after", ["fp32", "bf16"])
+def test_what_follows_float8_is_what_the_precision_does_from_the_same_state(
+    after: str, tmp_path: Path
+) -> None:
+    """A checkpoint taken in the last float8 step, resumed by a process that never was in float8."""
+    experiment = Drawing(epochs=1)
+    log = log_of(
+        prepare(experiment),
+        at={2: "fp8-emulated", 5: after},
+        checkpoints=tmp_path,
+        every=5,
+        epoch_budget=0.0,
+    )
+    assert [change.current for change in log.of(PrecisionChanged)] == ["fp8-emulated", after]
+    for path in sorted(tmp_path.iterdir())[1:]:
+        path.unlink()
+    resumed = Log()
+    control = Control()
+    control.ask(PrecisionRequest(after))
+    resume(prepare(experiment, precision="fp8-emulated"), tmp_path, resumed, control)
+    assert [step.precision for step in resumed.of(StepRecord)] == [after] * 3
+    assert losses(resumed) == losses(log)[5:]
+
+
+@needs_torchao
+def test_a_resumed_float8_run_equals_one_that_was_never_interrupted(tmp_path: Path) -> None:
+    whole = log_of(prepare(Tiny(), precision="fp8"))
+    assert {step.precision for step in whole.of(StepRecord)} == {"fp8-emulated"}
+    control = Control()
+    first, second = Log(), Log()
+    train(prepare(Tiny(epochs=1), precision="fp8"), first, control, checkpoints=tmp_path)
+    resume(prepare(Tiny(), precision="fp8"), tmp_path, second)
+    assert losses(first) + losses(second) == losses(whole)
+
+
+@needs_torchao
+def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
+    log = Log()
+    control = Control(log.emit)
+    log.watch = switching(control, {3: ComparisonRequest(("fp32", "fp8-emulated"))})
+    train(prepare(Tiny(), precision="fp8"), log, control)
+    (refused,) = log.of(RequestRefused)
+    assert (refused.reason, refused.detail) == ("unavailable", NO_SPEED)
+    assert log.of(PrecisionsCompared) == []
+
+
+class Broken(Tiny):
+    """Fails in its first step with a layer in float8."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        if model.training and any(
+            type(module).__name__ == "EmulatedFloat8Linear" for module in model.modules()
+        ):
+            raise RuntimeError("no float8")
+        return super().loss(model, batch)
+
+
+@needs_torchao
+def test_a_first_float8_step_that_fails_is_undone() -> None:
+    log = log_of(prepare(Broken(), steps=10), at={3: "fp8-emulated"})
+    assert losses(log) == losses(log_of(prepare(Tiny(), steps=10)))
+    assert any(note.severity == "error" and "no float8" in note.text for note in log.of(Note))
