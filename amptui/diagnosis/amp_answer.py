@@ -15,7 +15,7 @@ from amptui.diagnosis.safety_findings import safety_findings
 from amptui.diagnosis.worth_findings import worth_findings
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision
 from amptui.telemetry.comparison import MIN_STEPS
 from amptui.telemetry.view import SessionView
 
@@ -122,7 +122,7 @@ def amp_answer(
 
 
 def precision_in_question(view: SessionView) -> str | None:
-    """The AMP precision that runs, else the one that ran most, else the one that ``p`` would switch to."""
+    """The AMP precision or FP8 that runs, else the AMP precision that ran most, else that of ``p``."""
     compared, current = view.compared, base_precision(view.precision or "")
     if current in OTHER_PRECISIONS:
         return None
@@ -130,7 +130,7 @@ def precision_in_question(view: SessionView) -> str | None:
         in_turns = [row.precision for row in compared.rows if row.precision in AMP_PRECISIONS]
         if in_turns:
             return in_turns[0]
-    elif current in AMP_PRECISIONS:
+    elif current in (*AMP_PRECISIONS, *FP8_PRECISIONS):
         return current
     if view.comparison.amp is not None:
         return base_precision(view.comparison.amp)

@@ -62,6 +62,7 @@ _NO_SPEED = {
     "too few steps": "too few steps for a speed",
     "unsupported": "not supported here",
     "observed": "needs watch() in the script",
+    "emulated": "emulated, so no word on speed",
 }
 
 
@@ -228,6 +229,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("speed", "first impression"): "~{ratio} provisional",
     ("speed", "disturbed"): "{ratio}, mean {mean}",
     ("speed", "observed"): "needs watch()",
+    ("speed", "emulated"): "emulated",
     **{("memory", state): "{less_percent}" for state in ("less", "more", "same")},
     ("limit", "compute"): "compute-bound: {percent}",
     ("limit", "input"): "input-bound: {percent}",

@@ -6,9 +6,6 @@ from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
 
-EMULATED = "float8's numbers, computed in float32: no statement on FP8's speed or memory"
-"""What an emulated precision is, and is not."""
-
 _HINDRANCES: Mapping[FloatHindrance, str] = {
     "size": "not divisible by 16",
     "kind": "no nn.Linear",
@@ -18,13 +15,11 @@ _HINDRANCES: Mapping[FloatHindrance, str] = {
 
 
 def layers_event(record: Float8Layers) -> str:
-    """``FP8 emulated, tensorwise: 16 Linear layers multiply in float8, 1 other does not``."""
-    others = record.left_out_count
-    left_out = f", {units.counted(others, 'other')} {'does' if others == 1 else 'do'} not" if others else ""
-    layers = units.counted(record.layers, "Linear layer")
-    verb = "multiplies" if record.layers == 1 else "multiply"
-    what = f"{precision_label(record.precision)}, {record.recipe}: {layers} {verb} in float8{left_out}"
-    return f"{what}; {EMULATED}" if record.emulated else what
+    """``FP8 emulated, tensorwise: 16 of 17 layers in float8, emulated in float32``."""
+    layers = units.counted(record.layers + record.left_out_count, "layer")
+    what = f"{units.count(record.layers)} of {layers} in float8"
+    emulated = ", emulated in float32" if record.emulated else ""
+    return f"{precision_label(record.precision)}, {record.recipe}: {what}{emulated}"
 
 
 def layer_details(record: Float8Layers) -> list[str]:

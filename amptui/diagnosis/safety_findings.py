@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from amptui.diagnosis.amp_finding import Finding, Grade, Question, never
 from amptui.records.findings import Float16Window, XRayTaken
-from amptui.records.run import Severity, base_precision
+from amptui.records.run import FP8_PRECISIONS, Severity, base_precision
 from amptui.telemetry.comparison import losses_after
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict
@@ -282,7 +282,7 @@ def _loss(question: Question) -> Finding:
             step=view.validated.step,
             precision=precision_at(view, view.validated.step),
         )
-    losses = losses_after(view)
+    losses = None if question.precision in FP8_PRECISIONS else losses_after(view)  # these are of AMP
     if losses is not None and losses.baseline is not None and losses.amp is not None:
         return Finding(
             subject="loss",

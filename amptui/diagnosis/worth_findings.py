@@ -6,7 +6,7 @@ from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, 
 from amptui.diagnosis.bottleneck import AMP_PHASES
 from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PrecisionMeasured
-from amptui.records.run import base_precision
+from amptui.records.run import FP8_PRECISIONS, base_precision
 from amptui.telemetry.comparison import BASELINES, compare
 from amptui.telemetry.timing import shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming
@@ -15,12 +15,17 @@ from amptui.telemetry.view import Comparison, PrecisionTiming
 def worth_findings(question: Question) -> tuple[Finding, ...]:
     """One finding each on speed, memory and limit."""
     tally = _tally(question)
+    if question.precision == "fp8-emulated":
+        speed, memory = (never(name, question.precision, state="emulated") for name in ("speed", "memory"))
+        return speed, memory, never("limit", question.precision)
     return _speed(question, tally), _memory(question, tally), _limit(question, tally)
 
 
 def _tally(question: Question) -> Comparison:
     """The baseline beside the precision in question alone: the view's own is of the one that ran most."""
     comparison = question.view.comparison
+    if question.precision in FP8_PRECISIONS:
+        return compare(comparison.rows, (question.precision,))
     if comparison.amp is None or base_precision(comparison.amp) == question.precision:
         return comparison
     sides = {question.precision, *BASELINES}

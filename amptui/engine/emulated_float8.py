@@ -2,10 +2,10 @@
 
 import torch
 from torch import Tensor
-from torchao.float8.float8_linear import Float8Linear
+from torchao.float8 import float8_linear
 
 
-class EmulatedFloat8Linear(Float8Linear):
+class Float8Linear(float8_linear.Float8Linear):
     """torchao's layer, as it computes on a GPU, wherever autocast runs.
 
     On a CPU torchao leaves the input in float32. Autocast would also round the emulated product's factors,

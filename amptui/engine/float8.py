@@ -190,7 +190,7 @@ def _make_form(recipe: str, form: Float8Form) -> _Form:
     attributes = {name: value for name, value in vars(converted).items() if name not in vars(linear)}
     layer_class: type[nn.Linear] = type(converted)
     if form == "emulated":
-        from amptui.engine.emulated_float8 import EmulatedFloat8Linear
+        from amptui.engine.emulated_float8 import Float8Linear
 
-        layer_class = EmulatedFloat8Linear
+        layer_class = Float8Linear
     return _Form(layer_class, attributes)

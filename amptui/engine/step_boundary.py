@@ -33,7 +33,15 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, base_precision
+from amptui.records.run import (
+    AMP_PRECISIONS,
+    FP8_PRECISIONS,
+    MIN_SOUND_SCALE,
+    Note,
+    PauseChanged,
+    Record,
+    base_precision,
+)
 from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
@@ -224,7 +232,7 @@ class StepBoundary:
     def _take_xray(self, batches: Sequence[Any], *, counts_operations: bool) -> str:
         """Emit an X-ray; return why there is none."""
         trained, precision = self._trained, base_precision(self.switch.precision.name)
-        if precision not in AMP_PRECISIONS:
+        if precision not in (*AMP_PRECISIONS, *FP8_PRECISIONS):
             precision = trained.amp_precision
         scale = self.loss_scale() if trained.precisions[precision].scales else None
         try:

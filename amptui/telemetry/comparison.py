@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Literal, NamedTuple
@@ -276,8 +276,8 @@ def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | 
     return min(1.0, waited / whole) if whole else None
 
 
-def compare(rows: Sequence[PrecisionStats]) -> Comparison:
-    """The rows in order, and the gain of the most used AMP precision over the most used baseline.
+def compare(rows: Sequence[PrecisionStats], precisions: Collection[str] = AMP_PRECISIONS) -> Comparison:
+    """The rows in order, and the gain of the most used of ``precisions`` over the most used baseline.
 
     The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the medians. It has no
     interval, because the two were measured at different times and it includes any drift between them. If the
@@ -287,7 +287,7 @@ def compare(rows: Sequence[PrecisionStats]) -> Comparison:
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
     baseline = _most_used([row for row in rows if row.precision in BASELINES])
-    amp = _most_used([row for row in rows if row.precision in AMP_PRECISIONS])
+    amp = _most_used([row for row in rows if row.precision in precisions])
     comparison = Comparison(
         rows=tuple(rows),
         baseline=baseline.precision if baseline else None,

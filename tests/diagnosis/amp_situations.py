@@ -98,6 +98,19 @@ def bf16_agrees() -> Records:
     ]
 
 
+def in_float8(precision: str) -> Records:
+    """Steps in bf16, faster than FP32's, and then in float8."""
+    return [*both("bf16"), *switched(601, "bf16", precision), *made(601, 900, precision)]
+
+
+def fp8_after_bf16() -> Records:
+    return in_float8("fp8")
+
+
+def emulated_fp8_after_bf16() -> Records:
+    return in_float8("fp8-emulated")
+
+
 def all_skipped() -> Records:
     """The histogram of the FP32 step before says that all is well."""
     before = [*started(), *made(1, 41), survives(41), samples.xray(41), *switched(42, "fp32", "fp16")]
@@ -347,6 +360,8 @@ SITUATIONS: dict[str, Situation] = {
         Situation(fp16_agrees, "faster", "safe"),
         Situation(old_xray, "faster", "no trouble"),
         Situation(bf16_agrees, "faster", "safe", precision="bf16"),
+        Situation(fp8_after_bf16, "faster", "no trouble", precision="fp8"),
+        Situation(emulated_fp8_after_bf16, "unknown", "no trouble", precision="fp8-emulated"),
         Situation(all_skipped, "unknown", "error", ("overflow", "skipped mostly")),
         Situation(all_skipped_then_bf16, "faster", "no trouble", precision="bf16"),
         Situation(calibrating, "unknown", "no trouble"),

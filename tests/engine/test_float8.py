@@ -19,8 +19,8 @@ from amptui.engine.float8 import (
     why_no_float8,
 )
 from amptui.records.answers import RequestRefused
-from amptui.records.control import ComparisonRequest, Control, PrecisionRequest
-from amptui.records.findings import Float8Layers, PrecisionsCompared
+from amptui.records.control import ComparisonRequest, Control, PrecisionRequest, XRayRequest
+from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompared, XRayTaken
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, switching, train
@@ -229,13 +229,32 @@ def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
     assert log.of(PrecisionsCompared) == []
 
 
+@needs_torchao
+def test_an_xray_compares_float8_with_fp32_and_changes_nothing() -> None:
+    log = log_of(prepare(Tiny(), precision="fp8"), at={3: XRayRequest()})
+    (xray,) = log.of(XRayTaken)
+    assert (xray.precision, xray.step) == ("fp8-emulated", 4)
+    assert losses(log) == losses(log_of(prepare(Tiny(), precision="fp8")))
+    cosines = {layer.name: layer.cosine for layer in xray.layers}
+    assert cosines["1"] is not None
+    assert 0.9 < cosines["1"] < 1
+
+
+@needs_torchao
+def test_products_of_float8_layers_are_counted_once_as_such() -> None:
+    log = log_of(prepare(Tiny(), precision="fp8"), at={5: "bf16"})
+    float8, bf16 = log.of(FlopsCounted)
+    assert float8.uncounted == bf16.uncounted == ()
+    # Forward, and backward for the weight and the input; torchao computes that even for the first layer.
+    assert float8.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
+    assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
+
+
 class Broken(Tiny):
     """Fails in its first step with a layer in float8."""
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
-        if model.training and any(
-            type(module).__name__ == "EmulatedFloat8Linear" for module in model.modules()
-        ):
+        if model.training and any(type(module).__name__ == "Float8Linear" for module in model.modules()):
             raise RuntimeError("no float8")
         return super().loss(model, batch)
 

@@ -149,8 +149,10 @@ class FlopCounter(TorchDispatchMode):
             self._unaligned.append(product)
 
     def _number_type(self, name: str, tensors: Sequence[Tensor]) -> str:
-        """What the operands are multiplied as: their dtype, or ``tf32``."""
+        """What the operands are multiplied as: their dtype, ``tf32`` or ``float8``."""
         operand = next((t for t in tensors if t.is_floating_point() or t.is_complex()), tensors[0])
+        if type(operand).__module__.startswith("torchao.float8."):
+            return "float8"  # its dtype is what it was made from
         if operand.dtype is not torch.float32 or not operand.is_cuda:
             return dtype_name(operand.dtype)
         product, convolution, recurrence = self._tf32.words[:3]
@@ -222,7 +224,7 @@ def _own_function() -> str:
     """The autograd function of somebody's own whose backward pass runs now: its kernels may be unseen."""
     node = torch._C._current_autograd_node()
     function = getattr(node, "_forward_cls", None)
-    if function is None or function.__module__.startswith(("torch.", "amptui.engine.")):
+    if function is None or function.__module__.startswith(("torch.", "torchao.float8.", "amptui.engine.")):
         return ""
     return str(function.__name__)
 
