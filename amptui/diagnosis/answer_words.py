@@ -62,7 +62,7 @@ _NO_SPEED = {
     "too few steps": "too few steps for a speed",
     "unsupported": "not supported here",
     "observed": "needs watch() in the script",
-    "emulated": "emulated, so no word on speed",
+    "emulated": "its speed says nothing of FP8",
 }
 
 

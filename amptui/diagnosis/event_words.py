@@ -39,6 +39,7 @@ from amptui.telemetry.events import (
     Storm,
     XRaySummary,
 )
+from amptui.telemetry.float8 import Float8Seen
 from amptui.telemetry.health import least_agreeing
 from amptui.telemetry.stragglers import SlowRankNews
 from amptui.telemetry.underflow import UnderflowFound
@@ -228,6 +229,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     Validated: lambda it: f"validation {validation_words(it.validation)}",
     ModelCompiled: model_compiled,
     Float8Layers: float8_words.layers_event,
+    Float8Seen: float8_words.window_event,
     PauseChanged: pause_changed,
     Note: lambda it: _first_line(it.text),
     Printed: lambda it: it.text.rstrip(),
@@ -254,6 +256,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
     Float8Layers: float8_words.layer_details,
+    Float8Seen: float8_words.window_details,
     PauseChanged: lambda it: _other_lines(it.reason),
     StacksTaken: rank_words.stack_lines,
     Note: lambda it: _other_lines(it.text),

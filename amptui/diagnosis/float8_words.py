@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
+from amptui.telemetry.float8 import Float8Seen, LayerFactor
 
 _HINDRANCES: Mapping[FloatHindrance, str] = {
     "size": "not divisible by 16",
@@ -38,3 +39,40 @@ def _left_out(layer: LayerLeftOut) -> str:
     """``head in bfloat16: Linear 104×256, not divisible by 16``."""
     shape = "×".join(map(str, layer.shape))
     return f"{layer.name or 'the model'} in bfloat16: {layer.kind} {shape}, {_HINDRANCES[layer.why]}"
+
+
+def window_event(seen: Float8Seen) -> str:
+    """``FP8 loses most of the input of mlp.fc: channel 17 is 1e+05 times the median one``.
+
+    Without a loss ``FP8 keeps all 24 factors: the worst, the input of mlp.fc, is 3.1% off``.
+    """
+    label, worst = precision_label(seen.precision), seen.worst[0]
+    if not seen.lossy:
+        off = units.percent(worst.factor.channel_error, 1)
+        all_factors = units.counted(seen.factors, "factor")
+        return f"{label} keeps all {all_factors}: the worst, {_of(worst)}, is {off} off"
+    more = f" and {units.counted(seen.lossy - 1, 'other factor')}" if seen.lossy > 1 else ""
+    factor = worst.factor
+    why = f"channel {factor.channel} is {units.short_count(factor.channel_excess)} times the median one"
+    return f"{label} loses most of {_of(worst)}{more}: {why}"
+
+
+def window_details(seen: Float8Seen) -> list[str]:
+    """One line for each of the worst factors."""
+    return [_factor_words(one) for one in seen.worst]
+
+
+def _factor_words(one: LayerFactor) -> str:
+    """``mlp.fc input e4m3: 3.1% off in the median channel, flushed 0%, subnormal 1.2%, saturated 0%``."""
+    factor = one.factor
+    shares = {"flushed": factor.flushed, "subnormal": factor.subnormal, "saturated": factor.saturated}
+    parts = [f"{name} {units.share(share, 1)}" for name, share in shares.items()]
+    scales = dict.fromkeys(units.short_count(scale) for scale in (factor.scale_low, factor.scale_high))
+    off = f"{units.percent(factor.channel_error, 1)} off in the median channel"
+    where = f"{one.layer or 'the model'} {factor.role} {factor.format}"
+    return f"{where}: {', '.join([off, *parts])}, scale {' to '.join(scales)}"
+
+
+def _of(one: LayerFactor) -> str:
+    role = {"input": "input", "weight": "weight", "gradient": "output gradient"}[one.factor.role]
+    return f"the {role} of {one.layer or 'the model'}"

@@ -323,6 +323,62 @@ class Float8Layers:
     left_out_count: int
 
 
+Float8Format = Literal["e4m3", "e5m2"]
+"""By the bits of exponent and mantissa."""
+
+Float8Role = Literal["input", "weight", "gradient"]
+"""What a factor of a layer's products is; ``gradient``: of the layer's output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float8Factor:
+    """What float8 makes of one factor of a layer's products, multiplied by its scale and rounded.
+
+    Zeros, flushed (to zero), subnormal and saturated elements are fractions of all. Errors are those of the
+    rounded factor, by L2 norms and relative to the exact one.
+    """
+
+    role: Float8Role
+    format: Float8Format
+    elements: int
+    zeros: float
+    flushed: float
+    subnormal: float
+    saturated: float
+    error: float
+    channel_error: float
+    """Of the median channel that is not all zero; channels are the last dimension."""
+    scale_low: float
+    scale_high: float
+    """The ends of the scales; both the same if there is a single one."""
+    channel: int
+    """The one with the largest absolute value."""
+    channel_excess: float
+    """That value by the median channel's largest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float8LayerWindow:
+    """The factors of one layer's products; the gradient is missing if the backward pass did not reach it."""
+
+    name: str
+    factors: tuple[Float8Factor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float8Window:
+    """The factors of all float8 products of one step, against float8's range."""
+
+    time: float
+    step: int
+    precision: str
+    recipe: str
+    layers: tuple[Float8LayerWindow, ...]
+    asked: bool
+    seconds: float
+    """The host's, spent on it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCompiled:
     """``torch.compile`` compiled for a step or a validation, which took that much longer."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from amptui.records.answers import Answer, RequestMade
 from amptui.records.findings import (
     Float8Layers,
+    Float8Window,
     Float16Window,
     FlopsCounted,
     MemoryBreakdown,
@@ -344,6 +345,7 @@ Record = (
     | StepTimed
     | ModelCompiled
     | Float8Layers
+    | Float8Window
     | MemoryBreakdown
     | FlopsCounted
     | EpochFinished

@@ -8,7 +8,13 @@ import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended, steps_missing
 from amptui.diagnosis.loss_scale import skip_means
-from amptui.records.findings import Float8Layers, LayerLeftOut
+from amptui.records.findings import (
+    Float8Factor,
+    Float8Layers,
+    Float8LayerWindow,
+    Float8Window,
+    LayerLeftOut,
+)
 from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
@@ -307,3 +313,64 @@ def test_an_event_says_which_layers_multiply_in_float8_and_why_others_do_not() -
     assert event_text(the_event(emulated)) == (
         "FP8 emulated, rowwise: 1 of 1 layer in float8, emulated in float32"
     )
+
+
+def factor(role: Any, error: float, **changes: Any) -> Float8Factor:
+    facts = Float8Factor(
+        role=role,
+        format="e4m3",
+        elements=1000,
+        zeros=0.0,
+        flushed=0.004,
+        subnormal=0.25,
+        saturated=0.0,
+        error=0.026,
+        channel_error=error,
+        scale_low=2.0,
+        scale_high=2.0,
+        channel=17,
+        channel_excess=12_345.6,
+    )
+    return replace(facts, **changes)
+
+
+def window(*layers: Float8LayerWindow, step: int = 4, asked: bool = False) -> Float8Window:
+    return Float8Window(
+        time=1.0, step=step, precision="fp8", recipe="rowwise", layers=layers, asked=asked, seconds=0.1
+    )
+
+
+def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_the_scale() -> None:
+    gradient = factor("gradient", 0.3, format="e5m2", scale_high=4096.0)
+    layer = Float8LayerWindow(name="mlp.fc", factors=(factor("weight", 0.03), gradient))
+    kept = the_event(window(layer))
+    assert kept.severity == "info"
+    assert (
+        event_text(kept) == "FP8 keeps all 2 factors: the worst, the output gradient of mlp.fc, is 30.0% off"
+    )
+    assert event_details(kept)[0] == (
+        "mlp.fc gradient e5m2: 30.0% off in the median channel, flushed 0.40%, subnormal 25.0%, "
+        "saturated 0%, scale 2.00 to 4.10 k"
+    )
+    spoiled = Float8LayerWindow(name="", factors=(factor("input", 0.9), factor("weight", 0.5)))
+    lost = the_event(window(layer, spoiled))
+    assert lost.severity == "warning"
+    assert event_text(lost) == (
+        "FP8 loses most of the input of the model and 1 other factor: "
+        "channel 17 is 12.3 k times the median one"
+    )
+
+
+def test_windows_are_told_first_when_asked_for_and_when_something_new_is_lost() -> None:
+    fine = Float8LayerWindow(name="a", factors=(factor("input", 0.03),))
+    lossy = Float8LayerWindow(name="a", factors=(factor("input", math.nan),))
+    other = Float8LayerWindow(name="b", factors=(factor("input", 0.8),))
+    records = [
+        window(fine, step=1),
+        window(fine, step=2),
+        window(fine, step=3, asked=True),
+        window(lossy, step=4),
+        window(lossy, step=5),
+        window(lossy, other, step=6),
+    ]
+    assert [event.step for event in view_of(*records).events] == [6, 4, 3, 1]

@@ -17,8 +17,9 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
 from amptui.engine.prepared import Trained
-from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
+from amptui.engine.probes.budget import BUFFERS_BUDGET, FLOAT8_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
+from amptui.engine.probes.float8_window import Float8WindowProbe
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
@@ -141,6 +142,8 @@ class Probes:
         self._window_answers: list[Answer] = []
         """For the requests of a window that was not measured yet."""
         self._window_is_old = False
+        self._linears = trained.precisions["fp32"].linears
+        self._float8_cadence = Cadence(FLOAT8_BUDGET, free=1)
         self._infinite_at_start = infinite_names(trained.model)
         self._buffers = BufferWatch(trained.model, self._infinite_at_start)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
@@ -193,7 +196,8 @@ class Probes:
         """
         series = self._series if self.traces else None
         counted_inputs = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
-        if step > 1 and series is None and counted_inputs is None:
+        measures_float8 = self.float8_is_due
+        if step > 1 and series is None and counted_inputs is None and not measures_float8:
             yield
             return
         with ExitStack() as stack:
@@ -201,12 +205,18 @@ class Probes:
             trace = None
             if series is not None:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
+            float8 = None
+            if measures_float8 and self._linears is not None:
+                float8 = stack.enter_context(Float8WindowProbe(self._linears))
             flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
             self._emit(Note(time=time.time(), severity="warning", text=text))
         if flops is not None and counted_inputs is not None:
             self.flops.add(flops.record(step=step, precision=precision.name), counted_inputs)
+        if float8 is not None:
+            with self.suppress_errors("float8 window"):
+                self._send_float8(float8, step, precision)
         if trace is not None and series is not None:
             with self.suppress_errors("trace", failed=series.end):
                 self._send_trace(trace, series, step, precision)
@@ -217,7 +227,7 @@ class Probes:
         if self._series is not None and self._series.active:
             return self._series.steps_left
         window = self.window_is_due and not self._together
-        return int(window or (self._enabled and self._buffers_cadence.due()))
+        return int(window or self.float8_is_due or (self._enabled and self._buffers_cadence.due()))
 
     @property
     def window_is_due(self) -> bool:
@@ -228,6 +238,13 @@ class Probes:
         cadence = self._window_cadence
         is_urgent = self._window_is_old and cadence.may_borrow
         return bool(self._window_answers) or (self._enabled and (is_urgent or cadence.due()))
+
+    @property
+    def float8_is_due(self) -> bool:
+        """Whether to measure the factors of float8 products: ``f`` was pressed, or the budget allows it."""
+        if self._linears is None or self._linears.form is None:
+            return False
+        return bool(self._window_answers) or (self._enabled and self._float8_cadence.due())
 
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
@@ -354,6 +371,19 @@ class Probes:
                 series.end("" if result is not None else "its results were lost")
 
         self._push(trace.values(), precision.scale, deliver)
+
+    def _send_float8(self, probe: Float8WindowProbe, step: int, precision: Precision) -> None:
+        is_answer = bool(self._window_answers)
+
+        def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
+            if values is not None:
+                self._emit(probe.record(values, step=step, precision=precision.name, asked=is_answer))
+
+        row = probe.values()
+        if row.numel():
+            self._push(row, None, deliver)
+        self._float8_cadence.begin()
+        self._float8_cadence.charge(probe.seconds)
 
     def _send_buffers(self, step: int) -> None:
         began = time.perf_counter()

@@ -1,0 +1,181 @@
+"""Where the factors of float8 products, inputs, weights and output gradients, lie in float8's range."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.engine.float8 import Float8Linears
+from amptui.records.findings import Float8Factor, Float8Format, Float8LayerWindow, Float8Role, Float8Window
+
+_NUMBERS = 10
+"""Of each factor, in the order of the fields of :class:`Float8Factor` from ``zeros`` on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The numbers of a float8 type (Micikevicius et al., "FP8 Formats for Deep Learning", 2022, table 1)."""
+
+    dtype: torch.dtype
+    smallest_normal: float
+    largest: float
+    saturates_above: float
+    """Larger ones round to more than ``largest``: halfway to what would be the next number."""
+
+
+RANGES: dict[Float8Format, Range] = {
+    "e4m3": Range(dtype=torch.float8_e4m3fn, smallest_normal=2.0**-6, largest=448.0, saturates_above=464.0),
+    "e5m2": Range(
+        dtype=torch.float8_e5m2, smallest_normal=2.0**-14, largest=57344.0, saturates_above=61439.99
+    ),
+}
+
+
+@torch.no_grad()
+def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tensor:
+    """[_NUMBERS] float32 for a ``factor`` [..., channels] that is multiplied by ``scale`` and rounded.
+
+    Zeros, flushed, subnormal and saturated elements are fractions of all; errors are |rounded - exact| by
+    |exact|, of the whole and of the median channel; then the ends of the scale, the channel with the largest
+    absolute value, and that by the median channel's. Does not wait for the device.
+    """
+    number_range = RANGES[format_]
+    exact = factor.detach().reshape(-1, factor.shape[-1]).float()
+    scale = scale.expand(factor.shape).reshape(exact.shape) if scale.dim() else scale
+    scaled = exact * scale
+    limited = scaled.clamp(-number_range.largest, number_range.largest)
+    rounded = limited.to(number_range.dtype).float()
+    sizes, is_zero = rounded.abs(), exact == 0
+    error_squares = (rounded / scale - exact).double().square().sum(0)
+    squares = exact.double().square().sum(0)
+    peaks = exact.abs().amax(0)
+    channel = peaks.argmax()
+    numbers = (
+        is_zero.double().mean(),
+        ((sizes == 0) & ~is_zero).double().mean(),
+        ((sizes > 0) & (sizes < number_range.smallest_normal)).double().mean(),
+        (scaled.abs() > number_range.saturates_above).double().mean(),
+        (error_squares.sum() / squares.sum()).sqrt(),
+        (error_squares / squares).sqrt().nanmedian(),  # of channels that are not all zero
+        scale.amin(),
+        scale.amax(),
+        channel,
+        peaks[channel] / peaks.median(),
+    )
+    return torch.stack([number.float() for number in numbers])
+
+
+class Float8WindowProbe:
+    """Hooks on all float8 layers for one step: their factors, as the first call of each has them.
+
+    A context manager, used once, around the forward and backward pass. The scales are those that torchao's
+    recipe computes. It changes no loss and no gradient; compiled models run eagerly meanwhile.
+    """
+
+    def __init__(self, linears: Float8Linears) -> None:
+        self._linears = linears
+        self._hooks = ExitStack()
+        self._measured: dict[tuple[str, Float8Role], tuple[Float8Format, int, Tensor]] = {}
+        self._seconds: list[float] = []
+
+    def __enter__(self) -> "Float8WindowProbe":
+        self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
+        for name, linear in self._linears.linears.items():
+            self._hooks.callback(linear.register_forward_hook(partial(self._see_call, name)).remove)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hooks.close()
+
+    @property
+    def seconds(self) -> float:
+        """The host's, spent on measuring."""
+        return sum(self._seconds)
+
+    def values(self) -> Tensor:
+        """All numbers in one row, for :meth:`record`; empty if no layer ran."""
+        rows = [numbers for _, _, numbers in self._measured.values()]
+        return torch.cat(rows) if rows else torch.zeros(0)
+
+    def record(self, row: Sequence[float], *, step: int, precision: str, asked: bool) -> Float8Window:
+        """The record of a delivered ``row`` of :meth:`values`."""
+        factors: dict[str, dict[Float8Role, Float8Factor]] = {}
+        for place, ((name, role), (format_, elements, _)) in enumerate(self._measured.items()):
+            numbers = row[place * _NUMBERS : (place + 1) * _NUMBERS]
+            factors.setdefault(name, {})[role] = Float8Factor(
+                role=role,
+                format=format_,
+                elements=elements,
+                zeros=numbers[0],
+                flushed=numbers[1],
+                subnormal=numbers[2],
+                saturated=numbers[3],
+                error=numbers[4],
+                channel_error=numbers[5],
+                scale_low=numbers[6],
+                scale_high=numbers[7],
+                channel=int(numbers[8]),
+                channel_excess=numbers[9],
+            )
+        return Float8Window(
+            time=time.time(),
+            step=step,
+            precision=precision,
+            recipe=self._linears.recipe,
+            layers=tuple(
+                Float8LayerWindow(name=name, factors=tuple(of_layer.values()))
+                for name, of_layer in factors.items()
+            ),
+            asked=asked,
+            seconds=self.seconds,
+        )
+
+    def _see_call(self, name: str, linear: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        """The forward hook of a layer."""
+        if (name, "input") in self._measured or not args or not isinstance(args[0], Tensor):
+            return
+        assert isinstance(output, Tensor)
+        config: Any = linear.config
+        rounded = args[0].to(output.dtype)  # as autocast does
+        self._measure(name, "input", rounded, config, config.cast_config_input)
+        assert isinstance(linear, nn.Linear)
+        self._measure(name, "weight", linear.weight, config, config.cast_config_weight)
+        if output.requires_grad:
+            see = partial(self._see_gradient, name, config)
+            self._hooks.callback(output.register_hook(see).remove)
+
+    def _see_gradient(self, name: str, config: Any, gradient: Tensor) -> None:
+        if (name, "gradient") not in self._measured:
+            self._measure(name, "gradient", gradient, config, config.cast_config_grad_output)
+
+    def _measure(self, name: str, role: Float8Role, factor: Tensor, config: Any, cast: Any) -> None:
+        from torchao.float8.config import ScalingGranularity
+        from torchao.float8.float8_utils import tensor_to_scale
+
+        began = time.perf_counter()
+        format_: Float8Format = "e5m2" if cast.target_dtype is torch.float8_e5m2 else "e4m3"
+        rowwise = cast.scaling_granularity is ScalingGranularity.AXISWISE
+        try:
+            scale = tensor_to_scale(
+                factor.detach(),
+                cast.target_dtype,
+                scaling_granularity=cast.scaling_granularity,
+                axiswise_dim=-1 if rowwise else None,
+                round_scales_to_power_of_2=config.round_scales_to_power_of_2,
+            )
+            numbers = factor_numbers(factor, scale, format_)
+        except (RuntimeError, IndexError) as error:
+            if is_from_signal_handler(error):
+                raise
+            return  # out of memory, or a batch without rows: the step must not fail
+        self._measured[name, role] = format_, factor.numel(), numbers
+        self._seconds.append(time.perf_counter() - began)
