@@ -374,7 +374,8 @@ class Float8Window:
     precision: str
     recipe: str
     layers: tuple[Float8LayerWindow, ...]
-    asked: bool
+    requested: bool
+    """Somebody asked for it."""
     seconds: float
     """The host's, spent on it."""
 

@@ -60,7 +60,7 @@ class Float8Watch:
         ranked = sorted(factors, key=_badness, reverse=True)
         lossy = [one for one in ranked if one.is_lossy]
         names = {f"{one.factor.role} {one.layer}" for one in lossy}
-        news = not self._has_seen or window.asked or not names.issubset(self._reported)
+        news = not self._has_seen or window.requested or not names.issubset(self._reported)
         self._reported, self._has_seen = tuple(sorted(names.union(self._reported))), True
         if not news or not ranked:
             return None

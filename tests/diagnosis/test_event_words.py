@@ -336,7 +336,7 @@ def factor(role: Any, error: float, **changes: Any) -> Float8Factor:
 
 def window(*layers: Float8LayerWindow, step: int = 4, asked: bool = False) -> Float8Window:
     return Float8Window(
-        time=1.0, step=step, precision="fp8", recipe="rowwise", layers=layers, asked=asked, seconds=0.1
+        time=1.0, step=step, precision="fp8", recipe="rowwise", layers=layers, requested=asked, seconds=0.1
     )
 
 

@@ -106,7 +106,7 @@ class Float8WindowProbe:
         rows = [numbers for _, _, numbers in self._measured.values()]
         return torch.cat(rows) if rows else torch.zeros(0)
 
-    def record(self, row: Sequence[float], *, step: int, precision: str, asked: bool) -> Float8Window:
+    def record(self, row: Sequence[float], *, step: int, precision: str, requested: bool) -> Float8Window:
         """The record of a delivered ``row`` of :meth:`values`."""
         factors: dict[str, dict[Float8Role, Float8Factor]] = {}
         for place, ((name, role), (format_, elements, _)) in enumerate(self._measured.items()):
@@ -135,7 +135,7 @@ class Float8WindowProbe:
                 Float8LayerWindow(name=name, factors=tuple(of_layer.values()))
                 for name, of_layer in factors.items()
             ),
-            asked=asked,
+            requested=requested,
             seconds=self.seconds,
         )
 

@@ -377,7 +377,7 @@ class Probes:
 
         def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
             if values is not None:
-                self._emit(probe.record(values, step=step, precision=precision.name, asked=is_answer))
+                self._emit(probe.record(values, step=step, precision=precision.name, requested=is_answer))
 
         row = probe.values()
         if row.numel():

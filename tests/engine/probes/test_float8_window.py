@@ -110,8 +110,8 @@ def error_of(window: Float8Window, layer: str, role: str) -> Any:
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_a_run_measures_its_first_float8_step_and_when_somebody_asks(recipe: str) -> None:
     first, *_, asked = windows(1.0, recipe)
-    assert (first.step, first.asked, first.recipe) == (1, False, recipe)
-    assert asked.asked
+    assert (first.step, first.requested, first.recipe) == (1, False, recipe)
+    assert asked.requested
     assert [layer.name for layer in asked.layers] == ["1", "3"]
     formats = {factor.role: factor.format for layer in asked.layers for factor in layer.factors}
     gradient = "e5m2" if recipe == "tensorwise" else "e4m3"
