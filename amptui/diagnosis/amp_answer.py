@@ -19,7 +19,9 @@ from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision
 from amptui.telemetry.comparison import MIN_STEPS
 from amptui.telemetry.view import SessionView
 
-SAFETY_SUBJECTS: tuple[Subject, ...] = ("weights", "loss", "forward", "overflow", "float16", "agreement")
+SAFETY_SUBJECTS: tuple[Subject, ...] = (
+    *("weights", "loss", "forward", "overflow", "float16", "float8", "agreement"),
+)
 """What makes AMP safe or not, the gravest first."""
 
 Worth = Literal["faster", "same", "slower", "open", "unknown"]
@@ -58,7 +60,8 @@ class AmpAnswer:
     @property
     def counted(self) -> tuple[Finding, ...]:
         """What makes its precision safe or not, the gravest subject first."""
-        findings = (self.of(subject) for subject in SAFETY_SUBJECTS)
+        by_subject = {finding.subject: finding for finding in self.findings}
+        findings = (by_subject[subject] for subject in SAFETY_SUBJECTS if subject in by_subject)
         return tuple(finding for finding in findings if finding.about in ("", self.precision))
 
     def grade(self, subject: Subject, step: int) -> Grade:
@@ -150,7 +153,7 @@ def _worth(speed: Finding) -> Worth:
 
 def _doubt(answer: AmpAnswer) -> Finding | None:
     """The newest old trouble that a histogram or an X-ray found; its age makes nothing safe."""
-    findings = (answer.of("float16"), answer.of("agreement"))
+    findings = [one for one in answer.counted if one.subject in ("float16", "float8", "agreement")]
     old = [finding for finding in findings if finding.was_trouble and finding.about == answer.precision]
     return max(old, key=lambda finding: finding.step or 0, default=None)
 

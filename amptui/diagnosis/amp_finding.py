@@ -7,9 +7,10 @@ from amptui.records.findings import is_old
 from amptui.telemetry.view import SessionView
 
 Subject = Literal[
-    "speed", "memory", "limit", "overflow", "forward", "float16", "agreement", "loss", "weights"
+    "speed", "memory", "limit", "overflow", "forward", "float16", "float8", "agreement", "loss", "weights"
 ]
-"""``overflow`` is of gradients, ``forward`` of what modules put out, ``float16`` of what its range loses."""
+"""``overflow`` is of gradients, ``forward`` of what modules put out, ``float16`` of what its range loses;
+``float8`` takes its place where FP8 is in question."""
 
 Grade = Literal["good", "neutral", "warning", "error", "unknown"]
 """``neutral``: a fact that speaks neither for nor against AMP; ``unknown``: it was not measured."""

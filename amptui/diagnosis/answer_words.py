@@ -91,6 +91,7 @@ _WAS = {
     "all zero": "all gradients were zero",
     "AMP loss not finite": "the loss was finite in FP32 only",
     "not finite": "gradients were NaN or Inf{in_place}",
+    "loses": "FP8 lost most of {place}",
     "differ": "gradients differed: {cosine}{in_place}",
     "disagree": "gradients disagreed: {cosine}{in_place}",
 }
@@ -195,6 +196,10 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "all zero": "all gradients are zero",
         "overflow": "overflow at {scale}",
         "empty": "no gradients",
+    },
+    "float8": {
+        "keeps": "at most {percent} off in {place}",
+        "loses": "FP8 loses most of {place}",
     },
     "agreement": {
         "agree": "worst {cosine}{in_place}",
@@ -338,7 +343,7 @@ def short_evidence(finding: Finding) -> tuple[str, ...]:
 
     Empty of others: they are of many steps.
     """
-    if finding.subject not in ("float16", "agreement", "forward") or finding.step is None:
+    if finding.subject not in ("float16", "float8", "agreement", "forward") or finding.step is None:
         return ()
     step = f"step {units.count(finding.step)}"
     scale = "" if finding.loss_scale is None else f" at {units.count(finding.loss_scale)}"
@@ -357,7 +362,7 @@ def answer_lines(answer: AmpAnswer) -> list[str]:
 def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:
     """The findings for a table of so many ``lines``: what is measured or worrying first, in their order."""
     order: tuple[Subject, ...] = (
-        *("speed", "memory", "limit", "float16", "agreement"),
+        *("speed", "memory", "limit", "float16", "float8", "agreement"),
         *("overflow", "loss", "forward", "weights"),
     )
     urgency = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}

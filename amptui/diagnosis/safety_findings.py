@@ -32,6 +32,8 @@ def safety_findings(question: Question) -> tuple[Finding, ...]:
         small = replace(skips, subject="float16")
     elif failed and small.grade in ("good", "neutral"):
         small = replace(small, grade="neutral", state="outweighed")
+    if question.precision in FP8_PRECISIONS:
+        small = _float8(question)
     agreement = _agreement(question)
     if failed and agreement.grade == "good" and agreement.about == "fp16":
         agreement = replace(agreement, grade="neutral")
@@ -218,6 +220,30 @@ def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
         precision=xray.precision,
         loss_scale=xray.loss_scale,
         measured_by="x-ray",
+    )
+    return question.aged(finding)
+
+
+def _float8(question: Question) -> Finding:
+    """Whether the newest step that was measured in this precision ``keeps`` or ``loses`` its factors.
+
+    ``value`` is the error of the median channel of the worst one.
+    """
+    seen = question.view.numerics.float8
+    if seen is None or base_precision(seen.precision) != question.precision:
+        return never("float8", question.precision, measured_by="histogram")
+    worst = seen.worst[0]
+    finding = Finding(
+        subject="float8",
+        state="loses" if seen.lossy else "keeps",
+        grade="warning" if seen.lossy else "good",
+        about=question.precision,
+        value=worst.factor.channel_error,
+        whole=seen.factors,
+        place=worst.layer or "the model",
+        step=seen.step,
+        precision=question.precision,
+        measured_by="histogram",
     )
     return question.aged(finding)
 

@@ -12,7 +12,7 @@ number, 2^-4 and 2^-3. Half of the channels are then subnormal or zero for the m
 scale (our choice: a normal distribution has 0.03 and 0.05)."""
 
 MAX_FACTORS = 8
-"""The event of a window keeps so many factors, the worst ones."""
+"""So many factors of a window are kept, the worst ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class LayerFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8Seen:
-    """A window that is worth an event: the first, one that was asked for, or one with new losses."""
+    """A window in short: its worst factors."""
 
     time: float
     step: int
@@ -43,36 +43,42 @@ class Float8Seen:
     """How many of the factors lose."""
 
 
+def summary_of_float8(window: Float8Window) -> Float8Seen | None:
+    """The worst factors of ``window``; None if it has none."""
+    factors = _ranked(window)
+    if not factors:
+        return None
+    return Float8Seen(
+        time=window.time,
+        step=window.step,
+        precision=window.precision,
+        recipe=window.recipe,
+        worst=tuple(factors[:MAX_FACTORS]),
+        factors=len(factors),
+        lossy=sum(factor.is_lossy for factor in factors),
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Float8Watch:
-    """Remembers which losses were told."""
+    """Remembers which losses were reported."""
 
     _reported: tuple[str, ...] = ()
     _has_seen: bool = False
 
-    def see(self, window: Float8Window) -> Float8Seen | None:
-        """The event that ``window`` is worth, if any."""
-        factors = [
-            LayerFactor(layer=layer.name, factor=factor)
-            for layer in window.layers
-            for factor in layer.factors
-        ]
-        ranked = sorted(factors, key=_badness, reverse=True)
-        lossy = [one for one in ranked if one.is_lossy]
-        names = {f"{one.factor.role} {one.layer}" for one in lossy}
-        news = not self._has_seen or window.requested or not names.issubset(self._reported)
-        self._reported, self._has_seen = tuple(sorted(names.union(self._reported))), True
-        if not news or not ranked:
-            return None
-        return Float8Seen(
-            time=window.time,
-            step=window.step,
-            precision=window.precision,
-            recipe=window.recipe,
-            worst=tuple(ranked[:MAX_FACTORS]),
-            factors=len(ranked),
-            lossy=len(lossy),
-        )
+    def is_news(self, window: Float8Window) -> bool:
+        """Whether ``window`` is worth an event: it is the first, was asked for, or has new losses."""
+        lossy = {f"{one.factor.role} {one.layer}" for one in _ranked(window) if one.is_lossy}
+        news = not self._has_seen or window.requested or not lossy.issubset(self._reported)
+        self._reported, self._has_seen = tuple(sorted(lossy.union(self._reported))), True
+        return news
+
+
+def _ranked(window: Float8Window) -> list[LayerFactor]:
+    """All factors, the worst first."""
+    pairs = [(layer.name, factor) for layer in window.layers for factor in layer.factors]
+    factors = [LayerFactor(layer=name, factor=factor) for name, factor in pairs]
+    return sorted(factors, key=_badness, reverse=True)
 
 
 def _badness(one: LayerFactor) -> float:

@@ -10,6 +10,7 @@ from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced, X
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import base_precision
 from amptui.records.steps import Column
+from amptui.telemetry.float8 import Float8Seen
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
@@ -98,6 +99,7 @@ class NumericsWatch:
     _window: Float16Window | None = None
     _trace: ModulesTraced | None = None
     _xray: XRayTaken | None = None
+    _float8: Float8Seen | None = None
 
     def add(self, stretch: Stretch, rooms: Column | None, float16_scale: float) -> None:
         """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
@@ -141,6 +143,10 @@ class NumericsWatch:
         """Add a float16 histogram."""
         self._window = window
 
+    def add_float8(self, seen: Float8Seen) -> None:
+        """Add what float8 makes of its products' factors."""
+        self._float8 = seen
+
     def add_trace(self, trace: ModulesTraced) -> None:
         """Add a module trace."""
         self._trace = trace
@@ -168,6 +174,7 @@ class NumericsWatch:
             window=self._window,
             trace=self._trace,
             xray=self._xray,
+            float8=self._float8,
         )
 
     def _least(self, scale: float) -> float | None:

@@ -16,7 +16,7 @@ from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import StepRecord, Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
-from amptui.telemetry.float8 import Float8Watch
+from amptui.telemetry.float8 import Float8Watch, summary_of_float8
 from amptui.telemetry.gpu_use import INTERRUPTIONS
 from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.optimizers import FIRST, Optimizers
@@ -299,9 +299,11 @@ class Session:
         self._tell_underflow(self._underflow.see_window(record))
 
     def _add_float8_window(self, record: findings.Float8Window) -> None:
-        seen = self._float8.see(record)
+        seen, is_news = summary_of_float8(record), self._float8.is_news(record)
         if seen is not None:
-            self._log.add(seen)
+            self._optimizers.first.numerics.add_float8(seen)
+            if is_news:
+                self._log.add(seen)
 
     def _tell_underflow(self, underflow: UnderflowFound | None) -> None:
         """Before float16 it is told only where ``p`` would switch to that."""

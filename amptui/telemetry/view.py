@@ -32,6 +32,7 @@ from amptui.records.run import (
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
 from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
+from amptui.telemetry.float8 import Float8Seen
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.scaling import ScalerVerdict
 
@@ -316,6 +317,8 @@ class NumericsView:
     window: Float16Window | None = None
     trace: ModulesTraced | None = None
     xray: XRayTaken | None = None
+    float8: Float8Seen | None = None
+    """What float8 made of its products' factors in the newest step that was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,22 @@ def emulated_fp8_after_bf16() -> Records:
     return in_float8("fp8-emulated")
 
 
+def fp8_that_loses() -> Records:
+    return [*in_float8("fp8"), samples.float8_window(890, channel_error=0.9)]
+
+
+def fp8_that_lost_long_ago() -> Records:
+    return [*fp8_that_loses(), *made(901, 2000, "fp8")]
+
+
+def fp8_that_agrees() -> Records:
+    return [
+        *in_float8("fp8"),
+        samples.xray(890, precision="fp8", loss_scale=None),
+        samples.float8_window(890),
+    ]
+
+
 def all_skipped() -> Records:
     """The histogram of the FP32 step before says that all is well."""
     before = [*started(), *made(1, 41), survives(41), samples.xray(41), *switched(42, "fp32", "fp16")]
@@ -361,6 +377,9 @@ SITUATIONS: dict[str, Situation] = {
         Situation(old_xray, "faster", "no trouble"),
         Situation(bf16_agrees, "faster", "safe", precision="bf16"),
         Situation(fp8_after_bf16, "faster", "no trouble", precision="fp8"),
+        Situation(fp8_that_loses, "faster", "warning", ("float8", "loses"), precision="fp8"),
+        Situation(fp8_that_lost_long_ago, "faster", "unknown", precision="fp8"),
+        Situation(fp8_that_agrees, "faster", "safe", precision="fp8"),
         Situation(emulated_fp8_after_bf16, "unknown", "no trouble", precision="fp8-emulated"),
         Situation(all_skipped, "unknown", "error", ("overflow", "skipped mostly")),
         Situation(all_skipped_then_bf16, "faster", "no trouble", precision="bf16"),

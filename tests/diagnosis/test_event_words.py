@@ -8,13 +8,7 @@ import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended, steps_missing
 from amptui.diagnosis.loss_scale import skip_means
-from amptui.records.findings import (
-    Float8Factor,
-    Float8Layers,
-    Float8LayerWindow,
-    Float8Window,
-    LayerLeftOut,
-)
+from amptui.records.findings import Float8Layers, Float8LayerWindow, LayerLeftOut
 from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
@@ -43,7 +37,18 @@ from amptui.telemetry.events import Event, SkipRow
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import RankVerdict, SlowRankNews
 from amptui.telemetry.view import SessionView
-from tests.telemetry.record_samples import backoff, dropped, followed, growth, nonfinite, run, skip, skip_row
+from tests.telemetry.record_samples import (
+    backoff,
+    dropped,
+    float8_factor,
+    float8_window,
+    followed,
+    growth,
+    nonfinite,
+    run,
+    skip,
+    skip_row,
+)
 
 
 def view_of(*records: Record) -> SessionView:
@@ -315,35 +320,10 @@ def test_an_event_says_which_layers_multiply_in_float8_and_why_others_do_not() -
     )
 
 
-def factor(role: Any, error: float, **changes: Any) -> Float8Factor:
-    facts = Float8Factor(
-        role=role,
-        format="e4m3",
-        elements=1000,
-        zeros=0.0,
-        flushed=0.004,
-        subnormal=0.25,
-        saturated=0.0,
-        error=0.026,
-        channel_error=error,
-        scale_low=2.0,
-        scale_high=2.0,
-        channel=17,
-        channel_excess=12_345.6,
-    )
-    return replace(facts, **changes)
-
-
-def window(*layers: Float8LayerWindow, step: int = 4, asked: bool = False) -> Float8Window:
-    return Float8Window(
-        time=1.0, step=step, precision="fp8", recipe="rowwise", layers=layers, requested=asked, seconds=0.1
-    )
-
-
 def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_the_scale() -> None:
-    gradient = factor("gradient", 0.3, format="e5m2", scale_high=4096.0)
-    layer = Float8LayerWindow(name="mlp.fc", factors=(factor("weight", 0.03), gradient))
-    kept = the_event(window(layer))
+    gradient = float8_factor("gradient", 0.3, format="e5m2", scale_high=4096.0)
+    layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("weight", 0.03), gradient))
+    kept = the_event(float8_window(4, layer))
     assert kept.severity == "info"
     assert (
         event_text(kept) == "FP8 keeps all 2 factors: the worst, the output gradient of mlp.fc, is 30.0% off"
@@ -352,8 +332,8 @@ def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_t
         "mlp.fc gradient e5m2: 30.0% off in the median channel, flushed 0.40%, subnormal 25.0%, "
         "saturated 0%, scale 2.00 to 4.10 k"
     )
-    spoiled = Float8LayerWindow(name="", factors=(factor("input", 0.9), factor("weight", 0.5)))
-    lost = the_event(window(layer, spoiled))
+    spoiled = Float8LayerWindow(name="", factors=(float8_factor("input", 0.9), float8_factor("weight", 0.5)))
+    lost = the_event(float8_window(4, layer, spoiled))
     assert lost.severity == "warning"
     assert event_text(lost) == (
         "FP8 loses most of the input of the model and 1 other factor: "
@@ -362,15 +342,15 @@ def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_t
 
 
 def test_windows_are_told_first_when_asked_for_and_when_something_new_is_lost() -> None:
-    fine = Float8LayerWindow(name="a", factors=(factor("input", 0.03),))
-    lossy = Float8LayerWindow(name="a", factors=(factor("input", math.nan),))
-    other = Float8LayerWindow(name="b", factors=(factor("input", 0.8),))
+    fine = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03),))
+    lossy = Float8LayerWindow(name="a", factors=(float8_factor("input", math.nan),))
+    other = Float8LayerWindow(name="b", factors=(float8_factor("input", 0.8),))
     records = [
-        window(fine, step=1),
-        window(fine, step=2),
-        window(fine, step=3, asked=True),
-        window(lossy, step=4),
-        window(lossy, step=5),
-        window(lossy, other, step=6),
+        float8_window(1, fine),
+        float8_window(2, fine),
+        float8_window(3, fine, requested=True),
+        float8_window(4, lossy),
+        float8_window(5, lossy),
+        float8_window(6, lossy, other),
     ]
     assert [event.step for event in view_of(*records).events] == [6, 4, 3, 1]
