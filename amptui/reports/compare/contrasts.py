@@ -7,7 +7,16 @@ from itertools import combinations
 from typing import Any, Literal
 
 from amptui.records.run import RunFailed, RunStarted
-from amptui.reports.compare.groups import Difference, Group, Spread, differences, grouped, seed_of, stats_of
+from amptui.reports.compare.groups import (
+    Difference,
+    Group,
+    Spread,
+    differences,
+    grouped,
+    is_emulated,
+    seed_of,
+    stats_of,
+)
 from amptui.reports.compare.trace import RunFigures
 from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
 
@@ -86,7 +95,7 @@ class Compared:
 
     def seconds_to_target(self, run: RunFigures) -> float | None:
         """Training time until the target was reached."""
-        if self.target is None or run.seconds is None:
+        if self.target is None or run.seconds is None or is_emulated(run):
             return None
         moment = run.reached(self.target, validation=self.validation)
         return None if moment is None else moment.seconds
@@ -173,6 +182,8 @@ def _obstacle(sides: Sequence[Group], final: Callable[[RunFigures], float | None
 
 def _speedup(baseline: Group, other: Group) -> Spread | None:
     runs = [*baseline.runs, *other.runs]
+    if any(map(is_emulated, runs)):
+        return None
     if not _same(runs, lambda run: run.devices) or any(len(run.devices) > 1 for run in runs):
         return None
     slow, fast = baseline.spread(rate_of), other.spread(rate_of)

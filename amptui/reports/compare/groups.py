@@ -219,6 +219,11 @@ def stats_of(run: RunFigures) -> PrecisionStats | None:
     return rows[0] if len(rows) == 1 else None
 
 
+def is_emulated(run: RunFigures) -> bool:
+    """Whether it made steps in emulated float8, whose times say nothing of FP8."""
+    return "fp8-emulated" in _used(run)
+
+
 def _used(run: RunFigures) -> list[str]:
     started = run.view.run
     precisions = list(dict.fromkeys(switch.precision for switch in run.view.switches))

@@ -10,6 +10,7 @@ import pytest
 from amptui.records.run import RunFailed
 from amptui.reports.compare.contrasts import CONFIDENCE, Check, Compared, Outcome, compared
 from amptui.reports.compare.following import read_all
+from amptui.reports.compare.sentences import how_measured
 from amptui.reports.compare.trace import RunFigures
 from tests.reports.compare.compared_runs import (
     BF16,
@@ -142,6 +143,17 @@ def test_a_last_batch_that_was_smaller_is_no_other_training() -> None:
 def test_times_of_different_devices_are_not_compared() -> None:
     comparison = compared([*seeds(NEAR), *seeds(FAR, precision="bf16", device_name="NVIDIA A100")])
     assert comparison.contrasts[0].speedup is None
+
+
+def test_times_of_emulated_float8_are_not_compared_but_losses_are() -> None:
+    comparison = compared([*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")])
+    (contrast,) = comparison.contrasts
+    assert (contrast.speedup, contrast.outcome) == (None, "differ")
+    times = [comparison.seconds_to_target(run) for run in comparison.runs]
+    assert None not in times[: len(NEAR)]
+    assert times[len(NEAR) :] == [None] * len(FAR)
+    assert any("emulated" in line for line in how_measured(comparison))
+    assert compared([*seeds(NEAR), *seeds(FAR, precision="fp8")]).contrasts[0].speedup is not None
 
 
 def test_a_speed_up_is_told_with_its_range() -> None:
