@@ -57,7 +57,7 @@ def test_the_pages_name_every_command_and_none_besides() -> None:
 def test_every_option_that_a_page_names_is_one() -> None:
     offered = {option for parser in commands().values() for option in parser._option_string_actions}
     text = "\n".join(path.read_text() for path in [README, *GUIDE])
-    named = set(re.findall(r"`(--[a-z-]+)", text))
+    named = set(re.findall(r"`(--[a-z0-9-]+)", text))
     assert named
     assert named <= offered | {"--help"}
 

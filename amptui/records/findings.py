@@ -347,7 +347,8 @@ class Float8Factor:
     saturated: float
     error: float
     channel_error: float
-    """Of the median channel that is not all zero; channels are the last dimension."""
+    """Of the median channel that is not all zero: an input's features are channels, and those that a weight
+    puts out."""
     scale_low: float
     scale_high: float
     """The ends of the scales; both the same if there is a single one."""

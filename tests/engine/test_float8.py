@@ -23,6 +23,7 @@ from amptui.records.control import ComparisonRequest, Control, PrecisionRequest,
 from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompared, XRayTaken
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
+from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, switching, train
 
 CPU = torch.device("cpu")
@@ -248,6 +249,14 @@ def test_products_of_float8_layers_are_counted_once_as_such() -> None:
     # Forward, and backward for the weight and the input; torchao computes that even for the first layer.
     assert float8.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
     assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
+
+
+@needs_torchao
+def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
+    at = {3: "fp8-emulated", 6: "fp32", 9: "fp8-emulated", 12: "bf16"}
+    with nothing_compiled():
+        compiled_losses = losses(log_of(compiled(prepare(Tiny())), at=at))
+    assert compiled_losses == pytest.approx(losses(log_of(prepare(Tiny()), at=at)), rel=1e-3)
 
 
 class Broken(Tiny):

@@ -1,5 +1,6 @@
 """Where the factors of float8 products, inputs, weights and output gradients, lie in float8's range."""
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -67,7 +68,7 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
         scale.amin(),
         scale.amax(),
         channel,
-        peaks[channel] / peaks.median(),
+        peaks[channel] / peaks.where(peaks > 0, math.nan).nanmedian(),
     )
     return torch.stack([number.float() for number in numbers])
 
@@ -148,7 +149,7 @@ class Float8WindowProbe:
         rounded = args[0].to(output.dtype)  # as autocast does
         self._measure(name, "input", rounded, config, config.cast_config_input)
         assert isinstance(linear, nn.Linear)
-        self._measure(name, "weight", linear.weight, config, config.cast_config_weight)
+        self._measure(name, "weight", linear.weight.t(), config, config.cast_config_weight)
         if output.requires_grad:
             see = partial(self._see_gradient, name, config)
             self._hooks.callback(output.register_hook(see).remove)
@@ -169,7 +170,7 @@ class Float8WindowProbe:
                 factor.detach(),
                 cast.target_dtype,
                 scaling_granularity=cast.scaling_granularity,
-                axiswise_dim=-1 if rowwise else None,
+                axiswise_dim=(0 if role == "weight" else -1) if rowwise else None,
                 round_scales_to_power_of_2=config.round_scales_to_power_of_2,
             )
             numbers = factor_numbers(factor, scale, format_)
