@@ -91,7 +91,7 @@ _WAS = {
     "all zero": "all gradients were zero",
     "AMP loss not finite": "the loss was finite in FP32 only",
     "not finite": "gradients were NaN or Inf{in_place}",
-    "loses": "FP8 lost most of {place}",
+    "loses": "FP8 lost most of the {place}",
     "differ": "gradients differed: {cosine}{in_place}",
     "disagree": "gradients disagreed: {cosine}{in_place}",
 }
@@ -198,8 +198,8 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "empty": "no gradients",
     },
     "float8": {
-        "keeps": "at most {percent} off in {place}",
-        "loses": "FP8 loses most of {place}",
+        "keeps": "at most {percent} off in the {place}",
+        "loses": "FP8 loses most of the {place}",
     },
     "agreement": {
         "agree": "worst {cosine}{in_place}",

@@ -240,7 +240,7 @@ def _float8(question: Question) -> Finding:
         about=question.precision,
         value=worst.factor.channel_error,
         whole=seen.factors,
-        place=worst.layer or "the model",
+        place=f"{worst.factor.role} of {worst.layer or 'the model'}",
         step=seen.step,
         precision=question.precision,
         measured_by="histogram",
