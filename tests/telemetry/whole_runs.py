@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records.findings import ModelCompiled, OperatorCount, PhaseSeconds, StepTimed
+from amptui.records.findings import (
+    Float8Layers,
+    LayerLeftOut,
+    ModelCompiled,
+    OperatorCount,
+    PhaseSeconds,
+    StepTimed,
+)
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, RankStack, RankValue, StacksTaken
 from amptui.records.run import (
@@ -30,6 +37,7 @@ from tests.telemetry.record_samples import (
     compared,
     device,
     dropped,
+    float8_window,
     flops,
     followed,
     growth,
@@ -134,6 +142,19 @@ EVERYTHING: tuple[Record, ...] = (
     ),
     WeightsSaved(time=102.4, step=102, path="/home/me/mine.pt", averaged=False),
     ModelCompiled(time=102.5, step=101, precision="fp16", training=True, seconds=2.0, what="first"),
+    Float8Layers(
+        time=102.5,
+        step=101,
+        precision="fp8",
+        recipe="tensorwise",
+        emulated=False,
+        layers=1,
+        names=("mlp.fc",),
+        parameters=1040,
+        left_out=(LayerLeftOut(name="head", kind="Linear", why="size", shape=(10, 64)),),
+        left_out_count=1,
+    ),
+    float8_window(101, channel_error=0.9),
     Validated(time=102.7, step=102, epoch=1, validation=Validation(loss=0.5, accuracy=None, samples=10)),
     EpochFinished(
         time=103.0,

@@ -15,7 +15,7 @@ from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch
 from tests.tui.views import series
 
-SWITCHES = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(41, "fp16"), PrecisionSwitch(71, "fp8"))
+SWITCHES = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(41, "fp16"), PrecisionSwitch(71, "fp4"))
 
 
 def steps(last: int = 100) -> StepRange:
@@ -113,7 +113,7 @@ def test_the_script_gets_the_values_of_each_step() -> None:
 def test_the_ribbon_has_a_letter_where_there_is_room_and_says_what_it_shows() -> None:
     figure = drawn([1.0] * 100)
     assert re.findall(r'class="letter">(.)<', figure) == ["F", "A", "?"]
-    assert 'aria-label="precisions: FP32, AMP fp16, FP8"' in figure
+    assert 'aria-label="precisions: FP32, AMP fp16, fp4"' in figure
     narrow = draw(Chart(title="loss", curves=(Curve("loss", series([1.0] * 5000)),)), steps(5000))
     assert narrow is not None
     assert re.findall(r'class="letter">(.)<', narrow) == ["?"]
