@@ -69,7 +69,8 @@ _HUES = {
     Style.TF32: _Hue(dark=14, dark_256=87, light_256=24, light_16=4),
     Style.FP16: _Hue(dark=3, dark_256=220, light_256=94, light_16=5),
     Style.BF16: _Hue(dark=10, dark_256=83, light_256=28, light_16=12),
-    Style.FP8: _Hue(dark=11, dark_256=208, light_256=130, light_16=5),
+    # Orange, which the sixteen lack: red cannot be read on black, and yellow is AMP's.
+    Style.FP8: _Hue(dark=1, dark_256=208, light_256=130, dark_16=11, light_16=5),
     Style.GOOD: _Hue(dark=2, dark_256=41, light_256=22),
     Style.WARNING: _Hue(dark=13, dark_256=213, light_256=127, light_16=1),
     Style.ERROR: _Hue(dark=9, dark_256=203, light_256=160, light_16=1),

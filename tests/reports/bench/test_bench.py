@@ -273,6 +273,14 @@ def test_what_was_asked_for_and_cannot_run_is_left_out_with_its_reason() -> None
         plan_precisions(("fp32", "tf32"), CPU)
 
 
+def test_emulated_float8_has_no_speed_that_could_be_measured() -> None:
+    plan = plan_precisions(("fp32", "bf16", "fp8", "fp8-emulated"), CPU)
+    assert plan.precisions == ("fp32", "bf16")
+    assert set(plan.left_out) == {"fp8", "fp8-emulated"}
+    with pytest.raises(UsageError, match="nothing to compare; fp8-emulated: "):
+        plan_precisions(("fp32", "fp8-emulated"), CPU)
+
+
 def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() -> None:
     class Convolving(Tiny):
         def build_model(self) -> torch.nn.Module:
