@@ -70,10 +70,10 @@ def float8_linears(
     if all(name in unsupported for name in FP8_PRECISIONS):
         return None, dict(unsupported)
     linears = Float8Linears(model, recipe)
-    why = NO_FSDP if sharded else "" if linears.linears else NO_LAYER
-    return (
-        (None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, why)}) if why else (linears, dict(unsupported))
-    )
+    if linears.linears and not sharded:
+        return linears, dict(unsupported)
+    why = NO_FSDP if sharded else NO_LAYER
+    return None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, why)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

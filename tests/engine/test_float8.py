@@ -124,6 +124,28 @@ def test_a_layer_computes_with_float8_numbers_and_bfloat16_results() -> None:
 
 @needs_torchao
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_emulated_products_are_those_of_torchs_float8_operator(recipe: str) -> None:
+    """That operator also runs on a CPU; five rows are no multiple of 16, as a last batch may be."""
+    linears = Float8Linears(linear := nn.Linear(32, 48), recipe)
+    inputs, results = torch.randn(5, 32).bfloat16(), []
+    for form in ("emulated", "hardware"):
+        assert linears.prepare(form) == ""
+        linears.become(form)
+        linear.zero_grad()
+        try:
+            outputs = linear(inputs)
+            outputs.float().square().sum().backward()
+        except (NotImplementedError, RuntimeError) as error:
+            pytest.skip(f"this torch multiplies no float8 on a CPU: {error}")
+        assert linear.weight.grad is not None
+        results.append((outputs.detach(), linear.weight.grad.clone()))
+    (emulated, emulated_gradient), (real, real_gradient) = results
+    assert torch.allclose(emulated, real, rtol=2**-7, atol=1e-6)
+    assert torch.allclose(emulated_gradient, real_gradient, rtol=2**-7, atol=1e-3)
+
+
+@needs_torchao
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace(recipe: str) -> None:
     model = nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 16))
     modules, parameters = list(model.modules()), list(model.named_parameters())
