@@ -91,6 +91,7 @@ LESS = "check what else uses the GPU (nvidia-smi), or use a smaller model"
         (256, "fp16", "try --batch-size 128"),
         (1, "ieee", "try AMP"),
         (1, "bf16", LESS),
+        (1, "fp8", LESS),
         (None, None, LESS),
     ],
 )
