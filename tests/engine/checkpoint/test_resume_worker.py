@@ -1,5 +1,6 @@
 """The trainer's thread and checkpoints: how a run goes on in a new process, and what waits for its end."""
 
+import importlib.util
 import shutil
 import threading
 from dataclasses import replace
@@ -140,6 +141,17 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     assert {record.precision for record in worker.log.of(StepRecord)} == {"fp32"}
     (note,) = worker.log.of(Note)
     assert note.text == f"tf32 is not supported here: {NO_TF32}; continuing in fp32"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+def test_a_run_in_float8_is_resumed_in_it(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    (path,) = checkpoints(tmp_path)
+    write(replace(read(path), precision="fp8-emulated"), tmp_path)
+    worker = Worker(steps=7, checkpoint_dir=tmp_path, resume=True)
+    worker.end()
+    assert {record.precision for record in worker.log.of(StepRecord)} == {"fp8-emulated"}
+    assert worker.log.of(Note) == []
 
 
 def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path) -> None:
