@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from amptui.device.accelerator import capabilities
 from amptui.engine.lr_schedule import LearningRateReader, LearningRates, LrSchedule
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.prepared import Prepared
@@ -69,7 +70,7 @@ class OptimizerStep:
         self._optimizer = prepared.optimizer
         self._lr_schedule = prepared.lr_schedule
         self._clip_norm = prepared.request.clip_norm
-        self._on_cuda = prepared.device.type == "cuda"
+        self._reads_later = capabilities(prepared.device).timed_events
         self._gradients = norms.probe
         self._measure = norms.measure
         self._probes = probes
@@ -193,7 +194,7 @@ class OptimizerStep:
         parameters = self._gradients.parameters
         norm = self._gradients.total_norm()
         gradients = None
-        if not self._on_cuda and not math.isfinite(norm.item()):
+        if not self._reads_later and not math.isfinite(norm.item()):
             gradients = self._measure()
         assert self._clip_norm is not None, "set by --clip-norm"
         nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
@@ -211,7 +212,7 @@ class OptimizerStep:
 
     def _measure_overflow(self, scaler: ScalerTensors) -> Tensor | None:
         """Measure the gradients of a skipped step on a CPU, which knows it before they are gone."""
-        return self._measure() if not self._on_cuda and scaler.found_inf.item() else None
+        return self._measure() if not self._reads_later and scaler.found_inf.item() else None
 
 
 def _no_mark(_name: PhaseName) -> None:

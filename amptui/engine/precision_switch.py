@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from amptui.base.errors import DeviceError
 from amptui.base.script_signals import is_from_signal_handler
+from amptui.device.accelerator import capabilities
 from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
@@ -372,7 +373,7 @@ class PrecisionSwitch:
         """Explain once why each step waits for the GPU, if it does."""
         self._noted_waits = True
         optimizer, schedule = self._trained.optimizer, self._trained.lr_schedule
-        if self._trained.device.type != "cuda":
+        if not capabilities(self._trained.device).timed_events:
             return
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             if schedule is not None and schedule.reason_to_wait:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
+from amptui.device.accelerator import enter_device
 from amptui.engine import building, description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
@@ -122,7 +123,7 @@ def test_one_seed_sets_every_generator() -> None:
 
 def test_a_cpu_is_always_there() -> None:
     assert setup.choose_device("cpu") == CPU
-    setup.enter_device(CPU)
+    enter_device(CPU)
     assert description.device_name(CPU)
 
 

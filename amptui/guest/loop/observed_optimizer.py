@@ -17,6 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import suppressed
+from amptui.device.accelerator import capabilities, capture_check
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.lr_schedule import LearningRateReader
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
@@ -82,7 +83,10 @@ class ObservedOptimizer:
         self._state, self._emit = state, state.emit
         self.name = name
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.on_cuda = self.device.type == "cuda"
+        self.may_capture = self.device.type != "cpu"
+        self.is_capturing = capture_check(self.device)
+        """Whether the stream is being recorded as a graph."""
+        self._reads_later = capabilities(self.device).timed_events
         self._ended = time.perf_counter()
         self._norms = GradientNorms(self.device)
         self._reporter = StepReporter(self._take_reported, self._norms.probe)
@@ -320,7 +324,7 @@ class ObservedOptimizer:
     @property
     def must_not_look(self) -> bool:
         """Whether anything done now would become a part of a CUDA graph."""
-        return self.on_cuda and torch.cuda.is_current_stream_capturing()
+        return self.may_capture and self.is_capturing()
 
     def _overflow(self, scaler: GradScaler) -> Tensor:
         """Whether the scaler found one in the optimizer's gradients, which it was just called with."""
@@ -330,7 +334,7 @@ class ObservedOptimizer:
 
     def _name_overflow(self, overflow: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
-        if not self.on_cuda and self._loop_step.norms is None and overflow.item():
+        if not self._reads_later and self._loop_step.norms is None and overflow.item():
             self._loop_step.norms, self._loop_step.norms_scaled = self._norms.measure(), False
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
