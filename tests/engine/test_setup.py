@@ -135,6 +135,15 @@ def test_a_gpu_that_is_not_there_is_refused_with_the_mend(name: str) -> None:
     assert setup.choose_device("auto") == CPU
 
 
+@pytest.mark.parametrize("name", ["xpu", "mps"])
+def test_an_accelerator_that_is_not_there_is_refused_by_its_name(name: str) -> None:
+    if torch.accelerator.is_available() and str(torch.accelerator.current_accelerator()) == name:
+        pytest.skip(f"there is {name}")
+    refused = f"device {name}: torch finds no {name.upper()} GPU; use --device cpu"
+    with pytest.raises(DeviceError, match=refused):
+        setup.choose_device(name)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_gpus_are_counted_from_zero() -> None:

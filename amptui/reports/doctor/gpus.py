@@ -93,7 +93,7 @@ def check_limits(device_type: str) -> list[Check]:
     kind = capabilities(torch.device(device_type))
     if device_type == "cpu" or not kind.shortcomings:
         return []
-    return [fine("limits", f"on {kind.title} there is {'; '.join(kind.shortcomings)}", untested=True)]
+    return [fine("limits", f"{kind.title} has {'; '.join(kind.shortcomings)}")]
 
 
 def check_gpu(gpu: Gpu, architectures: Sequence[str]) -> Check:
