@@ -159,7 +159,10 @@ def measure(
 
 
 def _size_for(device: "torch.device") -> int:
-    return _CPU_SIZE if device.type == "cpu" else _GPU_SIZE
+    from amptui.device.accelerator import TRAINABLE
+
+    # One that torch has as a plugin may be as slow as a CPU.
+    return _GPU_SIZE if device.type in TRAINABLE and device.type != "cpu" else _CPU_SIZE
 
 
 def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: float) -> Measured:
