@@ -128,8 +128,16 @@ def device_count(device_type: str) -> int:
 
 def enter_device(device: torch.device) -> None:
     """Make ``device`` the current device, which is per thread."""
-    if device.type != "cpu":
-        torch.accelerator.set_device_index(device.index or 0)
+    enter = _own_function(device, "set_device")
+    if enter is not None:  # on MPS there is only one
+        enter(device)
+
+
+def current_device() -> torch.device:
+    """The accelerator that this thread's work goes to, else the CPU."""
+    device = default_device()
+    read = _own_function(device, "current_device")
+    return device if read is None else torch.device(device.type, read())
 
 
 # ----------------------------------------------------------------------------- what each is

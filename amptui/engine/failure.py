@@ -11,7 +11,7 @@ import torch
 
 from amptui.base import units
 from amptui.base.errors import AmptuiError, DeviceError, DeviceLostError, ExperimentError
-from amptui.device.accelerator import default_device, memory_use, properties
+from amptui.device.accelerator import current_device, memory_use, properties
 from amptui.records.run import AMP_PRECISIONS, base_precision
 
 _OWN_FOLDER = Path(__file__).parent.parent
@@ -161,10 +161,7 @@ def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
 
 def _peak() -> str:
     """The peak allocated GPU memory; empty without a GPU."""
-    device = default_device()
-    if device.type == "cpu":
-        return ""
-    device = torch.device(device.type, torch.accelerator.current_device_index())
+    device = current_device()
     use, total = memory_use(device), properties(device).memory_bytes
     if use is None:
         return ""

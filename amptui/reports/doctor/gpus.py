@@ -93,7 +93,9 @@ def check_limits(device_type: str) -> list[Check]:
     kind = capabilities(torch.device(device_type))
     if device_type == "cpu" or not kind.shortcomings:
         return []
-    return [fine("limits", f"{kind.title} has {'; '.join(kind.shortcomings)}")]
+    return [
+        fine("limits", f"amptui is not tested on {kind.title}; there it uses {'; '.join(kind.shortcomings)}")
+    ]
 
 
 def check_gpu(gpu: Gpu, architectures: Sequence[str]) -> Check:
@@ -102,8 +104,9 @@ def check_gpu(gpu: Gpu, architectures: Sequence[str]) -> Check:
     unit = f", compute capability {capability}" if capability else ""
     unit = f", {gpu.architecture}" if gpu.architecture else unit
     kind = "MIG instance, " if gpu.is_mig_instance else ""
-    name, memory = f"{gpu.device_type}:{gpu.index}", number_of_bytes(gpu.memory_bytes)
-    text = f"{name} {gpu.name}, {kind}{memory}{unit}"
+    name = f"{gpu.device_type}:{gpu.index}"
+    memory = "" if gpu.memory_bytes is None else f", {kind}{number_of_bytes(gpu.memory_bytes)}"
+    text = f"{name} {gpu.name}{memory}{unit}"
     facts: dict[str, object] = {**asdict(gpu), "capability": capability or None, "mig": gpu.is_mig_instance}
     if gpu.capability is None and not gpu.architecture:
         return fine(name, text, **facts)

@@ -72,7 +72,11 @@ def precision_checks() -> list[Check]:
     return [
         *([] if gpus else [_cpu_level(torch.backends.cpu.get_cpu_capability(), flags)]),
         *(check_precision(name, ratio, reasons[name], size, best) for name, ratio in measured.items()),
-        *(check_unsupported(name, why, best) for name, why in unsupported.items() if gpus),
+        *(
+            check_unsupported(name, why, best)
+            for name, why in unsupported.items()
+            if gpus and gpus[0].capability
+        ),
     ]
 
 

@@ -26,6 +26,7 @@ def test_the_device_that_torch_finds_is_the_default() -> None:
     assert accelerator.is_available(NAME)
     assert accelerator.device_count(NAME) == 1
     accelerator.enter_device(PLAIN)
+    assert accelerator.current_device() == PLAIN
 
 
 def test_what_torch_does_not_say_of_it_is_left_out() -> None:

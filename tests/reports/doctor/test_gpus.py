@@ -89,6 +89,7 @@ def test_an_apple_gpu_is_named_with_what_it_lacks() -> None:
     assert (check.severity, check.text) == ("info", "mps:0 Apple M2, 12.0 GiB")
     (limits,) = check_limits("mps")
     assert limits.severity == "info"
+    assert limits.text.startswith("amptui is not tested on MPS; there it uses no timed events: ")
     assert "no float64: the X-ray compares gradients on the CPU" in limits.text
     assert check_limits("cpu") == []
 
