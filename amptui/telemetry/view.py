@@ -1,7 +1,7 @@
 """The immutable snapshot of a session that every display draws from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -114,6 +114,18 @@ class Series:
         recent = np.flatnonzero(~np.isnan(self.recent) | self.recent_nonfinite) + self.first_recent
         steps: Counts = np.concatenate((begins[begins < self.first_recent], recent))
         return steps
+
+    def in_units_of(self, unit: float) -> "Series":
+        """The same values, counted in this many of their own unit: GiB, for bytes and ``2**30``."""
+        if unit == 1.0:
+            return self
+        return replace(
+            self,
+            minimum=self.minimum / unit,
+            maximum=self.maximum / unit,
+            mean=self.mean / unit,
+            recent=self.recent / unit,
+        )
 
 
 def _reading(first: int, last: int, values: tuple[float, float, float], nonfinite: int) -> Reading:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ class Chart(NamedTuple):
     ) -> None:
         """Draw the curve on a cleared canvas."""
         kind: Kind = "log10" if self.look.has_log and screen.log_y else self.look.kind
-        series = _scaled(self.read(), self.look.per_tick)
+        series = self.read().in_units_of(self.look.per_tick)
         plot.draw(canvas, series, window=window, switches=view.switches, kind=kind)
 
     def draw_titled(
@@ -93,19 +93,6 @@ class Chart(NamedTuple):
         """The newest step with a value."""
         steps = self.read().measured_steps()
         return int(steps[-1]) if len(steps) else None
-
-
-def _scaled(series: Series, unit: float) -> Series:
-    """``series`` counted in ``unit``."""
-    if unit == 1.0:
-        return series
-    return replace(
-        series,
-        minimum=series.minimum / unit,
-        maximum=series.maximum / unit,
-        mean=series.mean / unit,
-        recent=series.recent / unit,
-    )
 
 
 def _percent(value: float | None) -> str:
