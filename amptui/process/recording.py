@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from amptui import __version__
+from amptui.base.version import __version__
 from amptui.base.webhook import Webhook
 from amptui.device.sampler import Sampler
 from amptui.process.capture import LogTail

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
+from amptui.base.version import __version__
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
 from amptui.runs.rundir import default_base, expanded
