@@ -144,7 +144,7 @@ def charts_of(view: SessionView) -> list[Chart]:
         return []
     own = [_of(metric) for metric in view.metrics]
     before = sum(metric.kind in ("part", "validation", "own validation") for metric in view.metrics)
-    scale = Look(format_value=units.count, format_y=_short, kind="log2", band=False)
+    scale = Look(format_value=units.count, format_y=units.short_count, kind="log2", band=False)
     panels = [
         _of_panel("loss", view.loss, _LOSS),
         _of_panel("loss scale", view.loss_scale, scale),
@@ -153,7 +153,7 @@ def charts_of(view: SessionView) -> list[Chart]:
             view.numerics.headrooms,
             Look(format_value=units.doublings, format_y=units.doublings, band=False),
         ),
-        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=_short)),
+        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=units.short_count)),
     ]
     charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
     # Those of metrics have a value, or they would not have come.
@@ -170,10 +170,6 @@ def pinned_charts(view: SessionView, keys: Sequence[tuple[str, str]]) -> list[Ch
 
 def _of_panel(title: str, series: Series, look: Look) -> Chart:
     return Chart(("panel", title), title, lambda: series, look)
-
-
-def _short(value: float) -> str:
-    return units.short_count(value)
 
 
 def _of(metric: Metric) -> Chart:
