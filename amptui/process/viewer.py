@@ -167,15 +167,9 @@ def _notifying(
         return
 
     def fate() -> str:
-        return why_ended() if ended.is_set() and session.view().outcome is None else ""
+        return why_ended() if ended.is_set() and session.status().outcome is None else ""
 
-    notifier = Notifier(
-        webhook,
-        look=session.view,
-        run=Path(session.view().run_dir).absolute().name,
-        say=lambda note: session.fold([note]),
-        fate=fate,
-    )
+    notifier = Notifier(webhook, look=session.status, say=lambda note: session.fold([note]), fate=fate)
     notifier.start()
     try:
         yield

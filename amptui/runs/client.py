@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from amptui import __version__
+from amptui.base.version import __version__
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Request, StopRequest, new_number, record_of
 from amptui.records.run import Record, RunFailed, RunFinished

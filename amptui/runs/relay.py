@@ -11,10 +11,10 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
-from amptui import __version__
 from amptui.base import strictjson
 from amptui.base.errors import AmptuiError
 from amptui.base.text import one_line, printable
+from amptui.base.version import __version__
 from amptui.records.codec import Codec
 from amptui.runs.find import live_run
 from amptui.runs.protocol import PROTOCOL

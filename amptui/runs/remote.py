@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
+from amptui.base.version import __version__
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
 from amptui.runs.rundir import default_base, expanded
@@ -194,17 +194,11 @@ class Ssh:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read_header(self, given_up: Callable[[], bool], limit_seconds: float | None) -> Header:
+    def read_header(self, given_up: Callable[[], bool]) -> Header:
         """Wait for the relay's first line; raise ``RemoteError`` if there is none."""
-        began = time.monotonic()
+        limit = time.monotonic() + self._limit_seconds
         while not given_up():
-            if limit_seconds is not None and time.monotonic() - began > limit_seconds:
-                raise UnreachableError(self.host, f"no answer for {limit_seconds:g} s")
-            arrives = self.connection.fileno()
-            ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
-            if self._errors in ready and not self._read_errors() and arrives not in ready:
-                time.sleep(_LOOK_SECONDS)  # closed: the connection ends as well
-            if arrives in ready and (header := self._next_line()) is not None:
+            if self._arrives(limit) and (header := self._next_line()) is not None:
                 return header
         raise UnreachableError(self.host, "no answer yet")
 
@@ -214,15 +208,10 @@ class Ssh:
         In a batch it may take ``_BATCH_SECONDS``: a HOST that hangs keeps its connection.
         """
         pieces: list[bytes] = []
-        left_bytes, arrives = max_bytes, self.connection.fileno()
+        left_bytes = max_bytes
         limit = time.monotonic() + self._limit_seconds
         while True:
-            if time.monotonic() > limit:
-                raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
-            ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
-            if self._errors in ready and not self._read_errors() and arrives not in ready:
-                time.sleep(_LOOK_SECONDS)
-            if arrives not in ready:
+            if not self._arrives(limit):
                 continue
             piece = self.connection.recv(_MAX_NOISE_BYTES)
             left_bytes -= len(piece)
@@ -282,6 +271,19 @@ class Ssh:
             self._is_drained = True
             os.close(self._errors)
 
+    def _arrives(self, limit: float) -> bool:
+        """Whether something arrives within a moment; what ssh says meanwhile is read.
+
+        Raises ``UnreachableError`` once ``limit``, on the monotonic clock, is over.
+        """
+        if time.monotonic() > limit:
+            raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
+        arrives = self.connection.fileno()
+        ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
+        if self._errors in ready and not self._read_errors() and arrives not in ready:
+            time.sleep(_LOOK_SECONDS)  # closed: the connection ends as well
+        return arrives in ready
+
     def _next_line(self) -> Header | None:
         """The header, if it is complete; what comes before it is noise of the user's shell."""
         piece = self.connection.recv(_MAX_NOISE_BYTES, socket.MSG_PEEK)
@@ -334,7 +336,7 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
     """
     ssh = Ssh(remote, ["relay", "--", remote.run], batch=batch)
     try:
-        header = ssh.read_header(given_up, _BATCH_SECONDS if batch else None)
+        header = ssh.read_header(given_up)
         _check(header, remote.host)
     except BaseException:
         ssh.close()

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -72,7 +72,7 @@ class Chart:
 
 def draw(chart: Chart, steps: StepRange) -> Markup | None:
     """The chart as a figure; None without a finite value."""
-    curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
+    curves = tuple(Curve(curve.name, curve.series.in_units_of(chart.unit_value)) for curve in chart.curves)
     drawn = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
     vertical = _axis(chart, drawn, points)
@@ -102,18 +102,6 @@ def draw(chart: Chart, steps: StepRange) -> Markup | None:
     note = element("p", notes, class_="note") if notes else None
     data = json.dumps(_values(chart, curves, drawn), separators=(",", ":"))
     return element("figure", caption, area, legend, note, class_="chart", data_values=data)
-
-
-def _in_units(series: Series, unit: float) -> Series:
-    if unit == 1.0:
-        return series
-    return replace(
-        series,
-        minimum=series.minimum / unit,
-        maximum=series.maximum / unit,
-        mean=series.mean / unit,
-        recent=series.recent / unit,
-    )
 
 
 def _axis(chart: Chart, curves: Sequence[Columns], points: Floats) -> Axis | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ class Chart(NamedTuple):
     ) -> None:
         """Draw the curve on a cleared canvas."""
         kind: Kind = "log10" if self.look.has_log and screen.log_y else self.look.kind
-        series = _scaled(self.read(), self.look.per_tick)
+        series = self.read().in_units_of(self.look.per_tick)
         plot.draw(canvas, series, window=window, switches=view.switches, kind=kind)
 
     def draw_titled(
@@ -93,19 +93,6 @@ class Chart(NamedTuple):
         """The newest step with a value."""
         steps = self.read().measured_steps()
         return int(steps[-1]) if len(steps) else None
-
-
-def _scaled(series: Series, unit: float) -> Series:
-    """``series`` counted in ``unit``."""
-    if unit == 1.0:
-        return series
-    return replace(
-        series,
-        minimum=series.minimum / unit,
-        maximum=series.maximum / unit,
-        mean=series.mean / unit,
-        recent=series.recent / unit,
-    )
 
 
 def _percent(value: float | None) -> str:
@@ -157,7 +144,7 @@ def charts_of(view: SessionView) -> list[Chart]:
         return []
     own = [_of(metric) for metric in view.metrics]
     before = sum(metric.kind in ("part", "validation", "own validation") for metric in view.metrics)
-    scale = Look(format_value=units.count, format_y=_short, kind="log2", band=False)
+    scale = Look(format_value=units.count, format_y=units.short_count, kind="log2", band=False)
     panels = [
         _of_panel("loss", view.loss, _LOSS),
         _of_panel("loss scale", view.loss_scale, scale),
@@ -166,7 +153,7 @@ def charts_of(view: SessionView) -> list[Chart]:
             view.numerics.headrooms,
             Look(format_value=units.doublings, format_y=units.doublings, band=False),
         ),
-        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=_short)),
+        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=units.short_count)),
     ]
     charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
     # Those of metrics have a value, or they would not have come.
@@ -183,10 +170,6 @@ def pinned_charts(view: SessionView, keys: Sequence[tuple[str, str]]) -> list[Ch
 
 def _of_panel(title: str, series: Series, look: Look) -> Chart:
     return Chart(("panel", title), title, lambda: series, look)
-
-
-def _short(value: float) -> str:
-    return units.short_count(value)
 
 
 def _of(metric: Metric) -> Chart:
