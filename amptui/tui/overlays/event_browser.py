@@ -110,6 +110,10 @@ class EventBrowser(Overlay):
                 self._detail.top = 0
         return STAY
 
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != "e"
+
     def _turn(self, view: SessionView) -> None:
         """Switch from the list to the selected event, or back."""
         self._in_full = not self._in_full and bool(view.events)

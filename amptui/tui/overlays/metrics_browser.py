@@ -222,6 +222,10 @@ class MetricsBrowser(Overlay):
             self._step_to_chart(1 if key in ("down", "pagedown") else -1, view)
         return Answer(action=_ACTIONS.get(key, ""))
 
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != "g" and not self._types
+
     def has_chart(self) -> bool:
         """See :class:`Overlay`."""
         return self._extent is not None

@@ -139,6 +139,10 @@ class TextBrowser(Overlay):
         self._scroll.press(key)
         return STAY
 
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != self.opened_by and not self._search.is_typing
+
 
 class OutputBrowser(TextBrowser):
     """What the run's process printed, the oldest line first, and the traceback it ended with."""

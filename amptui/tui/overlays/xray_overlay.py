@@ -122,6 +122,10 @@ class XRay(Overlay):
         self._scroll.press(key)
         return STAY
 
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != "x"
+
 
 def _title(xray: XRayTaken | None) -> str:
     if xray is None:

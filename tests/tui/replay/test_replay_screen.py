@@ -124,6 +124,22 @@ async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> No
 
 
 @awaited
+async def test_pages_lead_to_each_other_and_stay_where_there_is_nothing_to_show(tmp_path: Path) -> None:
+    async with replaying(tmp_path, xray(101, time=201.0), traced(101, time=202.0)) as screen:
+        await screen.press("t")
+        for key in ("x", "n"):
+            await screen.press(key)
+            assert screen.overlay == "output"
+        await screen.press("escape", "end")
+        await screen.until(lambda: screen.app._view.numerics.trace is not None)
+        for key, name in {"t": "output", "x": "x-ray", "n": "events", "g": "metrics"}.items():
+            await screen.press(key)
+            assert screen.overlay == name
+        await screen.press("escape")
+        assert screen.overlay is None
+
+
+@awaited
 async def test_n_shows_the_trace_that_was_recorded_up_to_here(tmp_path: Path) -> None:
     later = Note(time=202.0, severity="info", text="later")
     async with replaying(tmp_path, traced(101, time=201.0), later) as screen:
