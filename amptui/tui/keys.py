@@ -66,7 +66,7 @@ VIEW_KEYS = (
         "g",
         ("g",),
         "browse_metrics",
-        "graphs",
+        "metrics",
         "chart everything that is logged, with a cursor",
         is_page=True,
     ),
