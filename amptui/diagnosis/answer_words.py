@@ -346,7 +346,7 @@ def age_words(steps: int) -> str:
 
 
 def short_evidence(finding: Finding) -> tuple[str, ...]:
-    """What a finding of a single step is from, the longest first: ``step 1,204 fp16 at scale 65,536`` to its step.
+    """What a finding of one step is from, the longest first: ``step 1,204 fp16 at scale 65,536`` to its step.
 
     Empty of others: they are of many steps.
     """

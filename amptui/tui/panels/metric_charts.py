@@ -124,7 +124,7 @@ def _of_unit(unit: str) -> Look:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    """``2 GiB``; only the number if the unit has no room beside the axis: the newest value has it too."""
+    """``2 Gi``; only the number if the unit has no room beside the axis: the newest value has it too."""
     number = _label(value)
     return text if len(text := f"{number} {unit}") < GUTTER else number
 
@@ -134,7 +134,7 @@ def _seconds_label(milliseconds: float) -> str:
 
 
 def _gib_label(value: float) -> str:
-    return _with_unit(value, "GiB")
+    return _with_unit(value, "Gi")
 
 
 _LOSS = Look(has_log=True)

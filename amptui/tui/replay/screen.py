@@ -66,6 +66,9 @@ _MOVES: Mapping[str, Callable[[Player], None]] = {
 }
 """The actions that only the player sees."""
 
+_SPACE_HINTS = {"paused": "play", "ended": "restart"}
+"""What the first key does in a state of the player in which it does not pause."""
+
 _ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
 
 
@@ -120,7 +123,8 @@ class ReplayApp(WatchApp):
         return frozenset()  # whatever the recorded run took
 
     def _keys(self) -> Sequence[Key]:
-        return REPLAY_KEYS
+        hint = _SPACE_HINTS.get(self._player.position.state, "pause")
+        return tuple(replace(key, hint=hint) if key.action == "toggle_pause" else key for key in REPLAY_KEYS)
 
     def _is_told_over(self) -> bool:
         return False  # a replay can go back

@@ -58,11 +58,13 @@ async def replaying(
 async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
         assert screen.footer.startswith(
-            " replay paused 0:00 of 1:40  space pause  . faster  , slower  > ahead"
+            " replay paused 0:00 of 1:40  space play  . faster  , slower  > ahead"
         )
         assert "q quit" in screen.footer
         await screen.press("full_stop", "full_stop", "space")
-        await screen.until(lambda: "replay ×4 0:00 of 1:40" in screen.footer)
+        await screen.until(lambda: "replay ×4 0:00 of 1:40  space pause" in screen.footer)
+        await screen.press("end")
+        await screen.until(lambda: "replay ended 1:40 of 1:40  space restart" in screen.footer)
 
 
 @awaited
