@@ -124,7 +124,7 @@ def _of_unit(unit: str) -> Look:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    """``2 Gi``; only the number if the unit has no room beside the axis: the newest value has it too."""
+    """``2 ms``; only the number if the unit has no room beside the axis: the newest value has it too."""
     number = _label(value)
     return text if len(text := f"{number} {unit}") < GUTTER else number
 
@@ -133,13 +133,14 @@ def _seconds_label(milliseconds: float) -> str:
     return _with_unit(milliseconds / 1000, "s") if milliseconds >= 1000 else _with_unit(milliseconds, "ms")
 
 
-def _gib_label(value: float) -> str:
-    return _with_unit(value, "Gi")
+def _bytes_label(gib: float) -> str:
+    """``1.85 Gi``, ``347 Mi``: without the B, for which the axis has no room; the newest value has it."""
+    return units.tick(units.number_of_bytes(gib * 2**30)).removesuffix("B").rstrip()
 
 
 _LOSS = Look(has_log=True)
 _VALIDATION_LOSS = Look(has_log=True, band=False)
-_MEMORY = Look(format_value=units.number_of_bytes, format_y=_gib_label, band=False, per_tick=2.0**30)
+_MEMORY = Look(format_value=units.number_of_bytes, format_y=_bytes_label, band=False, per_tick=2.0**30)
 _SECONDS = Look(format_value=units.milliseconds, format_y=_seconds_label, per_tick=1e-3)
 
 _LOOKS: dict[str, tuple[str, Look]] = {

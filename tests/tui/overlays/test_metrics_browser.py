@@ -93,6 +93,13 @@ def test_each_chart_has_its_newest_value_in_its_unit() -> None:
         assert re.search(rf"{title} +({value})", page), title
 
 
+def test_an_axis_of_seconds_or_bytes_has_a_unit_that_the_value_beside_it_has() -> None:
+    looks = {chart.title: chart.look for chart in charts_of(views.logged())}
+    seconds, memory = looks["step time"].format_y, looks["GPU memory"].format_y
+    assert [seconds(value) for value in (0.0, 50.0, 1500.0, 0.0102)] == ["0 ms", "50 ms", "1.5 s", "0.0102"]
+    assert [memory(value) for value in (0.0, 0.345, 1.85, 80.0)] == ["0", "353 Mi", "1.85 Gi", "80 Gi"]
+
+
 @pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 17)])
 def test_a_page_has_as_many_charts_as_fit(size: tuple[int, int], charts: int) -> None:
     shown = "\n".join(lines(MetricsBrowser(), views.logged(), *size))
