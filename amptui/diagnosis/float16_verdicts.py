@@ -82,8 +82,8 @@ def underflow_found(underflow: UnderflowFound) -> str:
 
 
 def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
-    """``at scale 65,536``, or ``if in float16 at scale 65,536``."""
-    return f"{'if in float16 ' if hypothetical else ''}at scale {units.count(loss_scale)}"
+    """``at scale 65,536``, or ``if in float16 at 65,536``."""
+    return f"{'if in float16 at' if hypothetical else 'at scale'} {units.count(loss_scale)}"
 
 
 MEASURING = "measuring …"

@@ -94,7 +94,7 @@ def headroom_gauge(numerics: NumericsView, width: int) -> Gauge:
 
 
 def at_which_scale(numerics: NumericsView) -> Word:
-    """``at scale 65,536``, or ``if in float16 at scale 65,536``."""
+    """``at scale 65,536``, or ``if in float16 at 65,536``."""
     if numerics.headroom_scale is None:
         return Word("")
     return Word(at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical), Style.DIM)

@@ -92,7 +92,7 @@ def test_of_the_least_headroom_only_the_number_is_not_dim(least: float, style: i
 def test_the_scale_is_real_or_hypothetical_and_says_so() -> None:
     real = NumericsView(headroom_scale=65536.0)
     shown = [verdicts.at_which_scale(numerics).text for numerics in (real, replace(real, hypothetical=True))]
-    assert shown == ["at scale 65,536", "if in float16 at scale 65,536"]
+    assert shown == ["at scale 65,536", "if in float16 at 65,536"]
 
 
 def test_the_scaler_s_rule_stands_dim_under_its_sentence() -> None:
