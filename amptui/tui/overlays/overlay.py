@@ -173,7 +173,7 @@ def unsupported(view: SessionView) -> Mapping[str, str]:
 def line_after(line: int, key: str, *, page: int, last: int) -> int:
     """Where ``key`` moves from ``line``, from 0 to ``last``; ``line`` for a key that does not move."""
     moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
-    ends = {"home": 0, "end": last, "G": last, "upper_g": last}
+    ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
     return max(0, min(ends.get(key, line + moves.get(key, 0)), last))
 
 
