@@ -15,7 +15,7 @@ from amptui.diagnosis.activity import LOST
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.answers import RequestKind
 from amptui.records.control import Asker
-from amptui.records.run import Severity
+from amptui.records.run import RunFailed, Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left
@@ -200,6 +200,8 @@ class RunScreen(CanvasApp):
                 paused=self._view.state == "paused",
                 switches_to=activity.switch_target(self._view),
                 several_optimizers=bool(self._view.optimizers),
+                has_traceback=isinstance(self._view.outcome, RunFailed)
+                and bool(self._view.outcome.traceback),
             ),
             lost=self._state.lost or self._lost_words(),
             silence="" if self._over else self._why_silent(),

@@ -13,6 +13,7 @@ from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keyboard import MouseReported, Pointing
 from amptui.tui.keys import ENDED_KEYS, KEYS, RUN_KEYS
 from amptui.tui.layout import PANELS, RANKED_PANELS
+from tests.tui.overlays.opened import xray
 from tests.tui.watching import ENDED, awaited, started, step, steps, watching
 
 
@@ -332,6 +333,59 @@ async def test_e_opens_all_events_while_training_continues() -> None:
         assert screen.wanted is None
         await screen.press("escape")
         assert "╭ loss" in screen.text
+
+
+PAGES = {
+    "e": "events",
+    "t": "output",
+    "i": "configuration",
+    "g": "metrics",
+    "question_mark": "help",
+    "x": "x-ray",
+}
+
+
+@awaited
+async def test_every_page_leads_to_every_other_and_esc_back_to_the_panels() -> None:
+    paused = PauseChanged(time=time.time(), step=5, paused=True)
+    async with watching(started(), *steps(5), xray(), paused) as screen:
+        for key, name in PAGES.items():
+            for other, other_name in PAGES.items():
+                if key != other:
+                    await screen.press(key)
+                    assert screen.overlay == name
+                    await screen.press(other)
+                    assert screen.overlay == other_name
+                    await screen.press("escape")
+                    assert screen.overlay is None
+
+
+@pytest.mark.parametrize("key", [key for key in PAGES if key != "x"])
+@awaited
+async def test_f_leads_from_a_page_to_the_float16_panel(key: str) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("f", key, "f")
+        assert (screen.overlay, screen.state.focus) == (None, "numerics")
+
+
+@awaited
+async def test_x_asked_for_on_a_page_closes_it_so_that_the_x_ray_opens() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("e", "x")
+        assert screen.overlay is None
+        await screen.feed(xray())
+        await screen.answer(XRayRequest)
+        assert screen.overlay == "x-ray"
+
+
+@pytest.mark.parametrize("opens", [("m",), ("q",), ("t", "slash"), ("g", "slash")], ids=str)
+@awaited
+async def test_a_question_and_a_search_lead_nowhere(opens: tuple[str, ...]) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press(*opens)
+        before = screen.overlay
+        await screen.press("e", "i")
+        assert screen.overlay == before
 
 
 @awaited

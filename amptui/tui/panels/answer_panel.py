@@ -145,7 +145,7 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     style = GRADE_STYLES[finding.grade]
     canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
     start = _LABEL_WIDTH + 2
-    words = finding_words(finding) if roomy else short_words(finding)
+    words = finding_words(finding) if roomy else short_words(finding, end - start)
     trouble = finding.grade in ("warning", "error")
     value_style = style if trouble else Style.DIM if finding.grade == "unknown" else int(Style.TEXT)
     x = canvas.text(start, y, whole_words(words, end - start), value_style)

@@ -110,30 +110,45 @@ def _of_unit(unit: str) -> Look:
     return Look(format_value=with_unit, format_y=with_unit, band=False)
 
 
+def _with_unit(value: float, unit: str) -> str:
+    """``2 ms``; only the number if the unit has no room beside the axis: the newest value has it too."""
+    number = _label(value)
+    return text if len(text := f"{number} {unit}") < GUTTER else number
+
+
+def _seconds_label(milliseconds: float) -> str:
+    return _with_unit(milliseconds / 1000, "s") if milliseconds >= 1000 else _with_unit(milliseconds, "ms")
+
+
+def _bytes_label(gib: float) -> str:
+    """``1.85 Gi``, ``347 Mi``: without the B, for which the axis has no room; the newest value has it."""
+    return units.tick(units.number_of_bytes(gib * 2**30)).removesuffix("B").rstrip()
+
+
 _LOSS = Look(has_log=True)
 _VALIDATION_LOSS = Look(has_log=True, band=False)
-_MEMORY = Look(format_value=units.number_of_bytes, band=False, per_tick=2.0**30)
-_SECONDS = Look(format_value=units.milliseconds, per_tick=1e-3)
+_MEMORY = Look(format_value=units.number_of_bytes, format_y=_bytes_label, band=False, per_tick=2.0**30)
+_SECONDS = Look(format_value=units.milliseconds, format_y=_seconds_label, per_tick=1e-3)
 
 _LOOKS: dict[str, tuple[str, Look]] = {
     "step grad_norm": ("gradient norm", _LOSS),
     "step grad_max": ("largest gradient", _LOSS),
     "step lr": ("learning rate", Look(band=False)),
-    "step step_seconds": ("step time, ms", _SECONDS),
-    "step data_seconds": ("waiting for data, ms", _SECONDS),
+    "step step_seconds": ("step time", _SECONDS),
+    "step data_seconds": ("waiting for data", _SECONDS),
     "validation loss": ("validation loss", _VALIDATION_LOSS),
     "validation accuracy": (
         "validation accuracy",
         Look(format_value=_fraction, format_y=_fraction, band=False),
     ),
-    "device memory_used_bytes": ("GPU memory, GiB", _MEMORY),
+    "device memory_used_bytes": ("GPU memory", _MEMORY),
     "device utilization_percent": (
         "GPU utilization",
         Look(format_value=_percent, format_y=_percent, band=False),
     ),
     "device power_watts": ("GPU power", _of_unit("W")),
     "device temperature_c": ("GPU temperature", _of_unit("°C")),
-    "device allocated_bytes": ("allocated, GiB", _MEMORY),
+    "device allocated_bytes": ("allocated", _MEMORY),
 }
 """Title and look of what has a name of its own."""
 

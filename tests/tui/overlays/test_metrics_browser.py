@@ -30,8 +30,8 @@ VIEWS = {name: build() for name, build in (views.ALL | NUMERICS_VIEWS).items()}
 
 TITLES = [
     *("loss", "digit", "parity", "validation loss", "validation accuracy", "validation f1"),
-    *("loss scale", "samples/s", "gradient norm", "learning rate", "learning rate 2", "step time, ms"),
-    *("waiting for data, ms", "GPU memory, GiB", "GPU utilization", "GPU power", "GPU temperature"),
+    *("loss scale", "samples/s", "gradient norm", "learning rate", "learning rate 2", "step time"),
+    *("waiting for data", "GPU memory", "GPU utilization", "GPU power", "GPU temperature"),
 ]
 
 
@@ -85,12 +85,19 @@ def test_each_chart_has_its_newest_value_in_its_unit() -> None:
         *(
             ("validation accuracy", "99.9%"),
             ("learning rate 2", "1.0e-04|0.000100"),
-            ("step time, ms", "3.91 ms"),
+            ("step time", "3.91 ms"),
         ),
-        *(("GPU memory, GiB", "3.10 GiB"), ("GPU utilization", "93.0%"), ("GPU power", "412 W")),
+        *(("GPU memory", "3.10 GiB"), ("GPU utilization", "93.0%"), ("GPU power", "412 W")),
         *(("gradient norm", "3.50"), ("GPU temperature", "54.0 °C")),
     ):
         assert re.search(rf"{title} +({value})", page), title
+
+
+def test_an_axis_of_seconds_or_bytes_has_a_unit_that_the_value_beside_it_has() -> None:
+    looks = {chart.title: chart.look for chart in charts_of(views.logged())}
+    seconds, memory = looks["step time"].format_y, looks["GPU memory"].format_y
+    assert [seconds(value) for value in (0.0, 50.0, 1500.0, 0.0102)] == ["0 ms", "50 ms", "1.5 s", "0.0102"]
+    assert [memory(value) for value in (0.0, 0.345, 1.85, 80.0)] == ["0", "353 Mi", "1.85 Gi", "80 Gi"]
 
 
 @pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 17)])
@@ -109,7 +116,7 @@ def test_arrows_and_pages_select() -> None:
         *(("right", "digit"), ("down", "validation accuracy"), ("up", "digit"), ("left", "loss")),
         *(
             ("left", "loss"),
-            ("pagedown", "waiting for data, ms"),
+            ("pagedown", "waiting for data"),
             ("end", "GPU temperature"),
             ("home", "loss"),
         ),
