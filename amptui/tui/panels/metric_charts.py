@@ -128,6 +128,8 @@ _VALIDATION_LOSS = Look(has_log=True, band=False)
 _MEMORY = Look(format_value=units.number_of_bytes, band=False, per_tick=2.0**30)
 _SECONDS = Look(format_value=units.milliseconds, per_tick=1e-3)
 
+_RATIO = Look(kind="log10", band=False)
+
 _LOOKS: dict[str, tuple[str, Look]] = {
     "step grad_norm": ("gradient norm", _LOSS),
     "step grad_max": ("largest gradient", _LOSS),
@@ -191,6 +193,8 @@ def _short(value: float) -> str:
 
 def _of(metric: Metric) -> Chart:
     title, look = _title_and_look(metric.kind, metric.name)
+    if metric.is_estimate:
+        title = f"{title} (sample)"
     return Chart((metric.kind, metric.name), title, metric.read, look)
 
 
@@ -198,6 +202,8 @@ def _of(metric: Metric) -> Chart:
 def _title_and_look(kind: MetricKind, name: str) -> tuple[str, Look]:
     if kind == "step" and name.startswith("lr "):
         return f"learning rate {name.removeprefix('lr ')}", Look(band=False)
+    if kind == "update":
+        return f"update/weight {name}", _RATIO
     if own := _LOOKS.get(f"{kind} {name}"):
         return own
     return (f"validation {name}", Look(band=False)) if kind == "own validation" else (name, _LOSS)
