@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from amptui.engine.probes import update_probe
-from amptui.engine.probes.update_probe import MAX_LAYERS, SAMPLE_ELEMENTS, UpdateProbe, record_of
+from amptui.engine.probes.update_probe import (
+    MAX_LAYERS,
+    RUN_ELEMENTS,
+    SAMPLE_ELEMENTS,
+    UpdateProbe,
+    record_of,
+)
 from amptui.records.findings import UpdatesMeasured
 
 Change = Callable[[], object]
@@ -105,7 +111,7 @@ def test_a_sample_is_within_five_standard_errors(seed: int, shape: tuple[int, in
     assert record.sampled == ("weight",)
     exact = moved(model.weight, before.weight)
     count = shape[0] * shape[1]
-    compared = math.ceil(count / update_probe._interval(count, SAMPLE_ELEMENTS))
+    compared = count // update_probe._interval(count, SAMPLE_ELEMENTS) * RUN_ELEMENTS
     assert SAMPLE_ELEMENTS / 2 < compared <= SAMPLE_ELEMENTS
     assert record.ratios["weight"] == pytest.approx(exact, rel=5 * 2 / math.sqrt(2 * compared))
 
@@ -127,12 +133,16 @@ def test_a_sample_takes_elements_of_all_rows_and_columns_alike() -> None:
     assert record.ratios["weight"] == pytest.approx(exact, rel=0.01)
 
 
-@given(st.integers(1, 10**7), st.integers(1, SAMPLE_ELEMENTS))
+@given(st.integers(1, 10**7), st.integers(RUN_ELEMENTS, SAMPLE_ELEMENTS))
 def test_an_interval_takes_at_most_so_many_elements_and_shares_no_divisor(size: int, most: int) -> None:
     interval = update_probe._interval(size, most)
-    assert -(-size // interval) <= most or interval == 1
-    assert interval == 1 or math.gcd(interval, size) == 1
-    assert interval == 1 or size > most
+    if interval == 0:
+        assert size <= most
+    else:
+        assert size > most
+        assert 0 < size // interval * RUN_ELEMENTS <= max(most, RUN_ELEMENTS)
+        assert interval >= RUN_ELEMENTS, "runs do not overlap"
+        assert math.gcd(interval, size) == 1
 
 
 def test_a_sampled_and_a_whole_parameter_of_a_layer_weigh_as_many_as_they_have_elements() -> None:
