@@ -80,7 +80,7 @@ def test_the_first_step_is_measured_and_then_none_for_a_while() -> None:
 
 
 def test_a_skipped_step_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1.0)
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
     log = log_of(prepare(Exploding(epochs=12), precision="fp16"))
     skipped = {record.step for record in log.of(StepRecord) if record.skipped}
     measured = {record.step for record in log.of(UpdatesMeasured)}
@@ -151,7 +151,7 @@ def test_a_measurement_that_fails_costs_a_line_never_the_run(monkeypatch: pytest
         return copied(probe, optimizer)
 
     monkeypatch.setattr(UpdateProbe, "copy", short_of_memory)
-    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1.0)
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
     log = log_of(prepare(Tiny(epochs=20)))
     (note,) = log.of(Note)
     assert note.text.startswith("no update ratios: CUDA out of memory")
