@@ -113,18 +113,18 @@ def test_the_gpu_that_trains_is_sampled_at_the_newest_step() -> None:
 
 
 def updated(
-    at: int, optimizer: str = "", *, sampled: tuple[str, ...] = (), **ratios: float
+    at: int, ratios: dict[str, float], optimizer: str = "", sampled: tuple[str, ...] = ()
 ) -> UpdatesMeasured:
     return UpdatesMeasured(time=101.0, step=at, ratios=ratios, sampled=sampled, optimizer=optimizer)
 
 
 def test_update_ratios_are_kept_by_layer_and_optimizer_and_say_what_is_estimated() -> None:
-    records = (
+    records: tuple[Record, ...] = (
         run(),
         *steps(1, 4),
-        updated(1, a=1e-3, b=math.nan, sampled=("a",)),
-        updated(3, a=2e-3, sampled=("a",)),
-        updated(2, "other", c=0.5),
+        updated(1, {"a": 1e-3, "b": math.nan}, sampled=("a",)),
+        updated(3, {"a": 2e-3}, sampled=("a",)),
+        updated(2, {"c": 0.5}, "other"),
     )
     session = Session()
     session.fold(records)
@@ -138,7 +138,7 @@ def test_update_ratios_are_kept_by_layer_and_optimizer_and_say_what_is_estimated
 @pytest.mark.parametrize("extra", [0, 1])
 def test_layers_are_bounded_and_what_is_left_out_is_said(extra: int) -> None:
     ratios = {f"layer{number}": 1e-3 for number in range(MAX_LAYERS + extra)}
-    view = view_of(run(), *steps(1, 3), updated(1, **ratios), updated(2, **ratios))
+    view = view_of(run(), *steps(1, 3), updated(1, ratios), updated(2, ratios))
     assert len([kind for kind, _ in names(view) if kind == "update"]) == MAX_LAYERS
     assert view.metrics_left_out == bool(extra)
 

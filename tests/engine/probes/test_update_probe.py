@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def independent(model: nn.Module, before: nn.Module) -> dict[str, float]:
     return ratios
 
 
-def filled(model: nn.Module, seed: int = 0) -> nn.Module:
+def filled(model: nn.Module, seed: int = 0) -> Any:
     """``model`` with a random gradient for each parameter."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
@@ -60,7 +61,7 @@ def filled(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
-def network(dtype: torch.dtype = torch.float32) -> nn.Module:
+def network(dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(0)
     convolution = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
     return nn.Sequential(convolution, nn.BatchNorm2d(5), nn.Linear(7, 11), nn.Linear(11, 3)).to(dtype)
@@ -146,7 +147,7 @@ def test_an_interval_takes_at_most_so_many_elements_and_shares_no_divisor(size: 
 
 
 def test_a_sampled_and_a_whole_parameter_of_a_layer_weigh_as_many_as_they_have_elements() -> None:
-    model = nn.Linear(400, 500)
+    model: Any = nn.Linear(400, 500)
     nn.init.constant_(model.weight, 1.0)
     nn.init.constant_(model.bias, 100.0)
     filled(model)
@@ -163,7 +164,7 @@ def test_a_sampled_and_a_whole_parameter_of_a_layer_weigh_as_many_as_they_have_e
 
 
 def test_what_no_optimizer_changes_is_left_out() -> None:
-    model = network()
+    model: Any = network()
     model[0].requires_grad_(False)  # frozen
     filled(model)
     model[1].zero_grad()  # without a gradient
@@ -254,7 +255,7 @@ class Part(Tensor):
 
 
 def test_other_kinds_of_tensors_are_left_out() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[0].weight = nn.Parameter(torch.randn(4, 4).as_subclass(Part))
     model[0].bias = None
     filled(model)
@@ -262,7 +263,7 @@ def test_other_kinds_of_tensors_are_left_out() -> None:
 
 
 def test_complex_weights_count_by_both_parts() -> None:
-    model = nn.Module()
+    model: Any = nn.Module()
     model.weight = nn.Parameter(torch.randn(5, 5, dtype=torch.complex64))
     model.weight.grad = torch.randn(5, 5, dtype=torch.complex64)
     before = model.weight.detach().clone()

@@ -32,7 +32,7 @@ TITLES = [
     *("loss", "digit", "parity", "validation loss", "validation accuracy", "validation f1"),
     *("loss scale", "samples/s", "gradient norm", "learning rate", "learning rate 2", "step time, ms"),
     *("waiting for data, ms", "GPU memory, GiB", "GPU utilization", "GPU power", "GPU temperature"),
-    *("update/weight features.0", "update/weight classifier.fc (sample)"),
+    *("features.0 update/weight", "fc update/weight (sample)"),
 ]
 
 
@@ -111,7 +111,7 @@ def test_arrows_and_pages_select() -> None:
         *(
             ("left", "loss"),
             ("pagedown", "waiting for data, ms"),
-            ("end", "GPU temperature"),
+            ("end", "fc update/weight (sample)"),
             ("home", "loss"),
         ),
     ):
@@ -123,7 +123,7 @@ def test_a_selected_chart_stays_selected_when_others_come() -> None:
     browsing = Browsing(replace(views.logged(), metrics=views.metrics()[6:]))
     browsing.press("end")
     browsing.view = views.logged()
-    assert browsing.selected == "GPU temperature"
+    assert browsing.selected == "fc update/weight (sample)"
 
 
 def test_typing_finds_charts_by_name() -> None:
@@ -219,7 +219,7 @@ def test_the_cursor_stays_while_steps_arrive() -> None:
 def test_a_chart_that_is_gone_is_not_shown() -> None:
     browsing = Browsing()
     browsing.press("end", "enter")
-    assert browsing.title == "GPU temperature"
+    assert browsing.title == "fc update/weight (sample)"
     browsing.view = EMPTY_VIEW
     assert "nothing is logged yet" in browsing.text
 
