@@ -93,7 +93,7 @@ def test_the_page_of_a_run_shows_what_the_screen_shows(
 
 
 def test_only_measured_curves_have_charts(records: list[Record]) -> None:
-    titles = re.findall(r"<h3>([\w ]+)", page_of(*records))
+    titles = re.findall(r"<h3>([\w /]+)", page_of(*records))
     assert titles == [
         "loss",
         "loss components",
@@ -102,6 +102,7 @@ def test_only_measured_curves_have_charts(records: list[Record]) -> None:
         "headroom",
         "gradient norm",
         "learning rate",
+        "update/weight",
     ]
     bare = [record for record in records if isinstance(record, StepRecord) and record.precision == "fp32"]
     assert "<h3>loss scale" not in page_of(*bare)
