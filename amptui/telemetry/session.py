@@ -24,7 +24,7 @@ from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
 from amptui.telemetry.view import RunStatus, SessionView
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 """To be raised when the meaning of a field of the state changes but not its name, and when screens of an
 earlier version would not know the records that come after it."""
 
@@ -35,6 +35,7 @@ _OfOptimizer = (
     | records.LossScaleChanged
     | records.StepSkipped
     | records.NonFinite
+    | findings.UpdatesMeasured
     | OptimizerFollowed
     | GradientsDropped
 )
@@ -301,6 +302,10 @@ class Session:
         self._optimizers.first.numerics.add_window(record)
         self._tell_underflow(self._underflow.see_window(record))
 
+    def _add_updates(self, record: findings.UpdatesMeasured) -> None:
+        if (steps := self._steps_of(record)) is not None:
+            steps.metrics.add_updates(record)
+
     def _tell_underflow(self, underflow: UnderflowFound | None) -> None:
         """Before float16 it is told only where ``p`` would switch to that."""
         foretells = self._run is not None and self._run.amp_precision == "fp16"
@@ -476,6 +481,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.LossScaleChanged: Session._change_loss_scale,
     records.StepSkipped: Session._skip,
     findings.Float16Window: Session._add_window,
+    findings.UpdatesMeasured: Session._add_updates,
     findings.ModulesTraced: Session._trace,
     findings.XRayTaken: Session._take_xray,
     findings.PrecisionsCompared: Session._compare,

@@ -141,9 +141,9 @@ def _empty_series() -> Series:
 EMPTY_SERIES = _empty_series()
 
 
-MetricKind = Literal["part", "validation", "own validation", "step", "device"]
+MetricKind = Literal["part", "validation", "own validation", "step", "device", "update"]
 """Where a metric comes from: a part of the loss or whatever a script logs, a validation's loss and accuracy,
-an experiment's own metrics, a column of the steps, a sample of the training GPU."""
+an experiment's own metrics, a column of the steps, a sample of the training GPU, a layer's update."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +155,8 @@ class Metric:
     """As the user named it, or the field of the record."""
     read: Callable[[], Series]
     """Its values of the same moment as the view. A run may log hundreds, of which a screen shows a few."""
+    is_estimate: bool = False
+    """Whether its values come from a sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from amptui.engine.lr_schedule import LearningRateReader
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.gradients import is_sharded
+from amptui.engine.probes.update_ratios import UpdateRatios
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
 from amptui.engine.warm_up import WarmUp
@@ -85,6 +86,7 @@ class ObservedOptimizer:
         self.on_cuda = self.device.type == "cuda"
         self._ended = time.perf_counter()
         self._norms = GradientNorms(self.device)
+        self.updates = UpdateRatios(self.device, self._emit, optimizer=name)
         self._reporter = StepReporter(self._take_reported, self._norms.probe)
         self._sender = RowSender(
             self.device, partial(getattr, self, "_ended"), self._reporter, name, samples_per_step or 0
@@ -131,6 +133,7 @@ class ObservedOptimizer:
             self._sender.readback.flush()  # names of parameters are those of the newest optimizer
         self._norms.follow(model if has_norms else nn.Module(), is_sharded=self.is_sharded)
         self._reporter.gradients = self._norms.probe
+        self.updates.follow(model, enabled=has_norms and not self.is_sharded)
         self._lrs = LearningRateReader()
 
     @property
@@ -186,6 +189,8 @@ class ObservedOptimizer:
     def after_step(self) -> None:
         """A step without a scaler is complete."""
         self._read_step()
+        if self.updates.is_open:
+            self.updates.measure(self.step + 1, None)
         self._finish_step(None)
 
     def other_stepped(self) -> None:
@@ -218,6 +223,8 @@ class ObservedOptimizer:
         if loop_step.found_inf is None:
             loop_step.found_inf = self._overflow(scaler)
             self._name_overflow(loop_step.found_inf)
+        if self.updates.is_open:
+            self.updates.measure(self.step + 1, loop_step.found_inf)
 
     def before_update(self, scaler: GradScaler) -> None:
         """Keep the scale that this step ran with."""
@@ -305,6 +312,7 @@ class ObservedOptimizer:
         if self.active:
             self._end_step()
             self._sender.readback.flush() if waits else self._sender.readback.drain()
+            self.updates.flush() if waits else self.updates.drain()
         self.active = False
 
     def stop(self) -> None:
@@ -373,6 +381,7 @@ class ObservedOptimizer:
         """Deliver the numbers that have arrived."""
         self._sender.readback.drain()
         self._norms.look(self.step, self._reporter)
+        self.updates.look(self.step)
         self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)

@@ -130,6 +130,8 @@ _VALIDATION_LOSS = Look(has_log=True, band=False)
 _MEMORY = Look(format_value=units.number_of_bytes, format_y=_bytes_label, band=False, per_tick=2.0**30)
 _SECONDS = Look(format_value=units.milliseconds, format_y=_seconds_label, per_tick=1e-3)
 
+_RATIO = Look(kind="log10", band=False)
+
 _LOOKS: dict[str, tuple[str, Look]] = {
     "step grad_norm": ("gradient norm", _LOSS),
     "step grad_max": ("largest gradient", _LOSS),
@@ -189,6 +191,8 @@ def _of_panel(title: str, series: Series, look: Look) -> Chart:
 
 def _of(metric: Metric) -> Chart:
     title, look = _title_and_look(metric.kind, metric.name)
+    if metric.is_estimate:
+        title = f"{title} (sample)"
     return Chart((metric.kind, metric.name), title, metric.read, look)
 
 
@@ -196,6 +200,8 @@ def _of(metric: Metric) -> Chart:
 def _title_and_look(kind: MetricKind, name: str) -> tuple[str, Look]:
     if kind == "step" and name.startswith("lr "):
         return f"learning rate {name.removeprefix('lr ')}", Look(band=False)
+    if kind == "update":
+        return f"{name} update/weight", _RATIO  # where the end has no room, the layer is still told
     if own := _LOOKS.get(f"{kind} {name}"):
         return own
     return (f"validation {name}", Look(band=False)) if kind == "own validation" else (name, _LOSS)

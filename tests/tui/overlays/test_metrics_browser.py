@@ -32,6 +32,7 @@ TITLES = [
     *("loss", "digit", "parity", "validation loss", "validation accuracy", "validation f1"),
     *("loss scale", "samples/s", "gradient norm", "learning rate", "learning rate 2", "step time"),
     *("waiting for data", "GPU memory", "GPU utilization", "GPU power", "GPU temperature"),
+    *("features.0 update/weight", "fc update/weight (sample)"),
 ]
 
 
@@ -100,7 +101,7 @@ def test_an_axis_of_seconds_or_bytes_has_a_unit_that_the_value_beside_it_has() -
     assert [memory(value) for value in (0.0, 0.345, 1.85, 80.0)] == ["0", "353 Mi", "1.85 Gi", "80 Gi"]
 
 
-@pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 17)])
+@pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 19)])
 def test_a_page_has_as_many_charts_as_fit(size: tuple[int, int], charts: int) -> None:
     shown = "\n".join(lines(MetricsBrowser(), views.logged(), *size))
     on_page = TITLES[:charts]
@@ -117,7 +118,7 @@ def test_arrows_and_pages_select() -> None:
         *(
             ("left", "loss"),
             ("pagedown", "waiting for data"),
-            ("end", "GPU temperature"),
+            ("end", "fc update/weight (sample)"),
             ("home", "loss"),
         ),
     ):
@@ -129,7 +130,7 @@ def test_a_selected_chart_stays_selected_when_others_come() -> None:
     browsing = Browsing(replace(views.logged(), metrics=views.metrics()[6:]))
     browsing.press("end")
     browsing.view = views.logged()
-    assert browsing.selected == "GPU temperature"
+    assert browsing.selected == "fc update/weight (sample)"
 
 
 def test_typing_finds_charts_by_name() -> None:
@@ -225,7 +226,7 @@ def test_the_cursor_stays_while_steps_arrive() -> None:
 def test_a_chart_that_is_gone_is_not_shown() -> None:
     browsing = Browsing()
     browsing.press("end", "enter")
-    assert browsing.title == "GPU temperature"
+    assert browsing.title == "fc update/weight (sample)"
     browsing.view = EMPTY_VIEW
     assert "nothing is logged yet" in browsing.text
 
