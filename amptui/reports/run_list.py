@@ -11,6 +11,8 @@ from pathlib import Path
 from amptui.base import units
 from amptui.base.errors import RemoteError
 from amptui.base.text import one_line
+from amptui.diagnosis.rank_words import rank_lost
+from amptui.records.ranks import RankLost
 from amptui.runs import removal
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.newest_steps import NOTHING, NewestSteps, newest_steps, silent_seconds
@@ -124,7 +126,7 @@ def _row(run: KeptRun, newest: NewestSteps, silent: float | None, now: float) ->
         losses=newest.losses,
         seconds=_seconds(run, newest, now),
         written=run.written,
-        detail=_detail(run, silent),
+        detail=_detail(run, newest, silent),
     )
 
 
@@ -136,15 +138,24 @@ def _seconds(run: KeptRun, newest: NewestSteps, now: float) -> float | None:
     return None if newest.last_time is None else max(0.0, newest.last_time - run.started)
 
 
-def _detail(run: KeptRun, silent: float | None) -> str:
+def _detail(run: KeptRun, newest: NewestSteps, silent: float | None) -> str:
     if run.error is not None:
         return one_line(run.error)
+    if run.state == "died":
+        return _last_trouble(newest)
     if silent is not None:
         return f"nothing new for {units.duration(silent)}"
     if run.is_live:
         place = "" if run.is_here else f" on {run.host}"
         return one_line(f"{run.device or 'starting'}{place}, pid {run.pid}" if run.pid else f"live{place}")
     return one_line(run.device_name or "")
+
+
+def _last_trouble(newest: NewestSteps) -> str:
+    """Why a run may have died, by its own last words; empty if it was killed without any."""
+    if isinstance(newest.trouble, RankLost):
+        return one_line(rank_lost(newest.trouble))
+    return one_line(newest.trouble.text.partition("\n")[0]) if newest.trouble is not None else ""
 
 
 def _plan_removal(folder: str) -> RemovalPlan:

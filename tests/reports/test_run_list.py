@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
-from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.records.ranks import RankLost
+from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
 from amptui.runs import recent
 from amptui.runs.elsewhere import note_elsewhere
@@ -24,6 +25,7 @@ from amptui.runs.rundir import RunDir, default_base
 from amptui.tui.canvas import Canvas
 from amptui.tui.run_list.entry import RunEntry
 from amptui.tui.run_list.frame import ListState, draw
+from tests.runs.test_newest_steps import sample
 from tests.telemetry.record_samples import run, steps
 from tests.telemetry.record_strategies import RECORDS
 
@@ -88,6 +90,28 @@ def test_a_row_says_how_a_run_stands(tmp_path: Path) -> None:
     row = read_row(str(kept(tmp_path / "b", [*trained(now), failed])))
     assert (row.state, row.detail) == ("failed", "out of memory")
     assert read_row(str(tmp_path / "none")).state == "died"
+
+
+@pytest.mark.parametrize(
+    ("last_words", "detail"),
+    [
+        ([], ""),
+        ([Note(time=9.0, severity="error", text="CUDA error: ECC\nTraceback\n")], "CUDA error: ECC"),
+        (
+            [RankLost(time=9.0, step=6, rank=1, host="b", cause="killed", detail="signal 9")],
+            "rank 1 on b was killed: signal 9",
+        ),
+        ([Note(time=9.0, severity="warning", text="no X-ray"), sample(time=10.0)], ""),
+    ],
+)
+def test_a_run_that_died_says_why_and_not_on_what_it_ran(
+    last_words: Sequence[Record], detail: str, tmp_path: Path
+) -> None:
+    row = read_row(str(kept(tmp_path / "a", [*trained(8.0), *last_words])))
+    assert (row.state, row.detail) == ("died", detail)
+    gone_on = replace(steps(7, 7)[0], time=11.0)
+    row = read_row(str(kept(tmp_path / "b", [*trained(8.0), *last_words, gone_on])))
+    assert (row.state, row.detail) == ("died", ""), "it trained on after that"
 
 
 def test_a_live_row_says_so_and_when_it_has_stalled(tmp_path: Path) -> None:
