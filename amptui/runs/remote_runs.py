@@ -12,7 +12,7 @@ from amptui.runs.kept_run import KeptRun
 from amptui.runs.remote import Remote, Ssh
 
 _MAX_OUTPUT_BYTES = 20_000 * 1024
-"""Limit of what is read: 20,000 runs, the largest list that is promised, at twice the 500 bytes or so of one."""
+"""Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
 
 _SAVED = ("amptui", "runs")
 """The end of the folder of saved runs, wherever a user's state is."""

@@ -7,7 +7,6 @@ one that is there nor one that somebody puts there meanwhile, leads out of it.
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,13 +14,10 @@ from pathlib import Path
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import LINK, opened_folder
-from amptui.runs.lock import RunLock, holder, last_signer
+from amptui.runs.liveness import RECENT_SECONDS, recent_signer_elsewhere
+from amptui.runs.lock import RunLock, holder
 from amptui.runs.own_files import is_own_folder_name, is_own_name
-from amptui.runs.rundir import LOCK_NAME, RunDir, read_run_json, reason, written
-
-_SILENT_SECONDS = 600.0
-"""A run of another machine that wrote more lately may live, whatever its lock says here: a live one writes
-every second. The rest is for clocks that differ."""
+from amptui.runs.rundir import LOCK_NAME, RunDir, is_of_a_script, reason
 
 _JOURNAL = re.compile(r"journal.*\.jsonl")
 
@@ -50,7 +46,7 @@ def plan_removal(folder: Path) -> Removal:
     """What removing the run in ``folder`` would delete. Raises ``RunFolderError``, as :func:`remove` does."""
     _refuse_live(folder)
     with _opened(folder) as opened:
-        return _Sweep(folder, deletes=False, has_checkpoints=_has_checkpoints(folder)).over(opened)
+        return _Sweep(folder, deletes=False, has_checkpoints=not is_of_a_script(RunDir(folder))).over(opened)
 
 
 def remove(folder: Path) -> Removal:
@@ -60,9 +56,10 @@ def remove(folder: Path) -> Removal:
     if a file cannot be deleted: those before it are gone then.
     """
     _refuse_live(folder)
+    has_checkpoints = not is_of_a_script(RunDir(folder))  # those beside a script's run are the script's own
     with _opened(folder) as opened, RunLock.take(folder):
         # A run that begins now waits for the lock, and then finds that there is none here.
-        removal = _Sweep(folder, deletes=True, has_checkpoints=_has_checkpoints(folder)).over(opened)
+        removal = _Sweep(folder, deletes=True, has_checkpoints=has_checkpoints).over(opened)
         with suppress(FileNotFoundError):
             os.unlink(LOCK_NAME, dir_fd=opened)
     if not removal.left:
@@ -77,21 +74,11 @@ def _refuse_live(folder: Path) -> None:
     trains = holder(folder)
     if trains is not None:
         raise RunFolderError(f"{folder} is live, {trains}", hint="stop it before you remove it")
-    signer, last = last_signer(folder), written(RunDir(folder))
-    is_elsewhere = signer is not None and not signer.is_here
-    if is_elsewhere and last is not None and abs(time.time() - last) < _SILENT_SECONDS:
-        what = (
-            f"{folder} may be live, {signer}: it was written in the last {_SILENT_SECONDS / 60:.0f} minutes"
-        )
+    signer = recent_signer_elsewhere(folder)
+    if signer is not None:
+        minutes = f"{RECENT_SECONDS / 60:.0f} minutes"
+        what = f"{folder} may be live, {signer}: it was written in the last {minutes}"
         raise RunFolderError(what, hint="make sure that it has ended there, and wait as long")
-
-
-def _has_checkpoints(folder: Path) -> bool:
-    """Whether the run may have written checkpoints: those beside a script's run are the script's own."""
-    with suppress(RunFolderError):
-        request = read_run_json(folder).get("asked")
-        return not (isinstance(request, dict) and "script" in request)
-    return True
 
 
 @contextmanager
