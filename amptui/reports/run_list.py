@@ -174,4 +174,5 @@ def _plan(result: removal.Removal) -> RemovalPlan:
         other_files=result.other_files,
         size_bytes=result.size_bytes,
         left=result.left,
+        restart_seconds=result.restart_seconds,
     )

@@ -54,8 +54,11 @@ def writer_elsewhere(folder: Path) -> Holder | None:
 def may_start_again(run_dir: RunDir) -> bool:
     """Whether the run, which has no live process, was written just now and has a launcher that restarts."""
     wrote = written(run_dir)
-    if wrote is None or time.time() - wrote > RESTART_SECONDS:
-        return False
+    return wrote is not None and time.time() - wrote <= RESTART_SECONDS and has_restarts(run_dir)
+
+
+def has_restarts(run_dir: RunDir) -> bool:
+    """Whether a launcher starts the run's ranks again when they fail."""
     with suppress(RunFolderError, KeyError, TypeError):
         restarts = read_run_json(run_dir.path)["asked"]["max_restarts"]
         return isinstance(restarts, int) and restarts > 0

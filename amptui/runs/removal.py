@@ -14,10 +14,20 @@ from pathlib import Path
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import LINK, opened_folder
-from amptui.runs.liveness import RECENT_SECONDS, recent_signer_elsewhere
+from amptui.runs.kept_run import look_at
+from amptui.runs.liveness import (
+    RECENT_SECONDS,
+    RESTART_SECONDS,
+    has_restarts,
+    may_start_again,
+    recent_signer_elsewhere,
+)
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.own_files import is_own_folder_name, is_own_name
 from amptui.runs.rundir import LOCK_NAME, RunDir, is_of_a_script, reason
+
+_MAY_RESTART = ("died", "failed")
+"""How a run stands between two starts of its ranks."""
 
 _JOURNAL = re.compile(r"journal.*\.jsonl")
 
@@ -40,26 +50,28 @@ class Removal:
     size_bytes: int = 0
     left: tuple[str, ...] = ()
     """Names in the folder that are not the run's: they stay, and so does the folder."""
+    restart_seconds: float | None = None
+    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""
 
 
 def plan_removal(folder: Path) -> Removal:
     """What removing the run in ``folder`` would delete. Raises ``RunFolderError``, as :func:`remove` does."""
     _refuse_live(folder)
     with _opened(folder) as opened:
-        return _Sweep(folder, deletes=False, has_checkpoints=not is_of_a_script(RunDir(folder))).over(opened)
+        return _Sweep(folder, deletes=False).over(opened)
 
 
 def remove(folder: Path) -> Removal:
     """Delete the files of the run in ``folder``, and the folder if nothing else is in it.
 
-    Raises ``RunFolderError`` if it is live, if ``folder`` is a link or no run, if it is somebody else's, and
-    if a file cannot be deleted: those before it are gone then.
+    Raises ``RunFolderError`` if it is live or may start again, if ``folder`` is a link or no run, if it is
+    somebody else's, and if a file cannot be deleted: those before it are gone then.
     """
     _refuse_live(folder)
-    has_checkpoints = not is_of_a_script(RunDir(folder))  # those beside a script's run are the script's own
+    sweep = _Sweep(folder, deletes=True)
     with _opened(folder) as opened, RunLock.take(folder):
         # A run that begins now waits for the lock, and then finds that there is none here.
-        removal = _Sweep(folder, deletes=True, has_checkpoints=has_checkpoints).over(opened)
+        removal = sweep.over(opened)
         with suppress(FileNotFoundError):
             os.unlink(LOCK_NAME, dir_fd=opened)
     if not removal.left:
@@ -79,6 +91,19 @@ def _refuse_live(folder: Path) -> None:
         minutes = f"{RECENT_SECONDS / 60:.0f} minutes"
         what = f"{folder} may be live, {signer}: it was written in the last {minutes}"
         raise RunFolderError(what, hint="make sure that it has ended there, and wait as long")
+    # Between two starts of its ranks a run has no process, and nobody holds its lock.
+    if _restart_seconds(folder) is not None and may_start_again(RunDir(folder)):
+        what = f"{folder} may be starting again: it was written in the last {RESTART_SECONDS:.0f} s"
+        raise RunFolderError(what, hint="make sure that its launcher has ended, and wait as long")
+
+
+def _restart_seconds(folder: Path) -> float | None:
+    """How long to wait for a restart of the run in ``folder``; None if it ended as asked, or has no launcher.
+
+    A script's run says that it failed before it is started again.
+    """
+    run_dir = RunDir(folder)
+    return RESTART_SECONDS if has_restarts(run_dir) and look_at(run_dir).state in _MAY_RESTART else None
 
 
 @contextmanager
@@ -99,10 +124,11 @@ def _opened(folder: Path) -> Iterator[int]:
 class _Sweep:
     """Goes through a run folder, counts what is the run's, and deletes it if it ``deletes``."""
 
-    def __init__(self, folder: Path, *, deletes: bool, has_checkpoints: bool) -> None:
+    def __init__(self, folder: Path, *, deletes: bool) -> None:
         self._deletes = deletes
-        self._has_checkpoints = has_checkpoints
-        self._removal = Removal(folder=folder)
+        # Checkpoints beside a script's run are the script's own.
+        self._has_checkpoints = not is_of_a_script(RunDir(folder))
+        self._removal = Removal(folder=folder, restart_seconds=_restart_seconds(folder))
 
     def over(self, opened: int) -> Removal:
         """The whole folder. Raises OSError."""

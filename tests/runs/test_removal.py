@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
+from amptui.records import codec
+from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.runs.elsewhere import note_elsewhere, runs_elsewhere
+from amptui.runs.liveness import RESTART_SECONDS
 from amptui.runs.lock import RunLock
 from amptui.runs.own_files import is_own_name
 from amptui.runs.removal import plan_removal, remove
@@ -132,6 +135,33 @@ def test_the_lock_of_another_machine_counts_as_long_as_its_run_writes(tmp_path: 
     assert len(everything(folder)) == 14
     an_hour_ago = time.time() - 3600
     os.utime(folder / "journal.jsonl", (an_hour_ago, an_hour_ago))
+    remove(folder)
+    assert not folder.exists()
+
+
+FAILED = RunFailed(time=9.0, step=6, error="rank 1 was killed", traceback="")
+STOPPED = RunFinished(time=9.0, steps=6, seconds=9.0, reason="stopped")
+
+
+@pytest.mark.parametrize(
+    ("last_word", "restarts", "may_restart"),
+    [(None, 3, True), (FAILED, 3, True), (STOPPED, 3, False), (None, 0, False), (FAILED, 0, False)],
+)
+def test_ranks_that_may_be_starting_again_are_waited_for(
+    last_word: Record | None, restarts: int, may_restart: bool, tmp_path: Path
+) -> None:
+    """Between two starts of its ranks a run has no process: nobody holds its lock."""
+    folder = whole_run(tmp_path / "run")
+    RunDir(folder).write_run_json({"asked": {"max_restarts": restarts}})
+    RunDir(folder).journal_path.write_text(f"{codec.dumps(last_word)}\n" if last_word else "")
+    if may_restart:
+        for act in (plan_removal, remove):
+            with pytest.raises(RunFolderError, match=r"may be starting again: .* in the last 120 s"):
+                act(folder)
+        assert len(everything(folder)) == 14
+        over = time.time() - RESTART_SECONDS - 1
+        os.utime(RunDir(folder).journal_path, (over, over))
+    assert plan_removal(folder).restart_seconds == (RESTART_SECONDS if may_restart else None)
     remove(folder)
     assert not folder.exists()
 

@@ -193,6 +193,7 @@ def _run_lists() -> Iterator[tuple[str, Draw]]:
         ", removal": replace(
             STATE, removal=plan("/home/me/runs/resnet50-20261124-091500", left=("notes.txt",))
         ),
+        ", removal of ranks": replace(STATE, removal=plan("/home/me/runs/mine", restart_seconds=120.0)),
         ", message": replace(STATE, message="select the runs to compare first: space", severity="warning"),
         ", reading": replace(STATE, entries=None),
         ", none": replace(STATE, entries=()),

@@ -71,6 +71,8 @@ class RemovalPlan:
     size_bytes: int
     left: Sequence[str]
     """Names in the folder that are not the run's. They stay, and so does the folder."""
+    restart_seconds: float | None = None
+    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
