@@ -14,6 +14,7 @@ from amptui.base.text import one_line
 from amptui.diagnosis.rank_words import rank_lost
 from amptui.records.ranks import RankLost
 from amptui.runs import removal
+from amptui.runs.folder_probe import FolderProbe
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.newest_steps import NOTHING, NewestSteps, newest_steps, silent_seconds
 from amptui.runs.recent import listed_runs
@@ -26,9 +27,16 @@ _REMOTE_SECONDS = 10.0
 """How often another machine is asked for its runs: each time is a connection of ssh's."""
 
 
+_ROW_SECONDS = 5.0
+"""A file system that takes longer for both ends of one journal does not answer."""
+
+_UNREACHABLE = RunRow(state="unreadable", detail="not reachable: its file system does not answer")
+
+
 def runs_here() -> RunSource:
     """All runs of this user on this machine."""
-    return RunSource(entries=_entries, plan_removal=_plan_removal, remove=_remove)
+    entries = partial(_entries, FolderProbe())
+    return RunSource(entries=entries, plan_removal=_plan_removal, remove=_remove)
 
 
 def runs_on(remote: Remote) -> RunSource:
@@ -88,7 +96,7 @@ def _refuse_removal(host: str, _folder: str) -> RemovalPlan:
     raise RemoteError(f"the run is on {host}", hint=f"remove it there: ssh {host}, then amptui")
 
 
-def _entries() -> Sequence[RunEntry]:
+def _entries(probe: FolderProbe) -> Sequence[RunEntry]:
     """Raises ``RunFolderError`` if the folder of all runs cannot be read."""
     saved = f"{default_base()}{os.sep}"
     return [
@@ -97,10 +105,18 @@ def _entries() -> Sequence[RunEntry]:
             name=_name(run.folder, saved),
             is_live=run.is_live,
             written=run.written,
-            read=partial(read_row, run.folder),
+            read=partial(read_row, run.folder)
+            if run.folder.startswith(saved)
+            else partial(_read_row_elsewhere, probe, run.folder),
+            is_reachable=run.is_reachable,
         )
-        for run in listed_runs()
+        for run in listed_runs(probe)
     ]
+
+
+def _read_row_elsewhere(probe: FolderProbe, folder: str) -> RunRow:
+    """The same as :func:`read_row` for a run whose file system may not answer."""
+    return probe.look([folder], read_row, patience_seconds=_ROW_SECONDS).get(folder, _UNREACHABLE)
 
 
 def _name(folder: str, saved: str) -> str:

@@ -1,11 +1,14 @@
 """The runs of this machine as the list has them: live ones first, a row from both ends of a journal."""
 
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -157,6 +160,54 @@ def test_only_locks_that_name_a_process_are_opened(monkeypatch: pytest.MonkeyPat
         RunDir(folder).lock_path.write_text("" if number else "{}")
     assert len(runs_here().entries()) == 200
     assert opened == [str(default_base() / "run-0")]
+
+
+class Mount:
+    """A file system that may stop to answer, as a dead NFS does: calls into it hang."""
+
+    def __init__(self) -> None:
+        self.dead: Path | None = None
+        self.answers = threading.Event()
+
+    def lstat(self, real: Callable[..., os.stat_result], path: str, **options: Any) -> os.stat_result:
+        if self.dead is not None and str(path).startswith(str(self.dead)):
+            self.answers.wait()
+        return real(path, **options)
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
+    mount = Mount()
+    monkeypatch.setattr(os, "lstat", partial(mount.lstat, os.lstat))
+    yield mount
+    mount.answers.set()
+
+
+def test_a_run_on_a_file_system_that_does_not_answer_hangs_nothing(tmp_path: Path, mount: Mount) -> None:
+    lost, other = kept(tmp_path / "lost" / "a", trained(20.0)), kept(tmp_path / "b" / "b", trained(10.0))
+    saved = kept(default_base() / "m-1", trained(5.0), written=5.0)
+    for folder in (lost, other):
+        note_elsewhere(folder)
+    source = runs_here()
+    assert {Path(entry.run) for entry in source.entries()} == {lost, other, saved}
+    readers = {entry.run: entry.read for entry in source.entries()}
+    mount.dead = lost
+    for _ in range(2):
+        entries = source.entries()
+        assert [(Path(entry.run), entry.is_reachable) for entry in entries] == [
+            *((other, True), (saved, True), (lost, False)),
+        ]
+        for row in (entries[-1].read(), readers[str(lost)]()):
+            assert (row.state, row.detail) == (
+                *("unreadable", "not reachable: its file system does not answer"),
+            )
+        assert entries[0].read().state == "died"
+    (waits,) = [thread for thread in threading.enumerate() if thread.name == "amptui-folders"]
+    mount.answers.set()
+    waits.join()
+    entries = source.entries()
+    assert all(entry.is_reachable for entry in entries)
+    assert {entry.read().state for entry in entries} == {"died"}
 
 
 def test_a_run_is_removed_and_no_longer_listed(tmp_path: Path) -> None:

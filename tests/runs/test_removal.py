@@ -53,7 +53,7 @@ def test_a_run_is_removed_with_its_folder(tmp_path: Path) -> None:
     assert len(everything(folder)) == 14, "a plan deletes nothing"
     assert remove(folder) == plan
     assert not folder.exists()
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
 
 
 def test_what_is_not_the_run_s_is_left_and_named(tmp_path: Path) -> None:

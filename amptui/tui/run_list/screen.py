@@ -174,10 +174,14 @@ class RunListApp(CanvasApp):
         self._dashboard.repaint()
 
     @property
-    def _current(self) -> RunEntry | None:
-        """The run under the cursor."""
+    def _reachable(self) -> RunEntry | None:
+        """The run under the cursor; None, and a word of it, if its file system does not answer."""
         entries = self._state.entries
-        return entries[self._state.cursor] if entries else None
+        entry = entries[self._state.cursor] if entries else None
+        if entry is None or entry.is_reachable:
+            return entry
+        self._say("this run is not reachable: its file system does not answer", "warning")
+        return None
 
     def _say(self, message: str, severity: Severity = "info") -> None:
         self._state = replace(self._state, message=message, severity=severity)
@@ -193,7 +197,7 @@ class RunListApp(CanvasApp):
 
     def action_open(self) -> None:
         """Attach the run under the cursor if it is live, else replay it."""
-        entry = self._current
+        entry = self._reachable
         if entry is None:
             return
         if self._source.host and not entry.is_live:
@@ -203,7 +207,7 @@ class RunListApp(CanvasApp):
 
     def action_select(self) -> None:
         """Select the run under the cursor, or no longer, and go to the next."""
-        entry = self._current
+        entry = self._reachable
         if entry is None:
             return
         selected = self._state.selected
@@ -227,7 +231,7 @@ class RunListApp(CanvasApp):
 
     async def action_remove(self) -> None:
         """Ask whether to remove the run under the cursor."""
-        entry = self._current
+        entry = self._reachable
         if entry is None:
             return
         if entry.is_live:

@@ -190,6 +190,27 @@ async def test_a_live_run_is_not_removed() -> None:
 
 
 @awaited
+async def test_a_run_that_is_not_reachable_is_not_touched() -> None:
+    entries = [replace(ENTRIES[3], is_reachable=False), ENTRIES[4]]
+    async with shown(FakeSource(entries)) as screen:
+        for key in ("enter", "space", "x"):
+            await screen.pilot.press(key)
+            await screen.shows("this run is not reachable")
+            await screen.pilot.press("down", "up")
+        assert screen.app.chosen is None
+        assert screen.app.state.selected == ()
+        assert screen.app.state.removal is None
+
+
+@awaited
+async def test_what_could_not_be_read_is_read_again() -> None:
+    rows = iter([RunRow(state="unreadable", detail="not reachable"), RunRow(state="finished", step=7)])
+    back = replace(ENTRIES[3], read=lambda: next(rows))
+    async with shown(FakeSource([back])) as screen:
+        await screen.shows("finished")
+
+
+@awaited
 async def test_a_removal_that_is_refused_is_told() -> None:
     fake = FakeSource()
 
