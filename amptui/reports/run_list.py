@@ -4,9 +4,10 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from amptui.base import units
 from amptui.base.errors import RemoteError
@@ -92,7 +93,7 @@ def _remote_entry(run: KeptRun, trouble: str) -> RunEntry:
     )
 
 
-def _refuse_removal(host: str, _folder: str) -> RemovalPlan:
+def _refuse_removal(host: str, _run: str | RemovalPlan) -> RemovalPlan:
     raise RemoteError(f"the run is on {host}", hint=f"remove it there: ssh {host}, then amptui")
 
 
@@ -178,17 +179,14 @@ def _plan_removal(folder: str) -> RemovalPlan:
     return _plan(removal.plan_removal(Path(folder)))
 
 
-def _remove(folder: str) -> RemovalPlan:
-    return _plan(removal.remove(Path(folder)))
+def _remove(plan: RemovalPlan) -> RemovalPlan:
+    return _plan(removal.remove(removal.Removal(**{**_fields(plan), "folder": Path(plan.folder)})))
 
 
 def _plan(result: removal.Removal) -> RemovalPlan:
-    return RemovalPlan(
-        folder=str(result.folder),
-        journals=result.journals,
-        checkpoints=result.checkpoints,
-        other_files=result.other_files,
-        size_bytes=result.size_bytes,
-        left=result.left,
-        restart_seconds=result.restart_seconds,
-    )
+    return RemovalPlan(**{**_fields(result), "folder": str(result.folder)})
+
+
+def _fields(plan: removal.Removal | RemovalPlan) -> dict[str, Any]:
+    """Both have the same."""
+    return {field.name: getattr(plan, field.name) for field in fields(plan)}

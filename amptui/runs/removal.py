@@ -48,6 +48,8 @@ class Removal:
     checkpoints: int = 0
     other_files: int = 0
     size_bytes: int = 0
+    files: tuple[str, ...] = ()
+    """Their paths in the folder, but for its lock's."""
     left: tuple[str, ...] = ()
     """Names in the folder that are not the run's: they stay, and so does the folder."""
     restart_seconds: float | None = None
@@ -58,20 +60,23 @@ def plan_removal(folder: Path) -> Removal:
     """What removing the run in ``folder`` would delete. Raises ``RunFolderError``, as :func:`remove` does."""
     _refuse_live(folder)
     with _opened(folder) as opened:
-        return _Sweep(folder, deletes=False).over(opened)
+        return replace(_Sweep(folder).over(opened), restart_seconds=_restart_seconds(folder))
 
 
-def remove(folder: Path) -> Removal:
-    """Delete the files of the run in ``folder``, and the folder if nothing else is in it.
+def remove(plan: Removal) -> Removal:
+    """Delete the files that ``plan`` names, and their folder if nothing else is in it.
 
-    Raises ``RunFolderError`` if it is live or may start again, if ``folder`` is a link or no run, if it is
-    somebody else's, and if a file cannot be deleted: those before it are gone then.
+    Raises ``RunFolderError`` if the run is live or may start again, if it has changed since the plan, if its
+    folder is a link or no run, if it is somebody else's, and if a file cannot be deleted: those before it are
+    gone then, and the run is still one that can be removed.
     """
+    folder = plan.folder
     _refuse_live(folder)
-    sweep = _Sweep(folder, deletes=True)
     with _opened(folder) as opened, RunLock.take(folder):
         # A run that begins now waits for the lock, and then finds that there is none here.
-        removal = sweep.over(opened)
+        if replace(_Sweep(folder).over(opened), restart_seconds=plan.restart_seconds) != plan:
+            raise RunFolderError(f"{folder} has changed since you were asked", hint="look at it again")
+        removal = _Sweep(folder, deletes=frozenset(plan.files)).over(opened)
         with suppress(FileNotFoundError):
             os.unlink(LOCK_NAME, dir_fd=opened)
     if not removal.left:
@@ -79,7 +84,7 @@ def remove(folder: Path) -> Removal:
             folder.rmdir()
         except OSError as error:  # something new is in it
             raise RunFolderError(f"cannot remove {folder}: {reason(error)}") from error
-    return removal
+    return replace(removal, restart_seconds=plan.restart_seconds)
 
 
 def _refuse_live(folder: Path) -> None:
@@ -122,13 +127,14 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 class _Sweep:
-    """Goes through a run folder, counts what is the run's, and deletes it if it ``deletes``."""
+    """Goes through a run folder, and counts what is the run's; or deletes, of that, the files ``deletes``."""
 
-    def __init__(self, folder: Path, *, deletes: bool) -> None:
+    def __init__(self, folder: Path, *, deletes: frozenset[str] | None = None) -> None:
         self._deletes = deletes
         # Checkpoints beside a script's run are the script's own.
         self._has_checkpoints = not is_of_a_script(RunDir(folder))
-        self._removal = Removal(folder=folder, restart_seconds=_restart_seconds(folder))
+        self._files: list[str] = []
+        self._removal = Removal(folder=folder)
 
     def over(self, opened: int) -> Removal:
         """The whole folder. Raises OSError."""
@@ -139,38 +145,41 @@ class _Sweep:
             if is_own_folder_name(name) and (stat.S_ISREG(mode) or not self._has_checkpoints):
                 left.append(name)
             elif is_folder and is_own_folder_name(name):
-                left += [f"{name}/{inner}" for inner in self._inside(opened, name, _IN_CHECKPOINTS)]
-            elif not is_folder and is_own_name(name):
-                self._take(opened, name)
-            else:
+                left += self._inside(opened, name, name, _IN_CHECKPOINTS)
+            elif is_folder or not is_own_name(name) or not self._take(opened, name, name):
                 left.append(name)
-        self._removal = replace(self._removal, left=tuple(left))
-        return self._removal
+        return replace(self._removal, files=tuple(self._files), left=tuple(left))
 
-    def _inside(self, parent: int, name: str, own: re.Pattern[str]) -> list[str]:
-        """The folder ``name``, with all in it that ``own`` fits; what stays in it."""
+    def _inside(self, parent: int, name: str, path: str, own: re.Pattern[str]) -> list[str]:
+        """The folder ``name``, with all in it that ``own`` fits; the paths of what stays in it."""
         left = []
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         opened = os.open(name, flags, dir_fd=parent)
         try:
             for inner in sorted(os.listdir(opened)):  # noqa: PTH208 - a descriptor, not a path
                 is_folder = stat.S_ISDIR(os.lstat(inner, dir_fd=opened).st_mode)
+                inner_path = f"{path}/{inner}"
                 if not own.fullmatch(inner) or (is_folder and own is _IN_SHARDS):
-                    left.append(inner)
+                    left.append(inner_path)
                 elif is_folder:
-                    left += [f"{inner}/{file}" for file in self._inside(opened, inner, _IN_SHARDS)]
-                else:
-                    self._take(opened, inner)
+                    left += self._inside(opened, inner, inner_path, _IN_SHARDS)
+                elif not self._take(opened, inner, inner_path):
+                    left.append(inner_path)
         finally:
             os.close(opened)
-        if self._deletes and not left:
+        if self._deletes is not None and not left:
             os.rmdir(name, dir_fd=parent)
         return left
 
-    def _take(self, opened: int, name: str) -> None:
-        """Count a file, or a link in place of one, and delete it; the lock is left to the caller."""
+    def _take(self, opened: int, name: str, path: str) -> bool:
+        """Count a file, or a link in place of one, and delete it; false for one that is not to be deleted.
+
+        The lock is left to the caller.
+        """
         if name == LOCK_NAME:
-            return
+            return True
+        if self._deletes is not None and path not in self._deletes:
+            return False
         size_bytes = os.lstat(name, dir_fd=opened).st_size
         removal = self._removal
         is_journal, is_checkpoint = bool(_JOURNAL.fullmatch(name)), bool(_CHECKPOINT.fullmatch(name))
@@ -181,5 +190,7 @@ class _Sweep:
             other_files=removal.other_files + (not is_journal and not is_checkpoint),
             size_bytes=removal.size_bytes + size_bytes,
         )
-        if self._deletes:
+        self._files.append(path)
+        if self._deletes is not None:
             os.unlink(name, dir_fd=opened)
+        return True

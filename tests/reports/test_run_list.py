@@ -217,6 +217,7 @@ def test_a_run_is_removed_and_no_longer_listed(tmp_path: Path) -> None:
     (entry,) = source.entries()
     with RunLock.take(folder), pytest.raises(RunFolderError, match="is live"):
         source.plan_removal(entry.run)
-    assert source.plan_removal(entry.run).journals == 1
-    assert source.remove(entry.run).folder == str(folder)
+    plan = source.plan_removal(entry.run)
+    assert (plan.journals, plan.files) == (1, ("journal.jsonl",))
+    assert source.remove(plan) == plan
     assert source.entries() == []

@@ -18,7 +18,7 @@ from amptui.runs.elsewhere import index_folder, note_elsewhere, runs_elsewhere
 from amptui.runs.find import find_run, live_run
 from amptui.runs.lock import RunLock
 from amptui.runs.recent import kept_names, lock_files, run_folders
-from amptui.runs.removal import remove
+from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir, default_base
 
 
@@ -127,7 +127,7 @@ def test_what_a_script_left_of_a_removed_run_is_no_run(tmp_path: Path) -> None:
     note_elsewhere(folder)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "best.pt").write_text("the script's")
-    assert remove(folder).left == ("checkpoints/best.pt",)
+    assert remove(plan_removal(folder)).left == ("checkpoints/best.pt",)
     assert runs_elsewhere().runs == []
 
 

@@ -71,6 +71,8 @@ class RemovalPlan:
     other_files: int
     """Of the run: its options, its output, its lock."""
     size_bytes: int
+    files: Sequence[str]
+    """Their paths in the folder."""
     left: Sequence[str]
     """Names in the folder that are not the run's. They stay, and so does the folder."""
     restart_seconds: float | None = None
@@ -86,8 +88,9 @@ class RunSource:
     AmptuiError."""
     plan_removal: Callable[[str], RemovalPlan]
     """What removing the run of that name would delete. Raises AmptuiError, also for one that is live."""
-    remove: Callable[[str], RemovalPlan]
-    """Remove it; what was deleted. Raises AmptuiError."""
+    remove: Callable[[RemovalPlan], RemovalPlan]
+    """Delete what the plan names, and nothing else; what was deleted. Raises AmptuiError, also for a run that
+    has changed since. Both may take long, and are called in a thread."""
     host: str = ""
     """The other machine that the runs are on: their files cannot be read here."""
 

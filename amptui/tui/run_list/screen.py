@@ -253,7 +253,7 @@ class RunListApp(CanvasApp):
         if key != "y":
             return
         try:
-            removed = await asyncio.to_thread(partial(self._source.remove, plan.folder))
+            removed = await asyncio.to_thread(partial(self._source.remove, plan))
         except AmptuiError as error:
             self._say(str(error), "error")
         else:
