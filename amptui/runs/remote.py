@@ -202,8 +202,10 @@ class Ssh:
                 return header
         raise UnreachableError(self.host, "no answer yet")
 
-    def read_output(self, max_bytes: int) -> bytes:
+    def read_output(self, max_bytes: int, *, hint: str = "") -> bytes:
         """What the command writes until its end; raise ``RemoteError`` if it or ssh fails.
+
+        ``hint``: what to do about more than ``max_bytes``, which are refused as soon as they come.
 
         In a batch it may take ``_BATCH_SECONDS``: a HOST that hangs keeps its connection.
         """
@@ -216,7 +218,7 @@ class Ssh:
             piece = self.connection.recv(_MAX_NOISE_BYTES)
             left_bytes -= len(piece)
             if left_bytes < 0:
-                raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes")
+                raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes", hint=hint)
             if not piece:
                 break
             pieces.append(piece)

@@ -11,8 +11,8 @@ from amptui.records.codec import Codec
 from amptui.runs.kept_run import KeptRun
 from amptui.runs.remote import Remote, Ssh
 
-_MAX_OUTPUT_BYTES = 64 * 1024**2
-"""Limit of what is read: 100,000 runs."""
+_MAX_OUTPUT_BYTES = 20_000 * 1024
+"""Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
 
 _SAVED = ("amptui", "runs")
 """The end of the folder of saved runs, wherever a user's state is."""
@@ -38,7 +38,7 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
     """
     limits = [] if limit is None else ["--limit", str(limit)]
     with Ssh(remote, ["runs", "--json", *limits], batch=batch) as ssh:
-        output = ssh.read_output(_MAX_OUTPUT_BYTES)
+        output = ssh.read_output(_MAX_OUTPUT_BYTES, hint="list fewer with `amptui runs HOST: --limit N`")
         said = ssh.last_error().removeprefix("amptui: ")
     runs = []
     for line in output.splitlines():

@@ -1,6 +1,7 @@
 """HOST:RUN on the command line, and the first line of another machine."""
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RemoteError, UsageError
+from amptui.reports.runs_table import _json_line
+from amptui.runs.kept_run import KeptRun
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
 from amptui.runs.remote import Remote, Ssh, UnreachableError, remote_of
@@ -123,3 +126,46 @@ def test_a_list_of_runs_does_not_wait_for_a_machine_that_hangs(monkeypatch: pyte
 def test_a_name_that_no_argument_can_hold_is_refused(folder: str) -> None:
     with pytest.raises(RemoteError, match="cannot start ssh"):
         Ssh(Remote(host="box", run=""), ["relay", "--", folder], batch=True)
+
+
+def ssh_that_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\n[ "$1" = -G ] || exec {command}\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_a_machine_that_sends_without_end_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh_that_runs("yes no run at all", tmp_path, monkeypatch)
+    with pytest.raises(RemoteError) as caught:
+        remote_runs(Remote(host="box", run=""), batch=True)
+    assert str(caught.value) == (
+        "box sends more than 20,480,000 bytes; list fewer with `amptui runs HOST: --limit N`"
+    )
+
+
+def test_the_largest_list_that_is_promised_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = KeptRun(
+        name="mnist-deep-20261125-201300",
+        folder=Path("/a/home/on/some/network/of/a/group/with/quite/a/path/runs/mnist-deep-20261125-201300"),
+        state="failed",
+        model="/a/home/on/some/network/of/a/group/with/quite/a/path/models/mine.py:Mine",
+        precision="bf16",
+        step=1_234_567,
+        total_steps=10_000_000,
+        started=1_800_000_000.123456,
+        began=None,
+        written=1_800_000_000.123456,
+        device="cuda",
+        device_name="NVIDIA H100 80GB HBM3",
+        host=None,
+        pid=None,
+        is_here=True,
+        error="out of memory in step 340: tried to allocate 2.0 GiB; use a smaller --batch-size",
+    )
+    listed = tmp_path / "listed"
+    listed.write_text(f"{_json_line(ended)}\n" * 20_000)
+    ssh_that_runs(f"cat {shlex.quote(str(listed))}", tmp_path, monkeypatch)
+    assert remote_runs(Remote(host="box", run=""), batch=True).runs == [ended] * 20_000

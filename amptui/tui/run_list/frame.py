@@ -1,8 +1,8 @@
 """One frame of the list of runs: counts, columns, rows, what is known of the one under the cursor, keys."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amptui.base import units
@@ -78,6 +78,7 @@ _STATE_STYLES: Mapping[RowState, int] = {
     "running": Style.GOOD | BOLD,
     "paused": Style.WARNING,
     "stalled": Style.WARNING | BOLD,
+    "removing": Style.WARNING,
     "failed": Style.ERROR,
     "died": Style.ERROR,
     "unreadable": Style.ERROR,
@@ -105,11 +106,20 @@ class ListState:
     """Whether keys go into ``pattern``."""
     removal: RemovalPlan | None = None
     """What is asked about."""
+    removing: Collection[str] = ()
+    """The runs that are being deleted."""
     shows_help: bool = False
     message: str = ""
     severity: Severity = "info"
     now: float = 0.0
     """Unix seconds."""
+
+    def row(self, entry: RunEntry) -> RunRow | None:
+        """What is known of a run; None if that has not been read yet."""
+        row = self.rows.get(entry.run)
+        if entry.run not in self.removing:
+            return row
+        return replace(row or RunRow(state="removing"), state="removing", detail="")
 
 
 def page_rows(height: int) -> int:
@@ -255,7 +265,7 @@ class _Table:
 
 def _draw_runs(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
     shown = entries[state.top : state.top + canvas.height - 1]
-    rows = [state.rows.get(entry.run) for entry in shown]
+    rows = [state.row(entry) for entry in shown]
     texts = [["" if row is None else column.text(row, state.now) for column in _COLUMNS] for row in rows]
     table = _fitted(texts, max(text_width(entry.name) for entry in shown), canvas.width - 2 - _MARKS)
     _draw_headings(canvas, table)
@@ -319,7 +329,7 @@ def _fitted(texts: Sequence[Sequence[str]], longest_name: int, room: int) -> _Ta
 def _draw_detail(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
     """What commands call the run under the cursor, and what else there is to say of it."""
     entry = entries[min(state.cursor, len(entries) - 1)]
-    row = state.rows.get(entry.run)
+    row = state.row(entry)
     detail = printable(row.detail) if row is not None else ""
     room = canvas.width - 2
     name = printable(entry.run)
@@ -382,6 +392,11 @@ def removal_lines(plan: RemovalPlan, width: int) -> list[str]:
     ]
     contents = f"{', '.join(parts) or 'no files'}: {units.number_of_bytes(plan.size_bytes)}"
     lines = [*wrapped(printable(plan.folder), width, lines=3), *wrapped(contents, width, lines=2)]
+    if plan.restart_seconds is not None:
+        silence = (
+            f"it did not end as asked; its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
+        )
+        lines += wrapped(f"it did not end as asked; {silence}", width, lines=3)
     if plan.left:
         names = ", ".join(map(printable, plan.left[:3])) + (", …" if len(plan.left) > 3 else "")
         lines += wrapped(f"not the run's, and kept with the folder: {names}", width, lines=2)

@@ -143,6 +143,13 @@ def test_what_is_not_there_is_not_counted() -> None:
     assert line == "1 journal: 1.00 KiB"
 
 
+@pytest.mark.parametrize("width", [34, 70])
+def test_the_question_says_how_long_a_launcher_has_restarted_nothing(width: int) -> None:
+    silence = "it did not end as asked; its ranks have not restarted for 120 s or more"
+    assert silence in " ".join(removal_lines(plan("/r", restart_seconds=120.0), width))
+    assert silence not in " ".join(removal_lines(plan("/r"), width))
+
+
 def test_the_filter_stands_where_it_is_typed_and_then_in_the_header() -> None:
     assert drawn((80, 24), replace(STATE, pattern="gpt", is_typing=True))[-1].startswith(" /gpt▏")
     assert drawn((80, 24), replace(STATE, pattern="gpt"))[0].rstrip().endswith("5 match /gpt")
