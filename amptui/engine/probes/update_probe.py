@@ -191,7 +191,7 @@ def _interval(elements: int, most: int) -> int:
         return 0
     interval = -(-elements // max(1, most // RUN_ELEMENTS))
     # Without a divisor in common with any of the sizes, runs begin at all places of all dimensions.
-    while math.gcd(interval, elements) > 1:
+    while math.gcd(interval, elements) > 1 and interval < elements:  # there is one run at least
         interval += 1
     return interval
 
