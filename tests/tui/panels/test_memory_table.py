@@ -128,6 +128,14 @@ def test_the_smallest_rows_give_way_first_and_nothing_is_cut_short() -> None:
     assert low[7].startswith("peak fell by")
 
 
+@pytest.mark.parametrize("height", range(9, 20))
+def test_a_sentence_that_is_cut_ends_in_an_ellipsis(height: int) -> None:
+    view = with_memory(FP32, FP16)
+    sentence = next(words for words in memory_sentences(view.memory, None) if words.startswith("peak fell"))
+    *_, shown = " ".join(lines(view, 50, height)).partition("peak fell")
+    assert sentence.removeprefix("peak fell") in shown or "…" in shown
+
+
 def test_narrow_panels_leave_out_dtypes_and_add_them_up() -> None:
     text = lines(with_memory(FP32, FP16), 37, 20)
     assert not any("float32 " in line for line in text)
