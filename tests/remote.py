@@ -128,8 +128,12 @@ class RemoteMachine:
         (self.folder / "sshd_config").write_text(configuration)
         log = self.folder / "sshd.log"
         log.write_text("")
-        server = [str(SSHD), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(log)]
-        self.process = subprocess.Popen(server)
+        server = [str(SSHD), "-f", str(self.folder / "sshd_config"), "-E", str(log)]
+        # Since 9.8 it shuts out an address whose logins fail; older ones know no such option.
+        patient = [*server, "-o", "PerSourcePenalties=no"]
+        if subprocess.run([*patient, "-t"], check=False).returncode == 0:
+            server = patient
+        self.process = subprocess.Popen([*server, "-D"])
         process = self.process
 
         def listens() -> bool:
