@@ -23,6 +23,9 @@ from amptui.runs.socket_place import connect_to_live
 
 _MARK = "amptui-relay"
 
+_OPENING = f'{{"{_MARK}"'.encode("ascii")
+"""How the header's line begins; what the user's shell printed without an end of line may stand before it."""
+
 _PIECE_BYTES = 64 * 1024
 
 _VERSION = re.compile(r"[0-9A-Za-z.+!-]{1,40}")
@@ -53,9 +56,9 @@ _CODEC: Codec[Header] = Codec(Header)
 
 
 def read_header(line: bytes) -> Header | None:
-    """The header in ``line``, whose texts but the folder are safe to print; None if it is anything else."""
+    """The header that ends ``line``, whose texts but the folder are safe to print; None if there is none."""
     try:
-        fields = strictjson.parse(line.decode("ascii"))
+        fields = strictjson.parse(line[max(0, line.find(_OPENING)) :].decode("ascii"))
         if not isinstance(fields, dict) or _MARK not in fields:
             return None
         header = _CODEC.read(fields)

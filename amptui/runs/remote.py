@@ -73,7 +73,10 @@ _SSH_FAILED = 255
 
 _NOT_FOUND = 127
 
-_NEEDS_USER = ("Permission denied", "Host key verification failed")
+_HOST_KEY = "Host key verification failed"
+"""The last line of what ssh says of an unknown or changed key; the lines before it name the file."""
+
+_NEEDS_USER = ("Permission denied", _HOST_KEY)
 """What ssh says if it would have to ask the user something."""
 
 
@@ -81,7 +84,9 @@ class UnreachableError(RemoteError):
     """No connection to HOST now; ``needs_user`` if none is possible without asking the user."""
 
     def __init__(self, host: str, why: str, *, needs_user: bool = False) -> None:
-        super().__init__(f"cannot reach {host}: {why}")
+        why = why.removesuffix(".")
+        hint = f"to see more: ssh {shlex.quote(printable(host))}" if _HOST_KEY in why else ""
+        super().__init__(f"cannot reach {host}: {why}", hint=hint)
         self.cause = why.rpartition(": ")[2]
         """The last part of why, as in ``connect to host 10.0.0.1 port 22: Connection refused``."""
         self.needs_user = needs_user

@@ -14,6 +14,9 @@ from amptui.runs.remote import Remote, Ssh
 _MAX_OUTPUT_BYTES = 20_000 * 1024
 """Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
 
+_OPENING = b'{"type": "Run"'
+"""How the line of a run begins."""
+
 _SAVED = ("amptui", "runs")
 """The end of the folder of saved runs, wherever a user's state is."""
 
@@ -40,12 +43,13 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
     with Ssh(remote, ["runs", "--json", *limits], batch=batch) as ssh:
         output = ssh.read_output(_MAX_OUTPUT_BYTES, hint="list fewer with `amptui runs HOST: --limit N`")
         said = ssh.last_error().removeprefix("amptui: ")
-    runs = []
+    runs: list[KeptRun] = []
     for line in output.splitlines():
-        if not line.startswith(b'{"type": "Run"'):
+        noise, opening, fields = line.partition(_OPENING)
+        if not opening or (noise and runs):
             continue  # the shell's own
         try:
-            runs.append(_read(line))
+            runs.append(_read(opening + fields))
         except ValueError as error:
             what = f"{remote.host} lists its runs in a way that this amptui does not know"
             hint = "install the same version of amptui on both"

@@ -86,6 +86,12 @@ def test_a_header_arrives_as_it_was_sent_but_for_what_disturbs_a_line(
     assert header.error.isprintable()
 
 
+@given(st.text())
+def test_a_header_is_found_behind_an_unfinished_line_of_the_shell(noise: str) -> None:
+    sent = Header(version="1.2", protocol=PROTOCOL, folder="/run", run="run")
+    assert read_header(noise.encode("utf-8", "replace") + sent.line().rstrip(b"\n")) == sent
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -10,6 +10,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import Key
 from amptui.tui.overlays.overlay import (
     CLOSE,
+    SCROLL_KEYS,
     STAY,
     Answer,
     Overlay,
@@ -48,8 +49,6 @@ _MIN_MEANING_WIDTH = 10
 
 _MAX_MEANING_LINES = 12
 """As many as the longest text takes in the fewest columns."""
-
-_SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")
 
 
 class Help(Overlay):
@@ -97,7 +96,7 @@ class Help(Overlay):
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Any key closes it, but those that scroll; that of a page then opens it."""
-        if not (self._scroll.words and key in _SCROLL_KEYS):
+        if not (self._scroll.words and key in SCROLL_KEYS):
             return CLOSE
         self._scroll.press(key)
         return STAY

@@ -177,6 +177,9 @@ def line_after(line: int, key: str, *, page: int, last: int) -> int:
     return max(0, min(ends.get(key, line + moves.get(key, 0)), last))
 
 
+SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")
+
+
 class Scroll:
     """Which lines of a long text or table are visible."""
 

@@ -25,6 +25,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import KEYS
 from amptui.tui.panels.phrases import (
+    GAP,
     Phrase,
     Word,
     fitting,
@@ -88,7 +89,10 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
         safe = f"{SIGNS[grade]} {answer.cause.subject} {short_words(answer.cause)}"
     safe = whole_words(safe, room)
     style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT if answer.worth != "unknown" else Style.DIM))
-    phrases = [Phrase((name,), 1), phrase(f"{worth:<{_WORTH_WIDTH}}", style, 2)]
+    left = room - text_width(name.text) - text_width(safe) - 2 * GAP
+    widths = (f"{worth:<{_WORTH_WIDTH}}", worth, short_words(answer.of("speed")))
+    worth = next((words for words in widths if text_width(words) <= left), widths[0])
+    phrases = [Phrase((name,), 1), phrase(worth, style, 2)]
     if interval:
         phrases.append(phrase(interval, Style.DIM, 4))
     phrases.append(phrase(safe, GRADE_STYLES[grade] if trouble or grade == "good" else Style.DIM))

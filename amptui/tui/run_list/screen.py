@@ -63,7 +63,12 @@ class RunListApp(CanvasApp):
         self._removals = Removals(source)
         place = place or Place()
         self._state = ListState(
-            entries=None, selected=place.selected, pattern=place.pattern, message=message, severity="warning"
+            entries=None,
+            selected=place.selected,
+            pattern=place.pattern,
+            message=message,
+            severity="warning",
+            host=source.host,
         )
         self._run_under_cursor = place.run
         self._version = -1

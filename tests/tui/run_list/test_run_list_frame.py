@@ -48,6 +48,15 @@ def test_every_size_shows_counts_names_states_and_keys(size: tuple[int, int]) ->
     assert len(lines) == size[1]
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_the_runs_of_another_machine_name_it_and_show_what_is_known_of_them(size: tuple[int, int]) -> None:
+    lines = drawn(size, replace(STATE, host="me@box"))
+    assert lines[0].split()[:4] == ["amptui", "runs", "on", "me@box"]
+    assert not {"loss", "recently"} & set(lines[1].split())
+    assert "done" in lines[1].split() or size[0] == 40
+    assert not {"compare", "remove"} & set(lines[-1].split())
+
+
 def words(row: RunRow, name: str) -> set[str]:
     """All that may stand in a row."""
     shown = {name, row.state, row.model or "", f"{row.step:,}" if row.step else "", row.precision or ""}
