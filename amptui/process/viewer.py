@@ -117,6 +117,7 @@ def watch(
         attached=attached,
         why_ended=why_ended,
         why_silent=lambda: run.waiting or last_heard.silence(),
+        is_away=lambda: bool(run.waiting),
         opening=opening,
         read_pins=read_pins,
         write_pins=write_pins,
