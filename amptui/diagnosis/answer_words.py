@@ -86,22 +86,23 @@ def safe_words(answer: AmpAnswer) -> str:
 
 def safe_forms(answer: AmpAnswer) -> Sequence[str]:
     """:func:`safe_words`, then what to say where these have no room, the longest first."""
-    words = safe_words(answer)
     if answer.cause is not None:
-        return words, f"{answer.cause.subject} {short_words(answer.cause)}"
-    if answer.doubt is not None:
-        return words, _doubt_words(answer.doubt, _WAS_IN_SHORT)
-    match answer.safety:
-        case "safe":
-            return words, "safe: gradients agree", "safe"
-        case "no trouble":
-            return words, "no trouble"
-        case "would be safe" if answer.of("agreement").grade != "good":
-            safe = _foretold_safe(answer)
-            return words, f"{safe}: {short_words(answer.of('float16'))}", safe
-        case "would be safe":
-            return words, _foretold_safe(answer)
-    return (words,)
+        shorter: Sequence[str] = (f"{answer.cause.subject} {short_words(answer.cause)}",)
+    elif answer.doubt is not None:
+        shorter = (_doubt_words(answer.doubt, _WAS_IN_SHORT),)
+    elif answer.safety == "would be safe":
+        foretold = "" if answer.of("agreement").grade == "good" else short_words(answer.of("float16"))
+        safe = _foretold_safe(answer)
+        shorter = (f"{safe}: {foretold}", safe) if foretold else (safe,)
+    else:
+        shorter = _SHORTER_SAFETY.get(answer.safety, ())
+    return safe_words(answer), *shorter
+
+
+_SHORTER_SAFETY: Mapping[str, Sequence[str]] = {
+    "safe": ("safe: gradients agree", "safe"),
+    "no trouble": ("no trouble",),
+}
 
 
 def _foretold_safe(answer: AmpAnswer) -> str:

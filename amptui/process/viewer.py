@@ -205,6 +205,7 @@ def _client(
         ended=ended,
         on_unsent=lambda request: requests.refuse(request, run.waiting or "the run takes no request now"),
         reconnect=reconnect,
+        recorded=run.recorded,
     )
     return client
 

@@ -54,8 +54,8 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
     At most ``limit`` runs; if it is None, as many as a terminal has lines for, or `PAGE_RUNS` in JSON and
     where ``out`` is no terminal. Of older runs no file is opened; how many there are is told below the table,
     or on standard error. With ``json`` each run is one object a line: ``type`` (Run) and the fields of
-    `KeptRun`; ``with_end`` adds a line of the type End. Raises ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list
-    cannot be written.
+    `KeptRun`; ``with_end`` adds a line of the type End. Raises ``RunFolderError`` if the folder of runs
+    cannot be read, ``OutputError`` if the list cannot be written.
     """
     folders = run_folders()
     size = shutil.get_terminal_size() if out.isatty() and not json else None
