@@ -346,6 +346,24 @@ def test_a_login_shell_that_greets_and_is_slow_does_not_matter(
         shutil.rmtree(box.home / ".local", ignore_errors=True)
 
 
+def test_a_start_up_file_that_exits_is_named_as_the_likely_cause(box: RemoteMachine) -> None:
+    if box.server != "sshd":
+        pytest.skip("this server starts no login shell")
+    start_up = box.home / ".bashrc"
+    start_up.write_text("echo bye\nexit 0\n")
+    try:
+        if "bye" not in box.reach().stdout:
+            pytest.skip("the login shell of this user does not read .bashrc")
+        done = listed(f"{HOST}:")
+        line = refused(f"{HOST}:")
+    finally:
+        start_up.unlink()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"amptui: {HOST} exited with status 0 without an answer: bye; ")
+    assert done.stderr.strip() == line
+    assert "a start-up file of its shell may exit" in line
+
+
 def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
     box.configure(f"Port {free_port()}")
     try:
@@ -446,7 +464,9 @@ def test_what_is_no_machine_is_a_usage_error(text: str, words: str) -> None:
 
 
 def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
-    box.install("""printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}'""")
+    box.install(
+        """printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}' '{"type": "End"}'"""
+    )
     try:
         done = listed(f"{HOST}:")
     finally:

@@ -70,8 +70,7 @@ def safe_words(answer: AmpAnswer) -> str:
     if answer.cause is not None:
         return finding_words(answer.cause)
     if answer.doubt is not None:
-        ago = f"{units.counted(answer.doubt.age_steps or 0, 'step')} ago"
-        return f"{_WAS[answer.doubt.state].format(**_fields(answer.doubt))}, {ago}"
+        return _doubt_words(answer.doubt, _WAS)
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":
@@ -81,8 +80,38 @@ def safe_words(answer: AmpAnswer) -> str:
         case "no trouble":
             return f"no trouble in {steps} steps"
         case "would be safe":
-            return f"{'safe so far' if answer.steps else 'would be safe'}: {_foretold(answer)}"
+            return f"{_foretold_safe(answer)}: {_foretold(answer)}"
     return "safety not measured yet"
+
+
+def safe_forms(answer: AmpAnswer) -> Sequence[str]:
+    """:func:`safe_words`, then what to say where these have no room, the longest first."""
+    if answer.cause is not None:
+        shorter: Sequence[str] = (f"{answer.cause.subject} {short_words(answer.cause)}",)
+    elif answer.doubt is not None:
+        shorter = (_doubt_words(answer.doubt, _WAS_IN_SHORT),)
+    elif answer.safety == "would be safe":
+        foretold = "" if answer.of("agreement").grade == "good" else short_words(answer.of("float16"))
+        safe = _foretold_safe(answer)
+        shorter = (f"{safe}: {foretold}", safe) if foretold else (safe,)
+    else:
+        shorter = _SHORTER_SAFETY.get(answer.safety, ())
+    return safe_words(answer), *shorter
+
+
+_SHORTER_SAFETY: Mapping[str, Sequence[str]] = {
+    "safe": ("safe: gradients agree", "safe"),
+    "no trouble": ("no trouble",),
+}
+
+
+def _foretold_safe(answer: AmpAnswer) -> str:
+    return "safe so far" if answer.steps else "would be safe"
+
+
+def _doubt_words(doubt: Finding, was: Mapping[str, str]) -> str:
+    ago = f"{units.counted(doubt.age_steps or 0, 'step')} ago"
+    return f"{was[doubt.state].format(**_fields(doubt))}, {ago}"
 
 
 _WAS = {
@@ -94,6 +123,16 @@ _WAS = {
     "disagree": "gradients disagreed: {cosine}{in_place}",
 }
 """Troubles that are old."""
+
+_WAS_IN_SHORT = {
+    **_WAS,
+    "underflows": "{share} underflowed",
+    "AMP loss not finite": "loss finite in FP32 only",
+    "not finite": "gradients were NaN or Inf",
+    "differ": "gradients differed: {cosine}",
+    "disagree": "gradients disagreed: {cosine}",
+}
+"""The same on a narrow line."""
 
 
 def _foretold(answer: AmpAnswer) -> str:

@@ -117,6 +117,7 @@ def watch(
         attached=attached,
         why_ended=why_ended,
         why_silent=lambda: run.waiting or last_heard.silence(),
+        is_away=lambda: bool(run.waiting),
         opening=opening,
         read_pins=read_pins,
         write_pins=write_pins,
@@ -204,6 +205,7 @@ def _client(
         ended=ended,
         on_unsent=lambda request: requests.refuse(request, run.waiting or "the run takes no request now"),
         reconnect=reconnect,
+        recorded=run.recorded,
     )
     return client
 

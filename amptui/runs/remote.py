@@ -232,13 +232,18 @@ class Ssh:
             raise failure
         return b"".join(pieces)
 
+    def only_noise(self, output: bytes) -> RemoteError:
+        """Why ``output`` is not what amptui writes, though its command has ended well."""
+        self._noise = output[-_MAX_NOISE_BYTES:]
+        return self.trouble()
+
     def keep_reading_errors(self) -> None:
         """Read them in a thread of its own, so that ssh never waits for that."""
         self._is_drained = True
         threading.Thread(target=self._drain, name="amptui-ssh-errors", daemon=True).start()
 
     def trouble(self) -> UnreachableError | RemoteError:
-        """Why there is no connection, once ssh has closed it."""
+        """Why there is no connection, or no answer, once ssh has closed it."""
         status = self._wait(_EXIT_SECONDS)
         for _ in range(_MAX_ERROR_PIECES):
             if not self._read_errors():
@@ -251,9 +256,14 @@ class Ssh:
         if status == _NOT_FOUND or "not found" in line:
             hint = f"name it with --remote-command or ${COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
             return RemoteError(f"{self.host} finds no amptui ({line or 'status 127'})", hint=hint)
-        if "invalid choice" in line:
+        if "invalid choice" in line or "unrecognized arguments" in line:
             return RemoteError(f"amptui on {self.host} is too old for this", hint="upgrade it there")
-        return RemoteError(f"{self.host} {how_ended(status)} without an answer: {line or 'no message'}")
+        # amptui itself never ends well without an answer: something ended the shell before.
+        exits = "a start-up file of its shell may exit; " if status == 0 else ""
+        return RemoteError(
+            f"{self.host} {how_ended(status)} without an answer: {line or 'no message'}",
+            hint=f"{exits}to see more: ssh {shlex.quote(printable(self.host))}",
+        )
 
     def last_error(self) -> str:
         """The last line of what ssh, or else the shell on HOST, said; safe to print."""

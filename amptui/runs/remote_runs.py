@@ -17,6 +17,9 @@ _MAX_OUTPUT_BYTES = 20_000 * 1024
 _OPENING = b'{"type": "Run"'
 """How the line of a run begins."""
 
+_END = b'{"type": "End"'
+"""How the line after the last run begins: without it amptui there did not run, or not to its end."""
+
 _SAVED = ("amptui", "runs")
 """The end of the folder of saved runs, wherever a user's state is."""
 
@@ -37,12 +40,14 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
     """The newest runs on HOST, at most ``limit``; without ``batch``, ssh may ask for a password.
 
     Raises ``RemoteError`` if HOST or amptui there cannot be reached, or is of a version that lists other
-    facts.
+    facts, or if a start-up file of the shell there exits before amptui has run.
     """
     limits = [] if limit is None else ["--limit", str(limit)]
-    with Ssh(remote, ["runs", "--json", *limits], batch=batch) as ssh:
+    with Ssh(remote, ["runs", "--json", "--end", *limits], batch=batch) as ssh:
         output = ssh.read_output(_MAX_OUTPUT_BYTES, hint="list fewer with `amptui runs HOST: --limit N`")
         said = ssh.last_error().removeprefix("amptui: ")
+        if _END not in output:
+            raise ssh.only_noise(output)
     runs: list[KeptRun] = []
     for line in output.splitlines():
         noise, opening, fields = line.partition(_OPENING)

@@ -104,7 +104,8 @@ class WatchApp(RunScreen):
             self._xray_is_new = not self._has_open("x-ray")
         elif kind == "trace" and trace is not None:
             verdict = trace_verdict(trace)
-            text = f"e: details · {verdict.text}"
+            leads_on = self._overlay is None or self._overlay.leads_on("e")
+            text = f"e: details · {verdict.text}" if leads_on else verdict.text
             self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
         elif kind == "checkpoint" and view.checkpoint is not None:
             self._say(checkpoint_written(view.checkpoint), severity="info")
@@ -146,6 +147,7 @@ class WatchApp(RunScreen):
     async def action_press(self, key: str) -> None:
         """Pass the key to the open overlay, if any. Ctrl+C always works."""
         self._look_again()
+        before, message_until = self._overlay, self._message_until
         page = self._pages.get(key)
         if page is not None and self._overlay is not None and self._overlay.leads_on(key):
             await self.run_action(page)
@@ -164,6 +166,8 @@ class WatchApp(RunScreen):
             self._move_cursor(key)
         elif key in ACTIONS:
             await self.run_action(ACTIONS[key])
+        if self._overlay not in (None, before) and self._message_until == message_until:
+            self._message_until = 0.0  # read, and what it says of keys may not hold on this page
         self._redraw()
 
     def _takes_cursor_key(self, key: str) -> bool:

@@ -78,6 +78,8 @@ class Parts(PinParts):
     """Returns one line on a run that ended without its last record."""
     why_silent: NotRequired[Callable[[], str]]
     """Returns one line on a live run that has sent nothing for seconds; empty while it sends."""
+    is_away: NotRequired[Callable[[], bool]]
+    """Returns whether the connection to the run is lost for now, so that nothing can be asked of it."""
     opening: NotRequired[Opening | None]
     """What the terminal shows until this screen takes it over."""
     alerts: NotRequired[Alerts | None]
@@ -134,6 +136,7 @@ class RunScreen(CanvasApp):
         self._patience_seconds = parts["patience_seconds"]
         self._why_ended = parts.get("why_ended", str)
         self._why_silent = parts.get("why_silent", str)
+        self._is_away = parts.get("is_away", bool)
         self._alerts = parts.get("alerts")
         self._read_pins = parts.get("read_pins", tuple)
         self._write_pins = parts.get("write_pins", _remember_nothing)
@@ -210,7 +213,7 @@ class RunScreen(CanvasApp):
 
     def _accepts(self) -> frozenset[RequestKind]:
         """The kinds of request that the run takes from this screen now, by keys that its device supports."""
-        if self._over:
+        if self._over or self._is_away():
             return frozenset()
         return self._view.accepts - activity.unsupported_requests(self._view)
 
@@ -218,7 +221,8 @@ class RunScreen(CanvasApp):
         """The keys that work now, for the footer and the help."""
         if self._over:
             return ENDED_KEYS
-        return keys_of(self._view.accepts, activity.unsupported_requests(self._view))
+        accepts = frozenset[RequestKind]() if self._is_away() else self._view.accepts
+        return keys_of(accepts, activity.unsupported_requests(self._view))
 
     def _lost_words(self) -> str:
         """What to say about a run that ended without its last record."""

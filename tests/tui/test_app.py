@@ -1,5 +1,6 @@
 """The whole screen over a real session: what it shows, and what each key requests."""
 
+import threading
 import time
 from dataclasses import replace
 
@@ -148,6 +149,23 @@ async def test_keys_that_need_an_unsupported_precision_are_not_offered() -> None
         await screen.press("question_mark")
         meanings = {key.label: key.meaning for key in KEYS}
         assert [key for key in meanings if meanings[key] not in screen.text] == ["p", "c"]
+
+
+@awaited
+async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
+    away = threading.Event()
+    lost = "connection to box lost; reconnecting (Connection refused)"
+    options = {"is_away": away.is_set, "why_silent": lambda: lost if away.is_set() else ""}
+    async with watching(started(), *steps(3), size=(120, 40), **options) as screen:
+        await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
+        away.set()
+        await screen.until(lambda: lost in screen.footer)
+        assert "d detach" in screen.footer
+        assert "q quit" in screen.footer
+        assert "p bf16" not in screen.footer
+        assert "space" not in screen.footer
+        away.clear()
+        await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
 
 
 @pytest.mark.parametrize(

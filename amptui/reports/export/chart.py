@@ -57,6 +57,8 @@ class Chart:
     format_value: Callable[[float | None], str] = units.loss
     kind: Kind | None = None
     """Of the vertical axis; None: chosen by the values."""
+    ceiling: float = math.inf
+    """What the values, in ``unit``, cannot exceed."""
     height: int = 150
     """In pixels."""
     points: tuple[Point, ...] = ()
@@ -113,7 +115,7 @@ def _axis(chart: Chart, curves: Sequence[Columns], points: Floats) -> Axis | Non
         _shown_range(curve, kind, noisy=chart.noisy) for curve in curves if (curve.maximum > least).any()
     ]
     limits = [*np.ravel(shown), *points[points > least]]
-    return axis(min(limits), max(limits), kind) if limits else None
+    return axis(min(limits), max(limits), kind, ceiling=chart.ceiling) if limits else None
 
 
 def _shown_range(curve: Columns, kind: Kind, *, noisy: bool) -> tuple[float, float]:

@@ -95,7 +95,7 @@ def _device(recording: RecordedRun) -> Iterator[Chart]:
         unit, unit_value = _unit(curve.series for curve in curves)
         yield Chart(title="GPU memory", unit=unit, unit_value=unit_value, curves=curves, kind="linear")
     busy = Curve("GPU utilization", recording.device_curve("busy"))
-    yield Chart(title="GPU utilization", unit="%", curves=(busy,), kind="linear", sparse=True)
+    yield Chart(title="GPU utilization", unit="%", curves=(busy,), kind="linear", sparse=True, ceiling=100.0)
     power = Curve("GPU power", recording.device_curve("power"))
     yield Chart(title="GPU power", unit="W", curves=(power,), kind="linear", sparse=True)
 

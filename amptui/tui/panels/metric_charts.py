@@ -45,6 +45,8 @@ class Look:
     """Whether the key for a logarithmic axis applies."""
     band: bool = True
     """As in :class:`CurvePlot`."""
+    ceiling: float = math.inf
+    """What the values cannot exceed."""
     per_tick: float = 1.0
     """The axis counts in this many of the series' unit: in GiB, for bytes."""
 
@@ -61,7 +63,7 @@ class Chart(NamedTuple):
     def new_plot(self) -> CurvePlot:
         """A plot without limits yet."""
         look = self.look
-        return CurvePlot(look.format_y, band=look.band, connected=True)
+        return CurvePlot(look.format_y, band=look.band, connected=True, ceiling=look.ceiling)
 
     def draw(
         self, plot: CurvePlot, canvas: Canvas, view: SessionView, screen: ScreenState, window: Window
@@ -141,12 +143,12 @@ _LOOKS: dict[str, tuple[str, Look]] = {
     "validation loss": ("validation loss", _VALIDATION_LOSS),
     "validation accuracy": (
         "validation accuracy",
-        Look(format_value=_fraction, format_y=_fraction, band=False),
+        Look(format_value=_fraction, format_y=_fraction, band=False, ceiling=1.0),
     ),
     "device memory_used_bytes": ("GPU memory", _MEMORY),
     "device utilization_percent": (
         "GPU utilization",
-        Look(format_value=_percent, format_y=_percent, band=False),
+        Look(format_value=_percent, format_y=_percent, band=False, ceiling=100.0),
     ),
     "device power_watts": ("GPU power", _of_unit("W")),
     "device temperature_c": ("GPU temperature", _of_unit("°C")),

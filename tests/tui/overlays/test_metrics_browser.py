@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import EMPTY_VIEW, Metric, Series, SessionView
+from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import CLOSE, Answer
 from amptui.tui.panels.metric_charts import charts_of
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.renderables.step_window import Window, visible_window
 from tests.tui import views
 from tests.tui.numerics_views import ALL as NUMERICS_VIEWS
 from tests.tui.overlays.opened import SCREEN, drawn, lines, text
@@ -99,6 +100,17 @@ def test_an_axis_of_seconds_or_bytes_has_a_unit_that_the_value_beside_it_has() -
     seconds, memory = looks["step time"].format_y, looks["GPU memory"].format_y
     assert [seconds(value) for value in (0.0, 50.0, 1500.0, 0.0102)] == ["0 ms", "50 ms", "1.5 s", "0.0102"]
     assert [memory(value) for value in (0.0, 0.345, 1.85, 80.0)] == ["0", "353 Mi", "1.85 Gi", "80 Gi"]
+
+
+@pytest.mark.parametrize(("title", "whole"), [("validation accuracy", 1.0), ("GPU utilization", 100.0)])
+def test_the_axis_of_a_share_ends_at_100_percent(title: str, whole: float) -> None:
+    chart = next(chart for chart in charts_of(views.logged()) if chart.title == title)
+    chart = chart._replace(read=lambda: views.series([0.999 * whole] * 40))
+    canvas, window = Canvas(60, 12), Window(1, 40)
+    chart.draw(chart.new_plot(), canvas, views.logged(), SCREEN, window)
+    labels = [line[:8].strip() for line in canvas.lines() if "%" in line[:8]]
+    assert labels[0].startswith("100")
+    assert all(float(label.rstrip("%")) <= 100 for label in labels)
 
 
 @pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 19)])
