@@ -57,8 +57,12 @@ class UpdateRatios:
 
         A rank that has a part of the weights would have to meet the others in the midst of a step.
         """
-        self._probe, self._before = UpdateProbe(model) if enabled else None, None
-        self.is_open = False
+        self._probe = UpdateProbe(model) if enabled else None
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing of a step that was not completed: the copies, and with them the model."""
+        self._before, self.is_open = None, False
 
     def look(self, step: int) -> None:
         """After ``step``: emit what has arrived, and plan whether to measure the next one."""
@@ -68,7 +72,7 @@ class UpdateRatios:
 
     def copy(self, optimizer: Optimizer) -> None:
         """Copy the weights that ``optimizer`` is about to change."""
-        self._before, self.is_open = None, False
+        self.forget()
         if self._probe is None:
             return
         began = time.perf_counter()

@@ -155,6 +155,7 @@ class ObservedOptimizer:
         """The script has dropped the optimizer: hold none of its memory. In any thread, at any time."""
         if optimizer is self._optimizer:
             self._norms.probe.parameters = ()
+            self.updates.forget()
 
     # ------------------------------------------------------------------- what the hooks call
 
@@ -309,6 +310,7 @@ class ObservedOptimizer:
     def close(self, *, waits: bool) -> None:
         """Deliver what is left, or without ``waits`` what the device has finished."""
         self._fresh_samples.close()
+        self.updates.forget()
         if self.active:
             self._end_step()
             self._sender.readback.flush() if waits else self._sender.readback.drain()
@@ -318,6 +320,7 @@ class ObservedOptimizer:
     def stop(self) -> None:
         """Observe nothing more, after a fault."""
         self.active = False
+        self.updates.forget()
         with suppressed(Exception):
             self._sender.readback.drain()
 
