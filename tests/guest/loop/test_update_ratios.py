@@ -13,6 +13,12 @@ from torch import Tensor, nn
 import amptui
 from amptui.engine.probes import update_ratios
 from amptui.engine.probes.update_ratios import GAP_STEPS
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.script import ObservedScript
+from amptui.guest.processes import OneOfRanks
+from amptui.guest.run import ScriptRun
+from amptui.ranks.world import World
+from amptui.records.control import tell_nobody
 from amptui.records.findings import UpdatesMeasured
 from tests.guest.loop.seen_steps import batches, loss_of, net, observed_loop, sgd, watching
 from tests.observed import OVERFLOWS, Loop
@@ -151,3 +157,20 @@ def test_a_step_that_raised_holds_no_model_once_the_script_drops_it() -> None:
         assert weights() is None
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_ranks_the_one_that_records_them_measures_them(rank: int) -> None:
+    model, seen = net(), []
+
+    class Seen(torch.optim.SGD):
+        def step(self, _closure: object = None) -> None:  # type: ignore[override]
+            seen.append(run.first.updates.is_open)
+
+    optimizer = Seen(model.parameters(), lr=0.1)
+    run = ScriptRun(OneOfRanks(World(rank, rank, 2)))
+    run.open_loop(ObservedScript(first=NamedOptimizer("", model, optimizer)), tell_nobody)
+    loss_of(model, next(batches())).backward()
+    optimizer.step()
+    run.loop.close()
+    assert seen == [rank == 0]
