@@ -167,7 +167,8 @@ def record_of(row: Sequence[float], measured: Sequence[Measured], **fields: Any)
 def _ratio(change_squares: float, weight_squares: float) -> float:
     """Rounded to what a record holds; NaN where the weights hold NaN or Inf, before the step or after it."""
     ratio = math.sqrt(change_squares / weight_squares)
-    return float(f"{ratio:.{_DIGITS}g}") if math.isfinite(weight_squares) else math.nan
+    is_finite = math.isfinite(change_squares) and math.isfinite(weight_squares)
+    return float(f"{ratio:.{_DIGITS}g}") if is_finite else math.nan
 
 
 def _layer_of(parameter_name: str) -> str:
