@@ -109,9 +109,15 @@ class UpdateRatios:
     @contextmanager
     def _measuring(self) -> Iterator[None]:
         """Without the autocast that may be on here; an error, a lack of memory for example, ends no step."""
+        kind = self._device.type
         try:
-            with torch.autocast(self._device.type, enabled=False):
+            # To enter a context of autocast would tell our own hooks that a forward pass begins.
+            is_enabled = torch.is_autocast_enabled(kind)
+            torch.set_autocast_enabled(kind, False)
+            try:
                 yield
+            finally:
+                torch.set_autocast_enabled(kind, is_enabled)
         except Exception as error:  # a tensor subclass may raise anything; the run must go on
             if is_from_signal_handler(error):
                 raise

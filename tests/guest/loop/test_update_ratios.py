@@ -20,6 +20,7 @@ from amptui.guest.run import ScriptRun
 from amptui.ranks.world import World
 from amptui.records.control import tell_nobody
 from amptui.records.findings import UpdatesMeasured
+from amptui.records.steps import StepRecord
 from tests.guest.loop.seen_steps import batches, loss_of, net, observed_loop, sgd, watching
 from tests.observed import OVERFLOWS, Loop
 from tests.own_loops import FORMS, Form, Own
@@ -174,3 +175,24 @@ def test_of_several_ranks_the_one_that_records_them_measures_them(rank: int) -> 
     optimizer.step()
     run.loop.close()
     assert seen == [rank == 0]
+
+
+def test_what_a_loop_logs_after_several_steps_belongs_to_them(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that measures the last optimizer's step looks like the beginning of the first one's next."""
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
+    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
+    models = {"first": net(), "second": net()}
+    pairs = {name: (model, sgd(model)) for name, model in models.items()}
+    with amptui.observe(pairs) as monitor:
+        for step, batch in enumerate(batches(), 1):
+            for model, optimizer in pairs.values():
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+            for _, optimizer in pairs.values():
+                optimizer.step()
+            monitor.log(number=float(step))
+    steps = [record for record in of(StepRecord, records(runs)) if not record.optimizer]
+    assert [record.losses for record in steps] == [{"number": float(record.step)} for record in steps]
