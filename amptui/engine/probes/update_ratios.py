@@ -45,8 +45,8 @@ class UpdateRatios:
         self._readback = open_readback(device, clock=time.perf_counter, capacity=_CAPACITY)
         self._row_length = 0
         self._trouble = ""
-        """Why the first measurement that failed did so, until it is told."""
-        self._was_told = False
+        """Why the first measurement that failed did so, until that is emitted."""
+        self._has_failed = False
         self.until = 1
         """The last step that is measured, as planned so far."""
         self.is_open = False
@@ -121,8 +121,8 @@ class UpdateRatios:
         except Exception as error:  # a tensor subclass may raise anything; the run must go on
             if is_from_signal_handler(error):
                 raise
-            if not self._was_told:
-                self._was_told = True
+            if not self._has_failed:
+                self._has_failed = True
                 self._trouble = explain(error, doing="beside a step", batch_size=None).what
 
     def _push(self, row: Tensor, measured: tuple[Measured, ...], step: int, found_inf: Tensor | None) -> None:

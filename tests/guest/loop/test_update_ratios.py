@@ -138,7 +138,7 @@ def test_a_step_that_raises_leaves_nothing_for_the_next_one() -> None:
 class OutOfMemory(torch.optim.SGD):
     """As if its state took all memory."""
 
-    def step(self, _closure: object = None) -> NoReturn:  # type: ignore[override]
+    def step(self, _closure: object = None) -> NoReturn:
         raise torch.OutOfMemoryError("of the optimizer's state")
 
 
