@@ -87,7 +87,7 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     differ in more than ``_MAY_CHANGE``, or if the run is not the user's own and they leave it to its folder
     which file runs, is read or is written. Raises RunFolderError if the run cannot be resumed.
     """
-    folder = resumable(text)
+    folder = resumable(text, say=complain)
     saved = _asked_at_first(folder)
     saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
     if "model" in given:

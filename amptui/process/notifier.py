@@ -163,7 +163,7 @@ class Notifier:
 
     def _fail(self, reason: str) -> None:
         with self._failing:
-            is_told, self._is_failing = self._is_failing, True
-        if not is_told:
+            was_failing, self._is_failing = self._is_failing, True
+        if not was_failing:
             text = f"could not notify {self._webhook.place}: {reason}"
             self._say(Note(time=time.time(), severity="warning", text=text))

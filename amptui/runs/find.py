@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,16 +51,17 @@ def find_run(text: str) -> Path:
     return journal_of(_kept(text).path if path is None else path)
 
 
-def resumable(text: str) -> RunDir:
+def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
     """The run that ``text`` names as for :func:`find_run`, if it can be resumed.
 
     Where that is the newest run, of all or of a model, it is the newest one that can: runs of scripts, and
-    those without a checkpoint, are passed over. Raises ``UsageError`` if there is no such run, and
-    ``RunFolderError`` if it is running or has nothing to resume from. If it has just been written on another
-    machine, this waits some seconds to see whether it goes on there.
+    those without a checkpoint, are passed over. ``say`` takes which run it is, unless ``text`` is its name
+    or a path. Raises ``UsageError`` if there is no such run, and ``RunFolderError`` if it is running or has
+    nothing to resume from. If it has just been written on another machine, this waits some seconds to see
+    whether it goes on there.
     """
     path = _existing(text)
-    run_dir = _newest_resumable(text) if path is None else _folder(path)
+    run_dir, why = _newest_resumable(text) if path is None else (_folder(path), "")
     _refuse_running(run_dir.path)
     if not _is_there(run_dir.run_json_path):
         what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
@@ -72,7 +74,10 @@ def resumable(text: str) -> RunDir:
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
         raise RunFolderError(what, hint="replace the link with the checkpoints themselves")
     refuse_running_elsewhere(run_dir.path)
-    return open_run_dir(run_dir.path)
+    opened = open_run_dir(run_dir.path)
+    if path is None and run_dir.path.name != text:
+        say(f"resuming {run_dir.path.name}" + (f": {why}" if why else ""))
+    return opened
 
 
 def refuse_running_elsewhere(folder: Path) -> None:
@@ -149,18 +154,20 @@ def _refuse_running(folder: Path) -> None:
         raise RunFolderError(f"{run_argument(folder)} is still running, {trains}", hint=watch)
 
 
-def _newest_resumable(text: str) -> RunDir:
+def _newest_resumable(text: str) -> tuple[RunDir, str]:
     """The saved run that ``text`` names; the newest that can be resumed of all, or of a model.
 
-    A training that is running is no reason to resume an older one: it is returned, and refused by the caller.
+    With it, why it is not the newest, if it is not. A training that is running is no reason to resume an
+    older one: it is returned, and refused by the caller.
     """
     runs = [RunDir(default_base() / name) for name in _named(text)]
-    if len(runs) == 1:
-        return runs[0]
-    for run_dir in runs:
+    why = "" if len(runs) == 1 else _why_passed_over(runs[0])
+    if not why:
+        return runs[0], ""
+    newest = f"the newest, {runs[0].path.name}, {why}"
+    for run_dir in runs[1:]:
         if not _why_passed_over(run_dir):
-            return run_dir
-    newest = f"the newest, {runs[0].path.name}, {_why_passed_over(runs[0])}"
+            return run_dir, newest
     raise RunFolderError(f"none of {len(runs):,} runs can be resumed: {newest}", hint=_NOTHING)
 
 

@@ -27,7 +27,7 @@ class LockFile(NamedTuple):
 
 
 def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:
-    """The names of all saved runs, or those for which ``named`` is true; the one written last first.
+    """The names of all saved runs, or those for which ``matches`` is true; the one written last first.
 
     A run that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
     it may be starting. Raises ``RunFolderError`` if the folder of all runs cannot be read.

@@ -324,10 +324,10 @@ class WatchApp(RunScreen):
         if self._has_open("x-ray"):
             return
         stopped = self._ended.is_set() or self._view.state == "paused"
-        if not stopped:
-            self._overlay = None  # the X-ray opens when it is taken
-        elif self._view.numerics.xray is not None:
+        if stopped and self._view.numerics.xray is not None:
             self._open_xray()
+        elif not stopped and "x-ray" in self._accepts():
+            self._overlay = None  # the X-ray opens when it is taken
 
     def action_trace_modules(self) -> None:
         """Ask for a trace of all modules."""

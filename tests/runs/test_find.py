@@ -221,6 +221,18 @@ def test_the_newest_run_that_can_go_on_is_taken() -> None:
     assert resumable("vit") == vit
 
 
+def test_it_is_said_which_run_is_taken_and_why_not_the_newest() -> None:
+    with_checkpoints("mnist-20261120-120000", 50)
+    of_a_script("vit-20261121-120000", 20)
+    with_checkpoints("mnist-20261119-120000", 60)
+    lines: list[str] = []
+    resumable("mnist", say=lines.append)
+    resumable("", say=lines.append)
+    resumable("mnist-20261119-120000", say=lines.append)
+    reason = "the newest, vit-20261121-120000, is of a script, which amptui does not resume"
+    assert lines == ["resuming mnist-20261120-120000", f"resuming mnist-20261120-120000: {reason}"]
+
+
 def test_where_no_run_can_go_on_it_is_told_how_many_were_looked_at_and_why() -> None:
     of_a_script("mnist-20261120-120000")
     with pytest.raises(RunFolderError, match="mnist-20261120-120000: it is of a script, which amptui does"):

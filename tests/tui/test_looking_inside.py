@@ -105,6 +105,13 @@ async def test_an_x_ray_does_not_open_over_another_overlay() -> None:
 
 
 @awaited
+async def test_where_no_x_ray_can_be_taken_its_key_closes_no_page() -> None:
+    async with watching(started(refuses={"x-ray": "this run is only observed"}), *steps(5)) as screen:
+        await screen.press("e", "x")
+        assert "events (" in screen.text
+
+
+@awaited
 async def test_an_x_ray_requested_on_another_screen_does_not_open() -> None:
     async with watching(started(), *steps(5)) as screen:
         screen.control.ask(XRayRequest())

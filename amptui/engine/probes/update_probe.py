@@ -1,7 +1,7 @@
 """How far one optimizer step moves each layer's weights, measured on copies of a part of them.
 
 Of a layer it is |after - before| / |before|, L2 norms over its parameters. Whole weights are compared where
-they are small, and evenly spaced parts of larger ones: no copy takes more than 8 MiB, of any model.
+they are small, and evenly spaced parts of larger ones: no copy takes more than 8 MiB, 16 in float64.
 """
 
 import math
@@ -41,7 +41,7 @@ class _Share:
     parameter: Tensor
     layer: str
     interval: int
-    """A run of ``RUN_ELEMENTS`` begins at every so-manieth element in memory; 0: all are compared."""
+    """Elements in memory from the start of one run of ``RUN_ELEMENTS`` to the next; 0: all are compared."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     size: int
@@ -145,8 +145,8 @@ class UpdateProbe:
         largest = set(sorted(sizes, key=lambda layer: -sizes[layer])[:MAX_LAYERS])
         chosen = [(layer, parameter) for layer, parameter in trained if layer in largest]
         chosen.sort(key=lambda pair: self._places[pair[0]])  # the optimizer may have another order
-        most = max(RUN_ELEMENTS, min(SAMPLE_ELEMENTS, MAX_ELEMENTS // max(1, len(chosen))))
-        return WeightsBefore([_share(layer, parameter, most) for layer, parameter in chosen])
+        limit = max(RUN_ELEMENTS, min(SAMPLE_ELEMENTS, MAX_ELEMENTS // max(1, len(chosen))))
+        return WeightsBefore([_share(layer, parameter, limit) for layer, parameter in chosen])
 
 
 def record_of(row: Sequence[float], measured: Sequence[Measured], **fields: Any) -> UpdatesMeasured:
@@ -167,7 +167,8 @@ def record_of(row: Sequence[float], measured: Sequence[Measured], **fields: Any)
 def _ratio(change_squares: float, weight_squares: float) -> float:
     """Rounded to what a record holds; NaN where the weights hold NaN or Inf, before the step or after it."""
     ratio = math.sqrt(change_squares / weight_squares)
-    return float(f"{ratio:.{_DIGITS}g}") if math.isfinite(weight_squares) else math.nan
+    is_finite = math.isfinite(change_squares) and math.isfinite(weight_squares)
+    return float(f"{ratio:.{_DIGITS}g}") if is_finite else math.nan
 
 
 def _layer_of(parameter_name: str) -> str:
@@ -180,16 +181,16 @@ def _is_plain(parameter: Tensor) -> bool:
     return type(parameter) in (nn.Parameter, Tensor) and is_measurable(parameter)
 
 
-def _share(layer: str, parameter: Tensor, most: int) -> _Share:
+def _share(layer: str, parameter: Tensor, limit: int) -> _Share:
     size = parameter.numel() * (2 if parameter.is_complex() else 1)
-    return _Share(parameter, layer, _interval(size, most), tuple(parameter.shape), parameter.stride(), size)
+    return _Share(parameter, layer, _interval(size, limit), tuple(parameter.shape), parameter.stride(), size)
 
 
-def _interval(elements: int, most: int) -> int:
-    """The smallest that takes at most ``most`` elements and prefers no row or column; 0 if that is all."""
-    if elements <= most:
+def _interval(elements: int, limit: int) -> int:
+    """The smallest that takes at most ``limit`` elements and prefers no row or column; 0 if that is all."""
+    if elements <= limit:
         return 0
-    interval = -(-elements // max(1, most // RUN_ELEMENTS))
+    interval = -(-elements // max(1, limit // RUN_ELEMENTS))
     # Without a divisor in common with any of the sizes, runs begin at all places of all dimensions.
     while math.gcd(interval, elements) > 1 and interval < elements:  # there is one run at least
         interval += 1

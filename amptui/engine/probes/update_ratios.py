@@ -45,8 +45,8 @@ class UpdateRatios:
         self._readback = open_readback(device, clock=time.perf_counter, capacity=_CAPACITY)
         self._row_length = 0
         self._trouble = ""
-        """Why the first measurement that failed did so, until it is told."""
-        self._was_told = False
+        """Why the first measurement that failed did so, until that is emitted."""
+        self._has_failed = False
         self.until = 1
         """The last step that is measured, as planned so far."""
         self.is_open = False
@@ -57,8 +57,12 @@ class UpdateRatios:
 
         A rank that has a part of the weights would have to meet the others in the midst of a step.
         """
-        self._probe, self._before = UpdateProbe(model) if enabled else None, None
-        self.is_open = False
+        self._probe = UpdateProbe(model) if enabled else None
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing of a step that was not completed: the copies, and with them the model."""
+        self._before, self.is_open = None, False
 
     def look(self, step: int) -> None:
         """After ``step``: emit what has arrived, and plan whether to measure the next one."""
@@ -68,7 +72,7 @@ class UpdateRatios:
 
     def copy(self, optimizer: Optimizer) -> None:
         """Copy the weights that ``optimizer`` is about to change."""
-        self._before, self.is_open = None, False
+        self.forget()
         if self._probe is None:
             return
         began = time.perf_counter()
@@ -105,14 +109,20 @@ class UpdateRatios:
     @contextmanager
     def _measuring(self) -> Iterator[None]:
         """Without the autocast that may be on here; an error, a lack of memory for example, ends no step."""
+        kind = self._device.type
         try:
-            with torch.autocast(self._device.type, enabled=False):
+            # To enter a context of autocast would tell our own hooks that a forward pass begins.
+            is_enabled = torch.is_autocast_enabled(kind)
+            torch.set_autocast_enabled(kind, False)
+            try:
                 yield
+            finally:
+                torch.set_autocast_enabled(kind, is_enabled)
         except Exception as error:  # a tensor subclass may raise anything; the run must go on
             if is_from_signal_handler(error):
                 raise
-            if not self._was_told:
-                self._was_told = True
+            if not self._has_failed:
+                self._has_failed = True
                 self._trouble = explain(error, doing="beside a step", batch_size=None).what
 
     def _push(self, row: Tensor, measured: tuple[Measured, ...], step: int, found_inf: Tensor | None) -> None:

@@ -53,6 +53,8 @@ class LoopState:
     """To be called with the one fault after which nothing more is observed, of any optimizer."""
     others_await_steps: Callable[[], bool]
     """Whether another optimizer than the first has gradients of which it may make a step yet."""
+    leads: bool = True
+    """Whether this process records the run: of several ranks, the first one does."""
     has_begun: bool = False
     """Whether a first step has been made."""
     is_listening: bool = False
@@ -133,7 +135,9 @@ class ObservedOptimizer:
             self._sender.readback.flush()  # names of parameters are those of the newest optimizer
         self._norms.follow(model if has_norms else nn.Module(), is_sharded=self.is_sharded)
         self._reporter.gradients = self._norms.probe
-        self.updates.follow(model, enabled=has_norms and not self.is_sharded)
+        # Each rank would measure steps of its own, and the others would wait for it in each of them.
+        has_updates = has_norms and self._state.leads and not self.is_sharded
+        self.updates.follow(model, enabled=has_updates)
         self._lrs = LearningRateReader()
 
     @property
@@ -155,6 +159,7 @@ class ObservedOptimizer:
         """The script has dropped the optimizer: hold none of its memory. In any thread, at any time."""
         if optimizer is self._optimizer:
             self._norms.probe.parameters = ()
+            self.updates.forget()
 
     # ------------------------------------------------------------------- what the hooks call
 
@@ -309,6 +314,7 @@ class ObservedOptimizer:
     def close(self, *, waits: bool) -> None:
         """Deliver what is left, or without ``waits`` what the device has finished."""
         self._fresh_samples.close()
+        self.updates.forget()
         if self.active:
             self._end_step()
             self._sender.readback.flush() if waits else self._sender.readback.drain()
@@ -318,6 +324,7 @@ class ObservedOptimizer:
     def stop(self) -> None:
         """Observe nothing more, after a fault."""
         self.active = False
+        self.updates.forget()
         with suppressed(Exception):
             self._sender.readback.drain()
 

@@ -410,9 +410,7 @@ def removal_lines(plan: RemovalPlan, width: int) -> list[str]:
     contents = f"{', '.join(parts) or 'no files'}: {units.number_of_bytes(plan.size_bytes)}"
     lines = [*wrapped(printable(plan.folder), width, lines=3), *wrapped(contents, width, lines=2)]
     if plan.restart_seconds is not None:
-        silence = (
-            f"it did not end as asked; its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
-        )
+        silence = f"its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
         lines += wrapped(f"it did not end as asked; {silence}", width, lines=3)
     if plan.left:
         names = ", ".join(map(printable, plan.left[:3])) + (", …" if len(plan.left) > 3 else "")

@@ -1,7 +1,10 @@
 """Update ratios in other people's loops: of the optimizer that made the step, unless it was skipped."""
 
+import gc
+import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -10,8 +13,15 @@ from torch import Tensor, nn
 import amptui
 from amptui.engine.probes import update_ratios
 from amptui.engine.probes.update_ratios import GAP_STEPS
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.script import ObservedScript
+from amptui.guest.processes import OneOfRanks
+from amptui.guest.run import ScriptRun
+from amptui.ranks.world import World
+from amptui.records.control import tell_nobody
 from amptui.records.findings import UpdatesMeasured
-from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, watching
+from amptui.records.steps import StepRecord
+from tests.guest.loop.seen_steps import batches, loss_of, net, observed_loop, sgd, watching
 from tests.observed import OVERFLOWS, Loop
 from tests.own_loops import FORMS, Form, Own
 from tests.run_records import of, records
@@ -123,3 +133,66 @@ def test_a_step_that_raises_leaves_nothing_for_the_next_one() -> None:
     (record,) = of(UpdatesMeasured, seen)
     assert record.step == 1, "the first was not complete"
     assert record.ratios == pytest.approx(moved(model, before), rel=1e-3)
+
+
+class OutOfMemory(torch.optim.SGD):
+    """As if its state took all memory."""
+
+    def step(self, _closure: object = None) -> NoReturn:
+        raise torch.OutOfMemoryError("of the optimizer's state")
+
+
+def test_a_step_that_raised_holds_no_model_once_the_script_drops_it() -> None:
+    """A script that finds out how large its model may be builds the next one then."""
+    model = net()
+    optimizer = OutOfMemory(model.parameters(), lr=0.1)
+    weights = weakref.ref(next(model.parameters()))
+    loop = observed_loop(model, optimizer, lambda _record: None)
+    loss_of(model, next(batches())).backward()
+    with suppress(torch.OutOfMemoryError):
+        optimizer.step()
+    assert loop.first.updates.is_open, "it was measured"
+    del model, optimizer
+    gc.collect()
+    try:
+        assert weights() is None
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_ranks_the_one_that_records_them_measures_them(rank: int) -> None:
+    model, seen = net(), []
+
+    class Seen(torch.optim.SGD):
+        def step(self, _closure: object = None) -> None:  # type: ignore[override]
+            seen.append(run.first.updates.is_open)
+
+    optimizer = Seen(model.parameters(), lr=0.1)
+    run = ScriptRun(OneOfRanks(World(rank, rank, 2)))
+    run.open_loop(ObservedScript(first=NamedOptimizer("", model, optimizer)), tell_nobody)
+    loss_of(model, next(batches())).backward()
+    optimizer.step()
+    run.loop.close()
+    assert seen == [rank == 0]
+
+
+def test_what_a_loop_logs_after_several_steps_belongs_to_them(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that measures the last optimizer's step looks like the beginning of the first one's next."""
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
+    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
+    models = {"first": net(), "second": net()}
+    pairs = {name: (model, sgd(model)) for name, model in models.items()}
+    with amptui.observe(pairs) as monitor:
+        for step, batch in enumerate(batches(), 1):
+            for model, optimizer in pairs.values():
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+            for _, optimizer in pairs.values():
+                optimizer.step()
+            monitor.log(number=float(step))
+    steps = [record for record in of(StepRecord, records(runs)) if not record.optimizer]
+    assert [record.losses for record in steps] == [{"number": float(record.step)} for record in steps]
