@@ -17,7 +17,7 @@ from tests.gpu_check.bench import Bench, Found, judged, steps_of, unmeasured
 from tests.terminal import amptui_command
 
 RESTARTS, ROUNDS, QUICK_ROUNDS = 3, 2, 2
-"""As few as an interval needs: on an H200's machine that is five minutes for both loops in both precisions."""
+"""As few as an interval needs: on an H200's machine five minutes for both loops in both precisions."""
 
 CPU_RESTARTS, CPU_ROUNDS = 1, 1
 """To show that it runs."""
