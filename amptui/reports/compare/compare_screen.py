@@ -131,7 +131,8 @@ class CompareApp(CanvasApp):
         self._choice = replace(self._choice, top=max(0, self._choice.top - 1))
 
     def action_show_help(self) -> None:
-        """Open the help."""
+        """Open the help at its beginning."""
+        self._frame.help_scroll.top = 0
         self._choice = replace(self._choice, shows_help=True)
 
     def action_leave(self) -> None:

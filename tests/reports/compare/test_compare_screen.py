@@ -89,7 +89,7 @@ async def test_the_help_scrolls_where_not_all_of_it_fits() -> None:
         await screen.shows("training loss by step")
         await screen.pilot.press("question_mark")
         assert "quit; running trainings continue" not in screen.text
-        seen = screen.text
+        seen = first = screen.text
         for _ in range(6):
             await screen.pilot.press("pagedown")
             seen += screen.text
@@ -99,6 +99,8 @@ async def test_the_help_scrolls_where_not_all_of_it_fits() -> None:
         assert screen.app.choice.shows_help
         await screen.pilot.press("escape")
         assert not screen.app.choice.shows_help
+        await screen.pilot.press("question_mark")
+        assert screen.text == first, "it opens at its beginning again"
 
 
 @awaited
