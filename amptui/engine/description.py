@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-import amptui
 from amptui.base.script_signals import is_from_signal_handler
+from amptui.base.version import __version__
 from amptui.device.accelerator import properties, runtime_versions
 from amptui.engine.checkpoint.data_position import Start
 from amptui.engine.prepared import Prepared
@@ -89,7 +89,7 @@ def device_name(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of amptui, Python and torch, and those of CUDA, ROCm and cuDNN if torch has them."""
-    numbers = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    numbers = {"amptui": __version__, "python": platform.python_version(), "torch": torch.__version__}
     numbers |= runtime_versions()
     if torch.backends.cudnn.is_available():
         numbers["cudnn"] = str(torch.backends.cudnn.version())

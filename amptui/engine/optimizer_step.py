@@ -16,6 +16,7 @@ from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
+from amptui.engine.probes.update_ratios import UpdateRatios
 from amptui.engine.step_rows import StepTensors
 from amptui.engine.validation import checked_loss
 
@@ -65,6 +66,7 @@ class OptimizerStep:
         norms: GradientNorms,
         probes: Probes,
         timeline: StepTimer,
+        updates: UpdateRatios,
     ) -> None:
         self._experiment = prepared.experiment
         self._optimizer = prepared.optimizer
@@ -75,6 +77,7 @@ class OptimizerStep:
         self._measure = norms.measure
         self._probes = probes
         self._timeline = timeline
+        self._updates = updates
         self._lrs = LearningRateReader()
         self._last_loss: object = None
         """Kept until the next forward pass, as a handwritten loop keeps it: freeing the graph first made a
@@ -138,10 +141,16 @@ class OptimizerStep:
             if gradients is None:
                 gradients, scaled = measured_gradients, False
             timeline.mark("clip")
+        if step <= self._updates.until:
+            self._updates.copy(self._optimizer)
+            timeline.mark(None)
         if self._lr_schedule is None:
             lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
         else:
             lrs, scaler = self._update(precision, self._lr_schedule)
+        timeline.mark("optimizer")
+        if self._updates.is_open:
+            self._updates.measure(step, None if scaler is None else scaler.found_inf)
         if scaler is not None and gradients is None:
             gradients = self._measure_overflow(scaler)
         return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, scaled)

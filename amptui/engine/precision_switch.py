@@ -164,7 +164,8 @@ class PrecisionSwitch:
         if switch_request is not None:
             self._stop_ab_test(step)
             self._switch(switch_request.request.precision, step, switch_request)
-        comparison = self._control.take(ComparisonRequest)
+        # A comparison starts with a switch, which would overrule one whose first step is still to come.
+        comparison = None if self._trial_requests else self._control.take(ComparisonRequest)
         if comparison is not None:
             self._start_or_stop_ab_test(comparison, step)
         if self._ab_test is not None:

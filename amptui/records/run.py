@@ -17,6 +17,7 @@ from amptui.records.findings import (
     ModulesTraced,
     PrecisionsCompared,
     StepTimed,
+    UpdatesMeasured,
     XRayTaken,
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
@@ -334,6 +335,7 @@ Record = (
     | StepSkipped
     | NonFinite
     | Float16Window
+    | UpdatesMeasured
     | ModulesTraced
     | XRayTaken
     | PrecisionsCompared

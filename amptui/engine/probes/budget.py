@@ -8,8 +8,10 @@ GRADIENTS_BUDGET = 0.0012
 WINDOW_BUDGET = 0.001
 TIMELINE_BUDGET = 0.0006
 BUFFERS_BUDGET = 0.0002
+UPDATES_BUDGET = 0.0003
 """The fraction of the training's time that each measurement may take: gradient norms, float16 histograms,
-timed steps, buffer checks. Together 0.3%, so that watching a training does not slow it down noticeably."""
+timed steps, buffer checks, update ratios. Together 0.33%, so that watching a training does not slow it down
+noticeably."""
 
 
 class Cadence:

@@ -338,6 +338,8 @@ class ObservedLoop:
         dropped_passes = watcher.account.before_step(has_closure=has_closure)
         if dropped_passes is not None:
             watcher.take_dropped(dropped_passes)
+        if watcher.step < watcher.updates.until:
+            watcher.updates.copy(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
         _, watcher = self._by_id.get(id(optimizer), _NOBODY)
@@ -376,6 +378,8 @@ class ObservedLoop:
         dropped_passes = watcher.account.before_step(has_closure=False)
         if dropped_passes is not None:
             watcher.take_dropped(dropped_passes)
+        if watcher.step < watcher.updates.until:
+            watcher.updates.copy(optimizer)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._watcher_of(optimizer)) is not None:

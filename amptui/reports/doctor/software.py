@@ -5,7 +5,7 @@ import platform
 import re
 from importlib import metadata
 
-from amptui import __version__
+from amptui.base.version import __version__
 from amptui.reports.doctor.check import Check, broken, fine, one_line
 
 NEEDED = {
