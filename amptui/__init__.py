@@ -5,6 +5,8 @@ Importing ``amptui`` imports neither torch nor textual: the screen must stand be
 
 from typing import TYPE_CHECKING
 
+from amptui.base.version import __version__
+
 if TYPE_CHECKING:
     from amptui.base.errors import ExperimentError
     from amptui.data.folder import ImageBatches, image_folder
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from amptui.recipe.experiment import Experiment
     from amptui.recipe.optim import warmup_cosine, weight_decay_groups
 
-__version__ = "0.1.0"
 __all__ = [
     "AmpMonitor",
     "Arrays",

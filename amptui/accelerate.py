@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
+from amptui.device.accelerator import TRAINABLE
 from amptui.engine.checkpoint.disk_file import load_plain
 from amptui.engine.precision import default_amp, unsupported_in_scripts
 from amptui.guest.amp_monitor import PrecisionName, must_have_closure
@@ -360,7 +361,7 @@ def _why_only_observed(accelerator: Accelerator) -> str:
         return f"all {accelerator.num_processes} processes would have to switch the precision together"
     if accelerator.mixed_precision not in ("no", "fp16", "bf16"):
         return f"amptui does not switch mixed_precision={str(accelerator.mixed_precision)!r}"
-    if accelerator.device.type not in ("cpu", "cuda"):
+    if accelerator.device.type not in TRAINABLE:
         return f"amptui does not switch the precision on {accelerator.device.type}"
     handler = accelerator.autocast_handler
     if handler is not None and not handler.enabled:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from amptui import __version__
 from amptui.base.errors import AmptuiError
 from amptui.base.prompt import complain, put, replace_closed_streams
 from amptui.base.terminal import can_show_a_screen
+from amptui.base.version import __version__
 from amptui.command import (
     advise,
     attach,

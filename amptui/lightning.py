@@ -17,6 +17,7 @@ from lightning.pytorch.plugins import MixedPrecision, Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
+from amptui.device.accelerator import TRAINABLE, older_scalers
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.guest.framework import (
     LIGHTNING_NAMES,
@@ -360,11 +361,11 @@ def _why_observed(trainer: Trainer, pl_module: LightningModule) -> str:
         return f"{trainer.world_size} processes train together; this is rank 0"
     if not pl_module.automatic_optimization:
         return "its training_step steps the optimizers itself"
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in TRAINABLE:
         return f"amptui switches no precision on the device {device.type}"
     if type(plugin) not in (Precision, MixedPrecision, SwitchedPrecision):
         return f"amptui does not replace the plugin {type(plugin).__name__} of precision {plugin.precision}"
-    replaceable = (NoneType, SwitchedScaler, torch.amp.GradScaler, torch.cuda.amp.GradScaler)
+    replaceable = (NoneType, SwitchedScaler, torch.amp.GradScaler, *older_scalers())
     return (
         ""
         if type(scaler) in replaceable

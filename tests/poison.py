@@ -15,6 +15,7 @@ from amptui.records.findings import (
     OperatorCount,
     PhaseSeconds,
     StepTimed,
+    UpdatesMeasured,
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.ranks import (
@@ -256,7 +257,10 @@ def records() -> Iterator[Record]:
     yield samples.backoff(120, 65536.0)
     yield samples.nonfinite(121, what="activation", names=("a", "b"), kinds=("nan", "inf"))
     worst = samples.parameter("a", flushed=9, subnormal=4)
-    yield samples.window(121, precision="fp16", hypothetical=False, flushed=500, worst=(worst,))
+    yield from (
+        samples.window(121, precision="fp16", hypothetical=False, flushed=500, worst=(worst,)),
+        UpdatesMeasured(time=100.3, step=121, ratios={"a": 0.001, "b": float("nan")}, sampled=("a",)),
+    )
     module = samples.module(largest=float("inf"))
     yield samples.traced(121, first=module, nearest=(module,))
     operators = (OperatorCount(name="convolution", dtype="float16", count=3),)

@@ -36,6 +36,7 @@ NEW_FIELDS = {
     "StepSkipped": ("optimizer",),
     "NonFinite": ("optimizer",),
     "GradientsDropped": ("optimizer",),
+    "UpdatesMeasured": ("optimizer",),
 }
 """Fields that journals had not before a run could have several optimizers."""
 

@@ -4,8 +4,8 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,19 +20,25 @@ from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFaile
 from amptui.runs.protocol import PROTOCOL, hello_line
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import last_step, records_of, screens_told, wait_until
-from tests.remote import HOST, RemoteMachine, kill, skip_without_ssh, ssh_processes
+from tests.remote import HOST, RemoteMachine, Server, free_port, kill, skip_without_ssh, ssh_processes
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteMachine]:
-    skip_without_ssh()
-    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh")
+@pytest.fixture(scope="module", params=["asyncssh", pytest.param("sshd", marks=pytest.mark.slow)])
+def machine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RemoteMachine]:
+    server: Server = request.param
+    skip_without_ssh(server)
+    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh", server)
     machine.prepare()
     machine.start()
-    yield machine
-    machine.stop()
+    try:
+        machine.skip_unless_reached()
+        yield machine
+    finally:
+        machine.stop()
 
 
 @pytest.fixture
@@ -298,31 +304,82 @@ def test_what_another_machine_answers_is_told_in_one_line(
     assert "\n" not in line
 
 
+@pytest.mark.parametrize("greeting", ["echo welcome", "printf '\\033]0;box\\007'"])
 def test_a_shell_that_prints_before_the_relay_does_not_matter(
-    box: RemoteMachine, lives: Lives, tmp_path: Path
+    greeting: str, box: RemoteMachine, lives: Lives, tmp_path: Path
 ) -> None:
+    """With an end of line, or without one, as what sets a terminal's title."""
     with headless_run(lives, tmp_path / "run") as run:
-        options = ("--remote-command", "echo welcome; amptui")
+        options = ("--remote-command", f"{greeting}; amptui")
         with Terminal(attach(f"{HOST}:{run}", *options), size=(300, 40)) as terminal:
             terminal.wait_for(r"step\s+[\d,]+")
             terminal.press("d")
             assert terminal.wait() == 0
-            assert "--remote-command 'echo welcome; amptui'" in " ".join(terminal.text.split())
+            again = shlex.join([f"{HOST}:{run}", *options])
+            assert f"amptui attach {again}" in " ".join(terminal.text.split())
+            assert b"0;box" not in terminal.written.replace(again.encode(), b"")
         stop(run)
 
 
+@pytest.mark.slow
+def test_a_login_shell_that_greets_and_is_slow_does_not_matter(
+    box: RemoteMachine, lives: Lives, warm: WarmSource
+) -> None:
+    if box.server != "sshd":
+        pytest.skip("this server starts no login shell")
+    start_up = box.home / ".bashrc"
+    start_up.write_text("echo welcome\nstty sane\nsleep 1\nprintf 'no end of line: '\n")
+    name = "greeted"
+    try:
+        if "no end of line" not in box.reach().stdout:
+            pytest.skip("the login shell of this user does not read .bashrc")
+        with headless_run(lives, box.home / ".local" / "state" / "amptui" / "runs" / name) as run:
+            _, row = listed(f"{HOST}:").stdout.splitlines()
+            assert row.startswith(f"{name}  running")
+            with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
+                terminal.wait_for(r"step\s+[\d,]+")
+                terminal.press("d")
+                assert terminal.wait() == 0
+            stop(run)
+    finally:
+        start_up.unlink()
+        shutil.rmtree(box.home / ".local", ignore_errors=True)
+
+
+def test_a_start_up_file_that_exits_is_named_as_the_likely_cause(box: RemoteMachine) -> None:
+    if box.server != "sshd":
+        pytest.skip("this server starts no login shell")
+    start_up = box.home / ".bashrc"
+    start_up.write_text("echo bye\nexit 0\n")
+    try:
+        if "bye" not in box.reach().stdout:
+            pytest.skip("the login shell of this user does not read .bashrc")
+        done = listed(f"{HOST}:")
+        line = refused(f"{HOST}:")
+    finally:
+        start_up.unlink()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"amptui: {HOST} exited with status 0 without an answer: bye; ")
+    assert done.stderr.strip() == line
+    assert "a start-up file of its shell may exit" in line
+
+
 def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
-    box.configure(f"Port {_free_port()}")
+    box.configure(f"Port {free_port()}")
     try:
         assert re.fullmatch(rf"amptui: cannot reach {HOST}: ssh: .*Connection refused", refused(f"{HOST}:x"))
     finally:
         box.configure()
 
 
-def _free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
+def test_a_changed_host_key_names_the_command_that_shows_more(box: RemoteMachine, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(f"{HOST} {(box.folder / 'user_key.pub').read_text()}")
+    box.configure(f"UserKnownHostsFile {tmp_path}/hosts")
+    try:
+        words = f"amptui: cannot reach {HOST}: Host key verification failed; to see more: ssh {HOST}"
+        assert refused(f"{HOST}:x") == words
+    finally:
+        box.configure()
 
 
 def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
@@ -407,7 +464,9 @@ def test_what_is_no_machine_is_a_usage_error(text: str, words: str) -> None:
 
 
 def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
-    box.install("""printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}'""")
+    box.install(
+        """printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}' '{"type": "End"}'"""
+    )
     try:
         done = listed(f"{HOST}:")
     finally:

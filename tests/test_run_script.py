@@ -19,6 +19,7 @@ from tests.living import (
     ALT_SCREEN_OFF,
     assert_restored,
     ended_afterwards,
+    records_of,
     run_pid,
     screens_told,
     steps_of,
@@ -98,6 +99,22 @@ while not os.path.exists(sys.argv[1]):
     loop.run(1)
     time.sleep(0.02)
 exec(sys.argv[2])
+"""
+
+FAILS_BEFORE_ITS_SCREEN = """
+import gc, os, signal, time, amptui
+from amptui.runs.server import Server
+from tests.observed import Loop
+loop = Loop("fp32")
+amptui.observe(loop.model, loop.optimizer)
+loop.run(3)
+(server,) = [value for value in gc.get_objects() if isinstance(value, Server)]
+while not server._connected:
+    loop.run(1)
+    time.sleep(0.001)
+os.kill(os.getppid(), signal.SIGSTOP)
+loop.run(20)
+raise ValueError("on purpose")
 """
 
 
@@ -276,6 +293,24 @@ def test_the_screen_of_a_script_that_is_killed_says_so(tmp_path: Path) -> None:
         assert terminal.wait() == 137
         assert re.search(r"failed at step \d+: the script was killed by SIGKILL", terminal.text)
     assert [type(r) for r in read(folder / "journal.jsonl")].count(RunFailed) == 1
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_before_its_screen_can_ask_is_shown_until_q(tmp_path: Path) -> None:
+    folder, path = tmp_path / "run", script(tmp_path, FAILS_BEFORE_ITS_SCREEN)
+    command = amptui_command("run", "--run-dir", str(folder), path)
+    with ended_afterwards(folder), Terminal(command) as terminal:
+        wait_until(
+            lambda: any(isinstance(r, RunFailed) for r in records_of(folder)), "the script did not fail"
+        )
+        wait_for_end(folder)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.wait_for("failed: ValueError: on purpose")
+        step = steps_of(folder)[-1].step
+        terminal.wait_for(rf"step\s+{step}\b")
+        terminal.press("q")
+        assert terminal.wait() == 1
+        assert f"failed at step {step}: ValueError: on purpose" in terminal.text
 
 
 @pytest.mark.slow

@@ -41,7 +41,10 @@ class Cores:
 
 def read_cores(limits: Limits) -> Cores:
     """The cores of this machine and process."""
-    return Cores(machine=os.cpu_count() or 1, allowed=len(os.sched_getaffinity(0)), limit=limits.cores)
+    machine, affinity = os.cpu_count() or 1, getattr(os, "sched_getaffinity", None)  # macOS has no mask
+    return Cores(
+        machine=machine, allowed=machine if affinity is None else len(affinity(0)), limit=limits.cores
+    )
 
 
 def read_limits(root: Path = Path("/")) -> Limits:

@@ -42,10 +42,15 @@ class News:
 class DeliveryError(Exception):
     """A message was not sent. The reason holds nothing of the URL."""
 
-    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+    def __init__(self, reason: str, *, status: int | None = None) -> None:
         super().__init__(reason)
-        self.is_final = is_final
+        self.status = status
+        """Of HTTP; None if the server answered nothing."""
+
+    @property
+    def is_final(self) -> bool:
         """Whether to try again is useless."""
+        return self.status is not None and self.status < 500 and self.status not in _PASSING
 
 
 def parse_webhook(text: str) -> Webhook:
@@ -93,8 +98,7 @@ def post(webhook: Webhook, news: News, *, timeout_seconds: float) -> None:
         build_opener(NoRedirect).open(request, timeout=timeout_seconds).close()
     except HTTPError as error:
         error.close()
-        is_final = error.code < 500 and error.code not in _PASSING
-        raise DeliveryError(f"HTTP {error.code}", is_final=is_final) from None
+        raise DeliveryError(f"HTTP {error.code}", status=error.code) from None
     except URLError as error:
         raise DeliveryError(_reason(error.reason)) from None
     except (OSError, HTTPException, ValueError) as error:
@@ -103,10 +107,8 @@ def post(webhook: Webhook, news: News, *, timeout_seconds: float) -> None:
 
 def _content(webhook: Webhook, news: News) -> tuple[bytes, dict[str, str]]:
     """The body and the headers of the request."""
-    from amptui import __version__
-
     text = news.text if len(news.text) <= MAX_CHARACTERS else f"{news.text[: MAX_CHARACTERS - 1]}…"
-    headers = {"User-Agent": f"amptui/{__version__}"}  # some services refuse Python's own
+    headers = {"User-Agent": "amptui"}  # some services refuse Python's own
     if webhook.credentials:
         headers["Authorization"] = f"Basic {base64.b64encode(webhook.credentials.encode()).decode()}"
     line = f"{text} ({news.run} on {news.host})"

@@ -14,6 +14,9 @@ MAX_ROUNDS = 24
 FRAMES_PER_SECOND_RANGE = (0.01, 1000.0)
 """From a frame in 100 s to far more than any terminal shows."""
 
+_GPUS = ("cuda", "xpu", "mps")
+"""The types of devices with a number: NVIDIA's and AMD's, Intel's, Apple's. Kept here without torch."""
+
 _MAX_INT, _MAX_WORKERS = 2**63 - 1, 1024
 """What counts steps has 64 bits; each worker is a process."""
 
@@ -126,6 +129,6 @@ def absolute_path(text: str) -> str:
 def device(text: str) -> str:
     """A device as torch names it, or ``auto``."""
     kind, colon, index = text.partition(":")
-    if text in ("auto", "cpu", "cuda") or (kind == "cuda" and colon and index.isdecimal()):
+    if text in ("auto", "cpu", *_GPUS) or (kind in _GPUS and colon and index.isdecimal()):
         return text
-    raise argparse.ArgumentTypeError(f"{text!r} is not auto, cpu, cuda or cuda:N")
+    raise argparse.ArgumentTypeError(f"{text!r} is not auto, cpu, cuda, cuda:N, xpu or mps")

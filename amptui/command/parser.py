@@ -139,7 +139,7 @@ def add_recipe(add: _Add) -> None:
 
 
 def add_device(add: _Add) -> None:
-    add("--device", type=device, metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add("--device", type=device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, xpu or mps (default: auto)")
 
 
 def add_speed(add: _Add) -> None:

@@ -52,7 +52,8 @@ def _choose(remote: "Remote | None", place: dict[str, Any], message: str) -> tup
         from amptui.tui.opening import Opening
         from amptui.tui.run_list.frame import ListState, draw
 
-        with Opening(terminal, lambda canvas: draw(canvas, ListState(entries=None))) as opening:
+        first = ListState(entries=None, host=source.host)
+        with Opening(terminal, lambda canvas: draw(canvas, first)) as opening:
             from amptui.tui.run_list.screen import Place, RunListApp
 
             app = RunListApp(source, opening, place=Place(**place), message=message)

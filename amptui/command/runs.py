@@ -22,6 +22,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_remote_command(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="write one JSON line for each run")
+    # For `amptui runs HOST:`, which starts this command there: nobody else needs it.
+    parser.add_argument("--end", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,4 +34,4 @@ def run(options: argparse.Namespace) -> int:
 
         remote = host_of(options.machine, options.remote_command)
         return list_remote_runs(remote, json=options.json, out=sys.stdout, limit=options.limit)
-    return list_runs(json=options.json, out=sys.stdout, limit=options.limit)
+    return list_runs(json=options.json, out=sys.stdout, limit=options.limit, with_end=options.end)

@@ -93,9 +93,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN",
-        help="resume a run from its last checkpoint, with its original options (default: the newest run; if "
-        "the run is not yours, also give MODEL and paths). With --run-dir: resume the run in that folder, or "
-        "start one there",
+        help="resume a run from its last checkpoint, with its original options (default: the newest run that "
+        "has one, of MODEL if given; if the run is not yours, also give MODEL and paths). With --run-dir: "
+        "resume the run in that folder, or start one there",
     )
     add(
         "--checkpoint-every",

@@ -28,6 +28,7 @@ from amptui.data.loaders import (
 )
 from amptui.data.order import WHOLE, Order, Share
 from amptui.data.sources import Arrays, Source
+from amptui.device.accelerator import PINNING, free_bytes
 
 Batch = Any
 """What the loss and the metrics get: a tensor, or nested tuples, lists and mappings; anything else in them is
@@ -177,7 +178,7 @@ class _ResidentBatches:
 
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         indices = self._order.indices(number)
-        if self._device.type == "cuda":
+        if self._device.type in PINNING:
             # The copy from pinned memory is queued like a kernel; the host would wait for any other.
             indices = indices.pin_memory().to(self._device, non_blocking=True)
         for batch in self._order.split(indices)[skip:]:
@@ -275,7 +276,7 @@ class _DatasetBatches(_LoadedBatches):
         # The loader draws its workers' seeds from this generator, not from torch's global one.
         self._generator = torch.Generator()
         self._order = order
-        on_gpu = device.type == "cuda"
+        on_gpu = device.type != "cpu"
         order.seeds_batches = workers is not None or on_gpu
         if workers is None:
             workers = worker_count(4) if on_gpu else 0
@@ -285,7 +286,7 @@ class _DatasetBatches(_LoadedBatches):
             generator=self._generator,
             num_workers=workers,
             persistent_workers=workers > 0,
-            pin_memory=on_gpu,
+            pin_memory=device.type in PINNING,
             collate_fn=collate,
         )
         super().__init__(loader, device)
@@ -336,7 +337,7 @@ class _StreamedBatches(_LoadedBatches):
             sampler=order,
             batch_size=None,
             generator=torch.Generator(),
-            pin_memory=device.type == "cuda",
+            pin_memory=device.type in PINNING,
         )
         super().__init__(loader, device)
         self.batches_per_epoch = len(order)
@@ -354,17 +355,15 @@ def _scaled(inputs: Tensor) -> Tensor:
     """uint8 pixels as float32 in [0, 1]; any other dtype unchanged."""
     if inputs.dtype != torch.uint8:
         return inputs
-    if inputs.is_cuda and torch.get_default_dtype() is torch.float32:
+    if not inputs.is_cpu and torch.get_default_dtype() is torch.float32:
         return inputs.div(255)  # one kernel
     return inputs.to(torch.float32).div_(255)
 
 
 def _fits(arrays: Arrays, device: torch.device) -> bool:
     """Whether the arrays take at most a quarter of a GPU's free memory; always true on a CPU."""
-    if device.type != "cuda":
-        return True
-    free_bytes, _total_bytes = torch.cuda.mem_get_info(device)
-    return arrays.inputs.nbytes + arrays.targets.nbytes <= free_bytes / 4
+    free = free_bytes(device)
+    return free is None or arrays.inputs.nbytes + arrays.targets.nbytes <= free / 4
 
 
 def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool, world_size: int) -> int:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from amptui.device.accelerator import PINNING, capabilities
+
 MAX_AHEAD = 8
 """Batches that may wait on the device at once. A host with few kernels a step is hundreds of steps ahead."""
 
@@ -27,33 +29,34 @@ class DeviceCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream: torch.cuda.Stream | None = None
-        self._steps: deque[torch.cuda.Event] = deque()
+        self._runs_beside = capabilities(device).side_streams
+        self._stream: torch.Stream | None = None
+        self._steps: deque[torch.Event] = deque()
         """After the step before each batch, until the GPU has passed it; the oldest first."""
-        self._spare: list[torch.cuda.Event] = []
+        self._spare: list[torch.Event] = []
 
     def send(self, batch: Any) -> Any:
         """``batch`` on the device, ready for the current stream."""
-        if self._device.type != "cuda":
+        if not self._runs_beside:
             return move(batch, self._device)
-        computing = torch.cuda.current_stream(self._device)
+        computing = torch.accelerator.current_stream(self._device.index)
         if not self._has_room(computing):
             return move(batch, self._device)
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)
-        with torch.cuda.stream(self._stream):
+            self._stream = torch.Stream(self._device)
+        with self._stream:
             moved = move(batch, self._device)
         computing.wait_stream(self._stream)
         for tensor in _device_tensors(moved):
             tensor.record_stream(computing)
         return moved
 
-    def _has_room(self, computing: torch.cuda.Stream) -> bool:
+    def _has_room(self, computing: torch.Stream) -> bool:
         while self._steps and self._steps[0].query():
             self._spare.append(self._steps.popleft())
         if len(self._steps) >= MAX_AHEAD:
             return False
-        event = self._spare.pop() if self._spare else torch.cuda.Event()
+        event = self._spare.pop() if self._spare else torch.Event(self._device, enable_timing=False)
         event.record(computing)
         self._steps.append(event)
         return True
@@ -62,7 +65,7 @@ class DeviceCopies:
 def move(batch: Any, device: torch.device) -> Any:
     """The same structure with its tensors on ``device``; the host does not wait for the copies."""
     if isinstance(batch, Tensor | PackedSequence):
-        if device.type == "cuda" and not batch.is_cuda and not batch.is_pinned():
+        if device.type in PINNING and batch.data.is_cpu and not batch.is_pinned():
             batch = batch.pin_memory()  # the host waits for copies from other memory
         return batch.to(device, non_blocking=True)
     if isinstance(batch, MutableMapping):
@@ -78,7 +81,7 @@ def move(batch: Any, device: torch.device) -> Any:
 def _device_tensors(batch: Any) -> Iterator[Tensor]:
     """All tensors in ``batch`` that are on a GPU."""
     if isinstance(batch, Tensor):
-        if batch.is_cuda:
+        if not batch.is_cpu:
             yield batch
     elif isinstance(batch, Mapping):
         for value in batch.values():

@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 from amptui.base.errors import DataError
 from amptui.data.loaders import worker_count
 from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
+from amptui.device.accelerator import PINNING, default_device
 
 LAYOUT_HINT = "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
 
@@ -167,6 +168,6 @@ def _loader(
         num_workers=workers,
         # Validation workers end with the validation: they would keep their memory for the whole epoch.
         persistent_workers=training and workers > 0,
-        pin_memory=torch.cuda.is_available(),
+        pin_memory=default_device().type in PINNING,
         generator=torch.Generator().manual_seed(request.seed),
     )

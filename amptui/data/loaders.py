@@ -95,7 +95,7 @@ def raise_dead_worker(workers: Sequence[multiprocessing.Process], error: Excepti
 def draws_on_host(loader: DataLoader[Any]) -> bool:
     """Whether ``loader`` has a generator on the CPU while another device is torch's default.
 
-    torch makes it raise if a model file has called ``torch.set_default_device("cuda")``.
+    torch makes it raise if a model file has called ``torch.set_default_device`` with another.
     """
     generator = loader.generator
     on_host = generator is not None and generator.device.type == "cpu"

@@ -1,1 +1,1 @@
-"""Samples GPUs through NVML and the host during training. Never imports torch."""
+"""What this machine has: GPUs through NVML and the host, sampled without torch; torch's accelerators."""

@@ -146,7 +146,7 @@ def early_words(kinds: Iterable[RequestKind]) -> str:
 
 
 def pending_words(view: SessionView, early: Sequence[RequestKind] = ()) -> list[str]:
-    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests.
+    """``comparing: round 3/24, c ends it``, ``X-ray with the next step …``: all pending requests.
 
     ``early`` waits on this screen until the run has begun.
     """
@@ -156,7 +156,7 @@ def pending_words(view: SessionView, early: Sequence[RequestKind] = ()) -> list[
     if view.precision is None and target is not None:  # later the header shows it
         words.append(f"first step in {precision_label(target)}")
     if comparison is not None:
-        words.append(f"comparing: {round_words(comparison, of='/')}, c ends it")
+        words.append(f"comparing: {round_words(comparison, brief=True)}, c ends it")
     elif request is not None and request.precisions:
         words.append("comparison starts at the next step …")
     kinds = [request.kind for request in view.pending]

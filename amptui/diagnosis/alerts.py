@@ -6,7 +6,7 @@ from collections.abc import Callable
 from amptui.base import units
 from amptui.diagnosis.event_words import event_text
 from amptui.telemetry.events import Event
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import RunStatus
 
 MIN_REPEAT_SECONDS = 60.0
 """An overflow or a NaN that comes and goes alerts once a minute at most."""
@@ -44,39 +44,41 @@ class Alerts:
         self._alarmed_at: dict[str, float] = {}
         self._fate_reported = False
 
-    def news(self, view: SessionView, *, fate: str = "", stop_asked: bool = False) -> str:
+    def news(self, status: RunStatus, *, fate: str = "", stop_asked: bool = False) -> str:
         """One line on what happened since the last call; empty if nothing did that deserves a bell.
 
         ``fate``: what became of a run that ended without its last record. ``stop_asked``: the viewer itself
         asked for the end: its user is there, and needs to hear of a failure only.
         """
-        name = view.run.model if view.run is not None else "run"
+        name = status.run.model if status.run is not None else status.folder_name or "run"
         if fate and not self._fate_reported:
             self._fate_reported = True
             return f"{name}: {fate}"
-        stall = "" if stop_asked else self._stall.news(view)
-        if view.events is self._events:
+        stall = "" if stop_asked else self._stall.news(status)
+        if status.events is self._events:
             return stall and f"{name}: {stall}"
-        self._events = view.events
-        urgent = filter(self._matters, view.events)
+        self._events = status.events
+        urgent = filter(self._matters, status.events)
         fresh = [event for event in urgent if event.number not in self._reported]
         self._reported.update(event.number for event in fresh)
-        news = [event for event in fresh if self._is_news(event, view, stop_asked=stop_asked)]
+        news = [event for event in fresh if self._is_news(event, status, stop_asked=stop_asked)]
         if not news:
             return stall and f"{name}: {stall}"
         first = max(news, key=lambda event: _URGENCY.get(event.kind, 0))
         return (
-            f"{name} needs an answer: {view.pause_reason}" if _asks(first) else f"{name}: {event_text(first)}"
+            f"{name} needs an answer: {status.pause_reason}"
+            if _asks(first)
+            else f"{name}: {event_text(first)}"
         )
 
     def _matters(self, event: Event) -> bool:
         return event.time >= self._since and (event.severity == "error" or event.kind == "finished")
 
-    def _is_news(self, event: Event, view: SessionView, *, stop_asked: bool) -> bool:
+    def _is_news(self, event: Event, status: RunStatus, *, stop_asked: bool) -> bool:
         if stop_asked:
             return event.kind == "failed"
         if _asks(event):
-            return bool(view.pause_reason)  # otherwise it has its answer
+            return bool(status.pause_reason)  # otherwise it has its answer
         cause = event.kind if event.kind in ("skip", "nonfinite") else event_text(event)
         before = self._alarmed_at.get(cause)
         if before is not None and event.time - before < MIN_REPEAT_SECONDS:
@@ -103,29 +105,29 @@ class _Stall:
         self._longest_pause_seconds = 0.0
         self._is_reported = False
 
-    def news(self, view: SessionView) -> str:
+    def news(self, status: RunStatus) -> str:
         """What to say of a stall, once until steps come again; empty if there is none."""
         now = self._clock()
         if now - self._looked_at > _MAX_UNSEEN_SECONDS:
             self._since = now
         self._looked_at = now
-        steps = (view.step, *(optimizer.step for optimizer in view.optimizers))
-        if steps != self._steps or not _makes_steps(view):
-            if self._steps and self._steps[0] and _makes_steps(view):
+        steps = (status.step, *(optimizer.step for optimizer in status.optimizers))
+        if steps != self._steps or not _makes_steps(status):
+            if self._steps and self._steps[0] and _makes_steps(status):
                 self._longest_pause_seconds = max(self._longest_pause_seconds, now - self._since)
             self._steps, self._since, self._is_reported = steps, now, False
             return ""
         seconds = now - self._since
-        if self._is_reported or seconds < self._limit_seconds(view):
+        if self._is_reported or seconds < self._limit_seconds(status):
             return ""
         self._is_reported = True
-        return f"no step for {units.duration(seconds)}, after step {view.step:,}"
+        return f"no step for {units.duration(seconds)}, after step {status.step:,}"
 
-    def _limit_seconds(self, view: SessionView) -> float:
-        steps_seconds = STALL_STEPS * (view.step_seconds or 0.0)
+    def _limit_seconds(self, status: RunStatus) -> float:
+        steps_seconds = STALL_STEPS * (status.step_seconds or 0.0)
         return max(MIN_STALL_SECONDS, steps_seconds, STALL_PAUSES * self._longest_pause_seconds)
 
 
-def _makes_steps(view: SessionView) -> bool:
-    is_training = view.phase is None or view.phase.phase == "training"
-    return view.state == "running" and view.step > 0 and is_training
+def _makes_steps(status: RunStatus) -> bool:
+    is_training = status.phase is None or status.phase.phase == "training"
+    return status.state == "running" and status.step > 0 and is_training

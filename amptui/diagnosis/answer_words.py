@@ -71,8 +71,7 @@ def safe_words(answer: AmpAnswer) -> str:
     if answer.cause is not None:
         return finding_words(answer.cause)
     if answer.doubt is not None:
-        ago = f"{units.counted(answer.doubt.age_steps or 0, 'step')} ago"
-        return f"{_WAS[answer.doubt.state].format(**_fields(answer.doubt))}, {ago}"
+        return _doubt_words(answer.doubt, _WAS)
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":
@@ -82,8 +81,38 @@ def safe_words(answer: AmpAnswer) -> str:
         case "no trouble":
             return f"no trouble in {steps} steps"
         case "would be safe":
-            return f"would be safe: {_foretold(answer)}"
+            return f"{_foretold_safe(answer)}: {_foretold(answer)}"
     return "safety not measured yet"
+
+
+def safe_forms(answer: AmpAnswer) -> Sequence[str]:
+    """:func:`safe_words`, then what to say where these have no room, the longest first."""
+    if answer.cause is not None:
+        shorter: Sequence[str] = (f"{answer.cause.subject} {short_words(answer.cause)}",)
+    elif answer.doubt is not None:
+        shorter = (_doubt_words(answer.doubt, _WAS_IN_SHORT),)
+    elif answer.safety == "would be safe":
+        foretold = "" if answer.of("agreement").grade == "good" else short_words(answer.of("float16"))
+        safe = _foretold_safe(answer)
+        shorter = (f"{safe}: {foretold}", safe) if foretold else (safe,)
+    else:
+        shorter = _SHORTER_SAFETY.get(answer.safety, ())
+    return safe_words(answer), *shorter
+
+
+_SHORTER_SAFETY: Mapping[str, Sequence[str]] = {
+    "safe": ("safe: gradients agree", "safe"),
+    "no trouble": ("no trouble",),
+}
+
+
+def _foretold_safe(answer: AmpAnswer) -> str:
+    return "safe so far" if answer.steps else "would be safe"
+
+
+def _doubt_words(doubt: Finding, was: Mapping[str, str]) -> str:
+    ago = f"{units.counted(doubt.age_steps or 0, 'step')} ago"
+    return f"{was[doubt.state].format(**_fields(doubt))}, {ago}"
 
 
 _WAS = {
@@ -96,6 +125,16 @@ _WAS = {
     "disagree": "gradients disagreed: {cosine}{in_place}",
 }
 """Troubles that are old."""
+
+_WAS_IN_SHORT = {
+    **_WAS,
+    "underflows": "{share} underflowed",
+    "AMP loss not finite": "loss finite in FP32 only",
+    "not finite": "gradients were NaN or Inf",
+    "differ": "gradients differed: {cosine}",
+    "disagree": "gradients disagreed: {cosine}",
+}
+"""The same on a narrow line."""
 
 
 def _foretold(answer: AmpAnswer) -> str:
@@ -146,10 +185,17 @@ def finding_words(finding: Finding) -> str:
     return _WORDS[finding.subject].get(finding.state, "not measured").format(**_fields(finding))
 
 
-def short_words(finding: Finding) -> str:
-    """The same for a narrow table with labels: ``1.65×``, ``0.999 in features.12``."""
+def short_words(finding: Finding, width: int | None = None) -> str:
+    """The same for a narrow table with labels: ``1.65×``, ``0.999 in features.12``.
+
+    ``width``: the cells beside the label; if the words have no room there, fewer are said.
+    """
     words = _SHORT.get((finding.subject, finding.state))
-    return finding_words(finding) if words is None else words.format(**_fields(finding))
+    text = finding_words(finding) if words is None else words.format(**_fields(finding))
+    fewest = _FEWEST.get((finding.subject, finding.state))
+    if fewest is None or width is None or len(text) <= width:
+        return text
+    return fewest.format(**_fields(finding))
 
 
 _SKIPS = {
@@ -229,6 +275,9 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
 """Each state's words."""
 
 
+_OF_A_SCALE = ("survives", "outweighed", "kept", "underflows", "overflow")
+"""The states of float16 whose words name the loss scale."""
+
 _SHORT: Mapping[tuple[Subject, str], str] = {
     **{("speed", state): "{ratio}" for state in ("faster", "slower", "same", "open")},
     ("speed", "first impression"): "~{ratio} provisional",
@@ -254,7 +303,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     **{("agreement", state): "{cosine}{in_place}" for state in ("agree", "differ", "disagree")},
     ("loss", "not finite"): "{loss} in {precision}",
     ("loss", "validation not finite"): "validation {loss}",
-    ("loss", "mid-run"): "{other_loss} → {loss}",
+    ("loss", "mid-run"): "FP32 {other_loss} AMP {loss}",
     ("loss", "same"): "same within noise",
     ("loss", "higher"): "{loss}, not {other_loss}",
     ("loss", "lower"): "{loss}, not {other_loss}",
@@ -262,6 +311,12 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("weights", "ranks differ"): "differ on {ranks}",
 }
 """Where the words of a row have to be shorter."""
+
+_FEWEST: Mapping[tuple[Subject, str], str] = {
+    **{("float16", state): "{share} lost" for state in ("survives", "outweighed", "kept", "underflows")},
+    ("loss", "mid-run"): "{other_loss} → AMP {loss}",
+}
+"""Where these do not fit either."""
 
 
 def _fields(finding: Finding) -> dict[str, str]:
@@ -317,19 +372,21 @@ def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
 
 
 def evidence_words(finding: Finding) -> str:
-    """``step 1,204 in AMP fp16 at 65,536; old: 300 steps ago``."""
+    """``step 1,204 in AMP fp16 at loss scale 65,536; old: 300 steps ago``; no scale if the words name it."""
     parts = []
     if finding.step is not None:
-        parts.append(measured_at(finding.step, finding.precision, finding.loss_scale))
+        names_scale = finding.subject == "float16" and finding.state in _OF_A_SCALE
+        scale = None if names_scale else finding.loss_scale
+        parts.append(measured_at(finding.step, finding.precision, scale))
     if finding.freshness == "old":
         parts.append(age_words(finding.age_steps or 0))
     return "; ".join(parts)
 
 
 def measured_at(step: int, precision: str, loss_scale: float | None = None) -> str:
-    """``step 1,204 in AMP fp16 at 65,536``: what a measurement of one step is of."""
+    """``step 1,204 in AMP fp16 at loss scale 65,536``: what a measurement of one step is of."""
     where = f" in {precision_label(precision)}" if precision else ""
-    scale = "" if loss_scale is None else f" at {units.count(loss_scale)}"
+    scale = "" if loss_scale is None else f" at loss scale {units.count(loss_scale)}"
     return f"step {units.count(step)}{where}{scale}"
 
 
@@ -339,14 +396,14 @@ def age_words(steps: int) -> str:
 
 
 def short_evidence(finding: Finding) -> tuple[str, ...]:
-    """What a finding of a single step is from, the longest first: ``step 1,204 fp16 at 65,536`` to its step.
+    """What a finding of one step is from, the longest first: ``step 1,204 fp16 at scale 65,536`` to its step.
 
     Empty of others: they are of many steps.
     """
     if finding.subject not in ("float16", "float8", "agreement", "forward") or finding.step is None:
         return ()
     step = f"step {units.count(finding.step)}"
-    scale = "" if finding.loss_scale is None else f" at {units.count(finding.loss_scale)}"
+    scale = "" if finding.loss_scale is None else f" at scale {units.count(finding.loss_scale)}"
     return f"{step} {finding.precision}{scale}", f"{step} {finding.precision}", step
 
 

@@ -36,7 +36,7 @@ class Verdict:
 
 
 def window_facts(window: Float16Window) -> str:
-    """``0.02% of the gradient norm underflows at 65,536``: what it means is for the answer."""
+    """``0.02% of the gradient norm underflows at loss scale 65,536``: what it means is for the answer."""
     verdict = judge_window(window)
     if verdict.state == "not finite":
         where = precision_label(window.precision)
@@ -66,10 +66,10 @@ def _norm_facts(window: Float16Window, verdict: WindowVerdict) -> str:
 
 
 def underflow_words(share: float | None, loss_scale: float | None, verb: str = "underflows") -> str:
-    """``31% of the gradient norm underflows at 65,536``."""
+    """``31% of the gradient norm underflows at loss scale 65,536``."""
     if share is None:
         return "underflow not measured"
-    return f"{units.share(share, 1)} of the gradient norm {verb} at {units.count(loss_scale)}"
+    return f"{units.share(share, 1)} of the gradient norm {verb} at loss scale {units.count(loss_scale)}"
 
 
 def underflow_found(underflow: UnderflowFound) -> str:

@@ -1,6 +1,7 @@
 """What a run is, as names and values: model, data and device, then options, versions and environment."""
 
 import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,15 +38,15 @@ def run_facts(run: RunStarted) -> Facts:
 def detail_facts(run: RunStarted) -> tuple[Facts, ...]:
     """Every option, version and device property that the run recorded."""
     return (
-        _facts("settings", run.config),
+        _facts("settings", run.config, absent="not set"),
         _facts("versions", run.versions),
         _facts("hardware", run.hardware),
         _facts("environment", run.environment),
     )
 
 
-def _facts(title: str, values: Mapping[str, Any]) -> Facts:
-    return Facts(title, [(name, _text(value)) for name, value in values.items()])
+def _facts(title: str, values: Mapping[str, Any], *, absent: str = units.NOT_AVAILABLE) -> Facts:
+    return Facts(title, [(name, absent if value is None else _text(value)) for name, value in values.items()])
 
 
 def _samples(size: int | None) -> str:
@@ -63,5 +64,8 @@ def _data(data: DataInfo) -> str:
 
 
 def _text(value: object) -> str:
+    """As a user writes it, with ``true`` and ``false`` as `--set` takes them."""
     plain = strictjson.plain(value)
+    if isinstance(plain, list) and all(isinstance(word, str) for word in plain):
+        return shlex.join(plain) or "none"
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -129,10 +129,10 @@ def running(view: SessionView) -> PrecisionsCompared | None:
     return None if result is None or result.over or view.state in ("finished", "failed") else result
 
 
-def round_words(result: PrecisionsCompared, *, of: str = " of at most ") -> str:
-    """``round  3 of at most 24``, equally wide in every round."""
-    most = units.count(result.most_rounds)
-    return f"round {units.count(min(result.rounds + 1, result.most_rounds)):>{len(most)}}{of}{most}"
+def round_words(result: PrecisionsCompared, *, brief: bool = False) -> str:
+    """``round  3 of at most 24``, equally wide in every round; ``brief``: ``round 3/24``."""
+    now, most = units.count(min(result.rounds + 1, result.most_rounds)), units.count(result.most_rounds)
+    return f"round {now}/{most}" if brief else f"round {now:>{len(most)}} of at most {most}"
 
 
 def blocks_words(blocks: int, result: PrecisionsCompared) -> str:
@@ -251,15 +251,18 @@ def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> li
     return sentences
 
 
-def unfair_losses(view: SessionView) -> str:
-    """The losses after as many steps of each, and what they do not mean; empty until there are both."""
+def unfair_losses(view: SessionView) -> tuple[str, ...]:
+    """The losses after as many steps of each, and what they do not mean, the longest form first.
+
+    Empty until there are both.
+    """
     losses = losses_after(view)
     if losses is None:
-        return ""
+        return ()
     before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"
     both = f"{before}, AMP {units.loss(losses.amp)}"
-    unfair = "mid-run losses start where the other precision left off"
-    return f"loss after {units.count(losses.steps)} steps of each: {both}; {unfair}"
+    after = f"loss after {units.count(losses.steps)} steps of each: {both}"
+    return f"{after}; mid-run losses start where the other precision left off", f"{after}; no fair race"
 
 
 def _held_back(comparison: Comparison) -> str:

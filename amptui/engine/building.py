@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch
+from amptui.device.accelerator import capabilities
 from amptui.engine.compilation import compile_in_place
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.snapshot import Generators, Snapshot
@@ -73,7 +74,7 @@ def build_lr_schedule(
             f"{owner}.build_scheduler() returned {kind_of(scheduler)}",
             hint="return a scheduler of torch.optim.lr_scheduler, or None",
         )
-    on_device = device.type == "cuda"
+    on_device = capabilities(device).timed_events
     return LrSchedule(scheduler, optimizer, interval=experiment.scheduler_interval, on_device=on_device)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from amptui.base.errors import DeviceError
+from amptui.device.accelerator import capabilities, properties
 from amptui.engine.precision import Precision
 from amptui.records.findings import ModelCompiled
 from amptui.records.run import EAGER_SUFFIX, PhaseChanged, Record
@@ -46,7 +47,7 @@ def missing_for_compile(device: torch.device) -> Missing | None:
     On a CPU it builds C++ with ``$CXX`` or ``g++``; on a GPU Triton builds a launcher with ``$CC``, gcc or
     clang. Both include ``Python.h``.
     """
-    if device.type == "cuda":
+    if capabilities(device).triton:
         missing = _missing_for_triton(device)
         if missing is not None:
             return missing
@@ -61,9 +62,10 @@ def missing_for_compile(device: torch.device) -> Missing | None:
 
 
 def _missing_for_triton(device: torch.device) -> Missing | None:
-    if torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:
-        name, minimum = torch.cuda.get_device_name(device), ".".join(map(str, _MIN_CAPABILITY))
-        return Missing(f"{name} is below compute capability {minimum}", "train without --compile")
+    gpu = properties(device)
+    if gpu.compute_capability is not None and gpu.compute_capability < _MIN_CAPABILITY:
+        minimum = ".".join(map(str, _MIN_CAPABILITY))
+        return Missing(f"{gpu.name} is below compute capability {minimum}", "train without --compile")
     if importlib.util.find_spec("triton") is None:
         return Missing("no Triton", "pip install triton")
     compilers = (os.environ["CC"],) if "CC" in os.environ else ("gcc", "clang")
@@ -120,7 +122,7 @@ def _called_through_a_function_of_ours(model: nn.Module) -> Iterator[None]:
 
 def uses_cuda_graphs(mode: str | None, device: torch.device) -> bool:
     """Whether a model compiled in ``mode`` runs in CUDA graphs, whose outputs the next replay overwrites."""
-    return device.type == "cuda" and mode in ("reduce-overhead", "max-autotune")
+    return capabilities(device).graph_capture and mode in ("reduce-overhead", "max-autotune")
 
 
 class NewIteration(AbstractContextManager[None]):

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-import amptui
 from amptui.base.script_signals import is_from_signal_handler
+from amptui.base.version import __version__
+from amptui.device.accelerator import properties, runtime_versions
 from amptui.engine.checkpoint.data_position import Start
 from amptui.engine.prepared import Prepared
 from amptui.recipe.experiment import Experiment
@@ -83,16 +84,13 @@ def describe_resumption(
 
 def device_name(device: torch.device) -> str:
     """The product name: ``NVIDIA H200``, or that of the processor."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return _processor_name() or platform.machine() or "CPU"
+    return properties(device).name or _processor_name() or platform.machine() or "CPU"
 
 
 def versions() -> dict[str, str]:
-    """The versions of amptui, Python and torch, and those of CUDA and cuDNN if torch has them."""
-    numbers = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
-    if torch.version.cuda:
-        numbers["cuda"] = torch.version.cuda
+    """The versions of amptui, Python and torch, and those of CUDA, ROCm and cuDNN if torch has them."""
+    numbers = {"amptui": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    numbers |= runtime_versions()
     if torch.backends.cudnn.is_available():
         numbers["cudnn"] = str(torch.backends.cudnn.version())
     return numbers
@@ -131,10 +129,13 @@ def hardware(device: torch.device) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        facts["gpu_memory_bytes"] = properties.total_memory
-        facts["compute_capability"] = f"{properties.major}.{properties.minor}"
+    gpu = properties(device)
+    if gpu.memory_bytes is not None:
+        facts["gpu_memory_bytes"] = gpu.memory_bytes
+    if gpu.compute_capability is not None:
+        facts["compute_capability"] = ".".join(map(str, gpu.compute_capability))
+    if gpu.architecture:
+        facts["architecture"] = gpu.architecture
     return facts
 
 
@@ -145,10 +146,8 @@ def environment() -> dict[str, str]:
 
 
 def gpu_uuid(device: torch.device) -> str | None:
-    """NVML's name of a GPU; None for a CPU."""
-    if device.type != "cuda":
-        return None
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    """NVML's name of a GPU; None for one that NVML does not know, and for a CPU."""
+    return properties(device).uuid
 
 
 def _processor_name() -> str:

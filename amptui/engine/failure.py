@@ -11,6 +11,7 @@ import torch
 
 from amptui.base import units
 from amptui.base.errors import AmptuiError, DeviceError, DeviceLostError, ExperimentError
+from amptui.device.accelerator import current_device, memory_use, properties
 from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision
 
 _OWN_FOLDER = Path(__file__).parent.parent
@@ -21,12 +22,18 @@ _FROM_WORKER = re.compile(r"Caught \w+ in ([^\n]+)\.\nOriginal Traceback[^\n]*\n
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+)')
 
-_OUT_OF_MEMORY = re.compile(r"CUDA error: out of memory|\bCU[A-Z]+_(STATUS_)?ALLOC_FAILED\b")
+_OUT_OF_MEMORY = re.compile(
+    r"(CUDA|HIP) error: out of memory|MPS backend out of memory|\bCU[A-Z]+_(STATUS_)?ALLOC_FAILED\b"
+)
 """Out-of-memory errors that do not come from torch's allocator: pinned memory, cuBLAS, cuDNN, cuFFT."""
 
+_OTHER_DEVICE = re.compile(r"\b(HIP|XPU|MPS)\b")
+"""How torch names a device without memory that is not NVIDIA's."""
+
 _LOST = re.compile(
-    "CUDA error: (device-side assert|an illegal memory access|an illegal instruction|misaligned address|"
-    "unspecified launch failure|the launch timed out|uncorrectable ECC error|hardware stack error|"
+    "(CUDA|HIP) error: (device-side assert|an illegal memory access|an illegal instruction|"
+    "misaligned address|unspecified launch failure|the launch timed out|uncorrectable ECC error|"
+    "hardware stack error|"
     "invalid program counter|operation not supported on global/shared address space)"
 )
 """Errors of kernels after which every CUDA call fails ("inconsistent state" in the CUDA runtime API)."""
@@ -52,7 +59,7 @@ def explain(
     if isinstance(error, AmptuiError):
         return error
     if is_out_of_memory(error):
-        return _out_of_memory(doing, batch_size, precision)
+        return _out_of_memory(_message(error), doing, batch_size, precision)
     if isinstance(error, MemoryError):
         hint = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
         return DeviceError(f"out of host memory {doing}", hint=hint)
@@ -127,14 +134,16 @@ def _message(error: BaseException) -> str:
     return " ".join(_text(error).split())
 
 
-def _out_of_memory(doing: str, batch_size: int | None, precision: str | None) -> DeviceError:
+def _out_of_memory(message: str, doing: str, batch_size: int | None, precision: str | None) -> DeviceError:
+    whose = _OTHER_DEVICE.search(message)
     at = f" at batch size {batch_size}" if batch_size else ""
     ways = [f"--batch-size {batch_size // 2}"] if batch_size and batch_size > 1 else []
     if precision is not None and base_precision(precision) not in (*AMP_PRECISIONS, *FP8_PRECISIONS):
         ways.append("AMP")
     hint = "check what else uses the GPU (nvidia-smi), or use a smaller model"
     return DeviceError(
-        f"CUDA out of memory {doing}{at}{_peak()}", hint=f"try {', or '.join(ways)}" if ways else hint
+        f"{whose[1] if whose else 'CUDA'} out of memory {doing}{at}{_peak()}",
+        hint=f"try {', or '.join(ways)}" if ways else hint,
     )
 
 
@@ -152,10 +161,13 @@ def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
 
 def _peak() -> str:
     """The peak allocated GPU memory; empty without a GPU."""
-    if not torch.cuda.is_available():
+    device = current_device()
+    use, total = memory_use(device), properties(device).memory_bytes
+    if use is None:
         return ""
-    peak = torch.cuda.memory_stats().get("allocated_bytes.all.peak")
-    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    if use.peak_allocated is None:
+        return f" ({units.number_of_bytes(use.allocated)} allocated of {units.number_of_bytes(total)})"
+    peak = use.peak_allocated
     return f" (peak {units.number_of_bytes(peak)} allocated of {units.number_of_bytes(total)})"
 
 

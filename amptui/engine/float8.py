@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from amptui.base.text import one_line
+from amptui.device.accelerator import properties
 from amptui.recipe.request import FP8_RECIPES
 from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
 from amptui.records.run import FP8_PRECISIONS
@@ -48,12 +49,12 @@ def why_no_float8(device: torch.device) -> dict[str, str]:
     """The float8 precisions that ``device`` does not support, each with a short reason; no model is asked."""
     if importlib.util.find_spec("torchao") is None:
         return dict.fromkeys(FP8_PRECISIONS, NO_TORCHAO)
-    if device.type != "cuda":
+    facts = properties(device)
+    if facts.compute_capability is None:
         return {"fp8": "float8 products need an NVIDIA GPU of compute capability 8.9"}
-    if torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY:
+    if facts.compute_capability >= _MIN_CAPABILITY:
         return {}
-    name = torch.cuda.get_device_name(device)
-    return {"fp8": f"{name} does not multiply float8, which needs compute capability 8.9"}
+    return {"fp8": f"{facts.name} does not multiply float8, which needs compute capability 8.9"}
 
 
 def supported_float8(precision: str, unsupported: Mapping[str, str]) -> str:

@@ -65,7 +65,7 @@ class LearningRateReader:
 def _learning_rates(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
     """Those of an optimizer's parameter ``groups``; tensors on a GPU are left there."""
     first = groups[0].get("lr")
-    if isinstance(first, Tensor) and first.is_cuda:
+    if isinstance(first, Tensor) and not first.is_cpu:
         # Another group's may be a number: a row holds tensors only.
         return LearningRates(None, (), [group["lr"] for group in groups if isinstance(group["lr"], Tensor)])
     if first is None:
@@ -281,7 +281,7 @@ class _DeviceTable:
     def refill(self, rows: list[list[float]], *, passed: int) -> None:
         """Drop the first ``passed`` rows; ``rows`` start after them."""
         sent_since = self._sent - (self._requested_at or 0)
-        fresh = torch.tensor(rows, pin_memory=self._rows.is_cuda)
+        fresh = torch.tensor(rows, pin_memory=not self._rows.is_cpu)
         self._rows = fresh.to(self._rows.device, non_blocking=True)
         self._position.sub_(passed)
         self._sent, self._requested_at = sent_since, None

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from amptui.device.accelerator import capabilities
 from amptui.engine.lr_schedule import LearningRateReader, LearningRates, LrSchedule
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.prepared import Prepared
@@ -15,6 +16,7 @@ from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
+from amptui.engine.probes.update_ratios import UpdateRatios
 from amptui.engine.step_rows import StepTensors
 from amptui.engine.validation import checked_loss
 
@@ -64,16 +66,18 @@ class OptimizerStep:
         norms: GradientNorms,
         probes: Probes,
         timeline: StepTimer,
+        updates: UpdateRatios,
     ) -> None:
         self._experiment = prepared.experiment
         self._optimizer = prepared.optimizer
         self._lr_schedule = prepared.lr_schedule
         self._clip_norm = prepared.request.clip_norm
-        self._on_cuda = prepared.device.type == "cuda"
+        self._reads_later = capabilities(prepared.device).timed_events
         self._gradients = norms.probe
         self._measure = norms.measure
         self._probes = probes
         self._timeline = timeline
+        self._updates = updates
         self._lrs = LearningRateReader()
         self._last_loss: object = None
         """Kept until the next forward pass, as a handwritten loop keeps it: freeing the graph first made a
@@ -137,10 +141,16 @@ class OptimizerStep:
             if gradients is None:
                 gradients, scaled = measured_gradients, False
             timeline.mark("clip")
+        if step <= self._updates.until:
+            self._updates.copy(self._optimizer)
+            timeline.mark(None)
         if self._lr_schedule is None:
             lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
         else:
             lrs, scaler = self._update(precision, self._lr_schedule)
+        timeline.mark("optimizer")
+        if self._updates.is_open:
+            self._updates.measure(step, None if scaler is None else scaler.found_inf)
         if scaler is not None and gradients is None:
             gradients = self._measure_overflow(scaler)
         return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, scaled)
@@ -193,7 +203,7 @@ class OptimizerStep:
         parameters = self._gradients.parameters
         norm = self._gradients.total_norm()
         gradients = None
-        if not self._on_cuda and not math.isfinite(norm.item()):
+        if not self._reads_later and not math.isfinite(norm.item()):
             gradients = self._measure()
         assert self._clip_norm is not None, "set by --clip-norm"
         nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
@@ -211,7 +221,7 @@ class OptimizerStep:
 
     def _measure_overflow(self, scaler: ScalerTensors) -> Tensor | None:
         """Measure the gradients of a skipped step on a CPU, which knows it before they are gone."""
-        return self._measure() if not self._on_cuda and scaler.found_inf.item() else None
+        return self._measure() if not self._reads_later and scaler.found_inf.item() else None
 
 
 def _no_mark(_name: PhaseName) -> None:

@@ -16,6 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.errors import UsageError
+from amptui.device.accelerator import capabilities, properties
 from amptui.engine.float8 import ONLY_TRAIN, Float8Form, Float8Linears, why_no_float8
 from amptui.records.run import FP8_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS
 
@@ -275,17 +276,18 @@ def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Prec
 
 def default_amp(device: torch.device) -> Literal["fp16", "bf16"]:
     """What AMP means on ``device`` unless somebody says otherwise."""
-    return "fp16" if device.type == "cuda" else "bf16"
+    return capabilities(device).amp
 
 
 def unsupported_precisions(device: torch.device) -> dict[str, str]:
     """The precisions that ``device`` does not support, each with a short reason."""
     unsupported = why_no_float8(device)
-    if device.type != "cuda":
+    if not capabilities(device).tf32:
         return {"tf32": "TF32 needs an NVIDIA GPU", **unsupported}
-    if torch.cuda.get_device_capability(device) >= (8, 0):
+    facts = properties(device)
+    if facts.compute_capability is None or facts.compute_capability >= (8, 0):
         return unsupported
-    name = torch.cuda.get_device_name(device)
+    name = facts.name
     return {
         **unsupported,
         "tf32": f"{name} does not support TF32, which needs compute capability 8.0",

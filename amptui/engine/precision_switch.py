@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from amptui.base.errors import DeviceError
 from amptui.base.script_signals import is_from_signal_handler
+from amptui.device.accelerator import capabilities
 from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
@@ -165,7 +166,8 @@ class PrecisionSwitch:
         if switch_request is not None:
             self._stop_ab_test(step)
             self._switch(switch_request.request.precision, step, switch_request)
-        comparison = self._control.take(ComparisonRequest)
+        # A comparison starts with a switch, which would overrule one whose first step is still to come.
+        comparison = None if self._trial_requests else self._control.take(ComparisonRequest)
         if comparison is not None:
             self._start_or_stop_ab_test(comparison, step)
         if self._ab_test is not None:
@@ -388,7 +390,7 @@ class PrecisionSwitch:
         """Explain once why each step waits for the GPU, if it does."""
         self._noted_waits = True
         optimizer, schedule = self._trained.optimizer, self._trained.lr_schedule
-        if self._trained.device.type != "cuda":
+        if not capabilities(self._trained.device).timed_events:
             return
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             if schedule is not None and schedule.reason_to_wait:

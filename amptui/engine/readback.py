@@ -1,6 +1,6 @@
 """Brings numbers from the device to the host without ever waiting for the device.
 
-Each step pushes one row of float32 values. On CUDA the row is copied to pinned memory behind the step's
+Each step pushes one row of float32 values. On a GPU the row is copied to pinned memory behind the step's
 kernels and an event is recorded after it; ``drain`` delivers the rows whose event has passed. If the ring is
 full, or there is no memory for the row, the row is dropped and None is delivered instead.
 """
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from amptui.device.accelerator import capabilities
 
 Deliver = Callable[[Sequence[float] | None, float | None], object]
 """Takes a row (None if it was dropped) and the step's seconds (None if they were not measured)."""
@@ -67,12 +69,12 @@ def open_readback(
     capacity: int = RING_ROWS,
     deliver_steps: DeliverSteps = list,
 ) -> Readback:
-    """A ring of ``capacity`` rows on CUDA; on a CPU a queue timed by ``clock`` (seconds).
+    """A ring of ``capacity`` rows where there are timed events; else a queue timed by ``clock`` (seconds).
 
     ``deliver_steps`` gets what comes by :meth:`Readback.push_step`.
     """
-    if device.type == "cuda":
-        return CudaReadback(device, capacity=capacity, deliver_steps=deliver_steps)
+    if capabilities(device).timed_events:
+        return DeviceReadback(device, capacity=capacity, deliver_steps=deliver_steps)
     return HostReadback(clock, deliver_steps)
 
 
@@ -141,12 +143,12 @@ class _Pending(NamedTuple):
     slot: int | None
     """None: the row was dropped."""
     length: int
-    start: torch.cuda.Event | None
+    start: torch.Event | None
     """Where the step's time starts; None if it is not measured."""
 
 
-class CudaReadback:
-    """A ring of rows in pinned memory, with an event for each; used by the one thread that talks to CUDA.
+class DeviceReadback:
+    """A ring of rows in pinned memory, with an event for each; used by the one thread that uses the device.
 
     A step's time is the device's, from the event that ended the previous step to its own event. The previous
     event belongs to another slot, so a slot is free again only when the row after it has been delivered.
@@ -161,15 +163,15 @@ class CudaReadback:
         """The same memory as a numpy array, to read a row without a torch call."""
         self._slots: dict[int, list[Tensor]] = {}
         """The ring's slots, cut to each length of a row that was needed so far."""
-        self._ends = [torch.cuda.Event(enable_timing=True) for _ in range(capacity)]
+        self._ends = [self._new_event() for _ in range(capacity)]
         self._next_slot = 0
         self._pending: deque[_Pending] = deque()
         self._occupied = 0
-        self._last_end: torch.cuda.Event | None = None
+        self._last_end: torch.Event | None = None
 
     def begin_interval(self) -> None:
         # A new event, not a slot's: intervals (validation, pauses) are rare.
-        self._last_end = torch.cuda.Event(enable_timing=True)
+        self._last_end = self._new_event()
         self._last_end.record(self._stream())
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> None:
@@ -224,8 +226,11 @@ class CudaReadback:
             if steps:
                 self._deliver_steps(steps)
 
-    def _stream(self) -> torch.cuda.Stream:
-        return torch.cuda.current_stream(self._device)
+    def _new_event(self) -> torch.Event:
+        return torch.Event(self._device, enable_timing=True)
+
+    def _stream(self) -> torch.Stream:
+        return torch.accelerator.current_stream(self._device.index)
 
     def _drop(self, deliver: Deliver | None, facts: object) -> None:
         self._pending.append(_Pending(deliver, facts, None, 0, None))
@@ -234,7 +239,7 @@ class CudaReadback:
     def _wait(self) -> None:
         """Wait until the device has finished all work in the stream."""
         # Unlike a stream's synchronize(), an event's is no error in torch's sync debug mode.
-        event = torch.cuda.Event()
+        event = torch.Event(self._device, enable_timing=False)
         event.record(self._stream())
         event.synchronize()
 
@@ -270,7 +275,7 @@ class CudaReadback:
 
 def _concatenate(values: Sequence[Tensor], device: torch.device) -> Tensor:
     """One float32 row on ``device``, empty without values; values on the host are copied there."""
-    if len(values) == 1 and values[0].is_cuda and values[0].dtype is torch.float32:
+    if len(values) == 1 and not values[0].is_cpu and values[0].dtype is torch.float32:
         return values[0].detach().reshape(-1)
     if not values:
         return torch.empty(0, device=device)
@@ -281,7 +286,7 @@ def _on_device(value: Tensor, device: torch.device) -> Tensor:
     flat = value.detach().reshape(-1).float()
     if flat.device == device:
         return flat
-    if flat.is_cuda:
+    if not flat.is_cpu:
         return flat.to(device, non_blocking=True)
     # A metric computed on the host: a copy from pinned memory does not wait.
     return flat.pin_memory().to(device, non_blocking=True)

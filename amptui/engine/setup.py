@@ -17,6 +17,7 @@ from amptui.data.batches import Batches, Collate, open_batches
 from amptui.data.dealt import left_out
 from amptui.data.order import WHOLE, Share
 from amptui.data.sources import Arrays, Data, DataRequest
+from amptui.device.accelerator import capabilities, default_device, device_count, is_available
 from amptui.engine.building import build_lr_schedule, build_model, build_optimizer, kind_of
 from amptui.engine.compilation import (
     NewIteration,
@@ -55,26 +56,23 @@ class Choices:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; raises DeviceError if it is not available."""
+    """The device for ``auto``, ``cpu``, ``cuda``, ``xpu``, ``mps`` or one of those with its number.
+
+    Raises DeviceError if it is not available.
+    """
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        what = f"device {name}: torch finds no CUDA GPU"
-        raise DeviceError(what, hint="use --device cpu; `amptui doctor` says why")
+        return default_device()
     device = torch.device(name)
-    index, count = device.index or 0, torch.cuda.device_count()
+    if device.type == "cpu":
+        return device
+    if not is_available(device.type):
+        what = f"device {name}: torch finds no {capabilities(device).title} GPU"
+        raise DeviceError(what, hint="use --device cpu; `amptui doctor` says why")
+    index, count = device.index or 0, device_count(device.type)
     if index >= count:
         gpus = "is only 1 GPU" if count == 1 else f"are only {count} GPUs"
-        raise DeviceError(f"device {name}: there {gpus}", hint="the first one is cuda:0")
-    return torch.device("cuda", index)
-
-
-def enter_device(device: torch.device) -> None:
-    """Make ``device`` the current device, which is per thread."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+        raise DeviceError(f"device {name}: there {gpus}", hint=f"the first one is {device.type}:0")
+    return torch.device(device.type, index)
 
 
 def seed_everything(seed: int) -> None:

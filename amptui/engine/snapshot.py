@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from amptui.device.accelerator import device_count, random_states, set_random_states
+
 MAX_FROZEN_BYTES = 2**28
 """More frozen weights are a pretrained base with adapters: forward passes do not change them, and copies
 would take memory that the training needs."""
@@ -24,6 +26,8 @@ class Generators:
     numpy: dict[str, Any]
     cpu: Tensor
     gpus: tuple[Tensor, ...]
+    device: torch.device
+    """Of the kind of GPUs; a CPU without any."""
 
     @classmethod
     def current(cls, device: torch.device) -> "Generators":
@@ -32,19 +36,20 @@ class Generators:
             python=random.getstate(),
             numpy=np.random.get_state(legacy=False),
             cpu=torch.get_rng_state(),
-            gpus=tuple(torch.cuda.get_rng_state_all()) if device.type == "cuda" else (),
+            gpus=random_states(device),
+            device=device,
         )
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], device: torch.device) -> "Generators":
         """Inverse of :meth:`plain`; keeps the states of GPUs that exist here, if ``device`` is one."""
         inner = {name: np.asarray(value) for name, value in plain["numpy"]["state"].items()}
-        gpus = torch.cuda.device_count() if device.type == "cuda" else 0
         return cls(
             python=plain["python"],
             numpy={**plain["numpy"], "state": inner},
             cpu=plain["cpu"],
-            gpus=tuple(plain["gpus"][:gpus]),
+            gpus=tuple(plain["gpus"][: device_count(device.type)]),
+            device=device,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -56,8 +61,7 @@ class Generators:
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.cpu)
-        for index, state in enumerate(self.gpus):
-            torch.cuda.set_rng_state(state, index)
+        set_random_states(self.device, self.gpus)
 
     def same(self, other: "Generators") -> bool:
         """Whether both would draw the same numbers."""

@@ -22,7 +22,9 @@ from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
+from amptui.engine.probes.gradients import is_sharded
 from amptui.engine.probes.step_timer import StepTimer
+from amptui.engine.probes.update_ratios import UpdateRatios
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_boundary import StepBoundary
@@ -73,7 +75,12 @@ class StepEngine:
         self.boundary = StepBoundary(self, prepared, control, self.reporter, self._norms, emit)
         self.switch, self._probes = self.boundary.switch, self.boundary.probes
         self._timeline = StepTimer(prepared.device, emit)
-        self._optimizer_step = strategy.optimizer_step(prepared, self._norms, self._probes, self._timeline)
+        self._updates = UpdateRatios(prepared.device, emit)
+        has_weights = strategy.leads and not is_sharded(prepared.model)
+        self._updates.follow(prepared.model, enabled=prepared.probes and has_weights)
+        self._optimizer_step = strategy.optimizer_step(
+            prepared, self._norms, self._probes, self._timeline, self._updates
+        )
         self._ranks = control.ranks if gradients.together else None
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
         self._agreed = 0
@@ -158,7 +165,6 @@ class StepEngine:
         self._agreed = 0
         self._prepared.strategy.on_trial = switch.on_trial and switch.can_retry
         step_tensors = switch.attempt(self.step, f"in step {self.step}", make)
-        timeline.mark("optimizer")
         self._norms.scaled_steps += step_tensors.scaler is not None
         # Accumulated losses have no graph.
         loss = step_tensors.loss if step_tensors.loss.requires_grad else None
@@ -194,7 +200,9 @@ class StepEngine:
         norms_are_due = self._norms_are_due(step)
         self._agree(norms=norms_are_due)
         closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
-        self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms.until)
+        self._updates.look(step)
+        observed = (step + self._probes.steps_due, self._norms.until, self._updates.until)
+        self._closer_until = max(step + closer, *observed)
 
     def _agree(self, *, norms: bool) -> None:
         """Ask the other ranks to measure what is due here, and learn what all have agreed on."""
@@ -238,6 +246,7 @@ class StepEngine:
         """Deliver all numbers; waits for the device."""
         self._readback.flush()
         self._probes.flush()
+        self._updates.flush()
         self._timeline.flush()
 
     def xray(self, batches: Sequence[Batch]) -> None:

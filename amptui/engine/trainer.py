@@ -171,7 +171,7 @@ class Trainer:
 
         On a GPU a step may wait for ranks that have ended: the device is not waited for then.
         """
-        waits = self._strategy.ranks > 1 and self._prepared.device.type == "cuda"
+        waits = self._strategy.ranks > 1 and self._prepared.device.type != "cpu"
         if is_device_lost(error):
             never_free(self)
         with suppress(RuntimeError):

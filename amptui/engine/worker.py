@@ -192,13 +192,14 @@ class TrainingThread:
 
     def _prepare(self) -> "tuple[Prepared, Start | None]":
         """Prepare for the first step, and announce long work."""
+        from amptui.device.accelerator import enter_device
         from amptui.engine import setup
         from amptui.engine.checkpoint.rank_share import request_with_rank_batch, with_rank_batch
         from amptui.recipe.loading import build_experiment, load_class
 
         request = self._request
         choices = self._choose()
-        setup.enter_device(choices.device)
+        enter_device(choices.device)
         setup.seed_everything(request.seed)
         checkpoint = self._read_checkpoint() if request.resume else None
         if checkpoint is None:

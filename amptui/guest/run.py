@@ -67,6 +67,7 @@ class ScriptRun:
         self.control, emit = self.processes.open(script, emit)
         self.loop = loop = script.loop or ObservedLoop()
         state = loop.open(emit, on_first_step=self._begin, on_fault=self._give_up)
+        state.leads = self.processes.leads
         data_parallel = self.layout.data_parallel
         samples = script.samples_per_step and script.samples_per_step * data_parallel
         if isinstance(script, WatchedScript):

@@ -26,7 +26,13 @@ from amptui.base.text import write_line
 from amptui.guest.handover import OPTIMIZERS_FILE, environment, take_unsaved
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.output_lines import OutputLines
-from amptui.process.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
+from amptui.process.stop_signals import (
+    BY_SCHEDULER,
+    Arrival,
+    blocked_stop_signals,
+    received_now,
+    received_within,
+)
 from amptui.process.watched_run import LocalRun
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import Note, Record, RunFailed, RunFinished
@@ -51,9 +57,6 @@ _PIECE_BYTES = 65536
 
 _PASSED_ON = (signal.SIGHUP, signal.SIGTERM, *BY_SCHEDULER)
 """Signals to this process that are meant for the script, as SIGINT is unless it is a terminal's Ctrl+C."""
-
-_SI_KERNEL = 0x80
-"""Linux's ``si_code`` of a signal that no process sent (asm-generic/siginfo.h)."""
 
 _TORCHRUN = "torch.distributed.run"
 """The module that ``torchrun`` runs."""
@@ -151,11 +154,9 @@ def _pass_through(script: Script) -> int:
         offspring = Offspring(spawn(script))
         while offspring.status is None:
             arrival = received_within(_POLL_SECONDS, {*passed_signals, signal.SIGCHLD})
-            if arrival is not None and arrival.si_signo in passed_signals and not _is_ctrl_c(arrival):
-                _pass_on(offspring.pid, arrival.si_signo)
-        while signal.sigtimedwait(
-            passed_signals, 0
-        ):  # what came too late for the script would end this process
+            if arrival is not None and arrival.number in passed_signals and not _is_ctrl_c(arrival):
+                _pass_on(offspring.pid, arrival.number)
+        while received_now(passed_signals):  # what came too late for the script would end this process
             pass
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -163,9 +164,9 @@ def _pass_through(script: Script) -> int:
     return _exit_status(offspring.status, script.folder)
 
 
-def _is_ctrl_c(arrival: signal.struct_siginfo) -> bool:
+def _is_ctrl_c(arrival: Arrival) -> bool:
     """Whether a terminal sent it: then the script, which is in the same process group, has it too."""
-    return arrival.si_signo == signal.SIGINT and arrival.si_code == _SI_KERNEL
+    return arrival.number == signal.SIGINT and arrival.is_from_kernel
 
 
 def _pass_on(pid: int, number: int) -> None:
@@ -315,10 +316,10 @@ def _pass_signals(offspring: Offspring) -> None:
     A closed terminal raises TerminalClosedError.
     """
     arrival = received_within(_POLL_SECONDS)
-    if arrival is not None and arrival.si_signo == signal.SIGHUP:
+    if arrival is not None and arrival.number == signal.SIGHUP:
         raise TerminalClosedError("the terminal was closed; the script goes on")
     if arrival is not None:
-        _pass_on(offspring.pid, arrival.si_signo)
+        _pass_on(offspring.pid, arrival.number)
 
 
 def _copy(output_file: BinaryIO) -> None:

@@ -48,8 +48,8 @@ def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -
     forwarder = _SignalForwarder(folder)
     while launch.is_alive():
         received = received_within(_LOOK_INTERVAL_SECONDS)
-        if received is not None and received.si_signo != signal.SIGHUP:
-            forwarder.take(received.si_signo)
+        if received is not None and received.number != signal.SIGHUP:
+            forwarder.take(received.number)
         forwarder.forward()
     status = _status(launch, folder) or forwarder.status
     if viewer is not None:

@@ -7,6 +7,7 @@ threads. So a process that shows one screen after another shows none itself, and
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
@@ -20,9 +21,6 @@ _POLL_SECONDS = 0.5
 
 _PASSED_ON = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 """Signals that end a screen. A terminal sends its own to all processes; others are meant for the screen."""
-
-_SI_KERNEL = 0x80
-"""Linux's ``si_code`` of a signal that no process sent (asm-generic/siginfo.h)."""
 
 
 class Part(NamedTuple):
@@ -43,7 +41,7 @@ def in_foreground(work: Callable[[], tuple[int, str]]) -> Part:
     sys.stderr.flush()
     # If SIGCHLD was ignored by our parent, the kernel discards how a child ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    said = os.memfd_create("amptui-said")  # holds any amount before it is read, unlike a pipe
+    said = _memory_file()  # holds any amount before it is read, unlike a pipe
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     try:
         pid = os.fork()
@@ -58,11 +56,19 @@ def in_foreground(work: Callable[[], tuple[int, str]]) -> Part:
         return Part(status, file.read().decode("utf-8", "surrogateescape"))
 
 
+def _memory_file() -> int:
+    """A file without a name; on macOS, which has none in memory, on the disk."""
+    if sys.platform != "darwin":
+        return os.memfd_create("amptui-said")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 def _status_of(offspring: Offspring) -> int:
     while offspring.status is None:
         arrival = received_within(_POLL_SECONDS, {*_PASSED_ON, signal.SIGCHLD})
-        if arrival is not None and arrival.si_signo in _PASSED_ON and arrival.si_code != _SI_KERNEL:
-            os.kill(offspring.pid, arrival.si_signo)
+        if arrival is not None and arrival.number in _PASSED_ON and not arrival.is_from_kernel:
+            os.kill(offspring.pid, arrival.number)
     return offspring.status if offspring.status >= 0 else 128 - offspring.status
 
 

@@ -26,7 +26,7 @@ from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import SAFETENSORS, TrainRequest
 from amptui.records.run import RunFailed
-from amptui.runs.find import live_run, resumable
+from amptui.runs.find import live_run, refuse_running_elsewhere, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.own_files import why_owned
 from amptui.runs.rundir import (
@@ -87,7 +87,7 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     differ in more than ``_MAY_CHANGE``, or if the run is not the user's own and they leave it to its folder
     which file runs, is read or is written. Raises RunFolderError if the run cannot be resumed.
     """
-    folder = resumable(text)
+    folder = resumable(text, say=complain)
     saved = _asked_at_first(folder)
     saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
     if "model" in given:
@@ -209,6 +209,7 @@ def can_go_on(run_dir: Path) -> bool:
     if not folder.path.is_dir() or not folder.holds_a_run:
         return False
     if not folder.holds_checkpoints:
+        refuse_running_elsewhere(folder.path)
         with RunLock.take(folder.path):
             folder.set_aside()
     return folder.holds_a_run

@@ -66,11 +66,10 @@ def measure_training(  # noqa: PLR0913 - options by name
 
 def free_memory() -> None:
     """Free the memory of the previous training."""
-    import torch
+    from amptui.device.accelerator import default_device, empty_cache
 
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    empty_cache(default_device())
 
 
 def leave_at_once(status: int) -> NoReturn:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from amptui.base.webhook import DeliveryError, News, Webhook, post
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.run import Note
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import RunStatus
 
 LOOK_INTERVAL_SECONDS = 1.0
-"""How often the view is looked at for news."""
+"""How often there is a look for news."""
 
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """The pauses before a message is sent again: seven attempts in about a minute, then it is given up."""
@@ -23,6 +23,10 @@ TIMEOUT_SECONDS = 5.0
 
 CLOSING_SECONDS = 8.0
 """How long the end of a run waits at most for its last messages."""
+
+LAST_ATTEMPT_SECONDS = 2.0
+"""How long it waits if the server has answered nothing so far: a single attempt. TCP repeats a lost first
+packet after one second (RFC 6298), so a server that is there again answers within two."""
 
 _LAST_RECORD_SECONDS = 1.0
 """How long the last record may take to arrive: the recorder writes ten times a second."""
@@ -44,23 +48,21 @@ class _Message:
 class Notifier:
     """Follows a run by ``look`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
 
-    ``run`` is the name of its folder. ``say`` takes the event of a message that could not be sent, one until
-    another is sent. ``fate`` returns what became of a run that ended without its last record.
+    ``say`` takes the event of a message that could not be sent, one until another is sent. ``fate`` returns
+    what became of a run that ended without its last record.
     """
 
     def __init__(
         self,
         webhook: Webhook,
         *,
-        look: Callable[[], SessionView],
-        run: str,
+        look: Callable[[], RunStatus],
         say: Callable[[Note], object],
         fate: Callable[[], str] = str,
         retry_seconds: Sequence[float] = RETRY_SECONDS,
     ) -> None:
         self._webhook = webhook
         self._look = look
-        self._run_name = run
         self._say = say
         self._fate = fate
         self._retry_seconds = retry_seconds
@@ -68,7 +70,12 @@ class Notifier:
         self._waiting: deque[_Message] = deque(maxlen=_MAX_WAITING)
         self._closing = threading.Event()
         self._is_given_up = False
+        self._has_answered: bool | None = None
+        """Whether the server has ever answered; None before the first attempt."""
+        self._was_silent = False
+        """Whether it had not when the run ended, and was tried."""
         self._is_failing = False
+        self._failing = threading.Lock()  # guards the one above
         self._reason = ""
         """Why the newest attempt failed."""
         self._awaits_end = self._is_over = False
@@ -88,13 +95,17 @@ class Notifier:
     def close(self, *, awaits_end: bool = True) -> None:
         """Send the last news; return after ``CLOSING_SECONDS`` at the latest.
 
+        A server that has answered nothing so far gets one more attempt, of ``LAST_ATTEMPT_SECONDS`` at most.
         ``awaits_end``: the run's last record is about to be shown.
         """
         if self._thread.ident is None:
             return
         self._awaits_end = awaits_end
+        self._was_silent = self._has_answered is False
         self._closing.set()
-        self._thread.join(CLOSING_SECONDS)
+        self._thread.join(LAST_ATTEMPT_SECONDS)
+        if not self._has_one_attempt:
+            self._thread.join(CLOSING_SECONDS - LAST_ATTEMPT_SECONDS)
         if self._thread.is_alive():
             self._is_given_up = True  # it may hang in a request until the process ends
             self._fail(self._reason or "no answer before the run's end")
@@ -116,32 +127,43 @@ class Notifier:
             pause.wait(_CLOSING_LOOK_SECONDS)
 
     def _look_for_news(self) -> None:
-        view = self._look()
+        status = self._look()
         fate = self._fate()
-        self._is_over = view.outcome is not None or bool(fate)
-        if text := self._alerts.news(view, fate=fate):
-            news = News(text, self._run_name, socket.gethostname())
+        self._is_over = status.outcome is not None or bool(fate)
+        if text := self._alerts.news(status, fate=fate):
+            news = News(text, status.folder_name, socket.gethostname())
             self._waiting.append(_Message(news, due=time.monotonic()))
 
     def _send_due(self) -> None:
         """Send what is due, in order; a message that fails is tried again later, or given up."""
         while self._waiting and self._waiting[0].due <= time.monotonic() and not self._is_given_up:
             message = self._waiting[0]
+            timeout_seconds = LAST_ATTEMPT_SECONDS if self._has_one_attempt else TIMEOUT_SECONDS
             try:
-                post(self._webhook, message.news, timeout_seconds=TIMEOUT_SECONDS)
+                post(self._webhook, message.news, timeout_seconds=timeout_seconds)
             except DeliveryError as error:
                 self._reason = str(error)
+                self._has_answered = self._has_answered or error.status is not None
+                if self._has_one_attempt:
+                    self._waiting.clear()
+                    self._fail(self._reason)
+                    return
                 if not error.is_final and message.attempts < len(self._retry_seconds):
                     message.due = time.monotonic() + self._retry_seconds[message.attempts]
                     message.attempts += 1
                     return
                 self._fail(self._reason)
             else:
-                self._is_failing, self._reason = False, ""
+                self._has_answered, self._is_failing, self._reason = True, False, ""
             self._waiting.popleft()
 
+    @property
+    def _has_one_attempt(self) -> bool:
+        return self._was_silent and not self._has_answered
+
     def _fail(self, reason: str) -> None:
-        if not self._is_failing:
-            self._is_failing = True
+        with self._failing:
+            was_failing, self._is_failing = self._is_failing, True
+        if not was_failing:
             text = f"could not notify {self._webhook.place}: {reason}"
             self._say(Note(time=time.time(), severity="warning", text=text))

@@ -30,7 +30,7 @@ from amptui.runs.repair import StepRanges, cut_after
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import RunStatus, SessionView
 
 INTERVAL_SECONDS = 0.1
 """Ten times a second: faster than anyone reads, slow enough to cost the trainer nothing."""
@@ -120,6 +120,11 @@ class Recorder:
         """What is known of the run from the records that were drained. From any thread."""
         self._fold()
         return self._session.view()
+
+    def status(self) -> RunStatus:
+        """As :meth:`view`, without its curves."""
+        self._fold()
+        return self._session.status()
 
     def wait_until_kept(self, _step: int) -> None:
         """Wait until the journal contains all that was emitted so far, within the time of a slow disk."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from amptui import __version__
+from amptui.base.version import __version__
 from amptui.base.webhook import Webhook
 from amptui.device.sampler import Sampler
 from amptui.process.capture import LogTail
@@ -76,8 +76,7 @@ class Recording:
         self._output: LogTail | None = None
         self._notifier: Notifier | None = None
         if audience.webhook is not None:
-            name = run_dir.path.absolute().name
-            self._notifier = Notifier(audience.webhook, look=recorder.view, run=name, say=recorder.emit)
+            self._notifier = Notifier(audience.webhook, look=recorder.status, say=recorder.emit)
         self._index: threading.Thread | None = None
         self._is_closed = False
         self.emit = recorder.emit

@@ -3,12 +3,13 @@
 import faulthandler
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from amptui.base.terminal import HeldTerminal
 from amptui.records.control import StopRequest
@@ -23,10 +24,9 @@ AT_ONCE_SECONDS = 5.0
 _BY_HAND = (signal.SIGINT, signal.SIGTERM)
 """A person waits: the second one ends the run at once."""
 
-BY_SCHEDULER = (
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
-    *(signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR),
-)
+_SCHEDULERS = ("SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR")
+
+BY_SCHEDULER = tuple(signal.Signals[name] for name in _SCHEDULERS if name in signal.Signals.__members__)
 """Sent by batch systems, limits and timers before they kill, perhaps twice, perhaps to all processes."""
 
 _FATAL = (signal.SIGQUIT, signal.SIGABRT)
@@ -35,6 +35,9 @@ HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
 """What is blocked until it can be handled."""
 
 _LOOK_SECONDS = 0.02
+
+_SI_KERNEL = 0x80
+"""Linux's ``si_code`` of a signal that no process sent (asm-generic/siginfo.h)."""
 
 _leave_at_once = os._exit
 """The original: a model file's code gets another one."""
@@ -50,14 +53,42 @@ def blocked_stop_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def received_within(seconds: float, numbers: Iterable[int] = HEEDED) -> signal.struct_siginfo | None:
+class Arrival(NamedTuple):
+    """A signal that came."""
+
+    number: int
+    is_from_kernel: bool
+    """A terminal sent it, to the whole process group, and not another process.
+
+    macOS does not say; there SIGINT is taken for Ctrl+C.
+    """
+
+
+def received_now(numbers: Collection[int]) -> Arrival | None:
+    """The first of ``numbers``, which are blocked, that is there; None if none is."""
+    if sys.platform != "darwin":
+        received = signal.sigtimedwait(numbers, 0)
+        return None if received is None else Arrival(received.si_signo, received.si_code == _SI_KERNEL)
+    return received_of_pending(numbers)
+
+
+def received_of_pending(numbers: Collection[int]) -> Arrival | None:
+    """The same by what every Unix has; while it is called, no other thread may take these signals."""
+    pending = signal.sigpending() & set(numbers)
+    if not pending:
+        return None
+    number = signal.sigwait(pending)
+    return Arrival(number, number == signal.SIGINT)
+
+
+def received_within(seconds: float, numbers: Iterable[int] = HEEDED) -> Arrival | None:
     """The first of ``numbers``, which are blocked, that comes within so many seconds; None if none does.
 
     ``sigtimedwait`` with a timeout makes up a signal, most often SIGHUP, where this process is stopped and
     goes on (Ctrl+Z and ``fg``): CPython (seen in 3.11) reads what the interrupted call has not written.
     """
     numbers, limit = tuple(numbers), time.monotonic() + seconds
-    while (received := signal.sigtimedwait(numbers, 0)) is None and time.monotonic() < limit:
+    while (received := received_now(numbers)) is None and time.monotonic() < limit:
         time.sleep(_LOOK_SECONDS)
     return received
 

@@ -117,6 +117,7 @@ def watch(
         attached=attached,
         why_ended=why_ended,
         why_silent=lambda: run.waiting or last_heard.silence(),
+        is_away=lambda: bool(run.waiting),
         opening=opening,
         read_pins=read_pins,
         write_pins=write_pins,
@@ -167,15 +168,9 @@ def _notifying(
         return
 
     def fate() -> str:
-        return why_ended() if ended.is_set() and session.view().outcome is None else ""
+        return why_ended() if ended.is_set() and session.status().outcome is None else ""
 
-    notifier = Notifier(
-        webhook,
-        look=session.view,
-        run=Path(session.view().run_dir).absolute().name,
-        say=lambda note: session.fold([note]),
-        fate=fate,
-    )
+    notifier = Notifier(webhook, look=session.status, say=lambda note: session.fold([note]), fate=fate)
     notifier.start()
     try:
         yield
@@ -210,6 +205,7 @@ def _client(
         ended=ended,
         on_unsent=lambda request: requests.refuse(request, run.waiting or "the run takes no request now"),
         reconnect=reconnect,
+        recorded=run.recorded,
     )
     return client
 

@@ -3,24 +3,28 @@
 import shlex
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
-from amptui.runs.find import RESTART_SECONDS
+from amptui.runs.liveness import RESTART_SECONDS
 from amptui.runs.lock import holder
 from amptui.runs.protocol import ProtocolError
 from amptui.runs.rundir import RunDir, run_argument
 from amptui.runs.socket_place import connect
 
 if TYPE_CHECKING:
+    from amptui.records.run import Record
     from amptui.runs.remote import Link, Remote
     from amptui.telemetry.view import SessionView
 
 _ENDING_SECONDS = 1.0
+
+_LAST_RECORD_SECONDS = 10.0
+"""How long a run may take, on a busy machine, to write its last record once its connections are closed."""
 
 _RECONNECT_SECONDS = 0.2
 
@@ -51,6 +55,9 @@ class WatchedRun(Protocol):
 
     def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
         """A new connection after the last was lost; None if there is none, or the screen has ``left``."""
+
+    def recorded(self) -> "Iterable[Record]":
+        """All records of a run that has ended, if they are here; none of one that may still live."""
 
     def is_live(self) -> bool:
         """Whether the run lives on, as far as is known, after its connection has ended."""
@@ -100,9 +107,19 @@ class LocalRun:
             self.waiting = ""
         return None
 
+    def recorded(self) -> "Iterable[Record]":
+        """What its journal holds."""
+        from amptui.runs.reader import JournalReader
+
+        path = RunDir(self._folder).journal_path
+        return JournalReader(path) if not self._is_held(_LAST_RECORD_SECONDS) and path.exists() else ()
+
     def is_live(self) -> bool:
         """Whether a process trains it; one that ends soon releases its folder."""
-        limit = time.monotonic() + _ENDING_SECONDS
+        return self._is_held(_ENDING_SECONDS)
+
+    def _is_held(self, patience_seconds: float) -> bool:
+        limit = time.monotonic() + patience_seconds
         while holder(self._folder) is not None:
             if time.monotonic() > limit:
                 return True
@@ -197,6 +214,9 @@ class RemoteRun:
     def _give_up(self, why: str) -> NoReturn:
         self.waiting = ""
         raise ProtocolError(why)
+
+    def recorded(self) -> "Iterable[Record]":
+        return ()
 
     def is_live(self) -> bool:
         return self._is_lost

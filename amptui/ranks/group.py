@@ -100,11 +100,11 @@ class RankGroup(OtherRanks, Ranks):
         self.meet("start")
         self._store.know_spare()
         self._ends.places = tuple(self._all_places())
-        timeout, on_cuda = _FOREVER, self._device.type == "cuda"
+        timeout = _FOREVER
         if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
             timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
+            _backends(self._device),
             store=PrefixStore("torch", self._store.torch_store),
             rank=world.rank,
             world_size=world.size,
@@ -332,6 +332,13 @@ class RankGroup(OtherRanks, Ranks):
     def one_has_ended(self) -> bool:
         """Whether another rank has ended; for any thread."""
         return self._ends.first() is not None
+
+
+def _backends(device: torch.device) -> str:
+    """The collectives of the host's tensors and those of the device's."""
+    if device.type == "cpu":
+        return "gloo"
+    return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
 
 
 def needed_files(ranks: int, *, keeps_store: bool) -> int:

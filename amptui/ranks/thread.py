@@ -212,6 +212,7 @@ class RankThread(TrainingThread):
 
     def _choose(self) -> "Choices":
         """Choose this rank's device, and meet the other ranks."""
+        from amptui.device.accelerator import enter_device
         from amptui.engine import setup
         from amptui.engine.description import device_name, gpu_uuid
         from amptui.ranks.agreement.checkpoints import check_folder
@@ -220,7 +221,7 @@ class RankThread(TrainingThread):
 
         choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
-        setup.enter_device(device)
+        enter_device(device)
         waiting = "waiting for the other ranks"
         self._announce("importing", waiting, f"while {waiting}")
         uuid = gpu_uuid(device)

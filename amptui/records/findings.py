@@ -95,6 +95,23 @@ class Float16Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatesMeasured:
+    """How far one optimizer step moved the weights of each layer: |after - before| / |before|, L2 norms.
+
+    There is none of a step that the scaler skipped.
+    """
+
+    time: float
+    step: int
+    ratios: Mapping[str, float]
+    """By layer, in the model's order, bounded in number: NaN where weights hold NaN or Inf. Left out are
+    layers without a gradient, and those whose weights are all zero."""
+    sampled: tuple[str, ...] = ()
+    """The layers whose ratio is an estimate from a part of their weights."""
+    optimizer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRange:
     """The largest absolute value in one module's output, or in the gradient of its output."""
 

@@ -19,6 +19,7 @@ from amptui.records.findings import (
     ModulesTraced,
     PrecisionsCompared,
     StepTimed,
+    UpdatesMeasured,
     XRayTaken,
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
@@ -339,6 +340,7 @@ Record = (
     | StepSkipped
     | NonFinite
     | Float16Window
+    | UpdatesMeasured
     | ModulesTraced
     | XRayTaken
     | PrecisionsCompared

@@ -4,14 +4,18 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from amptui.base import units
 from amptui.base.errors import RemoteError
 from amptui.base.text import one_line
+from amptui.diagnosis.rank_words import rank_lost
+from amptui.records.ranks import RankLost
 from amptui.runs import removal
+from amptui.runs.folder_probe import FolderProbe
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.newest_steps import NOTHING, NewestSteps, newest_steps, silent_seconds
 from amptui.runs.recent import listed_runs
@@ -24,9 +28,16 @@ _REMOTE_SECONDS = 10.0
 """How often another machine is asked for its runs: each time is a connection of ssh's."""
 
 
+_ROW_SECONDS = 5.0
+"""A file system that takes longer for both ends of one journal does not answer."""
+
+_UNREACHABLE = RunRow(state="unreadable", detail="not reachable: its file system does not answer")
+
+
 def runs_here() -> RunSource:
     """All runs of this user on this machine."""
-    return RunSource(entries=_entries, plan_removal=_plan_removal, remove=_remove)
+    entries = partial(_entries, FolderProbe())
+    return RunSource(entries=entries, plan_removal=_plan_removal, remove=_remove)
 
 
 def runs_on(remote: Remote) -> RunSource:
@@ -82,11 +93,11 @@ def _remote_entry(run: KeptRun, trouble: str) -> RunEntry:
     )
 
 
-def _refuse_removal(host: str, _folder: str) -> RemovalPlan:
+def _refuse_removal(host: str, _run: str | RemovalPlan) -> RemovalPlan:
     raise RemoteError(f"the run is on {host}", hint=f"remove it there: ssh {host}, then amptui")
 
 
-def _entries() -> Sequence[RunEntry]:
+def _entries(probe: FolderProbe) -> Sequence[RunEntry]:
     """Raises ``RunFolderError`` if the folder of all runs cannot be read."""
     saved = f"{default_base()}{os.sep}"
     return [
@@ -95,10 +106,18 @@ def _entries() -> Sequence[RunEntry]:
             name=_name(run.folder, saved),
             is_live=run.is_live,
             written=run.written,
-            read=partial(read_row, run.folder),
+            read=partial(read_row, run.folder)
+            if run.folder.startswith(saved)
+            else partial(_read_row_elsewhere, probe, run.folder),
+            is_reachable=run.is_reachable,
         )
-        for run in listed_runs()
+        for run in listed_runs(probe)
     ]
+
+
+def _read_row_elsewhere(probe: FolderProbe, folder: str) -> RunRow:
+    """The same as :func:`read_row` for a run whose file system may not answer."""
+    return probe.look([folder], read_row, patience_seconds=_ROW_SECONDS).get(folder, _UNREACHABLE)
 
 
 def _name(folder: str, saved: str) -> str:
@@ -124,7 +143,7 @@ def _row(run: KeptRun, newest: NewestSteps, silent: float | None, now: float) ->
         losses=newest.losses,
         seconds=_seconds(run, newest, now),
         written=run.written,
-        detail=_detail(run, silent),
+        detail=_detail(run, newest, silent),
     )
 
 
@@ -136,9 +155,11 @@ def _seconds(run: KeptRun, newest: NewestSteps, now: float) -> float | None:
     return None if newest.last_time is None else max(0.0, newest.last_time - run.started)
 
 
-def _detail(run: KeptRun, silent: float | None) -> str:
+def _detail(run: KeptRun, newest: NewestSteps, silent: float | None) -> str:
     if run.error is not None:
         return one_line(run.error)
+    if run.state == "died":
+        return _last_trouble(newest)
     if silent is not None:
         return f"nothing new for {units.duration(silent)}"
     if run.is_live:
@@ -147,20 +168,25 @@ def _detail(run: KeptRun, silent: float | None) -> str:
     return one_line(run.device_name or "")
 
 
+def _last_trouble(newest: NewestSteps) -> str:
+    """Why a run may have died, by its own last words; empty if it was killed without any."""
+    if isinstance(newest.trouble, RankLost):
+        return one_line(rank_lost(newest.trouble))
+    return one_line(newest.trouble.text.partition("\n")[0]) if newest.trouble is not None else ""
+
+
 def _plan_removal(folder: str) -> RemovalPlan:
     return _plan(removal.plan_removal(Path(folder)))
 
 
-def _remove(folder: str) -> RemovalPlan:
-    return _plan(removal.remove(Path(folder)))
+def _remove(plan: RemovalPlan) -> RemovalPlan:
+    return _plan(removal.remove(removal.Removal(**{**_fields(plan), "folder": Path(plan.folder)})))
 
 
 def _plan(result: removal.Removal) -> RemovalPlan:
-    return RemovalPlan(
-        folder=str(result.folder),
-        journals=result.journals,
-        checkpoints=result.checkpoints,
-        other_files=result.other_files,
-        size_bytes=result.size_bytes,
-        left=result.left,
-    )
+    return RemovalPlan(**{**_fields(result), "folder": str(result.folder)})
+
+
+def _fields(plan: removal.Removal | RemovalPlan) -> dict[str, Any]:
+    """Both have the same."""
+    return {field.name: getattr(plan, field.name) for field in fields(plan)}

@@ -33,6 +33,9 @@ _NOW_SECONDS = 5
 """A live run writes every second."""
 
 
+_END_LINE = f"{json_text.dumps({'type': 'End'})}\n"
+"""It proves that amptui has listed all: a shell that exits instead prints no runs either."""
+
 _LINES_BESIDE_RUNS = 3
 """Lines of a terminal that the heading, the line about older runs and the prompt take."""
 
@@ -45,14 +48,14 @@ class _Column:
     cell: Callable[[KeptRun], str]
 
 
-def list_runs(*, json: bool, out: TextIO, limit: int | None = None) -> int:
+def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bool = False) -> int:
     """Print the newest of the user's runs to ``out``, the one written last first; return the exit status.
 
     At most ``limit`` runs; if it is None, as many as a terminal has lines for, or `PAGE_RUNS` in JSON and
     where ``out`` is no terminal. Of older runs no file is opened; how many there are is told below the table,
     or on standard error. With ``json`` each run is one object a line: ``type`` (Run) and the fields of
-    `KeptRun`. Raises ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list
-    cannot be written.
+    `KeptRun`; ``with_end`` adds a line of the type End. Raises ``RunFolderError`` if the folder of runs
+    cannot be read, ``OutputError`` if the list cannot be written.
     """
     folders = run_folders()
     size = shutil.get_terminal_size() if out.isatty() and not json else None
@@ -61,7 +64,7 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None) -> int:
     runs = [look_at(RunDir(Path(folder))) for folder in folders[:page]]
     older = len(folders) - len(runs)
     if json:
-        put("".join(f"{_json_line(run)}\n" for run in runs), out)
+        put("".join((*(f"{_json_line(run)}\n" for run in runs), *([_END_LINE] if with_end else []))), out)
     elif runs:
         below = [_older(older, width)] if older and width is not None else []
         put("".join(inert_line(out, line) for line in (*_table(runs, width), *below)), out)

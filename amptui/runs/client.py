@@ -2,11 +2,12 @@
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
-from amptui import __version__
+from amptui.base.version import __version__
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Request, StopRequest, new_number, record_of
 from amptui.records.run import Record, RunFailed, RunFinished
@@ -15,6 +16,9 @@ from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, Protocol
 
 _PIECE_BYTES = 1024**2
 """At most so much is folded at once; the system may buffer less."""
+
+_BATCH_RECORDS = 1000
+"""The same for the records of a journal."""
 
 
 class Client:
@@ -27,9 +31,10 @@ class Client:
 
     ``reconnect`` is called in that thread when the connection is lost: it returns a new one, to a run that
     has been started again or is still there, or None. It raises ``ProtocolError`` to say why there is none.
+    ``recorded`` is called there for the records of a run that has ended before it sent its history.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name, each is called in the reading thread
         self,
         connection: socket.socket,
         *,
@@ -39,6 +44,7 @@ class Client:
         ended: threading.Event,
         on_unsent: Callable[[RequestMade], object] = lambda _request: None,
         reconnect: Callable[[], socket.socket | None] = lambda: None,
+        recorded: Callable[[], Iterable[Record]] = tuple,
     ) -> None:
         self._connection = connection
         self._restore = restore
@@ -47,6 +53,8 @@ class Client:
         self._on_unsent = on_unsent
         self._ended = ended
         self._reconnect = reconnect
+        self._recorded = recorded
+        self._has_history = False
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
         self._left = False
         self._finished = False
@@ -117,10 +125,12 @@ class Client:
             while self._is_lost and (again := self._reconnect()) is not None:
                 self._go_on_with(again)
                 self._follow()
+            if self._is_lost and not self._has_history:
+                self._take_recorded()
             if self._is_lost:
                 self.error = (
                     "the training process exited unexpectedly"
-                    if self.hello is not None
+                    if self.hello is not None or self._has_history
                     else "the run ended before it sent anything"
                 )
         except ProtocolError as error:
@@ -135,6 +145,13 @@ class Client:
     def _follow(self) -> None:
         while not self.error and (piece := self._receive()):
             self._take(self._lines.take(piece))
+
+    def _take_recorded(self) -> None:
+        """Fold what the run has left: on a busy machine a short one is over before its screen can ask."""
+        records = iter(self._recorded())
+        while not self._left and (batch := list(islice(records, _BATCH_RECORDS))):
+            self._has_history = True
+            self._fold_all(batch)
 
     @property
     def _is_lost(self) -> bool:
@@ -192,6 +209,7 @@ class Client:
                         f"attach with amptui {message.version}"
                     )
             case History(state):
+                self._has_history = True
                 try:
                     self._restore(state)
                 except ValueError as error:

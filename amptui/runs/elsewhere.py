@@ -11,8 +11,10 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from amptui.base.errors import RunFolderError
+from amptui.runs.folder_probe import FolderProbe
 from amptui.runs.own_files import is_run_folder
 from amptui.runs.rundir import JOURNAL_NAME, default_base, make_private
 
@@ -40,8 +42,16 @@ def note_elsewhere(folder: Path) -> None:
                 _enter(path)
 
 
-def runs_elsewhere() -> list[str]:
-    """The folders in the index that are this user's runs, in no order. Never raises.
+class RunsElsewhere(NamedTuple):
+    """The folders in the index that are this user's runs, in no order."""
+
+    runs: list[str]
+    unreachable: list[str]
+    """Those on a file system that does not answer."""
+
+
+def runs_elsewhere(probe: FolderProbe | None = None) -> RunsElsewhere:
+    """What is in the index, looked at with ``probe``, or with a new one. Never raises.
 
     An entry whose folder is gone or holds no run any more is dropped from the index. If the folder around
     it is not there either, a disk may be unmounted or another machine's: that entry stays for a year. What
@@ -52,16 +62,15 @@ def runs_elsewhere() -> list[str]:
         index = index_folder()
         names = os.listdir(index) if _is_index(index) else []  # noqa: PTH208 - names are all that is needed
     except (OSError, RunFolderError):
-        return []
-    folders = []
-    for name in names:
-        path = _folder_of(index, name)
-        state = _state_of(path) if path is not None else ""
-        if path is not None and state == "own":
-            folders.append(path)
-        elif path is not None and (state == "gone" or (state == "away" and _is_old(index, name))):
+        return RunsElsewhere([], [])
+    entries = {path: name for name in names if (path := _folder_of(index, name)) is not None}
+    states = (probe or FolderProbe()).look(list(entries), _state_of)
+    for path, state in states.items():
+        name = entries[path]
+        if state == "gone" or (state == "away" and _is_old(index, name)):
             _drop(index, name, path)
-    return folders
+    own = [path for path, state in states.items() if state == "own"]
+    return RunsElsewhere(own, [path for path in entries if path not in states])
 
 
 def index_folder() -> Path:

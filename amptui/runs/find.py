@@ -3,24 +3,24 @@
 import os
 import re
 import stat
-import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.runfiles import LINK
 from amptui.runs.kept_run import KeptRun, look_at
+from amptui.runs.liveness import may_start_again, writer_elsewhere
 from amptui.runs.lock import holder
 from amptui.runs.recent import kept_names, lock_files
 from amptui.runs.rundir import (
     RunDir,
     default_base,
     expanded,
+    is_of_a_script,
     open_run_dir,
-    read_run_json,
     reason,
     run_argument,
-    written,
 )
 from amptui.runs.trust import resume_command
 
@@ -30,13 +30,12 @@ _TIME_OF_A_NAME = re.compile(r"(-\d{8}-\d{6}(-\d+)?)?")
 _MAX_NAMED = 3
 """Matching runs that a message lists at most."""
 
-RESTART_SECONDS = 120.0
-"""How long ranks may take to be started again. The launcher gives the old ones 30 s to end."""
-
 _TICK_SECONDS = 2.0
 """The coarsest times of files that are in use: locks this close may have been taken in either order."""
 
 _GIVE = "give a run's folder, its journal.jsonl or its name"
+
+_OF_A_SCRIPT = "is of a script, which amptui does not resume"
 
 _NOTHING = "start a new run, or choose another with --resume RUN"
 
@@ -52,27 +51,44 @@ def find_run(text: str) -> Path:
     return journal_of(_kept(text).path if path is None else path)
 
 
-def resumable(text: str) -> RunDir:
+def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
     """The run that ``text`` names as for :func:`find_run`, if it can be resumed.
 
-    Raises ``UsageError`` if there is no such run, and ``RunFolderError`` if it is running or has nothing to
-    resume from.
+    Where that is the newest run, of all or of a model, it is the newest one that can: runs of scripts, and
+    those without a checkpoint, are passed over. ``say`` takes which run it is, unless ``text`` is its name
+    or a path. Raises ``UsageError`` if there is no such run, and ``RunFolderError`` if it is running or has
+    nothing to resume from. If it has just been written on another machine, this waits some seconds to see
+    whether it goes on there.
     """
     path = _existing(text)
-    run_dir = _kept(text) if path is None else _folder(path)
-    trains = holder(run_dir.path)
-    if trains is not None:
-        watch = f"watch it with `amptui attach {run_argument(run_dir.path)}`"
-        raise RunFolderError(f"{run_argument(run_dir.path)} is still running, {trains}", hint=watch)
+    run_dir, why = _newest_resumable(text) if path is None else (_folder(path), "")
+    _refuse_running(run_dir.path)
     if not _is_there(run_dir.run_json_path):
         what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
         raise RunFolderError(what, hint=_NOTHING)
+    if is_of_a_script(run_dir):
+        raise RunFolderError(f"cannot resume {run_dir.path}: it {_OF_A_SCRIPT}", hint=_NOTHING)
     if not _is_there(run_dir.checkpoints_path):
         raise RunFolderError(f"cannot resume {run_dir.path}: it has no checkpoints", hint=_NOTHING)
     if run_dir.checkpoints_path.is_symlink():
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
         raise RunFolderError(what, hint="replace the link with the checkpoints themselves")
-    return open_run_dir(run_dir.path)
+    refuse_running_elsewhere(run_dir.path)
+    opened = open_run_dir(run_dir.path)
+    if path is None and run_dir.path.name != text:
+        say(f"resuming {run_dir.path.name}" + (f": {why}" if why else ""))
+    return opened
+
+
+def refuse_running_elsewhere(folder: Path) -> None:
+    """Raise ``RunFolderError`` if the run in ``folder`` goes on, on a machine whose locks are not seen here.
+
+    Takes some seconds for one that has just ended there.
+    """
+    writer = writer_elsewhere(folder)
+    if writer is not None:
+        what = f"{run_argument(folder)} is still running, {writer}: it has just written a record"
+        raise RunFolderError(what, hint="log in there to watch or stop it")
 
 
 def live_run(text: str) -> RunDir:
@@ -129,6 +145,44 @@ def _existing(text: str) -> Path | None:
 
 def _folder(path: Path) -> RunDir:
     return RunDir(path if path.is_dir() else path.parent)
+
+
+def _refuse_running(folder: Path) -> None:
+    trains = holder(folder)
+    if trains is not None:
+        watch = f"watch it with `amptui attach {run_argument(folder)}`"
+        raise RunFolderError(f"{run_argument(folder)} is still running, {trains}", hint=watch)
+
+
+def _newest_resumable(text: str) -> tuple[RunDir, str]:
+    """The saved run that ``text`` names; the newest that can be resumed of all, or of a model.
+
+    With it, why it is not the newest, if it is not. A training that is running is no reason to resume an
+    older one: it is returned, and refused by the caller.
+    """
+    runs = [RunDir(default_base() / name) for name in _named(text)]
+    why = "" if len(runs) == 1 else _why_passed_over(runs[0])
+    if not why:
+        return runs[0], ""
+    newest = f"the newest, {runs[0].path.name}, {why}"
+    for run_dir in runs[1:]:
+        if not _why_passed_over(run_dir):
+            return run_dir, newest
+    raise RunFolderError(f"none of {len(runs):,} runs can be resumed: {newest}", hint=_NOTHING)
+
+
+def _why_passed_over(run_dir: RunDir) -> str:
+    """Why a run is not what somebody means who resumes the newest one; empty if it is.
+
+    Raises ``RunFolderError`` for a folder that cannot be read: that may be the run.
+    """
+    if is_of_a_script(run_dir):
+        return _OF_A_SCRIPT
+    checkpoints = run_dir.checkpoints_path
+    has_checkpoints = _is_there(checkpoints) and (run_dir.holds_checkpoints or checkpoints.is_symlink())
+    if holder(run_dir.path) is not None or (has_checkpoints and _is_there(run_dir.run_json_path)):
+        return ""
+    return f"has no {run_dir.run_json_path.name}" if has_checkpoints else "has no checkpoints"
 
 
 def _last_live() -> list[KeptRun]:
@@ -194,15 +248,23 @@ def _matching(text: str) -> list[str]:
 
 def _kept(text: str) -> RunDir:
     """The saved run that ``text`` names; the newest of all, or of a model. Raises ``UsageError``."""
+    return _newest_of(_named(text))
+
+
+def _named(text: str) -> list[str]:
+    """The saved runs of which ``text`` names the newest, newest first; all if it is empty, at least one.
+
+    Raises ``UsageError``.
+    """
     if not text:
-        newest = _newest_kept()
-        if newest is None:
+        names = kept_names()
+        if not names:
             raise UsageError(f"no runs in {default_base()} yet", hint=_GIVE)
-        return newest
+        return names
     names = _meant(text)
     if len(names) > 1 and not _is_called(names[0], text):
         raise _several(names, f"{text!r} matches {len(names)} runs")
-    return _newest_of(names)
+    return names
 
 
 def _meant(text: str) -> list[str]:
@@ -236,21 +298,10 @@ def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
     words = {"stopped": "was stopped", "died": "died unexpectedly", "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
     argument = run_argument(run.folder)
-    if run.state == "died" and _may_start_again(RunDir(run.folder)):
+    if run.state == "died" and may_start_again(RunDir(run.folder)):
         hint = "its ranks may be starting again: repeat this in a few seconds"
         return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
     hint = f"view it with `amptui replay {argument}`"
     if run.state not in ("finished", "unreadable") and RunDir(run.folder).checkpoints_path.is_dir():
         hint += f", or resume it with `{resume_command(run.folder)}`"
     return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
-
-
-def _may_start_again(run_dir: RunDir) -> bool:
-    """Whether the run has just died, and had a launcher that starts its ranks again."""
-    wrote = written(run_dir)
-    if wrote is None or time.time() - wrote > RESTART_SECONDS:
-        return False
-    with suppress(RunFolderError, KeyError, TypeError):
-        restarts = read_run_json(run_dir.path)["asked"]["max_restarts"]
-        return isinstance(restarts, int) and restarts > 0
-    return False

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.keeping import KeepingChanged, ViewersChanged
-from amptui.records.run import PhaseChanged, Record
+from amptui.records.ranks import RankLost
+from amptui.records.run import Note, PhaseChanged, Record
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
 from amptui.runs.kept_run import KeptRun
@@ -46,6 +47,8 @@ class NewestSteps:
     """Whether that says that no step runs at the moment."""
     last_time: float | None
     """Of the last record, whatever it is."""
+    trouble: Note | RankLost | None = None
+    """The newest error, or rank that was lost, after the last steps."""
 
 
 NOTHING = NewestSteps(losses=(), step_seconds=None, headway=None, is_between_steps=False, last_time=None)
@@ -77,7 +80,17 @@ def newest_steps(journal: Path) -> NewestSteps:
         headway=(headway or records[0]).time,
         is_between_steps=isinstance(headway, PhaseChanged) and headway.phase != "training",
         last_time=records[-1].time,
+        trouble=_trouble_after_steps(records),
     )
+
+
+def _trouble_after_steps(records: Sequence[Record]) -> Note | RankLost | None:
+    for record in reversed(records):
+        if isinstance(record, RankLost) or (isinstance(record, Note) and record.severity == "error"):
+            return record
+        if isinstance(record, Steps | StepRecord):
+            break
+    return None
 
 
 def silent_seconds(run: KeptRun, newest: NewestSteps, now: float) -> float | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from amptui.base.errors import RunFolderError
 from amptui.runs.elsewhere import runs_elsewhere
+from amptui.runs.folder_probe import FolderProbe
 from amptui.runs.lock import holder
 from amptui.runs.rundir import JOURNAL_NAME, LOCK_NAME, RunDir, default_base, reason
 
@@ -26,7 +27,7 @@ class LockFile(NamedTuple):
 
 
 def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:
-    """The names of all saved runs, or those for which ``named`` is true; the one written last first.
+    """The names of all saved runs, or those for which ``matches`` is true; the one written last first.
 
     A run that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
     it may be starting. Raises ``RunFolderError`` if the folder of all runs cannot be read.
@@ -39,7 +40,7 @@ def run_folders() -> list[str]:
 
     Raises ``RunFolderError`` if the folder of all runs cannot be read.
     """
-    return _newest_first([*_saved_folders(None), *runs_elsewhere()])
+    return _newest_first([*_saved_folders(None), *runs_elsewhere().runs])
 
 
 class ListedRun(NamedTuple):
@@ -51,26 +52,34 @@ class ListedRun(NamedTuple):
     count."""
     written: float
     """When its journal was last written, in Unix seconds; of one without a journal its folder."""
+    is_reachable: bool = True
+    """Whether its file system answers; else no more is known of it."""
 
 
-def listed_runs() -> list[ListedRun]:
+def listed_runs(probe: FolderProbe) -> list[ListedRun]:
     """All runs of this user: live ones first, the last started one at the top, then the others by age.
 
-    The order of live ones stays as they are written. Raises ``RunFolderError`` if the folder of all runs
-    cannot be read.
+    The order of live ones stays as they are written. ``probe`` looks at those elsewhere; what it cannot reach
+    comes last. Raises ``RunFolderError`` if the folder of all runs cannot be read.
     """
-    live, ended = [], []
-    for folder in [*_saved_folders(None), *runs_elsewhere()]:
-        written = _last_change(folder)
-        if written == _NO_RUN:
-            continue
-        signed = _signed(folder)
-        # Only a lock that names a process is opened: that would take longer than all else.
-        if signed is not None and holder(folder) is not None:
-            live.append((signed, ListedRun(folder, True, written)))
-        else:
-            ended.append((written, ListedRun(folder, False, written)))
-    return [run for runs in (live, ended) for _, run in sorted(runs, reverse=True)]
+    elsewhere = runs_elsewhere(probe)
+    looks = [_look(folder) for folder in _saved_folders(None)]
+    answers = probe.look(elsewhere.runs, _look)
+    looks += answers.values()
+    live = [(signed, run) for signed, run in looks if signed is not None and run.is_live]
+    ended = [(run.written, run) for _, run in looks if not run.is_live and run.written != _NO_RUN]
+    listed = [run for runs in (live, ended) for _, run in sorted(runs, reverse=True)]
+    lost = [*elsewhere.unreachable, *(folder for folder in elsewhere.runs if folder not in answers)]
+    return [*listed, *(ListedRun(folder, False, 0.0, is_reachable=False) for folder in sorted(lost))]
+
+
+def _look(folder: str) -> tuple[float | None, ListedRun]:
+    """When a process signed its lock, if one did, and the run."""
+    written = _last_change(folder)
+    signed = _signed(folder) if written != _NO_RUN else None
+    # Only a lock that names a process is opened: that would take longer than all else.
+    is_live = signed is not None and holder(folder) is not None
+    return signed, ListedRun(folder, is_live, written)
 
 
 def _signed(folder: str) -> float | None:
@@ -88,7 +97,7 @@ def lock_files() -> list[LockFile]:
     Raises ``RunFolderError`` if the folder of all runs cannot be read.
     """
     locks = []
-    for folder in [*_saved_folders(None), *runs_elsewhere()]:
+    for folder in [*_saved_folders(None), *runs_elsewhere().runs]:
         with suppress(OSError):  # none, or none that this user could read
             status = os.lstat(f"{folder}{os.sep}{LOCK_NAME}")
             locks.append(LockFile(status.st_size > 0, status.st_mtime, folder))

@@ -11,10 +11,10 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
-from amptui import __version__
 from amptui.base import strictjson
 from amptui.base.errors import AmptuiError
 from amptui.base.text import one_line, printable
+from amptui.base.version import __version__
 from amptui.records.codec import Codec
 from amptui.runs.find import live_run
 from amptui.runs.protocol import PROTOCOL
@@ -22,6 +22,9 @@ from amptui.runs.rundir import run_argument
 from amptui.runs.socket_place import connect_to_live
 
 _MARK = "amptui-relay"
+
+_OPENING = f'{{"{_MARK}"'.encode("ascii")
+"""How the header's line begins; what the user's shell printed without an end of line may stand before it."""
 
 _PIECE_BYTES = 64 * 1024
 
@@ -53,9 +56,9 @@ _CODEC: Codec[Header] = Codec(Header)
 
 
 def read_header(line: bytes) -> Header | None:
-    """The header in ``line``, whose texts but the folder are safe to print; None if it is anything else."""
+    """The header that ends ``line``, whose texts but the folder are safe to print; None if there is none."""
     try:
-        fields = strictjson.parse(line.decode("ascii"))
+        fields = strictjson.parse(line[max(0, line.find(_OPENING)) :].decode("ascii"))
         if not isinstance(fields, dict) or _MARK not in fields:
             return None
         header = _CODEC.read(fields)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
+from amptui.base.version import __version__
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
 from amptui.runs.rundir import default_base, expanded
@@ -73,7 +73,10 @@ _SSH_FAILED = 255
 
 _NOT_FOUND = 127
 
-_NEEDS_USER = ("Permission denied", "Host key verification failed")
+_HOST_KEY = "Host key verification failed"
+"""The last line of what ssh says of an unknown or changed key; the lines before it name the file."""
+
+_NEEDS_USER = ("Permission denied", _HOST_KEY)
 """What ssh says if it would have to ask the user something."""
 
 
@@ -81,7 +84,9 @@ class UnreachableError(RemoteError):
     """No connection to HOST now; ``needs_user`` if none is possible without asking the user."""
 
     def __init__(self, host: str, why: str, *, needs_user: bool = False) -> None:
-        super().__init__(f"cannot reach {host}: {why}")
+        why = why.removesuffix(".")
+        hint = f"to see more: ssh {shlex.quote(printable(host))}" if _HOST_KEY in why else ""
+        super().__init__(f"cannot reach {host}: {why}", hint=hint)
         self.cause = why.rpartition(": ")[2]
         """The last part of why, as in ``connect to host 10.0.0.1 port 22: Connection refused``."""
         self.needs_user = needs_user
@@ -194,40 +199,31 @@ class Ssh:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read_header(self, given_up: Callable[[], bool], limit_seconds: float | None) -> Header:
+    def read_header(self, given_up: Callable[[], bool]) -> Header:
         """Wait for the relay's first line; raise ``RemoteError`` if there is none."""
-        began = time.monotonic()
+        limit = time.monotonic() + self._limit_seconds
         while not given_up():
-            if limit_seconds is not None and time.monotonic() - began > limit_seconds:
-                raise UnreachableError(self.host, f"no answer for {limit_seconds:g} s")
-            arrives = self.connection.fileno()
-            ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
-            if self._errors in ready and not self._read_errors() and arrives not in ready:
-                time.sleep(_LOOK_SECONDS)  # closed: the connection ends as well
-            if arrives in ready and (header := self._next_line()) is not None:
+            if self._arrives(limit) and (header := self._next_line()) is not None:
                 return header
         raise UnreachableError(self.host, "no answer yet")
 
-    def read_output(self, max_bytes: int) -> bytes:
+    def read_output(self, max_bytes: int, *, hint: str = "") -> bytes:
         """What the command writes until its end; raise ``RemoteError`` if it or ssh fails.
+
+        ``hint``: what to do about more than ``max_bytes``, which are refused as soon as they come.
 
         In a batch it may take ``_BATCH_SECONDS``: a HOST that hangs keeps its connection.
         """
         pieces: list[bytes] = []
-        left_bytes, arrives = max_bytes, self.connection.fileno()
+        left_bytes = max_bytes
         limit = time.monotonic() + self._limit_seconds
         while True:
-            if time.monotonic() > limit:
-                raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
-            ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
-            if self._errors in ready and not self._read_errors() and arrives not in ready:
-                time.sleep(_LOOK_SECONDS)
-            if arrives not in ready:
+            if not self._arrives(limit):
                 continue
             piece = self.connection.recv(_MAX_NOISE_BYTES)
             left_bytes -= len(piece)
             if left_bytes < 0:
-                raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes")
+                raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes", hint=hint)
             if not piece:
                 break
             pieces.append(piece)
@@ -236,13 +232,18 @@ class Ssh:
             raise failure
         return b"".join(pieces)
 
+    def only_noise(self, output: bytes) -> RemoteError:
+        """Why ``output`` is not what amptui writes, though its command has ended well."""
+        self._noise = output[-_MAX_NOISE_BYTES:]
+        return self.trouble()
+
     def keep_reading_errors(self) -> None:
         """Read them in a thread of its own, so that ssh never waits for that."""
         self._is_drained = True
         threading.Thread(target=self._drain, name="amptui-ssh-errors", daemon=True).start()
 
     def trouble(self) -> UnreachableError | RemoteError:
-        """Why there is no connection, once ssh has closed it."""
+        """Why there is no connection, or no answer, once ssh has closed it."""
         status = self._wait(_EXIT_SECONDS)
         for _ in range(_MAX_ERROR_PIECES):
             if not self._read_errors():
@@ -255,9 +256,14 @@ class Ssh:
         if status == _NOT_FOUND or "not found" in line:
             hint = f"name it with --remote-command or ${COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
             return RemoteError(f"{self.host} finds no amptui ({line or 'status 127'})", hint=hint)
-        if "invalid choice" in line:
+        if "invalid choice" in line or "unrecognized arguments" in line:
             return RemoteError(f"amptui on {self.host} is too old for this", hint="upgrade it there")
-        return RemoteError(f"{self.host} {how_ended(status)} without an answer: {line or 'no message'}")
+        # amptui itself never ends well without an answer: something ended the shell before.
+        exits = "a start-up file of its shell may exit; " if status == 0 else ""
+        return RemoteError(
+            f"{self.host} {how_ended(status)} without an answer: {line or 'no message'}",
+            hint=f"{exits}to see more: ssh {shlex.quote(printable(self.host))}",
+        )
 
     def last_error(self) -> str:
         """The last line of what ssh, or else the shell on HOST, said; safe to print."""
@@ -281,6 +287,19 @@ class Ssh:
         if not self._is_drained:
             self._is_drained = True
             os.close(self._errors)
+
+    def _arrives(self, limit: float) -> bool:
+        """Whether something arrives within a moment; what ssh says meanwhile is read.
+
+        Raises ``UnreachableError`` once ``limit``, on the monotonic clock, is over.
+        """
+        if time.monotonic() > limit:
+            raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
+        arrives = self.connection.fileno()
+        ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
+        if self._errors in ready and not self._read_errors() and arrives not in ready:
+            time.sleep(_LOOK_SECONDS)  # closed: the connection ends as well
+        return arrives in ready
 
     def _next_line(self) -> Header | None:
         """The header, if it is complete; what comes before it is noise of the user's shell."""
@@ -334,7 +353,7 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
     """
     ssh = Ssh(remote, ["relay", "--", remote.run], batch=batch)
     try:
-        header = ssh.read_header(given_up, _BATCH_SECONDS if batch else None)
+        header = ssh.read_header(given_up)
         _check(header, remote.host)
     except BaseException:
         ssh.close()

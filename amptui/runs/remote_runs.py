@@ -11,8 +11,14 @@ from amptui.records.codec import Codec
 from amptui.runs.kept_run import KeptRun
 from amptui.runs.remote import Remote, Ssh
 
-_MAX_OUTPUT_BYTES = 64 * 1024**2
-"""Limit of what is read: 100,000 runs."""
+_MAX_OUTPUT_BYTES = 20_000 * 1024
+"""Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
+
+_OPENING = b'{"type": "Run"'
+"""How the line of a run begins."""
+
+_END = b'{"type": "End"'
+"""How the line after the last run begins: without it amptui there did not run, or not to its end."""
 
 _SAVED = ("amptui", "runs")
 """The end of the folder of saved runs, wherever a user's state is."""
@@ -34,18 +40,21 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
     """The newest runs on HOST, at most ``limit``; without ``batch``, ssh may ask for a password.
 
     Raises ``RemoteError`` if HOST or amptui there cannot be reached, or is of a version that lists other
-    facts.
+    facts, or if a start-up file of the shell there exits before amptui has run.
     """
     limits = [] if limit is None else ["--limit", str(limit)]
-    with Ssh(remote, ["runs", "--json", *limits], batch=batch) as ssh:
-        output = ssh.read_output(_MAX_OUTPUT_BYTES)
+    with Ssh(remote, ["runs", "--json", "--end", *limits], batch=batch) as ssh:
+        output = ssh.read_output(_MAX_OUTPUT_BYTES, hint="list fewer with `amptui runs HOST: --limit N`")
         said = ssh.last_error().removeprefix("amptui: ")
-    runs = []
+        if _END not in output:
+            raise ssh.only_noise(output)
+    runs: list[KeptRun] = []
     for line in output.splitlines():
-        if not line.startswith(b'{"type": "Run"'):
+        noise, opening, fields = line.partition(_OPENING)
+        if not opening or (noise and runs):
             continue  # the shell's own
         try:
-            runs.append(_read(line))
+            runs.append(_read(opening + fields))
         except ValueError as error:
             what = f"{remote.host} lists its runs in a way that this amptui does not know"
             hint = "install the same version of amptui on both"

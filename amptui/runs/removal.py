@@ -7,7 +7,6 @@ one that is there nor one that somebody puts there meanwhile, leads out of it.
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,13 +14,20 @@ from pathlib import Path
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import LINK, opened_folder
-from amptui.runs.lock import RunLock, holder, last_signer
+from amptui.runs.kept_run import look_at
+from amptui.runs.liveness import (
+    RECENT_SECONDS,
+    RESTART_SECONDS,
+    has_restarts,
+    may_start_again,
+    recent_signer_elsewhere,
+)
+from amptui.runs.lock import RunLock, holder
 from amptui.runs.own_files import is_own_folder_name, is_own_name
-from amptui.runs.rundir import LOCK_NAME, RunDir, read_run_json, reason, written
+from amptui.runs.rundir import LOCK_NAME, RunDir, is_of_a_script, reason
 
-_SILENT_SECONDS = 600.0
-"""A run of another machine that wrote more lately may live, whatever its lock says here: a live one writes
-every second. The rest is for clocks that differ."""
+_MAY_RESTART = ("died", "failed")
+"""How a run stands between two starts of its ranks."""
 
 _JOURNAL = re.compile(r"journal.*\.jsonl")
 
@@ -42,27 +48,35 @@ class Removal:
     checkpoints: int = 0
     other_files: int = 0
     size_bytes: int = 0
+    files: tuple[str, ...] = ()
+    """Their paths in the folder, but for its lock's."""
     left: tuple[str, ...] = ()
     """Names in the folder that are not the run's: they stay, and so does the folder."""
+    restart_seconds: float | None = None
+    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""
 
 
 def plan_removal(folder: Path) -> Removal:
     """What removing the run in ``folder`` would delete. Raises ``RunFolderError``, as :func:`remove` does."""
     _refuse_live(folder)
     with _opened(folder) as opened:
-        return _Sweep(folder, deletes=False, has_checkpoints=_has_checkpoints(folder)).over(opened)
+        return replace(_Sweep(folder).over(opened), restart_seconds=_restart_seconds(folder))
 
 
-def remove(folder: Path) -> Removal:
-    """Delete the files of the run in ``folder``, and the folder if nothing else is in it.
+def remove(plan: Removal) -> Removal:
+    """Delete the files that ``plan`` names, and their folder if nothing else is in it.
 
-    Raises ``RunFolderError`` if it is live, if ``folder`` is a link or no run, if it is somebody else's, and
-    if a file cannot be deleted: those before it are gone then.
+    Raises ``RunFolderError`` if the run is live or may start again, if it has changed since the plan, if its
+    folder is a link or no run, if it is somebody else's, and if a file cannot be deleted: those before it are
+    gone then, and the run is still one that can be removed.
     """
+    folder = plan.folder
     _refuse_live(folder)
     with _opened(folder) as opened, RunLock.take(folder):
         # A run that begins now waits for the lock, and then finds that there is none here.
-        removal = _Sweep(folder, deletes=True, has_checkpoints=_has_checkpoints(folder)).over(opened)
+        if replace(_Sweep(folder).over(opened), restart_seconds=plan.restart_seconds) != plan:
+            raise RunFolderError(f"{folder} has changed since you were asked", hint="look at it again")
+        removal = _Sweep(folder, deletes=frozenset(plan.files)).over(opened)
         with suppress(FileNotFoundError):
             os.unlink(LOCK_NAME, dir_fd=opened)
     if not removal.left:
@@ -70,28 +84,31 @@ def remove(folder: Path) -> Removal:
             folder.rmdir()
         except OSError as error:  # something new is in it
             raise RunFolderError(f"cannot remove {folder}: {reason(error)}") from error
-    return removal
+    return replace(removal, restart_seconds=plan.restart_seconds)
 
 
 def _refuse_live(folder: Path) -> None:
     trains = holder(folder)
     if trains is not None:
         raise RunFolderError(f"{folder} is live, {trains}", hint="stop it before you remove it")
-    signer, last = last_signer(folder), written(RunDir(folder))
-    is_elsewhere = signer is not None and not signer.is_here
-    if is_elsewhere and last is not None and abs(time.time() - last) < _SILENT_SECONDS:
-        what = (
-            f"{folder} may be live, {signer}: it was written in the last {_SILENT_SECONDS / 60:.0f} minutes"
-        )
+    signer = recent_signer_elsewhere(folder)
+    if signer is not None:
+        minutes = f"{RECENT_SECONDS / 60:.0f} minutes"
+        what = f"{folder} may be live, {signer}: it was written in the last {minutes}"
         raise RunFolderError(what, hint="make sure that it has ended there, and wait as long")
+    # Between two starts of its ranks a run has no process, and nobody holds its lock.
+    if _restart_seconds(folder) is not None and may_start_again(RunDir(folder)):
+        what = f"{folder} may be starting again: it was written in the last {RESTART_SECONDS:.0f} s"
+        raise RunFolderError(what, hint="make sure that its launcher has ended, and wait as long")
 
 
-def _has_checkpoints(folder: Path) -> bool:
-    """Whether the run may have written checkpoints: those beside a script's run are the script's own."""
-    with suppress(RunFolderError):
-        request = read_run_json(folder).get("asked")
-        return not (isinstance(request, dict) and "script" in request)
-    return True
+def _restart_seconds(folder: Path) -> float | None:
+    """How long to wait for a restart of the run in ``folder``; None if it ended as asked, or has no launcher.
+
+    A script's run says that it failed before it is started again.
+    """
+    run_dir = RunDir(folder)
+    return RESTART_SECONDS if has_restarts(run_dir) and look_at(run_dir).state in _MAY_RESTART else None
 
 
 @contextmanager
@@ -110,11 +127,13 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 class _Sweep:
-    """Goes through a run folder, counts what is the run's, and deletes it if it ``deletes``."""
+    """Goes through a run folder, and counts what is the run's; or deletes, of that, the files ``deletes``."""
 
-    def __init__(self, folder: Path, *, deletes: bool, has_checkpoints: bool) -> None:
+    def __init__(self, folder: Path, *, deletes: frozenset[str] | None = None) -> None:
         self._deletes = deletes
-        self._has_checkpoints = has_checkpoints
+        # Checkpoints beside a script's run are the script's own.
+        self._has_checkpoints = not is_of_a_script(RunDir(folder))
+        self._files: list[str] = []
         self._removal = Removal(folder=folder)
 
     def over(self, opened: int) -> Removal:
@@ -126,38 +145,41 @@ class _Sweep:
             if is_own_folder_name(name) and (stat.S_ISREG(mode) or not self._has_checkpoints):
                 left.append(name)
             elif is_folder and is_own_folder_name(name):
-                left += [f"{name}/{inner}" for inner in self._inside(opened, name, _IN_CHECKPOINTS)]
-            elif not is_folder and is_own_name(name):
-                self._take(opened, name)
-            else:
+                left += self._inside(opened, name, name, _IN_CHECKPOINTS)
+            elif is_folder or not is_own_name(name) or not self._take(opened, name, name):
                 left.append(name)
-        self._removal = replace(self._removal, left=tuple(left))
-        return self._removal
+        return replace(self._removal, files=tuple(self._files), left=tuple(left))
 
-    def _inside(self, parent: int, name: str, own: re.Pattern[str]) -> list[str]:
-        """The folder ``name``, with all in it that ``own`` fits; what stays in it."""
+    def _inside(self, parent: int, name: str, path: str, own: re.Pattern[str]) -> list[str]:
+        """The folder ``name``, with all in it that ``own`` fits; the paths of what stays in it."""
         left = []
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         opened = os.open(name, flags, dir_fd=parent)
         try:
             for inner in sorted(os.listdir(opened)):  # noqa: PTH208 - a descriptor, not a path
                 is_folder = stat.S_ISDIR(os.lstat(inner, dir_fd=opened).st_mode)
+                inner_path = f"{path}/{inner}"
                 if not own.fullmatch(inner) or (is_folder and own is _IN_SHARDS):
-                    left.append(inner)
+                    left.append(inner_path)
                 elif is_folder:
-                    left += [f"{inner}/{file}" for file in self._inside(opened, inner, _IN_SHARDS)]
-                else:
-                    self._take(opened, inner)
+                    left += self._inside(opened, inner, inner_path, _IN_SHARDS)
+                elif not self._take(opened, inner, inner_path):
+                    left.append(inner_path)
         finally:
             os.close(opened)
-        if self._deletes and not left:
+        if self._deletes is not None and not left:
             os.rmdir(name, dir_fd=parent)
         return left
 
-    def _take(self, opened: int, name: str) -> None:
-        """Count a file, or a link in place of one, and delete it; the lock is left to the caller."""
+    def _take(self, opened: int, name: str, path: str) -> bool:
+        """Count a file, or a link in place of one, and delete it; false for one that is not to be deleted.
+
+        The lock is left to the caller.
+        """
         if name == LOCK_NAME:
-            return
+            return True
+        if self._deletes is not None and path not in self._deletes:
+            return False
         size_bytes = os.lstat(name, dir_fd=opened).st_size
         removal = self._removal
         is_journal, is_checkpoint = bool(_JOURNAL.fullmatch(name)), bool(_CHECKPOINT.fullmatch(name))
@@ -168,5 +190,7 @@ class _Sweep:
             other_files=removal.other_files + (not is_journal and not is_checkpoint),
             size_bytes=removal.size_bytes + size_bytes,
         )
-        if self._deletes:
+        self._files.append(path)
+        if self._deletes is not None:
             os.unlink(name, dir_fd=opened)
+        return True

@@ -138,6 +138,14 @@ def read_run_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def is_of_a_script(run_dir: RunDir) -> bool:
+    """Whether the run is of somebody's own script, as its ``run.json`` says: what it trains is not ours."""
+    with suppress(RunFolderError):
+        request = read_run_json(run_dir.path).get("asked")
+        return isinstance(request, dict) and "script" in request
+    return False
+
+
 def default_base() -> Path:
     """The folder of all runs: ``$XDG_STATE_HOME/amptui/runs``, by default in ``~/.local/state``.
 

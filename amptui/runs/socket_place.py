@@ -6,6 +6,8 @@ import os
 import socket
 import stat
 import struct
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +21,8 @@ from amptui.runs.rundir import reason, run_argument
 
 SOCKET_NAME = "run.sock"
 
-_MAX_ADDRESS_BYTES = 107
-"""The longest address of a Unix socket (unix(7))."""
+_MAX_ADDRESS_BYTES = 103 if sys.platform == "darwin" else 107
+"""The longest address of a Unix socket (unix(7), on macOS unix(4))."""
 
 STARTING_SECONDS = 30.0
 """How long a run may take from its lock to its socket; on an idle machine it takes milliseconds."""
@@ -32,6 +34,14 @@ _RETRY_SECONDS = 0.02
 
 _BACKLOG = 128
 """Limit of connections waiting to be accepted; large enough that other users cannot keep a viewer out."""
+
+
+_UCRED = struct.Struct("iII")
+"""Linux' ``struct ucred``: process, user, group (unix(7))."""
+
+_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
+_XUCRED = struct.Struct("IIh16I")
+"""macOS' ``struct xucred``: version, user, number of groups, groups (sys/ucred.h, sys/un.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +172,12 @@ def close_own(connection: socket.socket, opened: os.stat_result) -> None:
 
 def is_ours(connection: socket.socket) -> bool:
     """Whether the other end's process runs as this user."""
-    layout = struct.Struct("iII")  # struct ucred: process, user, group
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
-    _, user, _ = layout.unpack(credentials)
+    if sys.platform == "darwin":
+        credentials = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
+        _, user, *_ = _XUCRED.unpack(credentials)
+    else:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        _, user, _ = _UCRED.unpack(credentials)
     return bool(user == os.geteuid())
 
 
@@ -219,8 +232,21 @@ def _address(path: Path) -> Iterator[str]:
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield str(path)
         return
+    if sys.platform == "darwin":
+        with short_name(path) as name:
+            yield name
+        return
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+@contextmanager
+def short_name(path: Path) -> Iterator[str]:
+    """``path`` through a link to its folder in a private one with a short name, where there is no /proc."""
+    with tempfile.TemporaryDirectory(prefix="amptui-") as private:
+        link = Path(private, "d")
+        link.symlink_to(path.parent.absolute())
+        yield str(link / path.name)

@@ -91,16 +91,19 @@ class Axis:
         return tuple(base**power for power in range(-(-first // interval) * interval, last + 1, interval))
 
 
-def axis(low: float, high: float, kind: Kind) -> Axis:
+def axis(low: float, high: float, kind: Kind, *, ceiling: float = math.inf) -> Axis:
     """The axis for finite values from ``low`` to ``high``: its ends are round.
 
     They are multiples of 1, 2 or 5 times a power of ten, such numbers themselves on an axis of powers of ten,
     and powers of two on one of these. A constant gets a margin. For a logarithmic axis ``low`` should be the
     smallest positive value: ``high`` replaces one that is not, and 1 a ``high`` that is not.
+
+    ``ceiling``: what the values cannot exceed, 1 or 100 for a share. A linear axis of values up to there ends
+    at most there.
     """
     low, high = (min(max(value, -LARGEST), LARGEST) for value in (low, high))
     if kind == "linear":
-        return Axis(*_linear_limits(low, high))
+        return Axis(*_linear_limits(low, high, ceiling if high <= ceiling else math.inf))
     high = max(high if high > 0 else 1.0, _MIN_POSITIVE)
     low = max(low if low > 0 else high, _MIN_POSITIVE)
     if kind == "log2":
@@ -119,7 +122,7 @@ def kind_for(values: Floats) -> Kind:
     return "log10" if wide else "linear"
 
 
-def _linear_limits(low: float, high: float) -> tuple[float, float]:
+def _linear_limits(low: float, high: float, ceiling: float) -> tuple[float, float]:
     size = max(abs(low), abs(high))
     if size < _MIN_POSITIVE:
         return 0.0, 1.0
@@ -127,8 +130,10 @@ def _linear_limits(low: float, high: float) -> tuple[float, float]:
     if high - low < least:
         middle = low + (high - low) / 2
         low, high = middle - least / 2, middle + least / 2
+    if high > ceiling:
+        low, high = low - (high - ceiling), ceiling
     step = round_up((high - low) / _STEPS)
-    return tidy(math.floor(low / step) * step), tidy(math.ceil(high / step) * step)
+    return tidy(math.floor(low / step) * step), min(tidy(math.ceil(high / step) * step), ceiling)
 
 
 def round_up(value: float) -> float:

@@ -1,4 +1,4 @@
-"""The history of every logged value that is no panel's curve: loss parts, validations, gradients, GPU.
+"""The history of every logged value that is no panel's curve: loss parts, validations, updates, GPU.
 
 Each is kept in a quarter of the resolution of the panels' curves, because there may be many.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import get_args
 
+from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, RunStarted, Validated
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Column
@@ -20,6 +21,9 @@ MAX_NAMED = 128
 
 MAX_GROUPS = 32
 """Parameter groups whose learning rates are kept, the first ones: some optimizers have one a tensor."""
+
+MAX_LAYERS = 32
+"""Layers whose update ratios are kept, the first ones: no more are measured."""
 
 _BUCKETS, _RECENT = 512, 128
 
@@ -34,14 +38,16 @@ class Metrics:
     """Histories by kind and name. Steps of a metric that were not measured cost nothing."""
 
     are_left_out: bool = False
-    """Whether more than ``MAX_NAMED`` were logged, or of more than ``MAX_GROUPS`` parameter groups."""
+    """Whether more than ``MAX_NAMED`` were logged, or of more than ``MAX_GROUPS`` parameter groups or
+    ``MAX_LAYERS`` layers."""
+    _sampled_layers: tuple[str, ...] = ()
     _tracks: dict[str, dict[str, Track]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for an inconsistent state."""
         if set(self._tracks) != set(_KINDS):
             raise ValueError("other kinds of metrics")
-        if self._named > MAX_NAMED:
+        if self._named > MAX_NAMED or len(self._tracks["update"]) > MAX_LAYERS:
             raise ValueError("too many metrics")
 
     def add(self, stretch: Stretch) -> None:
@@ -65,6 +71,13 @@ class Metrics:
             self._add("validation", name, record.step, [value])
         for name, value in result.metrics.items():
             self._add("own validation", name, record.step, [value])
+
+    def add_updates(self, record: UpdatesMeasured) -> None:
+        """Add the update ratio of each layer."""
+        for layer, ratio in record.ratios.items():
+            self._add("update", layer, record.step, [ratio])
+        layers = self._tracks["update"]
+        self._sampled_layers = tuple(layer for layer in dict.fromkeys(record.sampled) if layer in layers)
 
     def add_sample(self, sample: DeviceSample, run: RunStarted | None, step: int) -> None:
         """Add what NVML says of the training GPU, and torch's allocator, at the newest step."""
@@ -94,7 +107,12 @@ class Metrics:
     def view(self) -> tuple[Metric, ...]:
         """All of them, by kind and in the order in which they came. A history is computed when it is read."""
         return tuple(
-            Metric(kind=kind, name=name, read=track.copy().snapshot)
+            Metric(
+                kind=kind,
+                name=name,
+                read=track.copy().snapshot,
+                is_estimate=kind == "update" and name in self._sampled_layers,
+            )
             for kind in _KINDS
             for name, track in self._tracks[kind].items()
         )
@@ -105,7 +123,7 @@ class Metrics:
             return
         tracks = self._tracks[kind]
         track = tracks.get(name)
-        if track is None and kind in ("part", "own validation") and self._named == MAX_NAMED:
+        if track is None and self._is_full(kind):
             self.are_left_out = True
             return
         if track is not None:
@@ -114,6 +132,12 @@ class Metrics:
             track = tracks[name] = Track.empty(_BUCKETS, _RECENT, first_step=first_step)
         track.skip(first_step - track.next_step)
         track.extend(values)
+
+    def _is_full(self, kind: MetricKind) -> bool:
+        """Whether another metric of that kind is one too many."""
+        if kind == "update":
+            return len(self._tracks["update"]) == MAX_LAYERS
+        return kind in ("part", "own validation") and self._named == MAX_NAMED
 
     @property
     def _named(self) -> int:

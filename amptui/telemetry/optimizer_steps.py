@@ -134,19 +134,17 @@ class OptimizerSteps:
     # -------------------------------------------------------------------------------- views
 
     def in_front(self, view: SessionView) -> SessionView:
-        """``view`` with these steps; its ``run`` and ``precision`` are read."""
-        step, comparison = self.tracks.last_step, self.ledger.comparison()
+        """``view`` with these steps; its ``run``, ``precision`` and ``step`` are read."""
+        comparison = self.ledger.comparison()
         return replace(
             view,
-            step=step,
             epoch=self.epoch.number,
-            epoch_step=self.epoch.steps_done(step),
+            epoch_step=self.epoch.steps_done(view.step),
             last=self.last,
             newest=self.newest,
             smoothed_loss=self.losses.smoothed,
             best_loss=self.losses.best,
             best_loss_step=self.losses.best_step,
-            step_seconds=self.pace.step_seconds,
             samples_per_second=self.pace.samples_per_second,
             loss=self.tracks.loss,
             samples_rate=self.tracks.samples_rate,

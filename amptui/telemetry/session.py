@@ -23,9 +23,9 @@ from amptui.telemetry.optimizers import FIRST, Optimizers
 from amptui.telemetry.pace import RunningTime
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import RunStatus, SessionView
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 """To be raised when the meaning of a field of the state changes but not its name, and when screens of an
 earlier version would not know the records that come after it."""
 
@@ -36,6 +36,7 @@ _OfOptimizer = (
     | records.LossScaleChanged
     | records.StepSkipped
     | records.NonFinite
+    | findings.UpdatesMeasured
     | OptimizerFollowed
     | GradientsDropped
 )
@@ -155,6 +156,11 @@ class Session:
             if name not in self._views:
                 self._views[name] = self._compose(name)
             return self._views[name]
+
+    def status(self) -> RunStatus:
+        """What :meth:`view` says of the run's state and events, without the cost of its curves."""
+        with self._lock:
+            return self._status(self._optimizers.front(None))
 
     def state(self) -> str:
         """The whole state as one line of JSON, for :meth:`restore`."""
@@ -305,6 +311,10 @@ class Session:
             if is_news:
                 self._log.add(seen)
 
+    def _add_updates(self, record: findings.UpdatesMeasured) -> None:
+        if (steps := self._steps_of(record)) is not None:
+            steps.metrics.add_updates(record)
+
     def _tell_underflow(self, underflow: UnderflowFound | None) -> None:
         """Before float16 it is told only where ``p`` would switch to that."""
         foretells = self._run is not None and self._run.amp_precision == "fp16"
@@ -387,37 +397,45 @@ class Session:
         first = self._optimizers.first
         return None if total_steps is None else first.pace.eta_seconds(total_steps - first.tracks.last_step)
 
-    def _compose(self, front: str) -> SessionView:
-        is_first = front == FIRST
-        view = SessionView(
+    def _status(self, front: str) -> RunStatus:
+        steps = self._optimizers.steps_of(front)
+        return RunStatus(
             state=self._state,
             phase=self._phase,
             # The run's ends are counted in steps of its first optimizer.
-            run=self._run if is_first or self._run is None else without_ends(self._run),
+            run=self._run if front == FIRST or self._run is None else without_ends(self._run),
+            run_dir=self._run_dir,
+            step=steps.tracks.last_step,
+            step_seconds=steps.pace.step_seconds,
+            optimizers=self._optimizers.views(front, self._run),
+            pause_reason="" if self._pause is None else self._pause.reason,
+            events=self._log.events(),
+            outcome=self._outcome,
+        )
+
+    def _compose(self, front: str) -> SessionView:
+        is_first, status = front == FIRST, self._status(front)
+        view = SessionView(
+            **{attribute.name: getattr(status, attribute.name) for attribute in fields(status)},
             precision=self._optimizers.precision(front, self._run),
             front=front,
-            optimizers=self._optimizers.views(front, self._run),
             optimizers_left_out=self._optimizers.is_left_out,
             elapsed_seconds=self._running_time.seconds if self._run else None,
             eta_seconds=self._eta_seconds() if is_first else None,
             validated=self._validated,
             compared=self._compared if is_first or self._is_comparing else None,
-            pause_reason="" if self._pause is None else self._pause.reason,
             pause_cause="" if self._pause is None else self._pause.cause,
             device=self._device,
             ranks=self._ranks.view(self._run.world_size if self._run else 1),
             allocator=self._allocator,
-            events=self._log.events(),
             warnings=self._log.warnings,
             errors=self._log.errors,
-            run_dir=self._run_dir,
             checkpoint=self._keeping.checkpoint,
             weights=self._keeping.weights,
             not_kept=self._keeping.not_kept,
             viewers=self._keeping.viewers,
             pending=self._requests.pending if self._outcome is None else (),
             answers=self._requests.answers,
-            outcome=self._outcome,
         )
         return self._optimizers.steps_of(front).in_front(view)
 
@@ -472,6 +490,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.LossScaleChanged: Session._change_loss_scale,
     records.StepSkipped: Session._skip,
     findings.Float16Window: Session._add_window,
+    findings.UpdatesMeasured: Session._add_updates,
     findings.ModulesTraced: Session._trace,
     findings.XRayTaken: Session._take_xray,
     findings.PrecisionsCompared: Session._compare,

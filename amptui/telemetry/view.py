@@ -1,7 +1,8 @@
 """The immutable snapshot of a session that every display draws from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -115,6 +116,18 @@ class Series:
         steps: Counts = np.concatenate((begins[begins < self.first_recent], recent))
         return steps
 
+    def in_units_of(self, unit: float) -> "Series":
+        """The same values, counted in this many of their own unit: GiB, for bytes and ``2**30``."""
+        if unit == 1.0:
+            return self
+        return replace(
+            self,
+            minimum=self.minimum / unit,
+            maximum=self.maximum / unit,
+            mean=self.mean / unit,
+            recent=self.recent / unit,
+        )
+
 
 def _reading(first: int, last: int, values: tuple[float, float, float], nonfinite: int) -> Reading:
     mean, low, high = (value if value == value else None for value in values)  # noqa: PLR0124 - not NaN
@@ -129,9 +142,9 @@ def _empty_series() -> Series:
 EMPTY_SERIES = _empty_series()
 
 
-MetricKind = Literal["part", "validation", "own validation", "step", "device"]
+MetricKind = Literal["part", "validation", "own validation", "step", "device", "update"]
 """Where a metric comes from: a part of the loss or whatever a script logs, a validation's loss and accuracy,
-an experiment's own metrics, a column of the steps, a sample of the training GPU."""
+an experiment's own metrics, a column of the steps, a sample of the training GPU, a layer's update."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,6 +156,8 @@ class Metric:
     """As the user named it, or the field of the record."""
     read: Callable[[], Series]
     """Its values of the same moment as the view. A run may log hundreds, of which a screen shows a few."""
+    is_estimate: bool = False
+    """Whether its values come from a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,16 +368,38 @@ class OptimizerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionView:
-    """Everything known about a run at one moment."""
+class RunStatus:
+    """How a run is doing: what deserves a bell follows from it, and no curve is needed."""
 
     state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
     phase: PhaseChanged | None = None
     """What the run is doing when no step runs; None or ``training`` while steps run."""
     run: RunStarted | None = None
+    run_dir: str = ""
+    step: int = 0
+    step_seconds: float | None = None
+    """Mean over the last 50 measured steps in any precision, hiccups included."""
+    optimizers: tuple[OptimizerView, ...] = ()
+    """All of a run with several, in the order in which they came; empty for a single one."""
+    pause_reason: str = ""
+    """Why the trainer paused by itself; empty while it runs or if a person paused it."""
+    events: tuple[Event, ...] = ()
+    """Newest first; the newest thousand."""
+    outcome: RunFinished | RunFailed | None = None
+
+    @property
+    def folder_name(self) -> str:
+        """The last part of ``run_dir``; empty if there is none."""
+        folder = Path(self.run_dir)
+        return (folder.name or folder.absolute().name) if self.run_dir else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView(RunStatus):
+    """Everything known about a run at one moment."""
+
     precision: str | None = None
     """The precision confirmed by the engine."""
-    step: int = 0
     epoch: int = 0
     epoch_step: int = 0
     """Steps done in this epoch."""
@@ -375,8 +412,6 @@ class SessionView:
     """The newest step, whose loss may be unknown."""
     front: str = ""
     """The optimizer whose steps these numbers are of; empty for the run's first."""
-    optimizers: tuple[OptimizerView, ...] = ()
-    """All of a run with several, in the order in which they came; empty for a single one."""
     optimizers_left_out: bool = False
     """Whether there are more than are kept."""
     smoothed_loss: float | None = None
@@ -385,10 +420,8 @@ class SessionView:
     best_loss_step: int | None = None
     validated: EpochFinished | Validated | None = None
     """The newest record with a validation."""
-    step_seconds: float | None = None
-    """Mean over the last 50 measured steps in any precision, hiccups included."""
     samples_per_second: float | None = None
-    """Over the same steps."""
+    """Over the steps of ``step_seconds``."""
     loss: Series = EMPTY_SERIES
     samples_rate: Series = EMPTY_SERIES
     """Samples per second, one value per applied step; means are samples by seconds."""
@@ -412,22 +445,17 @@ class SessionView:
     """The newest of each precision, in the same order."""
     scaler: ScalerView = field(default_factory=ScalerView)
     numerics: NumericsView = field(default_factory=NumericsView)
-    pause_reason: str = ""
-    """Why the trainer paused by itself; empty while it runs or if a person paused it."""
     pause_cause: PauseCause = ""
     device: DeviceSample | None = None
     ranks: RanksView | None = None
     """None for a single process."""
     allocator: AllocatorSample | None = None
     """The newest sample of torch's allocator, if there is one."""
-    events: tuple[Event, ...] = ()
-    """Newest first; the newest thousand."""
     warnings: int = 0
     errors: int = 0
     unmeasured_steps: int = 0
     """Steps whose numbers never reached the host because the readback ring was full. A step that has no loss
     for a reason is not one of them."""
-    run_dir: str = ""
     checkpoint: CheckpointWritten | None = None
     """The newest complete one; checkpoints never contain lost weights."""
     weights: WeightsSaved | None = None
@@ -440,7 +468,6 @@ class SessionView:
     """Requests without an answer yet, the oldest first."""
     answers: tuple[Answer, ...] = ()
     """The newest 64, the newest last."""
-    outcome: RunFinished | RunFailed | None = None
 
     @property
     def accepts(self) -> frozenset[RequestKind]:

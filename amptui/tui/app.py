@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from amptui.diagnosis import activity
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
@@ -22,7 +22,7 @@ from amptui.records.control import (
 )
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
-from amptui.tui.keys import ACTIONS
+from amptui.tui.keys import ACTIONS, KEYS, pages_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.panels import ab_comparison, loss, step_cursor
 from amptui.tui.panels.metric_charts import MAX_PINNED
@@ -56,6 +56,8 @@ class WatchApp(RunScreen):
     Overlays are imported when they open: the first frame does not need them. ``attached``: the run was
     started elsewhere, so that Ctrl+C only detaches.
     """
+
+    _pages: ClassVar[Mapping[str, str]] = pages_of(KEYS)
 
     def __init__(self, *, attached: bool = False, **parts: Unpack[Parts]) -> None:
         super().__init__(**parts)
@@ -102,7 +104,8 @@ class WatchApp(RunScreen):
             self._xray_is_new = not self._has_open("x-ray")
         elif kind == "trace" and trace is not None:
             verdict = trace_verdict(trace)
-            text = f"e: details · {verdict.text}"
+            leads_on = self._overlay is None or self._overlay.leads_on("e")
+            text = f"e: details · {verdict.text}" if leads_on else verdict.text
             self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
         elif kind == "checkpoint" and view.checkpoint is not None:
             self._say(checkpoint_written(view.checkpoint), severity="info")
@@ -144,7 +147,11 @@ class WatchApp(RunScreen):
     async def action_press(self, key: str) -> None:
         """Pass the key to the open overlay, if any. Ctrl+C always works."""
         self._look_again()
-        if self._overlay is not None and ACTIONS.get(key) != "interrupt":
+        before, message_until = self._overlay, self._message_until
+        page = self._pages.get(key)
+        if page is not None and self._overlay is not None and self._overlay.leads_on(key):
+            await self.run_action(page)
+        elif self._overlay is not None and ACTIONS.get(key) != "interrupt":
             answer = self._overlay.press(key, self._view)
             if answer.close:
                 self._question_answered |= self._has_open("loss scale")
@@ -159,6 +166,8 @@ class WatchApp(RunScreen):
             self._move_cursor(key)
         elif key in ACTIONS:
             await self.run_action(ACTIONS[key])
+        if self._overlay not in (None, before) and self._message_until == message_until:
+            self._message_until = 0.0  # read, and what it says of keys may not hold on this page
         self._redraw()
 
     def _takes_cursor_key(self, key: str) -> bool:
@@ -312,9 +321,13 @@ class WatchApp(RunScreen):
     def action_take_xray(self) -> None:
         """Ask for an X-ray. If none can be taken now, show the last one."""
         self._probe("x-ray", "X-ray")
+        if self._has_open("x-ray"):
+            return
         stopped = self._ended.is_set() or self._view.state == "paused"
-        if stopped and self._overlay is None and self._view.numerics.xray is not None:
+        if stopped and self._view.numerics.xray is not None:
             self._open_xray()
+        elif not stopped and "x-ray" in self._accepts():
+            self._overlay = None  # the X-ray opens when it is taken
 
     def action_trace_modules(self) -> None:
         """Ask for a trace of all modules."""
@@ -369,8 +382,9 @@ class WatchApp(RunScreen):
 
     def action_focus_numerics(self) -> None:
         """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
-        focus = None if self._state.focus == "numerics" else "numerics"
-        self._state = replace(self._state, focus=focus)
+        is_shown = self._state.focus == "numerics" and self._overlay is None
+        focus = None if is_shown else "numerics"
+        self._overlay, self._state = None, replace(self._state, focus=focus)
         if focus is None:
             self._early = tuple(kind for kind in self._early if kind != "histogram")
             return

@@ -1,6 +1,6 @@
 """The table of keys: dispatch, footer, help and replay read it, and a test holds the README to it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,6 +23,8 @@ class Key:
     """One line for the help."""
     hint_paused: str = ""
     """The word while the run is paused, if it is another."""
+    is_page: bool = False
+    """Whether it opens something to read, which it does from other pages too."""
 
 
 RUN_KEYS = (
@@ -38,7 +40,14 @@ RUN_KEYS = (
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
     Key("m", ("m",), "choose_precision", "precision", "choose any precision that this device supports"),
     Key("c", ("c",), "compare", "compare", "alternate FP32 and AMP: the speed-up with a 95% interval"),
-    Key("x", ("x",), "take_xray", "X-ray", "compare the next batch in FP32 and AMP, layer by layer"),
+    Key(
+        "x",
+        ("x",),
+        "take_xray",
+        "X-ray",
+        "compare the next batch in FP32 and AMP, layer by layer",
+        is_page=True,
+    ),
     Key("n", ("n",), "trace_modules", "", "find the module that overflows first or comes closest to it"),
 )
 """What needs a run that is still training."""
@@ -50,6 +59,7 @@ VIEW_KEYS = (
         "focus_numerics",
         "float16",
         "measure how the gradients fit into float16; again: all panels",
+        is_page=True,
     ),
     Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
@@ -58,11 +68,32 @@ VIEW_KEYS = (
     Key("0", ("0",), "zoom_all", "", "show the whole run"),
     Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; in the loss, ← → read its values"),
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
-    Key("g", ("g",), "browse_metrics", "graphs", "chart everything that is logged, with a cursor"),
-    Key("e", ("e",), "browse_events", "events", "list all events, with their details"),
-    Key("t", ("t",), "show_output", "output", "show what the script or the model prints, and its traceback"),
-    Key("i", ("i",), "show_configuration", "", "show options, versions, hardware and environment"),
-    Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
+    Key(
+        "g",
+        ("g",),
+        "browse_metrics",
+        "metrics",
+        "chart everything that is logged, with a cursor",
+        is_page=True,
+    ),
+    Key("e", ("e",), "browse_events", "events", "list all events, with their details", is_page=True),
+    Key(
+        "t",
+        ("t",),
+        "show_output",
+        "output",
+        "show what the script or the model prints, and its traceback",
+        is_page=True,
+    ),
+    Key(
+        "i",
+        ("i",),
+        "show_configuration",
+        "",
+        "show options, versions, hardware and environment",
+        is_page=True,
+    ),
+    Key("?", ("question_mark",), "show_help", "help", "show or close this help", is_page=True),
 )
 """What changes the view only: it works in a replay and after the end too."""
 
@@ -77,12 +108,35 @@ ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 """The action of each press."""
 
 
+def pages_of(keys: Iterable[Key]) -> Mapping[str, str]:
+    """The actions of the presses that open a page."""
+    return {press: key.action for key in keys if key.is_page for press in key.presses}
+
+
 def footer_hints(
-    keys: Iterable[Key], *, paused: bool = False, switches_to: str = "", several_optimizers: bool = False
+    keys: Sequence[Key],
+    *,
+    paused: bool = False,
+    switches_to: str = "",
+    several_optimizers: bool = False,
+    has_traceback: bool = False,
 ) -> tuple[tuple[str, str], ...]:
-    """The footer's hints: each key with its word; ``switches_to`` is the precision that ``p`` asks for."""
+    """The footer's hints: each key with its word; ``switches_to`` is the precision that ``p`` asks for.
+
+    If the run ended with a traceback, its key is the first, which has a place on every screen.
+    """
     target = precision_label(switches_to).removesuffix(" emulated").split()[-1] if switches_to else ""
-    return tuple(
+    traceback = [key for key in keys if has_traceback and key.action == "show_output"]
+    return (
+        *((key.label, "traceback") for key in traceback),
+        *_hints([key for key in keys if key not in traceback], paused, target, several_optimizers),
+    )
+
+
+def _hints(
+    keys: Iterable[Key], paused: bool, target: str, several_optimizers: bool
+) -> Iterable[tuple[str, str]]:
+    return (
         (
             key.label,
             (paused and key.hint_paused) or (key.action == "toggle_precision" and target) or key.hint,

@@ -15,7 +15,7 @@ from amptui.diagnosis.activity import LOST
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.answers import RequestKind
 from amptui.records.control import Asker
-from amptui.records.run import Severity
+from amptui.records.run import RunFailed, Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left
@@ -78,6 +78,8 @@ class Parts(PinParts):
     """Returns one line on a run that ended without its last record."""
     why_silent: NotRequired[Callable[[], str]]
     """Returns one line on a live run that has sent nothing for seconds; empty while it sends."""
+    is_away: NotRequired[Callable[[], bool]]
+    """Returns whether the connection to the run is lost for now, so that nothing can be asked of it."""
     opening: NotRequired[Opening | None]
     """What the terminal shows until this screen takes it over."""
     alerts: NotRequired[Alerts | None]
@@ -134,6 +136,7 @@ class RunScreen(CanvasApp):
         self._patience_seconds = parts["patience_seconds"]
         self._why_ended = parts.get("why_ended", str)
         self._why_silent = parts.get("why_silent", str)
+        self._is_away = parts.get("is_away", bool)
         self._alerts = parts.get("alerts")
         self._read_pins = parts.get("read_pins", tuple)
         self._write_pins = parts.get("write_pins", _remember_nothing)
@@ -200,6 +203,8 @@ class RunScreen(CanvasApp):
                 paused=self._view.state == "paused",
                 switches_to=activity.switch_target(self._view),
                 several_optimizers=bool(self._view.optimizers),
+                has_traceback=isinstance(self._view.outcome, RunFailed)
+                and bool(self._view.outcome.traceback),
             ),
             lost=self._state.lost or self._lost_words(),
             silence="" if self._over else self._why_silent(),
@@ -208,7 +213,7 @@ class RunScreen(CanvasApp):
 
     def _accepts(self) -> frozenset[RequestKind]:
         """The kinds of request that the run takes from this screen now, by keys that its device supports."""
-        if self._over:
+        if self._over or self._is_away():
             return frozenset()
         return self._view.accepts - activity.unsupported_requests(self._view)
 
@@ -216,7 +221,8 @@ class RunScreen(CanvasApp):
         """The keys that work now, for the footer and the help."""
         if self._over:
             return ENDED_KEYS
-        return keys_of(self._view.accepts, activity.unsupported_requests(self._view))
+        accepts = frozenset[RequestKind]() if self._is_away() else self._view.accepts
+        return keys_of(accepts, activity.unsupported_requests(self._view))
 
     def _lost_words(self) -> str:
         """What to say about a run that ended without its last record."""

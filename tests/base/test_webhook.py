@@ -21,7 +21,7 @@ def test_a_webhook_gets_one_line_of_json() -> None:
     assert json.loads(sent.body) == {"text": LINE, "content": LINE}
     assert sent.headers["Content-Type"] == "application/json"
     assert sent.headers["Authorization"].startswith("Basic ")
-    assert sent.headers["User-Agent"].startswith("amptui/")
+    assert sent.headers["User-Agent"] == "amptui"
 
 
 def test_a_server_of_ntfy_gets_plain_text() -> None:

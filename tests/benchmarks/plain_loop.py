@@ -13,6 +13,7 @@ import torch
 
 from amptui.data.batches import Batches
 from amptui.data.sources import DataRequest
+from amptui.device.accelerator import enter_device
 from amptui.engine import building, setup
 from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
@@ -30,7 +31,7 @@ def train(
 ) -> None:
     """Train ``steps`` steps, or for ever, as amptui begins to with the same settings and seed 0."""
     chosen = setup.choose_device(device)
-    setup.enter_device(chosen)
+    enter_device(chosen)
     setup.seed_everything(0)
     experiment = build_experiment(load_class(parse_model(model_text)), settings)
     data = experiment.load_data(DataRequest(data_dir=Path("unused"), kind="synthetic"))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from amptui import DataRequest
+from amptui.device.accelerator import enter_device
 from amptui.engine import setup
 from amptui.engine.description import device_name
 from amptui.engine.prepared import Prepared
@@ -73,7 +74,7 @@ def main() -> None:
 def prepare(request: TrainRequest) -> Prepared:
     """As the trainer's thread does it."""
     choices = setup.choose(request)
-    setup.enter_device(choices.device)
+    enter_device(choices.device)
     chosen = load_class(parse_model(request.model))
     experiment = build_experiment(chosen, setup.experiment_settings(chosen, request, choices.device))
     asked = DataRequest(data_dir=request.data_dir, kind=request.data)

@@ -63,7 +63,7 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["train", "~nobody-like-it/x.py"], "no model file ~nobody-like-it/x.py; check the path"),
         (["run"], "the following arguments are required: SCRIPT; see"),
         (["run", "no/such.py"], "no script 'no/such.py'; check the path, or use -m MODULE"),
-        (["train", "mnist-deep", "--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
+        (["train", "mnist-deep", "--device", "tpu"], "'tpu' is not auto, cpu, cuda, cuda:N, xpu or mps"),
         (["train", "mnist-deep", "--set", "width"], "--set width has no value; write --set NAME=VALUE"),
         (["train", "mnist-deep", "--set", "=3"], "--set =3 has no name; write --set NAME=VALUE"),
         (["train", "mnist-deep", "--nope"], "unrecognized arguments: --nope"),

@@ -95,7 +95,7 @@ PROBES = (asked_for("trace"), asked_for("x-ray"), asked_for("trace"))
             SessionView(pending=(asked_for("comparison", precisions=("fp32", "bf16")),)),
             ["comparison starts at the next step …"],
         ),
-        (SessionView(compared=compared(over=False, rounds=2)), ["comparing: round  3/24, c ends it"]),
+        (SessionView(compared=compared(over=False, rounds=2)), ["comparing: round 3/24, c ends it"]),
         (SessionView(pending=(asked_for("pause", paused=True),)), []),  # the header says it
     ],
 )

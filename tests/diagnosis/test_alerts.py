@@ -20,7 +20,7 @@ class Listening:
 
     def hears(self, *records: Record, stop_asked: bool = False, lost: str = "") -> str:
         self.session.fold(records)
-        return self.alerts.news(self.session.view(), stop_asked=stop_asked, fate=lost)
+        return self.alerts.news(self.session.status(), stop_asked=stop_asked, fate=lost)
 
 
 def finished(reason: str = "done") -> RunFinished:
@@ -121,6 +121,13 @@ def test_a_run_that_ended_without_a_word_is_told_once() -> None:
     assert listening.hears(lost="the training process was killed") == ""
 
 
+@pytest.mark.parametrize(("folder", "name"), [("runs/20260101-knobs", "20260101-knobs"), ("", "run")])
+def test_a_run_that_fails_before_its_first_record_has_the_name_of_its_folder(folder: str, name: str) -> None:
+    session = Session(folder)
+    session.fold([failed()])
+    assert Alerts(SINCE).news(session.status()) == f"{name}: failed: wrong; do this"
+
+
 # ------------------------------------------------------------------------------------------ a stall
 
 
@@ -140,15 +147,15 @@ class Waiting:
             step = samples.step(self.last_step, time=100.0 + self.now, step_seconds=step_seconds)
             self.now += step_seconds
             self.session.fold([step])
-            assert self.alerts.news(self.session.view()) == ""
+            assert self.alerts.news(self.session.status()) == ""
 
     def hears(self, *records: Record, after_seconds: float) -> str:
         self.session.fold(records)
-        self.alerts.news(self.session.view())
+        self.alerts.news(self.session.status())
         end, said = self.now + after_seconds, ""
         while self.now < end and not said:  # somebody looks all the time
             self.now = min(end, self.now + 10.0)
-            said = self.alerts.news(self.session.view())
+            said = self.alerts.news(self.session.status())
         self.now = end
         return said
 
@@ -185,7 +192,7 @@ def test_time_in_which_nobody_looked_is_no_stall() -> None:
     run = Waiting()
     run.steps(10)
     run.now += 10 * MIN_STALL_SECONDS
-    assert run.alerts.news(run.session.view()) == ""
+    assert run.alerts.news(run.session.status()) == ""
     assert run.hears(after_seconds=MIN_STALL_SECONDS) != ""
 
 

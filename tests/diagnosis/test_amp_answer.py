@@ -75,6 +75,24 @@ def test_the_answer_follows_from_what_happened_first(name: str) -> None:
     )
 
 
+def test_what_runs_is_safe_so_far_and_only_what_does_not_would_be() -> None:
+    foretold = amp_answer(view_of("foretold_by_xray"))
+    assert (foretold.steps, safe_words(foretold)) == (0, "would be safe: gradients agree")
+    assert safe_words(replace(foretold, steps=3)) == "safe so far: gradients agree"
+
+
+def test_a_short_row_says_less_where_it_has_no_room() -> None:
+    answer = amp_answer(view_of("fp16_agrees"))
+    loss = replace(answer.of("loss"), value=0.0152)
+    share = replace(answer.of("float16"), state="kept", value=3e-6)
+    for finding, words, fewer in (
+        (loss, "FP32 0.500 AMP 0.0152", "0.500 → AMP 0.0152"),
+        (share, "<0.001% underflows", "<0.001% lost"),
+    ):
+        assert short_words(finding, len(words)) == short_words(finding) == words
+        assert short_words(finding, len(words) - 1) == fewer
+
+
 @situations
 def test_every_surface_shows_the_same_object(name: str) -> None:
     view = view_of(name)

@@ -40,19 +40,21 @@ def found(seen: Float16Window) -> Verdict:
 
 
 def test_gradients_within_the_range_survive() -> None:
-    assert found(window()) == Verdict("info", "0% of the gradient norm underflows at 65,536")
+    assert found(window()) == Verdict("info", "0% of the gradient norm underflows at loss scale 65,536")
     few = window(**squares_of(flushed=1e-8, subnormal=3e-8))
-    assert found(few) == Verdict("info", "0.020% of the gradient norm underflows at 65,536")
+    assert found(few) == Verdict("info", "0.020% of the gradient norm underflows at loss scale 65,536")
 
 
 def test_a_norm_that_underflows_is_a_warning() -> None:
     history = found(window(**squares_of(flushed=0.05, subnormal=0.0461)))
-    assert history == Verdict("warning", "31.0% of the gradient norm underflows at 65,536")
+    assert history == Verdict("warning", "31.0% of the gradient norm underflows at loss scale 65,536")
 
 
 def test_where_gradients_overflow_the_scale_that_fits_is_judged() -> None:
     fits = found(spread({-10: 9990, 19: 10}))
-    assert fits == Verdict("info", "0% of the gradient norm underflows at 4,096 (65,536 overflows)")
+    assert fits == Verdict(
+        "info", "0% of the gradient norm underflows at loss scale 4,096 (65,536 overflows)"
+    )
 
 
 def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
@@ -65,7 +67,7 @@ def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
 
 def test_of_a_step_in_float16_only_what_can_be_seen_is_said() -> None:
     history = window(precision="fp16", hypothetical=False, zeros=310, **squares_of(subnormal=16e-6))
-    text = "0.40% of the gradient norm underflows at 65,536; 3.1% zeros (true zeros or flushed)"
+    text = "0.40% of the gradient norm underflows at loss scale 65,536; 3.1% zeros (true zeros or flushed)"
     assert found(history) == Verdict("info", text)
     assert found(replace(history, zeros=0)).text.endswith("65,536; no zeros, so nothing was flushed")
     overflow = found(window(precision="fp16", hypothetical=False, nonfinite=12))
@@ -77,10 +79,10 @@ def test_an_alarm_says_how_much_underflows_where_and_what_helps() -> None:
     underflow = UnderflowFound(
         time=1.0, step=40, precision="fp16", loss_scale=65536.0, hypothetical=False, share=0.31, place="head"
     )
-    text = "31.0% of the gradient norm underflows in AMP fp16 at 65,536: use bf16; most in head"
+    text = "31.0% of the gradient norm underflows in AMP fp16 at loss scale 65,536: use bf16; most in head"
     assert event_text(event_of(underflow)) == text
     foretold = replace(underflow, precision="fp32", hypothetical=True, place="")
-    text = "31.0% of the gradient norm would underflow in fp16 at 65,536: use bf16"
+    text = "31.0% of the gradient norm would underflow in fp16 at loss scale 65,536: use bf16"
     assert event_text(event_of(foretold)) == text
 
 

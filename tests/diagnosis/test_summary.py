@@ -180,8 +180,8 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
     for words in (
         "AMP fp16: 1.94× the speed of FP32; ✔ safe: gradients agree, no overflow",
         "  ✔ overflow   none in 300 steps  (step 1,204 in AMP fp16)",
-        "  ✔ float16    0% of the gradient norm underflows at 65,536  (step 1,200 in FP32 at 65,536)",
-        "  ✔ agreement  worst 0.999 in features.12  (step 700 in AMP fp16 at 65,536)",
+        "  ✔ float16    0% of the gradient norm underflows at loss scale 65,536  (step 1,200 in FP32)",
+        "  ✔ agreement  worst 0.999 in features.12  (step 700 in AMP fp16 at loss scale 65,536)",
     ):
         assert words in lines
     assert any(line.startswith("input-bound: FP32 ") for line in lines)

@@ -127,6 +127,19 @@ def test_a_precision_that_another_one_replaces_in_a_pause_was_overruled() -> Non
     assert Counter(precisions) == {("bf16", "overruled"): 2, ("ieee", "taken"): 1}
 
 
+@pytest.mark.parametrize("step", [0, 4])
+def test_a_comparison_asked_for_with_a_switch_waits_for_its_first_step(step: int) -> None:
+    both = PrecisionRequest("bf16"), FP32_AND_BF16
+    log = Asking({step: both})
+    for request in both if step == 0 else ():
+        log.control.ask(request)
+    train(prepare(Tiny(epochs=5)), log, log.control, interactive=True)
+    assert log.outcomes[:2] == [("precision", "taken"), ("comparison", "taken")]
+    assert log.of(PrecisionsCompared)[0].chosen == "bf16"
+    switches = [(change.step, change.current) for change in log.of(PrecisionChanged)]
+    assert switches[:2] == [(step + 1, "bf16"), (step + 2, "fp32")]
+
+
 def test_a_precision_that_the_device_cannot_run_is_unavailable() -> None:
     log = trained({4: (PrecisionRequest("tf32"),)})
     refused = only(log.answers)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.engine.readback import CudaReadback, HostReadback, open_readback
+from amptui.engine.readback import DeviceReadback, HostReadback, open_readback
 from tests.tiny import no_waits
 
 CPU = torch.device("cpu")
@@ -92,9 +92,9 @@ def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @pytest.fixture
-def ring() -> CudaReadback:
+def ring() -> DeviceReadback:
     readback = open_readback(torch.device("cuda", 0), clock=Clock(), capacity=8)
-    assert isinstance(readback, CudaReadback)
+    assert isinstance(readback, DeviceReadback)
     return readback
 
 
@@ -103,7 +103,7 @@ def value(number: float, length: int = 3) -> torch.Tensor:
 
 
 @on_gpu
-def test_rows_arrive_in_order_with_their_values_and_the_device_s_seconds(ring: CudaReadback) -> None:
+def test_rows_arrive_in_order_with_their_values_and_the_device_s_seconds(ring: DeviceReadback) -> None:
     delivered = Delivered()
     ring.begin_interval()
     for number in range(100):
@@ -118,7 +118,7 @@ def test_rows_arrive_in_order_with_their_values_and_the_device_s_seconds(ring: C
 
 
 @on_gpu
-def test_the_first_row_has_no_seconds_unless_an_interval_began(ring: CudaReadback) -> None:
+def test_the_first_row_has_no_seconds_unless_an_interval_began(ring: DeviceReadback) -> None:
     delivered = Delivered()
     ring.push([value(1)], into(delivered), timed=True)
     ring.push([value(2)], into(delivered), timed=False)
@@ -131,7 +131,7 @@ def test_the_first_row_has_no_seconds_unless_an_interval_began(ring: CudaReadbac
 
 
 @on_gpu
-def test_nothing_is_delivered_early_and_nothing_waits(ring: CudaReadback) -> None:
+def test_nothing_is_delivered_early_and_nothing_waits(ring: DeviceReadback) -> None:
     delivered, row = Delivered(), value(1)
     ring.push([row], into([]), timed=True)
     ring.flush()  # memory for the rows is allocated now, which may wait
@@ -147,7 +147,7 @@ def test_nothing_is_delivered_early_and_nothing_waits(ring: CudaReadback) -> Non
 
 
 @on_gpu
-def test_a_full_ring_drops_rows_instead_of_waiting(ring: CudaReadback) -> None:
+def test_a_full_ring_drops_rows_instead_of_waiting(ring: DeviceReadback) -> None:
     delivered = Delivered()
     ring.push([value(0)], into(delivered), timed=True)
     ring.flush()  # the pinned rows are there
@@ -172,7 +172,7 @@ def test_a_full_ring_drops_rows_instead_of_waiting(ring: CudaReadback) -> None:
 
 
 @on_gpu
-def test_pushing_and_draining_never_synchronise(ring: CudaReadback) -> None:
+def test_pushing_and_draining_never_synchronise(ring: DeviceReadback) -> None:
     delivered = Delivered()
     ring.push([value(0)], into(delivered), timed=True)
     ring.flush()
@@ -187,7 +187,7 @@ def test_pushing_and_draining_never_synchronise(ring: CudaReadback) -> None:
 
 
 @on_gpu
-def test_a_longer_row_keeps_rows_in_flight(ring: CudaReadback) -> None:
+def test_a_longer_row_keeps_rows_in_flight(ring: DeviceReadback) -> None:
     delivered = Delivered()
     for length in (1, 2, 30, 3):
         ring.push([value(length, length)], into(delivered), timed=False)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
+from amptui.device.accelerator import enter_device
 from amptui.engine import building, description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
@@ -123,7 +124,7 @@ def test_one_seed_sets_every_generator() -> None:
 
 def test_a_cpu_is_always_there() -> None:
     assert setup.choose_device("cpu") == CPU
-    setup.enter_device(CPU)
+    enter_device(CPU)
     assert description.device_name(CPU)
 
 
@@ -133,6 +134,15 @@ def test_a_gpu_that_is_not_there_is_refused_with_the_mend(name: str) -> None:
     with pytest.raises(DeviceError, match=f"device {name}: torch finds no CUDA GPU; use --device cpu"):
         setup.choose_device(name)
     assert setup.choose_device("auto") == CPU
+
+
+@pytest.mark.parametrize("name", ["xpu", "mps"])
+def test_an_accelerator_that_is_not_there_is_refused_by_its_name(name: str) -> None:
+    if torch.accelerator.is_available() and str(torch.accelerator.current_accelerator()) == name:
+        pytest.skip(f"there is {name}")
+    refused = f"device {name}: torch finds no {name.upper()} GPU; use --device cpu"
+    with pytest.raises(DeviceError, match=refused):
+        setup.choose_device(name)
 
 
 @pytest.mark.gpu

@@ -3,9 +3,9 @@
     python -m tests.gpu_check [--only NAME ...] [--out FILE] [--keep DIR] [--data-dir DIR] [--quick]
                               [--longest SECONDS] [--device cuda|cpu]
 
-What matters most runs first. Each check's answer is appended to FILE, a JSON object a line, as soon as it is
+What takes minutes runs last. Each check's answer is appended to FILE, a JSON object a line, as soon as it is
 there: whatever ends the command later loses none, and calls with other ``--only`` add to the same file. No
-check begins after the longest time, nine minutes by default; what was left out is named. Ends with 1 if a
+check begins after the longest time, 25 minutes by default; what was left out is named. Ends with 1 if a
 check failed or was left out. Without CUDA it says what it would check, and ends with 0; ``--device cpu`` runs
 those that can run there, in small. Runs from the root of a checkout; amptui need not be installed.
 """

@@ -17,23 +17,23 @@ from tests.benchmarks.lab import OutOfTimeError, open_lab
 from tests.gpu_check import paths, speed
 from tests.gpu_check.bench import Bench, Check, Found, found_data
 
-LONGEST_SECONDS = 540.0
+LONGEST_SECONDS = 1500.0
 
 CHECKS = (
     Check(paths.machine, needs_gpu=False),
-    Check(speed.overhead, needs_gpu=False),
-    Check(speed.tutorial_loop, needs_gpu=False),
     Check(paths.waits),
-    Check(speed.published),
     Check(paths.app_on_gpu),
     Check(paths.x_ray),
     Check(paths.goes_on, needs_gpu=False),
     Check(paths.cuda_graphs),
     Check(paths.gpu_tests),
+    Check(speed.published),
+    Check(speed.overhead, needs_gpu=False),
+    Check(speed.tutorial_loop, needs_gpu=False),
     Check(speed.benches),
     Check(speed.probes),
 )
-"""In the order in which they run: the strongest claims first."""
+"""In the order in which they run: those that take minutes come last."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

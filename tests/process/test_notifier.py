@@ -1,8 +1,11 @@
 """News reaches a webhook once, in order, and never holds up the run that it is about."""
 
+import errno
+import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +33,7 @@ class Run:
         self.said: list[Note] = []
         self.notifier = Notifier(
             parse_webhook(url),
-            look=self.session.view,
-            run="knobs-1",
+            look=self.session.status,
             say=self.said.append,
             retry_seconds=retry_seconds,
         )
@@ -51,6 +53,7 @@ def running(url: str) -> Iterator[Run]:
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "LOOK_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 def alarm(text: str) -> Note:
@@ -102,9 +105,7 @@ def test_a_message_that_fails_is_sent_again_with_growing_pauses() -> None:
 
 
 def test_a_server_that_comes_back_gets_the_message() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # nobody listens: the connection is refused
-        port = reserved.getsockname()[1]
+    with nobody_listening() as port:
         run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(0.01,) * 100_000)
         run.notifier.start()
         run.tell(alarm("disk full"))
@@ -155,16 +156,116 @@ def test_a_silent_server_delays_the_end_by_no_more_than_it_may() -> None:
     assert SECRET not in run.said[0].text
 
 
+# ------------------------------------------------------------------ the end, and a server that is not there
+
+
+def closing(run: Run) -> threading.Thread:
+    """Ends the run meanwhile."""
+    run.tell(finished())
+    thread = threading.Thread(target=run.notifier.close, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def waits_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any server that has answered."""
+    monkeypatch.setattr(notifier, "CLOSING_SECONDS", 7200.0)
+
+
+@contextmanager
+def nobody_listening() -> Iterator[int]:
+    """A port that refuses connections."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
+
+
+def failed_to_send(run: Run, text: str = "disk full") -> None:
+    """Start, with a message that was tried once in vain and has hours until the next attempt."""
+    run.notifier.start()
+    run.tell(alarm(text))
+    wait_until(lambda: any(it.attempts == 1 for it in [*run.notifier._waiting]), "no attempt")
+
+
+@pytest.mark.usefixtures("waits_for_hours")
+def test_a_server_that_has_refused_all_along_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 3600.0)
+    with nobody_listening() as port:
+        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(3600.0,))
+        failed_to_send(run)
+        end = closing(run)
+        end.join(60.0)
+        assert not end.is_alive()
+    reason = os.strerror(errno.ECONNREFUSED)
+    assert [note.text for note in run.said] == [f"could not notify 127.0.0.1:{port}: {reason}"]
+
+
+@pytest.mark.usefixtures("waits_for_hours")
+def test_a_server_that_has_never_answered_holds_up_the_end_for_one_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notifier, "TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 0.5)
+    with receiver() as server:
+        server.gate.clear()
+        run = Run(server.url, retry_seconds=(3600.0,))
+        failed_to_send(run)
+        end = closing(run)
+        end.join(60.0)
+        assert not end.is_alive()
+    (note,) = run.said
+    assert note.text == f"could not notify 127.0.0.1:{server.server_port}: no answer in time"
+
+
+@pytest.mark.usefixtures("waits_for_hours")
+def test_a_server_that_is_there_again_at_the_end_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 60.0)
+    with nobody_listening() as port:
+        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(3600.0,))
+        failed_to_send(run)
+    with receiver(port=port) as server:
+        end = closing(run)
+        server.wait_for(2)
+        end.join(60.0)
+    assert ["disk full" in sent.text for sent in server.posts] == [True, False]
+    assert run.said == []
+
+
+@pytest.mark.usefixtures("waits_for_hours")
+@pytest.mark.parametrize("first_status", [200, 503])
+def test_the_end_waits_for_a_server_that_has_answered(
+    first_status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 0.0)
+    with receiver(first_status) as server:
+        run = Run(server.url)
+        run.notifier.start()
+        run.tell(alarm("disk full"))
+        count = len(server.wait_for(1 if first_status == 200 else 2))
+        wait_until(lambda: not run.notifier._waiting, "not sent")
+        server.gate.clear()
+        end = closing(run)
+        server.wait_for(count + 1)
+        server.gate.set()
+        end.join(60.0)
+        assert not end.is_alive()
+    assert len(server.posts) == count + 1
+    assert run.said == []
+
+
 def test_workers_that_are_forked_meanwhile_never_meet_half_an_import() -> None:
     """A module that another thread imports at the time of a fork can never be imported in the child."""
     code = """
 import sys
 from amptui.base.webhook import DeliveryError, News, parse_webhook, post
 from amptui.process.notifier import Notifier
-from amptui.telemetry.view import EMPTY_VIEW
+from amptui.telemetry.view import RunStatus
 
 webhook = parse_webhook("http://localhost:1")
-notifier = Notifier(webhook, look=lambda: EMPTY_VIEW, run="run", say=print)
+notifier = Notifier(webhook, look=RunStatus, say=print)
 assert "http.client" not in sys.modules, "or this test shows nothing"
 notifier.start()
 notifier.close(awaits_end=False)

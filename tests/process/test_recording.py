@@ -59,7 +59,7 @@ def test_what_cannot_be_started_leaves_no_thread_no_socket_and_no_lock(
 def test_a_run_is_listed_wherever_its_folder_is(tmp_path: Path) -> None:
     with opened(tmp_path) as recording:
         start(recording)
-    assert runs_elsewhere() == [str(tmp_path)]
+    assert runs_elsewhere().runs == [str(tmp_path)]
 
 
 def test_no_index_and_no_thread_for_it_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_no_index_and_no_thread_for_it_costs_no_run(tmp_path: Path, monkeypatch:
         start(recording)
         recording.emit(FINISHED)
     assert list(JournalReader(tmp_path / "journal.jsonl"))
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
 
 
 def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_path: Path) -> None:

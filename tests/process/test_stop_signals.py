@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from amptui.base.terminal import RESTORE
+from amptui.process.stop_signals import Arrival, received_of_pending
 
 STOPPERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -292,3 +294,17 @@ def test_a_process_that_is_stopped_and_goes_on_has_received_no_signal() -> None:
             os.waitid(os.P_PID, process.pid, os.WCONTINUED)
         process.terminate()
         assert said(process) == str(int(signal.SIGTERM))
+
+
+def test_blocked_signals_are_taken_one_by_one_as_macos_does() -> None:
+    """By calls that Linux has as well; a signal of this thread's, that no other takes."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT})
+    try:
+        assert received_of_pending((signal.SIGUSR1, signal.SIGUSR2)) is None
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        assert received_of_pending((signal.SIGUSR1, signal.SIGUSR2)) == Arrival(signal.SIGUSR2, False)
+        assert received_of_pending((signal.SIGUSR1, signal.SIGUSR2)) is None
+        assert received_of_pending((signal.SIGINT,)) == Arrival(signal.SIGINT, True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

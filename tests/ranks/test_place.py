@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from amptui.ranks.store.place import Machine, Place, here, place_of, started_ticks
+from amptui.base.errors import DeviceError
+from amptui.ranks.store.place import Machine, Place, device_of, here, place_of, started_ticks
+from amptui.ranks.world import World
 
 MACHINE = here()
 
@@ -82,3 +84,14 @@ def test_in_another_pid_namespace_than_that_of_its_proc_nothing_is_known() -> No
         [*start, sys.executable, "-c", WHERE], capture_output=True, text=True, check=True, timeout=120
     )
     assert process.stdout == "1 None\n"
+
+
+def test_ranks_are_refused_on_a_device_whose_tensors_nothing_sends() -> None:
+    with pytest.raises(DeviceError, match="ranks cannot train together on MPS; start one process, or use"):
+        device_of(World(0, 0, 2), "mps")
+
+
+@pytest.mark.skipif(torch.xpu.is_available(), reason="how many there are, this machine says")
+def test_each_rank_takes_the_gpu_of_its_number() -> None:
+    assert device_of(World(1, 1, 2), "xpu") == "xpu:1"  # where there is none, the engine says so
+    assert device_of(World(1, 1, 2), "cpu") == "cpu"

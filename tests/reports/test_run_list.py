@@ -1,11 +1,14 @@
 """The runs of this machine as the list has them: live ones first, a row from both ends of a journal."""
 
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,8 @@ from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
-from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.records.ranks import RankLost
+from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
 from amptui.runs import recent
 from amptui.runs.elsewhere import note_elsewhere
@@ -24,6 +28,7 @@ from amptui.runs.rundir import RunDir, default_base
 from amptui.tui.canvas import Canvas
 from amptui.tui.run_list.entry import RunEntry
 from amptui.tui.run_list.frame import ListState, draw
+from tests.runs.test_newest_steps import sample
 from tests.telemetry.record_samples import run, steps
 from tests.telemetry.record_strategies import RECORDS
 
@@ -90,6 +95,28 @@ def test_a_row_says_how_a_run_stands(tmp_path: Path) -> None:
     assert read_row(str(tmp_path / "none")).state == "died"
 
 
+@pytest.mark.parametrize(
+    ("last_words", "detail"),
+    [
+        ([], ""),
+        ([Note(time=9.0, severity="error", text="CUDA error: ECC\nTraceback\n")], "CUDA error: ECC"),
+        (
+            [RankLost(time=9.0, step=6, rank=1, host="b", cause="killed", detail="signal 9")],
+            "rank 1 on b was killed: signal 9",
+        ),
+        ([Note(time=9.0, severity="warning", text="no X-ray"), sample(time=10.0)], ""),
+    ],
+)
+def test_a_run_that_died_says_why_and_not_on_what_it_ran(
+    last_words: Sequence[Record], detail: str, tmp_path: Path
+) -> None:
+    row = read_row(str(kept(tmp_path / "a", [*trained(8.0), *last_words])))
+    assert (row.state, row.detail) == ("died", detail)
+    gone_on = replace(steps(7, 7)[0], time=11.0)
+    row = read_row(str(kept(tmp_path / "b", [*trained(8.0), *last_words, gone_on])))
+    assert (row.state, row.detail) == ("died", ""), "it trained on after that"
+
+
 def test_a_live_row_says_so_and_when_it_has_stalled(tmp_path: Path) -> None:
     now = time.time()
     live, stalled = (
@@ -135,6 +162,54 @@ def test_only_locks_that_name_a_process_are_opened(monkeypatch: pytest.MonkeyPat
     assert opened == [str(default_base() / "run-0")]
 
 
+class Mount:
+    """A file system that may stop to answer, as a dead NFS does: calls into it hang."""
+
+    def __init__(self) -> None:
+        self.dead: Path | None = None
+        self.answers = threading.Event()
+
+    def lstat(self, real: Callable[..., os.stat_result], path: str, **options: Any) -> os.stat_result:
+        if self.dead is not None and str(path).startswith(str(self.dead)):
+            self.answers.wait()
+        return real(path, **options)
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
+    mount = Mount()
+    monkeypatch.setattr(os, "lstat", partial(mount.lstat, os.lstat))
+    yield mount
+    mount.answers.set()
+
+
+def test_a_run_on_a_file_system_that_does_not_answer_hangs_nothing(tmp_path: Path, mount: Mount) -> None:
+    lost, other = kept(tmp_path / "lost" / "a", trained(20.0)), kept(tmp_path / "b" / "b", trained(10.0))
+    saved = kept(default_base() / "m-1", trained(5.0), written=5.0)
+    for folder in (lost, other):
+        note_elsewhere(folder)
+    source = runs_here()
+    assert {Path(entry.run) for entry in source.entries()} == {lost, other, saved}
+    readers = {entry.run: entry.read for entry in source.entries()}
+    mount.dead = lost
+    for _ in range(2):
+        entries = source.entries()
+        assert [(Path(entry.run), entry.is_reachable) for entry in entries] == [
+            *((other, True), (saved, True), (lost, False)),
+        ]
+        for row in (entries[-1].read(), readers[str(lost)]()):
+            assert (row.state, row.detail) == (
+                *("unreadable", "not reachable: its file system does not answer"),
+            )
+        assert entries[0].read().state == "died"
+    (waits,) = [thread for thread in threading.enumerate() if thread.name == "amptui-folders"]
+    mount.answers.set()
+    waits.join()
+    entries = source.entries()
+    assert all(entry.is_reachable for entry in entries)
+    assert {entry.read().state for entry in entries} == {"died"}
+
+
 def test_a_run_is_removed_and_no_longer_listed(tmp_path: Path) -> None:
     folder = kept(tmp_path / "mine", trained(100.0))
     note_elsewhere(folder)
@@ -142,6 +217,7 @@ def test_a_run_is_removed_and_no_longer_listed(tmp_path: Path) -> None:
     (entry,) = source.entries()
     with RunLock.take(folder), pytest.raises(RunFolderError, match="is live"):
         source.plan_removal(entry.run)
-    assert source.plan_removal(entry.run).journals == 1
-    assert source.remove(entry.run).folder == str(folder)
+    plan = source.plan_removal(entry.run)
+    assert (plan.journals, plan.files) == (1, ("journal.jsonl",))
+    assert source.remove(plan) == plan
     assert source.entries() == []

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,10 @@ class Watching:
     """A client, and all that its session would know."""
 
     def __init__(
-        self, connection: socket.socket, reconnect: Callable[[], socket.socket | None] = lambda: None
+        self,
+        connection: socket.socket,
+        reconnect: Callable[[], socket.socket | None] = lambda: None,
+        recorded: Callable[[], Iterable[Record]] = tuple,
     ) -> None:
         self.known: list[int] = []
         self.told: list[Record] = []
@@ -60,6 +63,7 @@ class Watching:
             ended=self.ended,
             on_unsent=self.unsent.append,
             reconnect=reconnect,
+            recorded=recorded,
         )
 
     def restore(self, state: Any) -> None:
@@ -99,7 +103,8 @@ class Scripted:
     def __init__(self) -> None:
         self.connection, theirs = socket.socketpair()
         self.connection.settimeout(ENOUGH_SECONDS)
-        self.watching = Watching(theirs)
+        self.recorded: Sequence[Record] = ()
+        self.watching = Watching(theirs, recorded=lambda: self.recorded)
 
     def tell(self, *pieces: bytes, end: bool = True) -> Watching:
         """Say ``pieces`` to the started client, and hang up."""
@@ -127,6 +132,31 @@ def test_a_client_knows_what_was_and_what_comes(run: Run, watching: Watching) ->
     assert watching.client.error == ""
     assert not watching.ended.is_set()
     assert watching.client.hello == protocol.RunHello(2, "1.2", 7, str(run.folder))
+
+
+@pytest.mark.parametrize("said", [(), (RUN_HELLO,)])
+def test_a_run_that_is_over_before_it_sends_its_history_is_known_from_its_journal(
+    said: tuple[bytes, ...], scripted: Scripted
+) -> None:
+    scripted.recorded = [note(1), note(2), FAILED]
+    watching = scripted.tell(*said)
+    assert watching.known == [1, 2]
+    assert watching.told[-1] == FAILED
+    assert watching.client.error == ""
+
+
+def test_a_run_without_a_last_record_has_ended_unexpectedly(scripted: Scripted) -> None:
+    scripted.recorded = [note(1)]
+    watching = scripted.tell()
+    assert watching.known == [1]
+    assert watching.client.error == UNEXPECTED_EXIT
+
+
+def test_what_a_run_has_sent_is_not_read_from_its_journal_again(scripted: Scripted) -> None:
+    scripted.recorded = [note(1), FAILED]
+    watching = scripted.tell(RUN_HELLO, protocol.history_line("[1, 2]"))
+    assert watching.known == [1, 2]
+    assert watching.client.error == UNEXPECTED_EXIT
 
 
 def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again() -> None:

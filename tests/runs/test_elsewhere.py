@@ -18,7 +18,7 @@ from amptui.runs.elsewhere import index_folder, note_elsewhere, runs_elsewhere
 from amptui.runs.find import find_run, live_run
 from amptui.runs.lock import RunLock
 from amptui.runs.recent import kept_names, lock_files, run_folders
-from amptui.runs.removal import remove
+from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir, default_base
 
 
@@ -40,7 +40,7 @@ def test_a_run_elsewhere_is_listed_once_however_often_and_however_it_is_named(
     monkeypatch.chdir(tmp_path)
     for name in (folder, Path("mine"), tmp_path / "link", tmp_path / "mine" / ".." / "mine"):
         note_elsewhere(name)
-    assert runs_elsewhere() == [str(folder)]
+    assert runs_elsewhere().runs == [str(folder)]
 
 
 def test_a_saved_run_needs_no_entry() -> None:
@@ -98,7 +98,7 @@ def test_an_entry_whose_run_is_gone_is_dropped(loss: Callable[[Path], None], tmp
     note_elsewhere(folder)
     note_elsewhere(other)
     loss(folder)
-    assert runs_elsewhere() == [str(other)]
+    assert runs_elsewhere().runs == [str(other)]
     assert len(entries()) == 1
     if loss is not replaced:
         if folder.is_symlink():
@@ -106,7 +106,7 @@ def test_an_entry_whose_run_is_gone_is_dropped(loss: Callable[[Path], None], tmp
         folder.mkdir(exist_ok=True)
         RunDir(folder).journal_path.write_text("")
         note_elsewhere(folder)
-        assert sorted(runs_elsewhere()) == sorted(map(str, (folder, other))), "it is entered again"
+        assert sorted(runs_elsewhere().runs) == sorted(map(str, (folder, other))), "it is entered again"
 
 
 def test_a_run_on_a_disk_that_is_away_stays_listed(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_run_on_a_disk_that_is_away_stays_listed(tmp_path: Path) -> None:
     folder = run_in(tmp_path / "disk" / "run")
     note_elsewhere(folder)
     (tmp_path / "disk").rename(tmp_path / "unmounted")
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
     (tmp_path / "unmounted").rename(tmp_path / "disk")
-    assert runs_elsewhere() == [str(folder)]
+    assert runs_elsewhere().runs == [str(folder)]
     (tmp_path / "disk").rename(tmp_path / "unmounted")
     os.utime(index_folder() / entries()[0], (0, 0), follow_symlinks=False)
-    assert runs_elsewhere() == entries() == []
+    assert runs_elsewhere().runs == entries() == []
 
 
 def test_what_a_script_left_of_a_removed_run_is_no_run(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_what_a_script_left_of_a_removed_run_is_no_run(tmp_path: Path) -> None:
     note_elsewhere(folder)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "best.pt").write_text("the script's")
-    assert remove(folder).left == ("checkpoints/best.pt",)
-    assert runs_elsewhere() == []
+    assert remove(plan_removal(folder)).left == ("checkpoints/best.pt",)
+    assert runs_elsewhere().runs == []
 
 
 def test_a_run_that_begins_while_its_old_entry_is_dropped_stays_listed(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_run_that_begins_while_its_old_entry_is_dropped_stays_listed(tmp_path:
         unlink(path)
 
     with patch.object(os, "unlink", begin_first):
-        assert runs_elsewhere() == []
-    assert runs_elsewhere() == [str(folder)]
+        assert runs_elsewhere().runs == []
+    assert runs_elsewhere().runs == [str(folder)]
 
 
 def forge_text(index: Path, folder: Path) -> None:
@@ -188,7 +188,7 @@ def test_what_is_no_entry_lists_nothing_and_hides_nothing(
     mine, never_noted = run_in(tmp_path / "mine"), run_in(tmp_path / "never")
     note_elsewhere(mine)
     forge(index_folder(), never_noted)
-    assert runs_elsewhere() == [str(mine)]
+    assert runs_elsewhere().runs == [str(mine)]
     assert len(entries()) == 2, "what amptui did not make is left alone"
 
 
@@ -199,7 +199,7 @@ def test_an_index_that_is_a_link_is_neither_read_nor_cleaned_nor_written(tmp_pat
     index_folder().symlink_to(documents)
     note_elsewhere(run_in(tmp_path / "other"))
     gone(folder)
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
     assert len(list(documents.iterdir())) == 1
 
 
@@ -210,7 +210,7 @@ def test_a_damaged_entry_is_replaced_when_its_run_begins_again(tmp_path: Path) -
     entry.unlink()
     entry.write_text("garbage")
     note_elsewhere(folder)
-    assert runs_elsewhere() == [str(folder)]
+    assert runs_elsewhere().runs == [str(folder)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to somebody else")
@@ -218,12 +218,12 @@ def test_somebody_else_s_run_is_not_listed_and_its_entry_stays(tmp_path: Path) -
     folder = run_in(tmp_path / "run")
     note_elsewhere(folder)
     os.chown(folder, 12345, -1)
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
     os.chown(folder, os.geteuid(), -1)
     os.chown(RunDir(folder).journal_path, 12345, -1)
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
     os.chown(RunDir(folder).journal_path, os.geteuid(), -1)
-    assert runs_elsewhere() == [str(folder)], "another user who looked has dropped nothing"
+    assert runs_elsewhere().runs == [str(folder)], "another user who looked has dropped nothing"
 
 
 @given(
@@ -238,7 +238,7 @@ def test_any_name_of_a_folder_comes_back(names: list[str]) -> None:
         }
         for folder in folders:
             note_elsewhere(folder)
-        assert sorted(runs_elsewhere()) == sorted(map(str, folders))
+        assert sorted(runs_elsewhere().runs) == sorted(map(str, folders))
 
 
 def test_many_that_enter_and_look_at_once_lose_none(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_many_that_enter_and_look_at_once_lose_none(tmp_path: Path) -> None:
         "for n in range(25):\n"
         "    folder = Path(sys.argv[1], f'{sys.argv[2]}-{n}'); folder.mkdir()\n"
         "    (folder / 'journal.jsonl').touch()\n"
-        "    note_elsewhere(folder); assert str(folder) in runs_elsewhere()\n"
+        "    note_elsewhere(folder); assert str(folder) in runs_elsewhere().runs\n"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(number)]) for number in range(4)
@@ -256,7 +256,7 @@ def test_many_that_enter_and_look_at_once_lose_none(tmp_path: Path) -> None:
     while any(process.poll() is None for process in processes):
         runs_elsewhere()
     assert [process.wait() for process in processes] == [0] * 4
-    assert len(runs_elsewhere()) == 100
+    assert len(runs_elsewhere().runs) == 100
 
 
 def test_an_index_that_cannot_be_used_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,11 +264,11 @@ def test_an_index_that_cannot_be_used_costs_no_run(tmp_path: Path, monkeypatch: 
     index_folder().parent.mkdir(parents=True)
     index_folder().write_text("a file in its place")
     note_elsewhere(folder)
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
     monkeypatch.delenv("HOME")
     with patch.object(Path, "home", side_effect=RuntimeError):
         note_elsewhere(folder)
-        assert runs_elsewhere() == []
+        assert runs_elsewhere().runs == []
 
 
 def test_threads_may_enter_the_same_run(tmp_path: Path) -> None:
@@ -278,4 +278,4 @@ def test_threads_may_enter_the_same_run(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert runs_elsewhere() == [str(folder)]
+    assert runs_elsewhere().runs == [str(folder)]

@@ -3,8 +3,9 @@
 import contextlib
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError, UsageError
+from amptui.process.launch import can_go_on
 from amptui.records import codec
 from amptui.records.run import RunFinished
+from amptui.runs import liveness
 from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, default_base
@@ -148,8 +151,20 @@ def test_a_journal_in_the_working_folder_has_that_folder_s_name(
 
 def with_checkpoints(name: str, age_seconds: int = 0) -> RunDir:
     run_dir = RunDir(kept(name, age_seconds).parent)
-    run_dir.write_run_json({"asked": {}})
+    run_dir.write_run_json({"asked": {"model": "mnist"}})
     run_dir.checkpoints_path.mkdir()
+    checkpoint(run_dir).touch()
+    return run_dir
+
+
+def checkpoint(run_dir: RunDir) -> Path:
+    return run_dir.checkpoints_path / "step-000000009.pt"
+
+
+def of_a_script(name: str, age_seconds: int = 0) -> RunDir:
+    """The run of a script, in whose folder the script keeps what looks like checkpoints of ours."""
+    run_dir = with_checkpoints(name, age_seconds)
+    run_dir.write_run_json({"asked": {"script": ["train.py"], "max_restarts": 0}})
     return run_dir
 
 
@@ -176,6 +191,7 @@ def test_a_run_that_is_running_cannot_be_gone_on_with() -> None:
 
 def test_a_run_without_what_it_needs_to_go_on_is_told() -> None:
     run_dir = with_checkpoints("mnist-1")
+    checkpoint(run_dir).unlink()
     run_dir.checkpoints_path.rmdir()
     with pytest.raises(RunFolderError, match="mnist-1: it has no checkpoints; start a new run"):
         resumable("mnist-1")
@@ -190,6 +206,132 @@ def test_a_run_that_is_not_there_can_neither_go_on_nor_be_watched(find: Callable
     for text in ("vit", "no/such/run"):
         with pytest.raises(UsageError, match="no run "):
             find(text)
+
+
+def test_the_newest_run_that_can_go_on_is_taken() -> None:
+    """Not a newer one of a script, nor one without a checkpoint or its options; that of a model, if named."""
+    mnist, vit = with_checkpoints("mnist-20261120-120000", 50), with_checkpoints("vit-20261120-120000", 60)
+    for name in ("mnist-20261121-120000", "vit-20261121-120000"):
+        of_a_script(name, 20)
+    for name in ("mnist-20261122-120000", "vit-20261122-120000"):
+        checkpoint(with_checkpoints(name, 10)).unlink()
+    with_checkpoints("mnist-20261123-120000", 5).run_json_path.unlink()
+    kept("observed-20261122-120000")
+    assert resumable("") == resumable("mnist") == mnist
+    assert resumable("vit") == vit
+
+
+def test_it_is_said_which_run_is_taken_and_why_not_the_newest() -> None:
+    with_checkpoints("mnist-20261120-120000", 50)
+    of_a_script("vit-20261121-120000", 20)
+    with_checkpoints("mnist-20261119-120000", 60)
+    lines: list[str] = []
+    resumable("mnist", say=lines.append)
+    resumable("", say=lines.append)
+    resumable("mnist-20261119-120000", say=lines.append)
+    reason = "the newest, vit-20261121-120000, is of a script, which amptui does not resume"
+    assert lines == ["resuming mnist-20261120-120000", f"resuming mnist-20261120-120000: {reason}"]
+
+
+def test_where_no_run_can_go_on_it_is_told_how_many_were_looked_at_and_why() -> None:
+    of_a_script("mnist-20261120-120000")
+    with pytest.raises(RunFolderError, match="mnist-20261120-120000: it is of a script, which amptui does"):
+        resumable("")
+    kept("mnist-20261121-120000", 10)
+    of_a_script("vit-20261121-120000", 20)
+    for text, message in (
+        ("", "none of 3 runs can be resumed: the newest, mnist-20261120-120000, is of a script, which"),
+        ("mnist", "none of 2 runs can be resumed: the newest, mnist-20261120-120000, is of a script, which"),
+        ("mnist-20261121-120000", "it has no run.json; start a new run"),
+    ):
+        with pytest.raises(RunFolderError) as caught:
+            resumable(text)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_no_older_run_is_taken_while_the_newest_training_runs(has_begun: bool) -> None:
+    with_checkpoints("mnist-1", 10)
+    newest = with_checkpoints("vit-1") if has_begun else RunDir(kept("vit-1").parent)
+    with RunLock.take(newest.path), pytest.raises(RunFolderError, match="vit-1 is still running"):
+        resumable("")
+
+
+def test_a_script_that_runs_stands_in_no_training_s_way() -> None:
+    run_dir, script = with_checkpoints("mnist-1", 10), of_a_script("train-1")
+    with RunLock.take(script.path):
+        assert resumable("") == run_dir
+
+
+# A lock of another machine may not be seen here.
+
+
+@pytest.fixture
+def signed_elsewhere() -> RunDir:
+    """A run that was written just now and whose lock another machine's process signed."""
+    run_dir = with_checkpoints("mnist-1")
+    run_dir.lock_path.write_text(json.dumps({"pid": 5, "host": "elsewhere", "started": 1.0}))
+    os.utime(run_dir.journal_path)
+    return run_dir
+
+
+@contextlib.contextmanager
+def writing(run_dir: RunDir) -> Iterator[None]:
+    """Another machine's process goes on to record."""
+    ended = threading.Event()
+
+    def write() -> None:
+        with run_dir.journal_path.open("a") as journal:
+            while not ended.wait(0.01):
+                journal.write("{}\n")
+                journal.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
+
+
+def test_a_run_that_goes_on_on_another_machine_is_not_taken_over(signed_elsewhere: RunDir) -> None:
+    message = (
+        "mnist-1 is still running, pid 5 on elsewhere: it has just written a record; "
+        "log in there to watch or stop it"
+    )
+    with writing(signed_elsewhere):
+        for text in ("", "mnist-1", str(signed_elsewhere.path)):
+            with pytest.raises(RunFolderError) as caught:
+                resumable(text)
+            assert str(caught.value) == message
+        checkpoint(signed_elsewhere).unlink()
+        with pytest.raises(RunFolderError, match="mnist-1 is still running, pid 5 on elsewhere"):
+            can_go_on(signed_elsewhere.path)
+        assert signed_elsewhere.journal_path.exists(), "nothing is set aside"
+
+
+def test_a_run_that_died_on_another_machine_goes_on_here(
+    signed_elsewhere: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "_HEARTBEATS_SECONDS", 0.3)
+    assert resumable("mnist-1") == signed_elsewhere
+    checkpoint(signed_elsewhere).unlink()
+    assert can_go_on(signed_elsewhere.path) is False
+    assert not signed_elsewhere.journal_path.exists(), "it is set aside for a new start"
+
+
+def test_only_what_another_machine_wrote_recently_is_waited_for(
+    signed_elsewhere: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "_HEARTBEATS_SECONDS", float("inf"))
+    long_ago = time.time() - liveness.RECENT_SECONDS - 60
+    os.utime(signed_elsewhere.journal_path, (long_ago, long_ago))
+    assert resumable("mnist-1") == signed_elsewhere
+    os.utime(signed_elsewhere.journal_path)
+    RunLock.take(signed_elsewhere.path).release()
+    assert resumable("mnist-1") == signed_elsewhere
 
 
 # What attach shows.

@@ -1,6 +1,8 @@
 """HOST:RUN on the command line, and the first line of another machine."""
 
+import io
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RemoteError, UsageError
+from amptui.reports.runs_table import _END_LINE, _json_line, list_runs
+from amptui.runs.kept_run import KeptRun
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
 from amptui.runs.remote import Remote, Ssh, UnreachableError, remote_of
@@ -83,6 +87,12 @@ def test_a_header_arrives_as_it_was_sent_but_for_what_disturbs_a_line(
     assert header.error.isprintable()
 
 
+@given(st.text())
+def test_a_header_is_found_behind_an_unfinished_line_of_the_shell(noise: str) -> None:
+    sent = Header(version="1.2", protocol=PROTOCOL, folder="/run", run="run")
+    assert read_header(noise.encode("utf-8", "replace") + sent.line().rstrip(b"\n")) == sent
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -123,3 +133,72 @@ def test_a_list_of_runs_does_not_wait_for_a_machine_that_hangs(monkeypatch: pyte
 def test_a_name_that_no_argument_can_hold_is_refused(folder: str) -> None:
     with pytest.raises(RemoteError, match="cannot start ssh"):
         Ssh(Remote(host="box", run=""), ["relay", "--", folder], batch=True)
+
+
+def ssh_that_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\n[ "$1" = -G ] || {command}\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_a_machine_that_sends_without_end_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh_that_runs("yes no run at all", tmp_path, monkeypatch)
+    with pytest.raises(RemoteError) as caught:
+        remote_runs(Remote(host="box", run=""), batch=True)
+    assert str(caught.value) == (
+        "box sends more than 20,480,000 bytes; list fewer with `amptui runs HOST: --limit N`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "came"), [("true", "no message"), ("echo bye for now", "bye for now"), ("echo {}", "{}")]
+)
+def test_a_shell_that_exits_before_amptui_runs_is_not_a_machine_without_runs(
+    command: str, came: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh_that_runs(command, tmp_path, monkeypatch)
+    with pytest.raises(RemoteError) as caught:
+        remote_runs(Remote(host="box", run=""), batch=True)
+    assert str(caught.value) == (
+        f"box exited with status 0 without an answer: {came}; "
+        "a start-up file of its shell may exit; to see more: ssh box"
+    )
+
+
+def test_the_end_of_a_list_is_written_only_for_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    out = io.StringIO()
+    assert list_runs(json=True, out=out) == 0
+    assert out.getvalue() == ""
+    assert list_runs(json=True, out=out, with_end=True) == 0
+    assert out.getvalue() == _END_LINE
+
+
+def test_the_largest_list_that_is_promised_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = KeptRun(
+        name="mnist-deep-20261125-201300",
+        folder=Path("/a/home/on/some/network/of/a/group/with/quite/a/path/runs/mnist-deep-20261125-201300"),
+        state="failed",
+        model="/a/home/on/some/network/of/a/group/with/quite/a/path/models/mine.py:Mine",
+        precision="bf16",
+        step=1_234_567,
+        total_steps=10_000_000,
+        started=1_800_000_000.123456,
+        began=None,
+        written=1_800_000_000.123456,
+        device="cuda",
+        device_name="NVIDIA H100 80GB HBM3",
+        host=None,
+        pid=None,
+        is_here=True,
+        error="out of memory in step 340: tried to allocate 2.0 GiB; use a smaller --batch-size",
+    )
+    listed = tmp_path / "listed"
+    listed.write_text(f"{_json_line(ended)}\n" * 20_000 + _END_LINE)
+    ssh_that_runs(f"cat {shlex.quote(str(listed))}", tmp_path, monkeypatch)
+    assert remote_runs(Remote(host="box", run=""), batch=True).runs == [ended] * 20_000

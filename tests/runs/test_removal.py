@@ -1,8 +1,11 @@
 """Removing a run deletes its files and nothing else: no other file, nothing behind a link, no live run."""
 
+import errno
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -10,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
+from amptui.records import codec
+from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.runs.elsewhere import note_elsewhere, runs_elsewhere
+from amptui.runs.liveness import RESTART_SECONDS
 from amptui.runs.lock import RunLock
 from amptui.runs.own_files import is_own_name
-from amptui.runs.removal import plan_removal, remove
+from amptui.runs.removal import Removal, plan_removal, remove
 from amptui.runs.rundir import RunDir
 
 SHARDS = "step-000000020.3f9a-7.shards"
@@ -37,6 +43,12 @@ def whole_run(folder: Path) -> Path:
     return folder
 
 
+def refused(folder: Path) -> Iterator[Callable[[], object]]:
+    """The ways to remove a run: the question, and what is done after it."""
+    yield lambda: plan_removal(folder)
+    yield lambda: remove(Removal(folder=folder))
+
+
 def everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
@@ -48,9 +60,9 @@ def test_a_run_is_removed_with_its_folder(tmp_path: Path) -> None:
     assert (plan.journals, plan.checkpoints, plan.other_files) == (2, 2, 7)
     assert (plan.size_bytes, plan.left) == (4 * 1000 + 3 * 100 + 4 * 10, ())
     assert len(everything(folder)) == 14, "a plan deletes nothing"
-    assert remove(folder) == plan
+    assert remove(plan) == plan
     assert not folder.exists()
-    assert runs_elsewhere() == []
+    assert runs_elsewhere().runs == []
 
 
 def test_what_is_not_the_run_s_is_left_and_named(tmp_path: Path) -> None:
@@ -61,7 +73,7 @@ def test_what_is_not_the_run_s_is_left_and_named(tmp_path: Path) -> None:
         (folder / name).write_text("mine")
     (folder / "run.json.bak").write_text("mine")
     (folder / "checkpoints" / "step-9.pt").mkdir()
-    removal = remove(folder)
+    removal = remove(plan_removal(folder))
     assert set(removal.left) == {
         *("train.py", "data", "run.json.bak", "checkpoints/best.pt", "checkpoints/step-9.pt"),
         f"checkpoints/{SHARDS}/notes",
@@ -76,7 +88,7 @@ def test_a_link_is_removed_and_not_what_it_leads_to(name: str, tmp_path: Path) -
     (folder / name).rename(tmp_path / "aside")
     (folder / name).symlink_to(target)
     before = everything(elsewhere)
-    remove(folder)
+    remove(plan_removal(folder))
     assert everything(elsewhere) == before
     assert not folder.exists()
 
@@ -84,41 +96,99 @@ def test_a_link_is_removed_and_not_what_it_leads_to(name: str, tmp_path: Path) -
 def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "run")
     (tmp_path / "link").symlink_to(folder)
-    for act in (plan_removal, remove):
+    for act in refused(tmp_path / "link"):
         with pytest.raises(RunFolderError, match="symbolic link"):
-            act(tmp_path / "link")
+            act()
     assert len(everything(folder)) == 14
 
 
 def test_a_live_run_is_refused(tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "run")
     with RunLock.take(folder):
-        for act in (plan_removal, remove):
+        for act in refused(folder):
             with pytest.raises(RunFolderError, match="is live"):
-                act(folder)
+                act()
     assert len(everything(folder)) == 14
     plan_removal(folder)
 
 
 def test_a_run_that_begins_between_question_and_answer_is_not_removed(tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "run")
-    plan_removal(folder)
+    plan = plan_removal(folder)
     with RunLock.take(folder), patch("amptui.runs.removal._refuse_live"), pytest.raises(RunFolderError):
-        remove(folder)
+        remove(plan)
     assert len(everything(folder)) == 14
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints/step-000000040.pt", "journal.after-step-9-1.jsonl", "notes.txt"]
+)
+def test_what_is_new_since_the_question_is_not_removed(name: str, tmp_path: Path) -> None:
+    folder = whole_run(tmp_path / "run")
+    plan = plan_removal(folder)
+    (folder / name).write_text("new")
+    with pytest.raises(RunFolderError, match="has changed since you were asked"):
+        remove(plan)
+    assert len(everything(folder)) == 15
+    (folder / name).unlink()
+    remove(plan)
+    assert not folder.exists()
+
+
+def test_a_run_that_went_on_and_ended_since_the_question_is_not_removed(tmp_path: Path) -> None:
+    folder = whole_run(tmp_path / "run")
+    plan = plan_removal(folder)
+    with (folder / "journal.jsonl").open("a") as journal:
+        journal.write("more")
+    with pytest.raises(RunFolderError, match="has changed since you were asked"):
+        remove(plan)
+    assert len(everything(folder)) == 14
+
+
+def test_a_file_that_comes_while_others_are_deleted_stays(tmp_path: Path) -> None:
+    folder, unlink = whole_run(tmp_path / "run"), os.unlink
+    plan, new = plan_removal(folder), f"checkpoints/{SHARDS}/__2_0.distcp"
+
+    def unlink_and_write(name: str, **options: int) -> None:
+        if not (folder / new).exists():
+            (folder / new).write_text("new")
+        unlink(name, **options)
+
+    with patch.object(os, "unlink", unlink_and_write):
+        assert remove(plan).left == (new,)
+    assert {name for name in everything(folder) if (folder / name).is_file()} == {new}
+
+
+def test_a_removal_that_was_cut_off_leaves_a_run_that_can_be_removed(tmp_path: Path) -> None:
+    real_unlink: Any = os.unlink
+    for deleted in range(11):
+        folder = whole_run(tmp_path / str(deleted))
+        fails = iter([False] * deleted + [True])
+
+        def unlink(name: str, *, fails: Iterator[bool] = fails, **options: int) -> None:
+            if next(fails):
+                raise OSError(errno.EIO, "no answer")
+            real_unlink(name, **options)
+
+        note_elsewhere(folder)
+        with patch.object(os, "unlink", unlink), pytest.raises(RunFolderError, match="no answer"):
+            remove(plan_removal(folder))
+        assert runs_elsewhere().runs == [str(folder)], "it is still listed"
+        remove(plan_removal(folder))
+        assert not folder.exists()
 
 
 def test_a_folder_without_a_run_and_somebody_else_s_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("mine")
     for folder in (tmp_path, tmp_path / "none", tmp_path / "run.log"):
         with pytest.raises(RunFolderError):
-            remove(folder)
+            remove(plan_removal(folder))
     folder = whole_run(tmp_path / "run")
     with (
         patch.object(os, "geteuid", lambda: os.getuid() + 1),
         pytest.raises(RunFolderError, match="another user's"),
     ):
-        remove(folder)
+        remove(plan_removal(folder))
     assert len(everything(folder)) == 14
 
 
@@ -126,13 +196,40 @@ def test_the_lock_of_another_machine_counts_as_long_as_its_run_writes(tmp_path: 
     """A file system may lock for each machine alone: the lock is free here, and the run lives there."""
     folder = whole_run(tmp_path / "run")
     (folder / "run.lock").write_text('{"pid": 7, "host": "another machine", "started": 1.0}')
-    for act in (plan_removal, remove):
+    for act in refused(folder):
         with pytest.raises(RunFolderError, match="may be live, pid 7 on another machine"):
-            act(folder)
+            act()
     assert len(everything(folder)) == 14
     an_hour_ago = time.time() - 3600
     os.utime(folder / "journal.jsonl", (an_hour_ago, an_hour_ago))
-    remove(folder)
+    remove(plan_removal(folder))
+    assert not folder.exists()
+
+
+FAILED = RunFailed(time=9.0, step=6, error="rank 1 was killed", traceback="")
+STOPPED = RunFinished(time=9.0, steps=6, seconds=9.0, reason="stopped")
+
+
+@pytest.mark.parametrize(
+    ("last_word", "restarts", "may_restart"),
+    [(None, 3, True), (FAILED, 3, True), (STOPPED, 3, False), (None, 0, False), (FAILED, 0, False)],
+)
+def test_ranks_that_may_be_starting_again_are_waited_for(
+    last_word: Record | None, restarts: int, may_restart: bool, tmp_path: Path
+) -> None:
+    """Between two starts of its ranks a run has no process: nobody holds its lock."""
+    folder = whole_run(tmp_path / "run")
+    RunDir(folder).write_run_json({"asked": {"max_restarts": restarts}})
+    RunDir(folder).journal_path.write_text(f"{codec.dumps(last_word)}\n" if last_word else "")
+    if may_restart:
+        for act in refused(folder):
+            with pytest.raises(RunFolderError, match=r"may be starting again: .* in the last 120 s"):
+                act()
+        assert len(everything(folder)) == 14
+        over = time.time() - RESTART_SECONDS - 1
+        os.utime(RunDir(folder).journal_path, (over, over))
+    assert plan_removal(folder).restart_seconds == (RESTART_SECONDS if may_restart else None)
+    remove(plan_removal(folder))
     assert not folder.exists()
 
 
@@ -140,7 +237,7 @@ def test_checkpoints_beside_a_script_s_run_are_the_script_s(tmp_path: Path) -> N
     folder = whole_run(tmp_path / "run")
     RunDir(folder).write_run_json({"asked": {"script": ["train.py"]}})
     checkpoints = everything(folder / "checkpoints")
-    assert plan_removal(folder).left == remove(folder).left == ("checkpoints",)
+    assert plan_removal(folder).left == remove(plan_removal(folder)).left == ("checkpoints",)
     assert everything(folder) == {"checkpoints", *(f"checkpoints/{name}" for name in checkpoints)}
 
 
@@ -148,7 +245,7 @@ def test_a_file_of_that_name_is_no_folder_of_checkpoints(tmp_path: Path) -> None
     folder = whole_run(tmp_path / "run")
     (folder / "checkpoints").rename(tmp_path / "aside")
     (folder / "checkpoints").write_text("a list of mine")
-    assert remove(folder).left == ("checkpoints",)
+    assert remove(plan_removal(folder)).left == ("checkpoints",)
     assert everything(folder) == {"checkpoints"}
 
 
@@ -164,5 +261,5 @@ def test_no_name_of_another_file_is_deleted(
     mine = {name for name in names if name not in (".", "..") and not is_own_name(name)}
     for name in mine:
         (folder / name).write_text("mine")
-    assert set(remove(folder).left) == mine
+    assert set(remove(plan_removal(folder)).left) == mine
     assert (everything(folder) if folder.exists() else set()) == mine

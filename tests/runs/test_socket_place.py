@@ -22,7 +22,7 @@ import pytest
 from amptui.base.errors import RunFolderError
 from amptui.runs import server, socket_place
 from amptui.runs.lock import RunLock
-from amptui.runs.socket_place import connect, connect_to_live
+from amptui.runs.socket_place import connect, connect_to_live, short_name
 from tests.runs.served import ENOUGH_SECONDS, Run, Screen, attached, running, until
 
 REFUSAL = {"error": "this run belongs to another user"}
@@ -98,6 +98,20 @@ def test_a_run_in_a_folder_with_a_very_long_name_is_reached(tmp_path: Path) -> N
         screen.catch_up(run)
         assert [path.name for path in folder.iterdir()] == ["run.sock"]
     assert list(folder.iterdir()) == []
+
+
+def test_a_link_names_a_socket_shortly_where_there_is_no_proc(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 50)
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as other:
+        with short_name(folder / "run.sock") as name:
+            assert len(name) < 103
+            listening.bind(name)
+        assert (folder / "run.sock").is_socket()
+        assert not Path(name).exists()
+        listening.listen()
+        with short_name(folder / "run.sock") as name:
+            other.connect(name)
 
 
 # A run that has locked its folder and does not listen yet.

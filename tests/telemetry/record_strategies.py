@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amptui.base import strictjson
 from amptui.records.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
-from amptui.records.findings import ModelCompiled, PhaseSeconds, StepTimed
+from amptui.records.findings import ModelCompiled, PhaseSeconds, StepTimed, UpdatesMeasured
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import LossForm
 from amptui.records.run import (
@@ -294,6 +294,14 @@ OTHER_RECORDS = st.one_of(
         precision=st.sampled_from(["fp32", "bf16"]),
         settling=st.booleans(),
         phases=st.lists(PHASES, max_size=3, unique_by=lambda phase: phase.name).map(tuple),
+    ),
+    st.builds(
+        UpdatesMeasured,
+        time=TIMES,
+        step=st.integers(0, 60),
+        ratios=st.dictionaries(st.sampled_from(["a", "b.c", ""]), st.floats()),
+        sampled=st.lists(st.sampled_from(["a", "d"]), max_size=2).map(tuple),
+        optimizer=st.sampled_from(["", "d"]),
     ),
     st.builds(
         ModelCompiled,

@@ -50,6 +50,21 @@ def test_linear_limits_leave_little_of_the_height_unused(low: float, height: flo
     assert limits.high - limits.low <= 2 * height * (1 + 1e-9)
 
 
+@given(st.floats(0, 1), st.floats(0, 1), st.sampled_from([1.0, 100.0]))
+@example(1.0, 1.0, 1.0)
+@example(0.9996, 0.9996, 100.0)
+def test_the_axis_of_a_share_ends_at_all_of_it(one: float, other: float, whole: float) -> None:
+    low, high = min(one, other) * whole, max(one, other) * whole
+    limits = axis(low, high, "linear", ceiling=whole)
+    assert limits.low <= low + 1e-9 * whole
+    assert high <= limits.high <= whole
+    assert limits.low < limits.high
+
+
+def test_values_above_a_ceiling_are_shown_all_the_same() -> None:
+    assert axis(99.0, 99.2, "linear", ceiling=1.0).high > 99.2
+
+
 @given(FINITE, FINITE, KINDS, st.integers(2, 9))
 @example(9.846153846153844e299, 9.846153846153845e299, "linear", 6)  # its end lies beyond the largest value
 def test_labels_are_few_within_the_axis_and_at_equal_distances(

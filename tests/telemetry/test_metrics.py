@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.engine.probes import update_probe
+from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, Record, Validated, Validation
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import Steps
-from amptui.telemetry.metrics import MAX_GROUPS, MAX_NAMED
+from amptui.telemetry.metrics import MAX_GROUPS, MAX_LAYERS, MAX_NAMED
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import MetricKind, SessionView
 from tests.telemetry.record_samples import resumed, run, step, steps
@@ -108,6 +110,41 @@ def test_the_gpu_that_trains_is_sampled_at_the_newest_step() -> None:
     assert values(view, "device", "allocated_bytes") == {4: 1000.0, 6: 1000.0}
     assert ("device", "temperature_c") not in names(view)
     assert ("device", "power_watts") not in names(view_of(run(), *steps(1, 4), sampled(1.0, uuid="GPU-2")))
+
+
+def updated(
+    at: int, ratios: dict[str, float], optimizer: str = "", sampled: tuple[str, ...] = ()
+) -> UpdatesMeasured:
+    return UpdatesMeasured(time=101.0, step=at, ratios=ratios, sampled=sampled, optimizer=optimizer)
+
+
+def test_update_ratios_are_kept_by_layer_and_optimizer_and_say_what_is_estimated() -> None:
+    records: tuple[Record, ...] = (
+        run(),
+        *steps(1, 4),
+        updated(1, {"a": 1e-3, "b": math.nan}, sampled=("a",)),
+        updated(3, {"a": 2e-3}, sampled=("a",)),
+        updated(2, {"c": 0.5}, "other"),
+    )
+    session = Session()
+    session.fold(records)
+    for view in (session.view(), restored_from(session.state()).view()):
+        assert values(view, "update", "a") == {1: 1e-3, 3: 2e-3}
+        assert values(view, "update", "b") == {}, "not finite"
+        assert [metric.is_estimate for metric in view.metrics if metric.kind == "update"] == [True, False]
+    assert values(session.view("other"), "update", "c") == {2: 0.5}
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_layers_are_bounded_and_what_is_left_out_is_said(extra: int) -> None:
+    ratios = {f"layer{number}": 1e-3 for number in range(MAX_LAYERS + extra)}
+    view = view_of(run(), *steps(1, 3), updated(1, ratios), updated(2, ratios))
+    assert len([kind for kind, _ in names(view) if kind == "update"]) == MAX_LAYERS
+    assert view.metrics_left_out == bool(extra)
+
+
+def test_as_many_layers_are_kept_as_are_measured() -> None:
+    assert update_probe.MAX_LAYERS == MAX_LAYERS
 
 
 def test_repeated_steps_replace_the_values_of_before() -> None:

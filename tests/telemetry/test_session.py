@@ -2,7 +2,7 @@
 
 import math
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -19,8 +19,9 @@ from amptui.records.run import (
     RunFailed,
     RunFinished,
 )
+from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, SessionView
+from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, RunStatus, SessionView
 from tests.telemetry.record_samples import backoff, device, growth, run, step, steps
 from tests.telemetry.record_strategies import RECORDS, switch
 
@@ -255,6 +256,29 @@ def test_peaks_come_from_finished_blocks_and_from_live_samples() -> None:
 def test_a_sample_without_an_allocator_keeps_torch_s_last_word() -> None:
     view = view_of(device(104.0, "fp16", 1500), replace(device(105.0, "fp16", None), allocator=None))
     assert view.allocator == device(104.0, "fp16", 1500).allocator
+
+
+@given(records=st.lists(RECORDS, max_size=60))
+def test_the_status_is_what_the_view_says(records: list[Record]) -> None:
+    session = Session("runs/x")
+    session.fold(records)
+    status, view = session.status(), session.view()
+    for attribute in fields(RunStatus):
+        assert repr(getattr(status, attribute.name)) == repr(getattr(view, attribute.name))
+
+
+def test_the_status_needs_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken once a second beside the training, in the same process."""
+    session = Session()
+    session.fold([run(), *steps(1, 9)])
+
+    def compose(*_: object) -> None:
+        raise AssertionError("the curves were read")
+
+    monkeypatch.setattr(OptimizerSteps, "in_front", compose)
+    assert session.status().step == 9
+    with pytest.raises(AssertionError, match="the curves were read"):
+        session.view()
 
 
 def test_the_view_is_shared_for_as_long_as_nothing_new_comes() -> None:

@@ -193,6 +193,8 @@ def _run_lists() -> Iterator[tuple[str, Draw]]:
         ", removal": replace(
             STATE, removal=plan("/home/me/runs/resnet50-20261124-091500", left=("notes.txt",))
         ),
+        ", removal of ranks": replace(STATE, removal=plan("/home/me/runs/mine", restart_seconds=120.0)),
+        ", removing": replace(STATE, removing=[entry.run for entry in (STATE.entries or ())[3:]], cursor=3),
         ", message": replace(STATE, message="select the runs to compare first: space", severity="warning"),
         ", reading": replace(STATE, entries=None),
         ", none": replace(STATE, entries=()),

@@ -1,5 +1,6 @@
 """The whole screen over a real session: what it shows, and what each key requests."""
 
+import threading
 import time
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keyboard import MouseReported, Pointing
 from amptui.tui.keys import ENDED_KEYS, KEYS, RUN_KEYS
 from amptui.tui.layout import PANELS, RANKED_PANELS
+from tests.tui.overlays.opened import xray
 from tests.tui.watching import ENDED, awaited, started, step, steps, watching
 
 
@@ -147,6 +149,23 @@ async def test_keys_that_need_an_unsupported_precision_are_not_offered() -> None
         await screen.press("question_mark")
         meanings = {key.label: key.meaning for key in KEYS}
         assert [key for key in meanings if meanings[key] not in screen.text] == ["p", "c"]
+
+
+@awaited
+async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
+    away = threading.Event()
+    lost = "connection to box lost; reconnecting (Connection refused)"
+    options = {"is_away": away.is_set, "why_silent": lambda: lost if away.is_set() else ""}
+    async with watching(started(), *steps(3), size=(120, 40), **options) as screen:
+        await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
+        away.set()
+        await screen.until(lambda: lost in screen.footer)
+        assert "d detach" in screen.footer
+        assert "q quit" in screen.footer
+        assert "p bf16" not in screen.footer
+        assert "space" not in screen.footer
+        away.clear()
+        await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
 
 
 @pytest.mark.parametrize(
@@ -332,6 +351,59 @@ async def test_e_opens_all_events_while_training_continues() -> None:
         assert screen.wanted is None
         await screen.press("escape")
         assert "╭ loss" in screen.text
+
+
+PAGES = {
+    "e": "events",
+    "t": "output",
+    "i": "configuration",
+    "g": "metrics",
+    "question_mark": "help",
+    "x": "x-ray",
+}
+
+
+@awaited
+async def test_every_page_leads_to_every_other_and_esc_back_to_the_panels() -> None:
+    paused = PauseChanged(time=time.time(), step=5, paused=True)
+    async with watching(started(), *steps(5), xray(), paused) as screen:
+        for key, name in PAGES.items():
+            for other, other_name in PAGES.items():
+                if key != other:
+                    await screen.press(key)
+                    assert screen.overlay == name
+                    await screen.press(other)
+                    assert screen.overlay == other_name
+                    await screen.press("escape")
+                    assert screen.overlay is None
+
+
+@pytest.mark.parametrize("key", [key for key in PAGES if key != "x"])
+@awaited
+async def test_f_leads_from_a_page_to_the_float16_panel(key: str) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("f", key, "f")
+        assert (screen.overlay, screen.state.focus) == (None, "numerics")
+
+
+@awaited
+async def test_x_asked_for_on_a_page_closes_it_so_that_the_x_ray_opens() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("e", "x")
+        assert screen.overlay is None
+        await screen.feed(xray())
+        await screen.answer(XRayRequest)
+        assert screen.overlay == "x-ray"
+
+
+@pytest.mark.parametrize("opens", [("m",), ("q",), ("t", "slash"), ("g", "slash")], ids=str)
+@awaited
+async def test_a_question_and_a_search_lead_nowhere(opens: tuple[str, ...]) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press(*opens)
+        before = screen.overlay
+        await screen.press("e", "i")
+        assert screen.overlay == before
 
 
 @awaited

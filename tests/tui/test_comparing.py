@@ -46,10 +46,10 @@ async def test_c_asks_for_a_comparison_of_fp32_and_amp() -> None:
         assert "comparison starts at the next step …" in screen.footer
         await screen.feed(in_turns())
         await screen.answer(ComparisonRequest)
-        assert "comparing: round  1/24, c ends it" in screen.footer
+        assert "comparing: round 1/24, c ends it" in screen.footer
         assert "comparing  ■ FP32 ● AMP bf16" in screen.header
         await screen.feed(in_turns(2, ROWS))
-        assert "comparing: round  3/24, c ends it" in screen.footer
+        assert "comparing: round 3/24, c ends it" in screen.footer
         assert "A/B test: round  3 of" in screen.text
 
 

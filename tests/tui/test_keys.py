@@ -47,6 +47,12 @@ def test_the_footer_names_what_p_switches_to() -> None:
     assert words == ["FP32", "ieee", "TF32", "fp16", "bf16", "FP8", "FP8"]
 
 
+def test_a_traceback_comes_first_in_the_footer() -> None:
+    hints = footer_hints(ENDED_KEYS, has_traceback=True)
+    assert hints[0] == ("t", "traceback")
+    assert set(hints[1:]) == set(footer_hints(ENDED_KEYS)) - {("t", "output")}
+
+
 def test_several_optimizers_have_a_key_in_the_footer() -> None:
     assert ("o", "optimizer") not in FOOTER_HINTS
     assert ("o", "optimizer") in footer_hints(ENDED_KEYS, several_optimizers=True)

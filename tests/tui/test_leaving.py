@@ -217,6 +217,17 @@ async def test_a_failure_after_steps_keeps_the_screen_open() -> None:
         assert screen.has_left
 
 
+@pytest.mark.parametrize("size", [(80, 24), (60, 18)], ids=str)
+@awaited
+async def test_the_footer_of_a_failed_run_names_the_key_of_its_traceback(size: tuple[int, int]) -> None:
+    async with watching(started(), *steps(5), size=size) as screen:
+        await screen.end(replace(FAILURE, time=time.time(), step=6))
+        assert "t traceback" in screen.footer
+        assert "? help  q quit" in screen.footer
+        await screen.press("t")
+        assert "Traceback" in screen.text
+
+
 # ------------------------------------------------------------------------- without a last word
 
 

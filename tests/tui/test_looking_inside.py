@@ -105,6 +105,13 @@ async def test_an_x_ray_does_not_open_over_another_overlay() -> None:
 
 
 @awaited
+async def test_where_no_x_ray_can_be_taken_its_key_closes_no_page() -> None:
+    async with watching(started(refuses={"x-ray": "this run is only observed"}), *steps(5)) as screen:
+        await screen.press("e", "x")
+        assert "events (" in screen.text
+
+
+@awaited
 async def test_an_x_ray_requested_on_another_screen_does_not_open() -> None:
     async with watching(started(), *steps(5)) as screen:
         screen.control.ask(XRayRequest())
@@ -179,6 +186,32 @@ async def test_n_asks_for_a_trace_and_shows_its_verdict() -> None:
         await screen.answer(TraceRequest)
         assert "e: details" in screen.notice
         assert what_overflowed_first(traced(FIRST)) in screen.notice
+
+
+@pytest.mark.parametrize("page", ["e", "g", "t", "i", "question_mark"])
+@awaited
+async def test_a_page_that_is_opened_ends_the_message_before_it(page: str) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("n")
+        await screen.feed(traced(FIRST))
+        await screen.answer(TraceRequest)
+        assert "e: details" in screen.notice
+        await screen.press(page)
+        assert "e: details" not in screen.text
+        await screen.press("escape")
+        assert "e: details" not in screen.text
+
+
+@pytest.mark.parametrize(("page", "leads_on"), [("e", False), ("g", True)])
+@awaited
+async def test_a_verdict_names_e_only_where_that_leads_to_the_details(page: str, leads_on: bool) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("n")
+        await screen.press(page)
+        await screen.feed(traced(FIRST))
+        await screen.answer(TraceRequest)
+        assert what_overflowed_first(traced(FIRST))[:40] in screen.lines[-1]
+        assert ("e: details" in screen.lines[-1]) == leads_on
 
 
 @awaited

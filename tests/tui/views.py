@@ -330,9 +330,11 @@ def metrics() -> tuple[Metric, ...]:
         ("device", "utilization_percent"): [93.0 if step % 200 == 0 else None for step in steps],
         ("device", "power_watts"): [412.3 if step % 200 == 0 else None for step in steps],
         ("device", "temperature_c"): [54.0 if step % 200 == 0 else None for step in steps],
+        ("update", "features.0"): [2.5e-3 / step if step % 20 == 1 else None for step in steps],
+        ("update", "fc"): [1.2e-3 if step % 20 == 1 else None for step in steps],
     }
     return tuple(
-        Metric(kind=kind, name=name, read=partial(series, values))
+        Metric(kind=kind, name=name, read=partial(series, values), is_estimate=name == "fc")
         for (kind, name), values in measured.items()
     )
 

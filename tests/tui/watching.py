@@ -110,6 +110,12 @@ class Screen:
         return self.app._state
 
     @property
+    def overlay(self) -> str | None:
+        """The name of the one that is open."""
+        overlay = self.app._overlay
+        return None if overlay is None else overlay.name
+
+    @property
     def has_left(self) -> bool:
         return self.app._exit
 

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from amptui.device.accelerator import PINNING
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 """What ``torch.load(weights_only=True)`` reads besides tensors and containers."""
 
@@ -32,11 +34,11 @@ class HostCopy:
     def __init__(self, states: Sequence[object]) -> None:
         self._states = states  # keeps the tensors alive, so that no other gets one's address
         tensors = {_key(tensor): tensor for state in states for tensor in _tensors(state)}
-        self._devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
+        self._devices = {tensor.device for tensor in tensors.values() if tensor.device.type in PINNING}
         packed = {key: tensor.detach() for key, tensor in tensors.items() if _packs(tensor)}
         self._copies = {key: tensors[key].detach().cpu().clone() for key in tensors.keys() - packed.keys()}
         for (key, tensor), target in zip(packed.items(), self._allocate(packed.values()), strict=True):
-            self._copies[key] = target.copy_(tensor, non_blocking=True)
+            self._copies[key] = target.copy_(tensor, non_blocking=tensor.device in self._devices)
 
     def of(self, state: object, name: str) -> Any:
         """The copy of one of the states, called ``name`` in messages. Raises NotPlainError."""
@@ -46,8 +48,8 @@ class HostCopy:
         """Wait until all copies are complete."""
         for device in self._devices:
             # Unlike a device's synchronize(), an event's is no error in torch's sync debug mode.
-            event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(device))
+            event = torch.Event(device, enable_timing=False)
+            event.record(torch.accelerator.current_stream(device.index))
             event.synchronize()
 
     def _allocate(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:

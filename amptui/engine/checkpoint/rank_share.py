@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.base.errors import UsageError
+from amptui.device.accelerator import random_states
 from amptui.engine.checkpoint.data_position import RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, checkpoint_name
 from amptui.engine.checkpoint.resume import Warn, restore
@@ -110,9 +111,9 @@ def _next_divisor(whole: int, ranks: int) -> int:
 def _on_device(draws: Mapping[str, Any], gpu: int, device: torch.device) -> dict[str, Any]:
     """The states with that of the rank's GPU, number ``gpu`` when saved, as that of the GPU it has now."""
     saved = draws["process"]["gpus"]
-    if device.type != "cuda" or gpu >= len(saved):
+    gpus = list(random_states(device))
+    if not gpus or gpu >= len(saved):
         return dict(draws)
-    gpus = torch.cuda.get_rng_state_all()
     gpus[device.index or 0] = saved[gpu]
     return {**draws, "process": {**draws["process"], "gpus": gpus}}
 

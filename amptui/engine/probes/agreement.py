@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from amptui.device.accelerator import capabilities
 from amptui.engine.checkpoint.host_copy import HostCopy
 from amptui.records.findings import LayerAgreement
 
@@ -124,7 +125,9 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
-    """[_SUMS] float64 on the device, over two flat gradients."""
+    """[_SUMS] float64 on the device, or on the host where that has no float64, over two flat gradients."""
+    if not capabilities(full.device).float64:
+        full, half = full.cpu(), half.cpu()
     sums = torch.zeros(_SUMS, dtype=torch.float64, device=full.device)
     for full_chunk, half_chunk in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
         f, scaled = full_chunk.double(), half_chunk.double()

@@ -43,7 +43,7 @@ class BufferWatch:
         # Looked up every time: a module may assign a new tensor instead of writing into the old one.
         buffers = [_elements(getattr(module, key, None)) for module, key in self._owners]
         present = [elements for elements in buffers if elements is not None]
-        if present and present[0].is_cuda:
+        if present and not present[0].is_cpu:
             return row_with_gaps(norm_of_each(present, math.inf), buffers)
         if _all_finite(present):
             return torch.zeros(len(buffers))

@@ -182,7 +182,7 @@ class Float16WindowProbe:
             sizes[number] = len(gradient)
         keys = self._binned(bits)
         torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
-        if bits.is_cuda:
+        if not bits.is_cpu:
             return [count_keys(keys, bins)], [norms_of_each(bits, sizes)]
         return [count_keys(keys, bins)], [_norms_by_bin(bits, keys, len(group))]
 
@@ -190,7 +190,7 @@ class Float16WindowProbe:
         """Count the segments of a large parameter; a sparse gradient leaves the last of them empty."""
         gradient = dense_elements(parameter.grad)
         pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
-        count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
+        count = self._halves.count if self._halves and parameter.is_cpu else self._count_piece
         missing, device = _segments(parameter) - len(pieces), parameter.device
         segments = [count(piece, factor) for piece in pieces]
         if missing:
@@ -289,7 +289,7 @@ def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) ->
 
 def count_keys(keys: Tensor, bins: int) -> Tensor:
     """[bins] float32: how often each of 0 to ``bins`` - 1 is among the int32 ``keys``. Never waits."""
-    if not keys.is_cuda:
+    if keys.is_cpu:
         return torch.bincount(keys, minlength=bins).float()
     if torch.are_deterministic_algorithms_enabled():
         return count_by_sorting(keys, bins)

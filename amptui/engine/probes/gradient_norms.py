@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from amptui.device.accelerator import capabilities
 from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
@@ -36,8 +37,8 @@ class GradientNorms:
     ) -> None:
         self._device = device
         self._enabled = enabled
-        self._foresees = enabled and device.type == "cuda"
-        """Whether to measure before a skip is known: on CUDA the gradients are gone by then."""
+        self._foresees = enabled and capabilities(device).timed_events
+        """Whether to measure before a skip is known: on a GPU the gradients are gone by then."""
         self._is_sharded = False
         self._cadence = Cadence(GRADIENTS_BUDGET)
         self._known_trouble = 0

@@ -68,7 +68,7 @@ class GradientProbe:
         if not present:
             device = self.parameters[0].device if self.parameters else None
             return torch.zeros(1 + len(gradients), device=device)
-        if present[0].is_cuda:
+        if not present[0].is_cpu:
             return measure_fused(gradients)
         norm, largest = _measure_together(present)
         if norm <= torch.finfo(torch.float32).max:
@@ -159,7 +159,7 @@ def largest_absolute(tensor: Tensor) -> Tensor:
     assert elements is not None, "only tensors with elements are measurable"
     if elements.itemsize == 1:
         elements = elements.float()  # float8 has no comparison
-    if elements.is_cuda:
+    if not elements.is_cpu:
         # One kernel. Without a dtype autocast would cast all elements to float32 first.
         wide = torch.float64 if elements.dtype is torch.float64 else torch.float32
         largest: Tensor = torch.linalg.vector_norm(elements, math.inf, dtype=wide)

@@ -11,6 +11,7 @@ from torch.autograd.graph import Node
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from amptui.device.accelerator import memory_use
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import MemoryBreakdown, MemoryKind
 from amptui.records.run import AMP_PRECISIONS
@@ -122,7 +123,8 @@ def _activations(peak_bytes: int, kinds: Iterable[MemoryKind], device: torch.dev
     kinds_bytes = sum(kind.size_bytes for kind in kinds)
     copies = sum(kind.size_bytes for kind in kinds if kind.kind == "cast copies")
     # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
-    held_bytes = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else kinds_bytes
+    use = memory_use(device)
+    held_bytes = kinds_bytes if use is None else use.allocated + copies
     return MemoryKind(
         kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held_bytes, kinds_bytes))
     )

@@ -1,4 +1,4 @@
-"""Times the phases of a few steps, on the host's clock and with CUDA events.
+"""Times the phases of a few steps, on the host's clock and with events of the device.
 
 The host's clock says how long it took to enqueue a phase, the events how long the device took. The device
 passes an event after all work that was enqueued before it: the time between two events is the phase's work,
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from amptui.device.accelerator import capabilities
 from amptui.engine.probes.budget import TIMELINE_BUDGET, Cadence
 from amptui.records.findings import PhaseSeconds, StepTimed
 
@@ -33,7 +34,7 @@ this passes besides, other code ran, whose device work is not part of the step's
 timed."""
 
 _NewEvent = Callable[[], Any]
-"""Makes a ``torch.cuda.Event``, or something like it in tests."""
+"""Makes a ``torch.Event``, or something like it in tests."""
 
 
 class StepTimer:
@@ -55,8 +56,8 @@ class StepTimer:
     ) -> None:
         self._emit = emit
         self._clock = clock
-        if new_event is None and device.type == "cuda":
-            new_event = partial(torch.cuda.Event, enable_timing=True)
+        if new_event is None and capabilities(device).timed_events:
+            new_event = partial(torch.Event, device, enable_timing=True)
         self._events = None if new_event is None else _EventList(new_event)
         self._cadence = Cadence(TIMELINE_BUDGET, clock=clock)
         self._armed_at: float | None = None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from amptui.data.batches import count_samples
+from amptui.device.accelerator import default_device, empty_cache
 from amptui.engine.failure import is_out_of_memory
 from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.precision import Precision, Tf32Flags
@@ -237,7 +238,7 @@ def _returning_memory() -> Iterator[None]:
     except RuntimeError as error:
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)
-            torch.cuda.empty_cache()  # does nothing without CUDA
+            empty_cache(default_device())
         raise
 
 

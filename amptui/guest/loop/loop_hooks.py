@@ -67,7 +67,7 @@ class Listener(Guarded, Protocol):
     """Whom the hooks tell. No method may change a tensor that it gets."""
 
     @property
-    def on_cuda(self) -> bool:
+    def may_capture(self) -> bool:
         """Whether a model is on a GPU; elsewhere it is never the wrong moment to look."""
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
@@ -200,7 +200,7 @@ class LoopHooks:
             return
         for listener in self._listeners:
             try:
-                if listener.active and not (listener.on_cuda and listener.must_not_look):
+                if listener.active and not (listener.may_capture and listener.must_not_look):
                     getattr(listener, name)(*args)
             except BaseException as error:
                 if not is_settled(listener, error):
@@ -231,7 +231,7 @@ class LoopHooks:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], site: int
     ) -> BackwardPass | None:
         listener = self._listeners[0] if self._listeners else None
-        if listener is None or (listener.on_cuda and listener.must_not_look):
+        if listener is None or (listener.may_capture and listener.must_not_look):
             return None
         try:
             backward = read_pass(args, kwargs, site, may_be_scaled=self._may_be_scaled)
@@ -322,7 +322,7 @@ class LoopHooks:
 
     def _mark(self, scaler: GradScaler, losses: object, products: object) -> None:
         listener = self._listeners[0] if self._listeners else None
-        if listener is not None and not (listener.on_cuda and listener.must_not_look):
+        if listener is not None and not (listener.may_capture and listener.must_not_look):
             try:
                 mark_scaled(scaler, losses, products)
             except BaseException as error:

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -64,8 +63,9 @@ class ObservedLoop:
         """The one that is being called."""
         self._unannounced: list[OptimizerFollowed] = []
         self._script_optimizers = 1
-        self.on_cuda = False
+        self.may_capture = False
         """Whether the first model is on a GPU."""
+        self._is_capturing: Callable[[], bool] = bool
         self.active = True
         in_forks(self._become_copy)
 
@@ -108,7 +108,8 @@ class ObservedLoop:
         for wrapper in self._idle.wrappers_of(optimizer):
             self._by_id[id(wrapper)] = (weakref.ref(wrapper), watcher)
         if not self.optimizers:
-            self.first, self.on_cuda = watcher, watcher.on_cuda
+            self.first, self.may_capture = watcher, watcher.may_capture
+            self._is_capturing = watcher.is_capturing
         if watcher not in self.optimizers:
             self.optimizers = (*self.optimizers, watcher)
             self.listen()
@@ -290,7 +291,7 @@ class ObservedLoop:
     @property
     def must_not_look(self) -> bool:
         """Whether anything done now would become a part of a CUDA graph."""
-        return self.on_cuda and torch.cuda.is_current_stream_capturing()
+        return self.may_capture and self._is_capturing()
 
     def give_up(self, error: Exception) -> None:
         """Observe nothing more."""
@@ -337,6 +338,8 @@ class ObservedLoop:
         dropped_passes = watcher.account.before_step(has_closure=has_closure)
         if dropped_passes is not None:
             watcher.take_dropped(dropped_passes)
+        if watcher.step < watcher.updates.until:
+            watcher.updates.copy(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
         _, watcher = self._by_id.get(id(optimizer), _NOBODY)
@@ -375,6 +378,8 @@ class ObservedLoop:
         dropped_passes = watcher.account.before_step(has_closure=False)
         if dropped_passes is not None:
             watcher.take_dropped(dropped_passes)
+        if watcher.step < watcher.updates.until:
+            watcher.updates.copy(optimizer)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._watcher_of(optimizer)) is not None:

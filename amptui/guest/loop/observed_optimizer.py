@@ -17,11 +17,13 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import suppressed
+from amptui.device.accelerator import capabilities, capture_check
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.lr_schedule import LearningRateReader
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.gradients import is_sharded
+from amptui.engine.probes.update_ratios import UpdateRatios
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
 from amptui.engine.warm_up import WarmUp
@@ -52,6 +54,8 @@ class LoopState:
     """To be called with the one fault after which nothing more is observed, of any optimizer."""
     others_await_steps: Callable[[], bool]
     """Whether another optimizer than the first has gradients of which it may make a step yet."""
+    leads: bool = True
+    """Whether this process records the run: of several ranks, the first one does."""
     has_begun: bool = False
     """Whether a first step has been made."""
     is_listening: bool = False
@@ -82,9 +86,13 @@ class ObservedOptimizer:
         self._state, self._emit = state, state.emit
         self.name = name
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.on_cuda = self.device.type == "cuda"
+        self.may_capture = self.device.type != "cpu"
+        self.is_capturing = capture_check(self.device)
+        """Whether the stream is being recorded as a graph."""
+        self._reads_later = capabilities(self.device).timed_events
         self._ended = time.perf_counter()
         self._norms = GradientNorms(self.device)
+        self.updates = UpdateRatios(self.device, self._emit, optimizer=name)
         self._reporter = StepReporter(self._take_reported, self._norms.probe)
         self._sender = RowSender(
             self.device, partial(getattr, self, "_ended"), self._reporter, name, samples_per_step or 0
@@ -131,6 +139,9 @@ class ObservedOptimizer:
             self._sender.readback.flush()  # names of parameters are those of the newest optimizer
         self._norms.follow(model if has_norms else nn.Module(), is_sharded=self.is_sharded)
         self._reporter.gradients = self._norms.probe
+        # Each rank would measure steps of its own, and the others would wait for it in each of them.
+        has_updates = has_norms and self._state.leads and not self.is_sharded
+        self.updates.follow(model, enabled=has_updates)
         self._lrs = LearningRateReader()
 
     @property
@@ -152,6 +163,7 @@ class ObservedOptimizer:
         """The script has dropped the optimizer: hold none of its memory. In any thread, at any time."""
         if optimizer is self._optimizer:
             self._norms.probe.parameters = ()
+            self.updates.forget()
 
     # ------------------------------------------------------------------- what the hooks call
 
@@ -186,6 +198,8 @@ class ObservedOptimizer:
     def after_step(self) -> None:
         """A step without a scaler is complete."""
         self._read_step()
+        if self.updates.is_open:
+            self.updates.measure(self.step + 1, None)
         self._finish_step(None)
 
     def other_stepped(self) -> None:
@@ -218,6 +232,8 @@ class ObservedOptimizer:
         if loop_step.found_inf is None:
             loop_step.found_inf = self._overflow(scaler)
             self._name_overflow(loop_step.found_inf)
+        if self.updates.is_open:
+            self.updates.measure(self.step + 1, loop_step.found_inf)
 
     def before_update(self, scaler: GradScaler) -> None:
         """Keep the scale that this step ran with."""
@@ -302,14 +318,17 @@ class ObservedOptimizer:
     def close(self, *, waits: bool) -> None:
         """Deliver what is left, or without ``waits`` what the device has finished."""
         self._fresh_samples.close()
+        self.updates.forget()
         if self.active:
             self._end_step()
             self._sender.readback.flush() if waits else self._sender.readback.drain()
+            self.updates.flush() if waits else self.updates.drain()
         self.active = False
 
     def stop(self) -> None:
         """Observe nothing more, after a fault."""
         self.active = False
+        self.updates.forget()
         with suppressed(Exception):
             self._sender.readback.drain()
 
@@ -320,7 +339,7 @@ class ObservedOptimizer:
     @property
     def must_not_look(self) -> bool:
         """Whether anything done now would become a part of a CUDA graph."""
-        return self.on_cuda and torch.cuda.is_current_stream_capturing()
+        return self.may_capture and self.is_capturing()
 
     def _overflow(self, scaler: GradScaler) -> Tensor:
         """Whether the scaler found one in the optimizer's gradients, which it was just called with."""
@@ -330,7 +349,7 @@ class ObservedOptimizer:
 
     def _name_overflow(self, overflow: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
-        if not self.on_cuda and self._loop_step.norms is None and overflow.item():
+        if not self._reads_later and self._loop_step.norms is None and overflow.item():
             self._loop_step.norms, self._loop_step.norms_scaled = self._norms.measure(), False
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
@@ -373,6 +392,7 @@ class ObservedOptimizer:
         """Deliver the numbers that have arrived."""
         self._sender.readback.drain()
         self._norms.look(self.step, self._reporter)
+        self.updates.look(self.step)
         self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)

@@ -61,8 +61,8 @@ class ObservedScript(Script):
     def amp_precision(self) -> str:
         """What AMP would be here."""
         scales = self.scaler is not None and self.scaler.is_enabled()
-        on_cuda = any(parameter.is_cuda for parameter in self.model.parameters())
-        return "fp16" if scales or on_cuda else "bf16"
+        on_gpu = any(not parameter.is_cpu for parameter in self.model.parameters())
+        return "fp16" if scales or on_gpu else "bf16"
 
     def refuses(self) -> Mapping[str, str]:
         """The requests that its run never takes, each with the reason."""

@@ -87,6 +87,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         """Deliver all numbers; waits for the device."""
         self._sender.readback.flush()
         self._boundary.probes.flush()
+        self.updates.flush()
 
     # ------------------------------------------------------------------- what the hooks call
 
@@ -270,6 +271,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + boundary.plan_look()
         self._probes_until = self.step + max(1, boundary.probes.steps_due)
+        self.updates.look(self.step)
 
     def _handle_requests(self) -> None:
         control = self.control

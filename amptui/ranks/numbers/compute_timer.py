@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amptui.device.accelerator import capabilities
+
 
 class ComputeTimer:
     """Times from the start of a forward pass to the gradient that comes last, before the all-reduce ends.
@@ -31,8 +33,8 @@ class ComputeTimer:
         self._seconds, self._steps = 0.0, 0
         self.ends_step = True
         """Whether the next backward pass is the last of its step: it alone ends the time."""
-        if new_event is None and device.type == "cuda":
-            new_event = partial(torch.cuda.Event, enable_timing=True)
+        if new_event is None and capabilities(device).timed_events:
+            new_event = partial(torch.Event, device, enable_timing=True)
         self._events = None if new_event is None else _EventPair(device, new_event)
         first = next((parameter for parameter in parameters if parameter.requires_grad), None)
         if first is not None:
@@ -85,7 +87,8 @@ class _EventPair:
         if self._is_wanted:
             self._is_wanted, self._has_begun = False, True
             # The backward pass runs in another thread, which may have another current stream.
-            self._stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+            on_cpu = self._device.type == "cpu"
+            self._stream = None if on_cpu else torch.accelerator.current_stream(self._device.index)
             self._start.record(self._stream)
 
     def forget(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from amptui.device.accelerator import capabilities
 from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
 from amptui.engine.probes.gradients import norm_of_each, together
 from amptui.ranks.numbers.meter import (
@@ -51,7 +52,8 @@ class LocalOverflows:
     def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._device = device
-        self._side_stream: torch.cuda.Stream | None = None
+        self._reads_beside = capabilities(device).side_streams
+        self._side_stream: torch.Stream | None = None
         self._steps: deque[_Step] = deque(maxlen=_KEPT_STEPS)
         self._step = self._scaled_steps = 0
         self._growth_step: int | None = None
@@ -144,11 +146,11 @@ class LocalOverflows:
 
     def _read(self, value: Tensor) -> float:
         """A value that the device has computed already: the work of later steps is not waited for."""
-        if not value.is_cuda:
+        if value.is_cpu or not self._reads_beside:
             return float(value.item())
         if self._side_stream is None:
-            self._side_stream = torch.cuda.Stream(self._device)
-        with torch.cuda.stream(self._side_stream):
+            self._side_stream = torch.Stream(self._device)
+        with self._side_stream:
             return float(value.item())
 
     def report(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from amptui.device.accelerator import capabilities
 from amptui.engine.probes.budget import Cadence
 from amptui.engine.probes.gradients import in_memory_order, together
 
@@ -130,7 +131,7 @@ class WeightsCheck:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._hash = WeightsHash(parameters)
-        self._on_cuda = device.type == "cuda"
+        self._reads_later = capabilities(device).timed_events
         self._device = device
         self._clock = clock
         self._leads = leads
@@ -164,12 +165,12 @@ class WeightsCheck:
     def _begin(self, step: int) -> None:
         self._cadence.begin()
         began = self._clock()
-        if not self._on_cuda:
+        if not self._reads_later:
             value = int(self._hash.compute().item())
             self._take(step, value, self._clock() - began)
             return
-        stream = torch.cuda.current_stream(self._device)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        stream = torch.accelerator.current_stream(self._device.index)
+        start, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
         start.record(stream)
         if self._room is None:
             self._room = torch.empty((), dtype=torch.int64, device="cpu", pin_memory=True)
@@ -196,8 +197,8 @@ class _OnItsWay(NamedTuple):
     step: int
     value: Tensor
     """In pinned memory."""
-    start: torch.cuda.Event
-    end: torch.cuda.Event
+    start: torch.Event
+    end: torch.Event
     host_seconds: float
 
 

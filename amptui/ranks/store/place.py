@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from amptui.base.errors import DeviceError
+from amptui.device.accelerator import default_device, device_count, properties
 from amptui.ranks.world import World
 from amptui.records.ranks import RankPlace
 
@@ -82,7 +83,6 @@ class Place:
 
 def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Place:
     """Where this process runs."""
-    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     machine = here()
     return Place(
         host=socket.gethostname(),
@@ -90,7 +90,7 @@ def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Pl
         device=str(device),
         device_name=device_name,
         gpu_uuid=gpu_uuid,
-        memory_total_bytes=total,
+        memory_total_bytes=properties(device).memory_bytes,
         boot_id=machine.boot_id if machine is not None else "",
         pid_namespace=machine.pid_namespace if machine is not None else 0,
         started_ticks=started_ticks(os.getpid()) or 0,
@@ -98,19 +98,24 @@ def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Pl
 
 
 def device_of(world: World, name: str) -> str:
-    """The GPU of this rank's number on its machine, or the CPU; ``name`` is "cpu", "cuda" or "auto".
+    """The GPU of this rank's number on its machine, or the CPU; ``name`` is "auto" or a type of device.
 
     Raises DeviceError if there is no GPU of that number.
     """
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+    kind = default_device().type if name == "auto" else name.partition(":")[0]
+    if kind == "mps":  # no backend of torch.distributed moves its tensors
+        if name == "auto":
+            return "cpu"
+        raise DeviceError("ranks cannot train together on MPS", hint="start one process, or use --device cpu")
+    if kind == "cpu":
         return "cpu"
-    count, local = torch.cuda.device_count(), world.local_rank
+    count, local = device_count(kind), world.local_rank
     if count == 1 and world.launcher != "torchrun":
-        return "cuda:0"  # srun and mpirun may show each task the GPU that it is given
+        return f"{kind}:0"  # srun and mpirun may show each task the GPU that it is given
     if 0 < count <= local:
         what = f"each rank needs a GPU of its own: this machine has {count:,}"
         raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
-    return f"cuda:{local}"
+    return f"{kind}:{local}"
 
 
 @cache

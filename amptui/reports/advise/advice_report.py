@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amptui import __version__
 from amptui.base import units
 from amptui.base.strictjson import plain
+from amptui.base.version import __version__
 from amptui.diagnosis.labels import data_label
 from amptui.recipe.request import FRAMEWORKS, Framework
 from amptui.records.findings import PrecisionsCompared

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from amptui.recipe.request import Framework
 
@@ -29,7 +28,8 @@ class Setting:
     """What the lines are for."""
 
     precision: str
-    device_type: Literal["cpu", "cuda"]
+    device_type: str
+    """As ``torch.autocast`` takes it."""
     command: str = ""
     """The command line that trains so; empty for a script, whose own code has to change."""
     clip_norm: float | None = None

@@ -47,7 +47,7 @@ def recommendation(
     if advice.precision is not None and run is not None:
         setting = Setting(
             precision=advice.precision,
-            device_type="cuda" if run.device.startswith("cuda") else "cpu",
+            device_type=run.device.partition(":")[0],
             command=""
             if request.script
             else train_command(request, advice.precision, compiles=advice.compiles),

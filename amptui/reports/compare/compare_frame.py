@@ -13,7 +13,7 @@ from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
 from amptui.tui.layout import draw_box
-from amptui.tui.overlays.overlay import open_box
+from amptui.tui.overlays.overlay import Scroll, open_box, write_edge
 from amptui.tui.panels import footer
 from amptui.tui.panels.phrases import (
     Phrase,
@@ -88,6 +88,9 @@ _MAX_LINES_OF_ONE = 4
 
 _MIN_WIDTH, _MIN_HEIGHT = 40, 12
 
+_MAX_READING_LINES = 12
+"""As many as the help's text takes in the fewest columns."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -118,6 +121,8 @@ class CompareFrame:
     def __init__(self) -> None:
         self.extent: Extent | None = None
         """The plot as it was drawn last; None without curves."""
+        self.help_scroll = Scroll()
+        """What of the help is visible."""
         self._plots = {validation: OverlayPlot() for validation in (False, True)}
 
     def draw(self, canvas: Canvas, comparison: Compared | None, choice: Choice) -> None:
@@ -138,7 +143,7 @@ class CompareFrame:
             lines = footer.NOTICE_LINES
             footer.draw_notice(canvas.rows(canvas.height - 1 - lines, lines), state, framed=True)
         if choice.shows_help:
-            _draw_help(canvas)
+            _draw_help(canvas, self.help_scroll)
 
     def _draw(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
         _draw_header(canvas.rows(0, 1), comparison)
@@ -305,13 +310,23 @@ def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
     return [*text[:count], _Line(sentences.more_lines(len(text) - count), Style.DIM, starts=True)][:height]
 
 
-def _draw_help(canvas: Canvas) -> None:
+def _draw_help(canvas: Canvas, scroll: Scroll) -> None:
+    """The keys, then how to read the curves; what does not fit scrolls."""
     width = min(72, canvas.width)
-    lines = max(1, min(_MAX_LINES_OF_ONE, canvas.height - len(KEYS) - 3))
-    reading = wrapped(sentences.READING, width - 5, lines=lines)
-    inner = open_box(canvas, "compare keys", width=width, height=len(KEYS) + len(reading) + 3)
-    for y, key in enumerate(KEYS):
-        inner.text(1, y, key.label, Style.KEY | BOLD, width=8, align="right")
-        inner.text(11, y, whole_words(key.meaning, inner.width - 11), width=max(0, inner.width - 11))
-    for y, line in enumerate(reading, len(KEYS) + 1):
-        inner.text(1, y, line, Style.DIM)
+    room = width - 4
+    rows = [
+        (key.label if i == 0 else "", line, Style.TEXT)
+        for key in KEYS
+        for i, line in enumerate(wrapped(key.meaning, room - 11, lines=_MAX_LINES_OF_ONE))
+    ]
+    rows.append(("", "", Style.TEXT))
+    reading = wrapped(sentences.READING, room - 1, lines=_MAX_READING_LINES)
+    inner = open_box(canvas, "compare keys", width=width, height=len(rows) + len(reading) + 2)
+    lines = [*rows, *(("", line, Style.DIM) for line in reading)]
+    visible = scroll.visible(len(lines), inner.height)
+    for y, (label, line, style) in enumerate(lines[visible]):
+        inner.text(1, y, label, Style.KEY | BOLD, width=8, align="right")
+        inner.text(1 if style == Style.DIM else 11, y, line, style)
+    if words := scroll.words:
+        box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
+        write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), ScreenState(), right=f"{words} lines")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from amptui import __version__
 from amptui.base import units
 from amptui.base.units import SEVERITY_SIGNS
+from amptui.base.version import __version__
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.grid import Grid, GroupCurve, grid

@@ -9,6 +9,7 @@ from amptui.reports.compare.following import Following
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp
 from amptui.tui.opening import Opening
+from amptui.tui.overlays.overlay import SCROLL_KEYS
 
 if TYPE_CHECKING:
     from amptui.reports.compare.contrasts import Compared
@@ -76,11 +77,14 @@ class CompareApp(CanvasApp):
     # --------------------------------------------------------------------------------- keys
 
     async def action_press(self, key: str) -> None:
-        """An open help is closed by any key; otherwise the table of keys decides."""
+        """An open help is closed by any key that does not scroll it; otherwise the table of keys decides."""
         if key == "ctrl+c":
             self._leave("interrupted")
             return
-        if self._choice.shows_help:
+        scroll = self._frame.help_scroll
+        if self._choice.shows_help and scroll.words and key in SCROLL_KEYS:
+            scroll.press(key)
+        elif self._choice.shows_help:
             self._choice = replace(self._choice, shows_help=False)
         elif key == "escape" and self._choice.cursor is not None:
             self._choice = replace(self._choice, cursor=None)
@@ -127,7 +131,8 @@ class CompareApp(CanvasApp):
         self._choice = replace(self._choice, top=max(0, self._choice.top - 1))
 
     def action_show_help(self) -> None:
-        """Open the help."""
+        """Open the help at its beginning."""
+        self._frame.help_scroll.top = 0
         self._choice = replace(self._choice, shows_help=True)
 
     def action_leave(self) -> None:

@@ -144,8 +144,8 @@ def colours(precisions: Sequence[str | None]) -> list[str]:
 
 
 _SURROUNDINGS = frozenset(
-    {"device", "amptui", "python", "torch", "cuda", "cudnn", "processor", "cores", "threads"}
-    | {"gpu_memory_bytes", "compute_capability", "parameters"}
+    {"device", "amptui", "python", "torch", "cuda", "rocm", "cudnn", "processor", "cores", "threads"}
+    | {"gpu_memory_bytes", "compute_capability", "architecture", "parameters"}
 )
 """Not options of the command line."""
 

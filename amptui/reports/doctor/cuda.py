@@ -84,6 +84,8 @@ class Cuda:
     visible_devices: str | None
     """The environment variable ``CUDA_VISIBLE_DEVICES``."""
     driver: Driver
+    other: str = ""
+    """The accelerator that torch uses instead: ``MPS``."""
 
 
 def cuda_checks() -> list[Check]:
@@ -104,16 +106,26 @@ def read_cuda() -> Cuda:
         torch_says="" if count else _torch_refusal(),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         driver=read_driver(initialize=not count),
+        other=_other_accelerator(),
     )
+
+
+def _other_accelerator() -> str:
+    from amptui.device.accelerator import capabilities, default_device
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        device = default_device()
+    return "" if device.type in ("cpu", "cuda") else capabilities(device).title
 
 
 def usable_gpus() -> int:
     """How many GPUs torch can use; torch's warnings about it are suppressed."""
-    import torch
+    from amptui.device.accelerator import device_count
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return device_count("cuda")
 
 
 def check_driver(driver: Driver) -> list[Check]:
@@ -133,6 +145,8 @@ def check_cuda(cuda: Cuda) -> Check:
         gpus = "1 GPU" if cuda.gpu_count == 1 else f"{cuda.gpu_count} GPUs"
         build = f"CUDA {cuda.build}" if cuda.build else f"ROCm {cuda.rocm}"
         return fine("cuda", f"{build}: {gpus} available", **facts, gpus=cuda.gpu_count)
+    if cuda.other:
+        return fine("cuda", f"not used: torch trains on {cuda.other}", **facts)
     if cuda.build is None and not cuda.driver.shows_a_gpu:
         return fine("cuda", "CPU-only build of torch, no NVIDIA GPU found", **facts)
     if cuda.build is None:

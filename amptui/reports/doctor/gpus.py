@@ -2,6 +2,7 @@
 
 import re
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -10,7 +11,6 @@ from amptui.base.units import bytes_of, number_of_bytes
 from amptui.device.nvml import Absence, NullProbe, Probe, open_probe
 from amptui.records.samples import GpuSample
 from amptui.reports.doctor.check import Check, broken, fine, poor
-from amptui.reports.doctor.cuda import usable_gpus
 
 _PATIENCE_SECONDS = 2.0
 """How long NVML may take: it starts in milliseconds if the driver stays loaded, else in a second."""
@@ -24,9 +24,12 @@ class Gpu:
 
     index: int
     name: str
-    memory_bytes: int
-    capability: tuple[int, int]
-    """Compute capability: (9, 0)."""
+    memory_bytes: int | None
+    capability: tuple[int, int] | None = None
+    """NVIDIA's compute capability: (9, 0)."""
+    architecture: str = ""
+    """AMD's name of it: ``gfx942``."""
+    device_type: str = "cuda"
 
     @property
     def is_mig_instance(self) -> bool:
@@ -50,41 +53,67 @@ _SILENT = NvmlLook(note="NVML does not respond: no GPU readings", absence="silen
 
 def gpu_checks() -> list[Check]:
     """Every GPU that torch can use, and every one that NVML lists."""
-    import torch
+    from amptui.device.accelerator import architectures, default_device
 
-    architectures = torch.cuda.get_arch_list()
-    checks = [check_gpu(gpu, architectures) for gpu in read_gpus()]
-    return [*checks, *check_nvml(look_at_nvml(), expected=bool(checks))]
+    device_type = default_device().type
+    checks = [check_gpu(gpu, architectures()) for gpu in read_gpus()]
+    limits = check_limits(device_type)
+    return [*checks, *limits, *check_nvml(look_at_nvml(), expected=bool(checks) and not limits)]
 
 
 def read_gpus() -> list[Gpu]:
     """The GPUs that torch can use."""
     import torch
 
-    gpus = []
-    for index in range(usable_gpus()):
-        properties = torch.cuda.get_device_properties(index)
-        gpus.append(
-            Gpu(
-                index=index,
-                name=properties.name,
-                memory_bytes=properties.total_memory,
-                capability=(properties.major, properties.minor),
-            )
+    from amptui.device.accelerator import default_device, device_count, properties
+
+    with warnings.catch_warnings():  # torch's, of a driver that `cuda_checks` explains
+        warnings.simplefilter("ignore")
+        device_type = default_device().type
+        devices = [torch.device(device_type, index) for index in range(device_count(device_type))]
+    return [
+        Gpu(
+            index=device.index,
+            name=gpu.name,
+            memory_bytes=gpu.memory_bytes,
+            capability=gpu.compute_capability,
+            architecture=gpu.architecture,
+            device_type=device_type,
         )
-    return gpus
+        for device, gpu in zip(devices, map(properties, devices), strict=True)
+    ]
+
+
+def check_limits(device_type: str) -> list[Check]:
+    """What amptui cannot measure or do on devices of this type; nothing on an NVIDIA GPU and on a CPU."""
+    import torch
+
+    from amptui.device.accelerator import capabilities
+
+    kind = capabilities(torch.device(device_type))
+    if device_type == "cpu" or not kind.shortcomings:
+        return []
+    return [
+        fine("limits", f"amptui is not tested on {kind.title}; there it uses {'; '.join(kind.shortcomings)}")
+    ]
 
 
 def check_gpu(gpu: Gpu, architectures: Sequence[str]) -> Check:
     """Whether this build of torch supports the GPU; training uses the first one by default."""
-    capability = f"{gpu.capability[0]}.{gpu.capability[1]}"
+    capability = ".".join(map(str, gpu.capability)) if gpu.capability else ""
+    unit = f", compute capability {capability}" if capability else ""
+    unit = f", {gpu.architecture}" if gpu.architecture else unit
     kind = "MIG instance, " if gpu.is_mig_instance else ""
-    name, memory = f"cuda:{gpu.index}", number_of_bytes(gpu.memory_bytes)
-    text = f"{name} {gpu.name}, {kind}{memory}, compute capability {capability}"
-    facts: dict[str, object] = {**asdict(gpu), "capability": capability, "mig": gpu.is_mig_instance}
-    if runs_on(gpu.capability, architectures):
+    name = f"{gpu.device_type}:{gpu.index}"
+    memory = "" if gpu.memory_bytes is None else f", {kind}{number_of_bytes(gpu.memory_bytes)}"
+    text = f"{name} {gpu.name}{memory}{unit}"
+    facts: dict[str, object] = {**asdict(gpu), "capability": capability or None, "mig": gpu.is_mig_instance}
+    if gpu.capability is None and not gpu.architecture:
         return fine(name, text, **facts)
-    hint = f"install a build of torch with sm_{capability.replace('.', '')}, or train with --device cpu"
+    if gpu.architecture in architectures or (gpu.capability and runs_on(gpu.capability, architectures)):
+        return fine(name, text, **facts)
+    wanted = gpu.architecture or f"sm_{capability.replace('.', '')}"
+    hint = f"install a build of torch with {wanted}, or train with --device cpu"
     text = f"{text}: this build of torch does not support it (only {', '.join(architectures)})"
     return (broken if gpu.index == 0 else poor)(name, text, hint, **facts)
 

@@ -1,6 +1,7 @@
 """The cores and the memory that this process may use: in a container, less than the machine has."""
 
 import shutil
+import sys
 from pathlib import Path
 
 from amptui.base.cores import Cores, Limits, read_cores, read_limits
@@ -17,7 +18,8 @@ _MIN_SHARED_BYTES = 256 * 2**20
 def machine_checks() -> list[Check]:
     """Cores, memory and shared memory."""
     limits = read_limits()
-    return [check_cores(read_cores(limits)), check_memory(limits), check_shared_memory()]
+    shared = [check_shared_memory()] if sys.platform == "linux" else []  # elsewhere it has no folder
+    return [check_cores(read_cores(limits)), check_memory(limits), *shared]
 
 
 def thread_checks() -> list[Check]:

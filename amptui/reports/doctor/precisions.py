@@ -27,7 +27,7 @@ _SAMPLE_SECONDS = 0.003
 _SAMPLES = 3
 """Other load can only slow a sample down, so the fastest of these counts, as with `timeit`."""
 
-_SIZES = {"cpu": 512, "cuda": 4096}
+_CPU_SIZE, _GPU_SIZE = 512, 4096
 """Rows and columns: large enough to be compute-bound, small enough for a second."""
 
 _SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0)}
@@ -59,10 +59,11 @@ def precision_checks() -> list[Check]:
     """Each precision on the default device: the first GPU, else the CPU."""
     import torch
 
+    from amptui.device.accelerator import default_device
     from amptui.engine.precision import unsupported_precisions
 
     gpus = read_gpus()
-    device = torch.device("cuda", 0) if gpus else torch.device("cpu")
+    device = default_device() if gpus else torch.device("cpu")
     unsupported = unsupported_precisions(device)
     for name in FP8_PRECISIONS:  # which takes a package, and a model with layers for it
         unsupported.pop(name, None)
@@ -70,11 +71,15 @@ def precision_checks() -> list[Check]:
     best = best_of(measured)
     flags = frozenset() if gpus else cpu_flags()
     reasons = {name: gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags) for name in measured}
-    size = _SIZES[device.type]
+    size = _size_for(device)
     return [
         *([] if gpus else [_cpu_level(torch.backends.cpu.get_cpu_capability(), flags)]),
         *(check_precision(name, ratio, reasons[name], size, best) for name, ratio in measured.items()),
-        *(check_unsupported(name, why, best) for name, why in unsupported.items() if gpus),
+        *(
+            check_unsupported(name, why, best)
+            for name, why in unsupported.items()
+            if gpus and gpus[0].capability
+        ),
     ]
 
 
@@ -114,6 +119,8 @@ def best_of(measured: Mapping[str, Measured]) -> str:
 
 def gpu_reason(name: str, gpu: Gpu) -> str:
     """The GPU's hardware support for ``name``."""
+    if gpu.capability is None:
+        return "its hardware support is not known here"
     has = f"{gpu.capability[0]}.{gpu.capability[1]}"
     needs = f"{_SINCE[name][0]}.{_SINCE[name][1]}"
     if _WITHOUT_TENSOR_CORES in gpu.name:
@@ -153,11 +160,16 @@ def measure(
 
     flags_before, share_seconds = Tf32Flags.current(), budget_seconds / len(names)
     try:
-        return {
-            name: _measure_one(device, name, size or _SIZES[device.type], share_seconds) for name in names
-        }
+        return {name: _measure_one(device, name, size or _size_for(device), share_seconds) for name in names}
     finally:
         flags_before.apply()
+
+
+def _size_for(device: "torch.device") -> int:
+    from amptui.device.accelerator import TRAINABLE
+
+    # One that torch has as a plugin may be as slow as a CPU.
+    return _GPU_SIZE if device.type in TRAINABLE and device.type != "cpu" else _CPU_SIZE
 
 
 def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: float) -> Measured:
@@ -185,8 +197,8 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
     flags = Tf32Flags.full().with_tf32() if name == "tf32" else Tf32Flags.full()
 
     def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
 
     def seconds(repetitions: int) -> float:
         flags.apply()

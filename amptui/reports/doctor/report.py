@@ -23,8 +23,6 @@ _COLOURS: dict[Severity, str] = {"info": "\x1b[32m", "warning": "\x1b[95m", "err
 
 _ASCII = str.maketrans({"✔": "v", "⚠": "!", "✖": "x", "→": "->", "×": "x", "…": "..."})
 
-_DEVICES = {"cuda": "the GPU", "cpu": "the CPU"}
-
 _WIDEST = 110
 """Columns of a line at most: longer lines are hard to read."""
 
@@ -93,9 +91,12 @@ def _look(section: Section) -> Iterable[Check]:
 
 
 def _device(checks: Iterable[Check]) -> str:
-    """Where training runs by default: ``cuda`` or ``cpu``."""
-    on_gpu = any(check.name == "cuda" and check.facts.get("usable") for check in checks)
-    return "cuda" if on_gpu else "cpu"
+    """Where training runs by default, as torch calls it: ``cuda`` or ``cpu``."""
+    usable = {check.name for check in checks if check.facts.get("usable")}
+    if "cuda" in usable:
+        return "cuda"
+    others = (str(check.facts["device_type"]) for check in checks if "device_type" in check.facts)
+    return next(others, "cpu")
 
 
 class _JsonReport:
@@ -137,7 +138,7 @@ class _PlainReport:
         if errors:
             text = f"Training cannot run here: fix {_counted(errors, 'error')} first (✖){also}."
         else:
-            text = f"Training runs here, on {_DEVICES[device]}{also}."
+            text = f"Training runs here, on {'the CPU' if device == 'cpu' else 'the GPU'}{also}."
         self._write("")
         for line in self._wrapped(text, indent=0):
             self._write(line)

@@ -5,7 +5,7 @@ import platform
 import re
 from importlib import metadata
 
-from amptui import __version__
+from amptui.base.version import __version__
 from amptui.reports.doctor.check import Check, broken, fine, one_line
 
 NEEDED = {
@@ -44,7 +44,9 @@ def check_torch_loads() -> Check:
     """Whether ``import torch`` works: only that finds a wheel for another system or a missing library."""
     try:
         torch = importlib.import_module("torch")
-        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+        built = next((f"built for {name} {number}" for name, number in versions.items() if number), "")
+        built = built or "built without CUDA"
         text = f"torch {torch.__version__} imports, {built}"
     except Exception as error:  # noqa: BLE001 - a package that is broken raises what it likes
         why = f"{type(error).__name__}: {one_line(error)}"

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -57,6 +57,8 @@ class Chart:
     format_value: Callable[[float | None], str] = units.loss
     kind: Kind | None = None
     """Of the vertical axis; None: chosen by the values."""
+    ceiling: float = math.inf
+    """What the values, in ``unit``, cannot exceed."""
     height: int = 150
     """In pixels."""
     points: tuple[Point, ...] = ()
@@ -72,7 +74,7 @@ class Chart:
 
 def draw(chart: Chart, steps: StepRange) -> Markup | None:
     """The chart as a figure; None without a finite value."""
-    curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
+    curves = tuple(Curve(curve.name, curve.series.in_units_of(chart.unit_value)) for curve in chart.curves)
     drawn = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
     vertical = _axis(chart, drawn, points)
@@ -104,18 +106,6 @@ def draw(chart: Chart, steps: StepRange) -> Markup | None:
     return element("figure", caption, area, legend, note, class_="chart", data_values=data)
 
 
-def _in_units(series: Series, unit: float) -> Series:
-    if unit == 1.0:
-        return series
-    return replace(
-        series,
-        minimum=series.minimum / unit,
-        maximum=series.maximum / unit,
-        mean=series.mean / unit,
-        recent=series.recent / unit,
-    )
-
-
 def _axis(chart: Chart, curves: Sequence[Columns], points: Floats) -> Axis | None:
     """The vertical axis; None if it can show nothing."""
     extremes = [values for curve in curves for values in (curve.minimum, curve.maximum)]
@@ -125,7 +115,7 @@ def _axis(chart: Chart, curves: Sequence[Columns], points: Floats) -> Axis | Non
         _shown_range(curve, kind, noisy=chart.noisy) for curve in curves if (curve.maximum > least).any()
     ]
     limits = [*np.ravel(shown), *points[points > least]]
-    return axis(min(limits), max(limits), kind) if limits else None
+    return axis(min(limits), max(limits), kind, ceiling=chart.ceiling) if limits else None
 
 
 def _shown_range(curve: Columns, kind: Kind, *, noisy: bool) -> tuple[float, float]:

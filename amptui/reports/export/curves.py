@@ -15,6 +15,9 @@ from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import Series, SessionView
 
+_UPDATES_NOTE = "How far one optimizer step moves a layer's weights: |after - before| / |before|."
+_SAMPLE_NOTE = " Of large layers it is estimated from a part of the weights."
+
 
 def charts(recording: RecordedRun) -> Iterator[Chart]:
     """All charts, the most important first."""
@@ -65,6 +68,14 @@ def step_charts(recording: RecordedRun, view: SessionView) -> Iterator[Chart]:
     yield Chart(title="gradient norm", curves=(norm,), noisy=True, sparse=True)
     rate = Curve("learning rate", recording.step_curve("lr", view.front))
     yield Chart(title="learning rate", curves=(rate,))
+    updates = [metric for metric in view.metrics if metric.kind == "update"]
+    if updates:
+        yield Chart(
+            title="update/weight",
+            curves=tuple(Curve(printable(metric.name), metric.read()) for metric in updates),
+            sparse=True,
+            note=_UPDATES_NOTE + (_SAMPLE_NOTE if any(metric.is_estimate for metric in updates) else ""),
+        )
 
 
 def _validation(record: EpochFinished | Validated) -> Iterator[Point]:
@@ -84,7 +95,7 @@ def _device(recording: RecordedRun) -> Iterator[Chart]:
         unit, unit_value = _unit(curve.series for curve in curves)
         yield Chart(title="GPU memory", unit=unit, unit_value=unit_value, curves=curves, kind="linear")
     busy = Curve("GPU utilization", recording.device_curve("busy"))
-    yield Chart(title="GPU utilization", unit="%", curves=(busy,), kind="linear", sparse=True)
+    yield Chart(title="GPU utilization", unit="%", curves=(busy,), kind="linear", sparse=True, ceiling=100.0)
     power = Curve("GPU power", recording.device_curve("power"))
     yield Chart(title="GPU power", unit="W", curves=(power,), kind="linear", sparse=True)
 

@@ -1,6 +1,6 @@
 """A run as one self-contained HTML page, which needs no network and no other file."""
 
-from amptui import __version__
+from amptui.base.version import __version__
 from amptui.reports.export import run_details, safety, sections
 from amptui.reports.export.chart import draw
 from amptui.reports.export.curves import charts

@@ -14,7 +14,7 @@ from amptui.base.errors import AmptuiError
 from amptui.base.text import printable
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
-from amptui.records.findings import StepTimed
+from amptui.records.findings import StepTimed, UpdatesMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import (
     AMP_PRECISIONS,
@@ -73,10 +73,8 @@ class EventFile:
                     self._add_steps(record, optimizer)
             elif isinstance(record, DeviceSample):
                 self._write(record.time, self._first.step, dict(self._device(record)))
-            elif isinstance(record, EpochFinished | Validated):
-                self._write(record.time, record.step, _validation(record))
-            elif isinstance(record, StepTimed):
-                self._write(record.time, record.step, _phases(record))
+            elif isinstance(record, EpochFinished | Validated | StepTimed | UpdatesMeasured):
+                self._write(record.time, record.step, self._of_a_step(record))
             elif (
                 isinstance(record, LossScaleChanged) and (optimizer := self._of(record.optimizer)) is not None
             ):
@@ -108,6 +106,14 @@ class EventFile:
             ends, begins = optimizer.changes(step)
             self._write(optimizer.time, optimizer.step, ends)
             self._write(step.time, step.step, {**optimizer.of_step(step), **begins})
+
+    def _of_a_step(self, record: EpochFinished | Validated | StepTimed | UpdatesMeasured) -> Scalars:
+        if isinstance(record, StepTimed):
+            return _phases(record)
+        if isinstance(record, UpdatesMeasured):
+            optimizer = self._of(record.optimizer)
+            return {} if optimizer is None else optimizer.updates(record)
+        return _validation(record)
 
     def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
         for gpu in sample.gpus:
@@ -170,6 +176,10 @@ class _OptimizerScalars:
     def ends(self) -> Scalars:
         """The last values of curves that rarely change."""
         return {tag: value for tag, (value, step) in self._steady.items() if step != self.step}
+
+    def updates(self, record: UpdatesMeasured) -> Scalars:
+        """The update ratio of each layer."""
+        return self._tagged({f"update_ratio/{layer}": ratio for layer, ratio in record.ratios.items()})
 
     def _tagged(self, scalars: Scalars) -> Scalars:
         return {f"{self._prefix}{name}": value for name, value in scalars.items()}

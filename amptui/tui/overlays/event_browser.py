@@ -9,7 +9,17 @@ from amptui.diagnosis.event_words import event_details, event_text
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, line_after, open_box, write_edge
+from amptui.tui.overlays.overlay import (
+    CLOSE,
+    STAY,
+    Answer,
+    Overlay,
+    Scroll,
+    line_after,
+    open_box,
+    pages_beside,
+    write_edge,
+)
 from amptui.tui.panels import event_list
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -66,7 +76,7 @@ class EventBrowser(Overlay):
         for y, line in enumerate(detail[self._detail.visible(len(detail), detail_height)]):
             inner.text(1, self._page + 1 + y, line)
         scrolls = (("← →", "scroll details"),) if self._detail.words else ()
-        write_edge(canvas, (*_LIST_KEYS, *scrolls), screen)
+        write_edge(canvas, (*_LIST_KEYS, *scrolls, pages_beside("e")), screen)
 
     def _lines_of_selected(self, view: SessionView, width: int) -> list[str]:
         """Text and details of the selected event."""
@@ -109,6 +119,10 @@ class EventBrowser(Overlay):
                 self._selected = view.events[index].number if index else None
                 self._detail.top = 0
         return STAY
+
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != "e"
 
     def _turn(self, view: SessionView) -> None:
         """Switch from the list to the selected event, or back."""

@@ -10,6 +10,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import Key
 from amptui.tui.overlays.overlay import (
     CLOSE,
+    SCROLL_KEYS,
     STAY,
     Answer,
     Overlay,
@@ -41,6 +42,9 @@ TERMS = (
 )
 """Words that the screen uses, for those who have not met them."""
 
+PAGES = "{keys} lead from one page to the next; esc closes it"
+"""What works where one of them is open; the keys that a page names in its lower edge come first."""
+
 _HELP_LABEL_WIDTH = len("run folder")
 
 _LABEL_WIDTH = max(len(f"1 {signed_label(name)}") for name in PRECISIONS)
@@ -49,8 +53,6 @@ _MIN_MEANING_WIDTH = 10
 
 _MAX_MEANING_LINES = 12
 """As many as the longest text takes in the fewest columns."""
-
-_SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")
 
 
 class Help(Overlay):
@@ -80,10 +82,12 @@ class Help(Overlay):
 
     def _rows(self, view: SessionView, width: int) -> list[tuple[str, int, Line]]:
         """Labels with their style, and what they mean in lines of ``width`` cells."""
+        pages = " ".join(key.label for key in self._keys if key.is_page)
         signs = [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]
         entries: list[tuple[str, int, list[Line]]] = [
             *((key.label, Style.KEY | BOLD, _meaning(key.meaning, width)) for key in self._keys),
             ("", Style.TEXT, [[]]),
+            *((("pages", Style.DIM, _meaning(PAGES.format(keys=pages), width)),) if pages else ()),
             ("precisions", Style.DIM, flowed(signs, width)),
             ("run folder", Style.DIM, _meaning(view.run_dir, width, Style.DIM)),
             *((term, Style.DIM, _meaning(meaning, width)) for term, meaning in TERMS),
@@ -95,11 +99,15 @@ class Help(Overlay):
         ]
 
     def press(self, key: str, _view: SessionView) -> Answer:
-        """Any key closes it, but those that scroll."""
-        if not (self._scroll.words and key in _SCROLL_KEYS):
+        """Any key closes it, but those that scroll; that of a page then opens it."""
+        if not (self._scroll.words and key in SCROLL_KEYS):
             return CLOSE
         self._scroll.press(key)
         return STAY
+
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != "question_mark"
 
 
 def _meaning(text: str, width: int, style: int = Style.TEXT) -> list[Line]:

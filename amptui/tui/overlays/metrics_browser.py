@@ -6,7 +6,7 @@ from textual.keys import key_to_character
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, write_edge
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, pages_beside, write_edge
 from amptui.tui.panels import step_cursor
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
 from amptui.tui.panels.phrases import fitting, quiet, write
@@ -137,7 +137,9 @@ class MetricsBrowser(Overlay):
         right = f"page {page + 1:,} of {pages:,}" if pages > 1 else ""
         if view.metrics_left_out:
             right = f"{right}, more are not kept" if right else "more are not kept"
-        write_edge(canvas, _TYPING_KEYS if self._types else _GRID_KEYS, screen, right=right)
+        write_edge(
+            canvas, _TYPING_KEYS if self._types else (*_GRID_KEYS, pages_beside("g")), screen, right=right
+        )
 
     def _arrange(self, inner: Canvas, count: int) -> None:
         """As many columns and rows as fit and are needed."""
@@ -221,6 +223,10 @@ class MetricsBrowser(Overlay):
         elif key in ("up", "down", "pageup", "pagedown"):
             self._step_to_chart(1 if key in ("down", "pagedown") else -1, view)
         return Answer(action=_ACTIONS.get(key, ""))
+
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != "g" and not self._types
 
     def has_chart(self) -> bool:
         """See :class:`Overlay`."""

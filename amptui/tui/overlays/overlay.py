@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.keys import VIEW_KEYS
 from amptui.tui.layout import draw_box
 from amptui.tui.panels.footer import NOTICE_STYLES, standing_news
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, whole_words, wrapped, write
@@ -49,6 +50,10 @@ class Overlay(Protocol):
 
     def press(self, key: str, view: SessionView, /) -> Answer:
         """Handle a key press, by Textual's name."""
+
+    def leads_on(self, _key: str, /) -> bool:
+        """Whether ``key``, if it opens a page, does so from here: this is only read, and has no such key."""
+        return False
 
     def has_chart(self) -> bool:
         """Whether it shows an enlarged chart, on which the mouse moves a cursor."""
@@ -124,6 +129,13 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
     return box.part(Rect(2, 1, max(0, box.width - 4), max(0, box.height - 2)))
 
 
+def pages_beside(own: str = "") -> tuple[str, str]:
+    """The keys of the pages that every run has, but its ``own``, for the lower edge of a page."""
+    actions = ("browse_metrics", "browse_events", "show_output", "show_configuration")
+    labels = (key.label for key in VIEW_KEYS if key.action in actions)
+    return " ".join(label for label in labels if label != own), "other pages"
+
+
 def write_edge(
     canvas: Canvas, hints: Sequence[tuple[str, str]], screen: ScreenState, *, right: str = ""
 ) -> None:
@@ -163,6 +175,9 @@ def line_after(line: int, key: str, *, page: int, last: int) -> int:
     moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
     ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
     return max(0, min(ends.get(key, line + moves.get(key, 0)), last))
+
+
+SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")
 
 
 class Scroll:

@@ -11,7 +11,16 @@ from amptui.records.run import Printed, RunFailed
 from amptui.telemetry.eventlog import PRINTS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, open_box, write_edge
+from amptui.tui.overlays.overlay import (
+    CLOSE,
+    STAY,
+    Answer,
+    Overlay,
+    Scroll,
+    open_box,
+    pages_beside,
+    write_edge,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 
@@ -123,7 +132,7 @@ class TextBrowser(Overlay):
 
     def _write_edge(self, canvas: Canvas, screen: ScreenState) -> None:
         search, words = self._search, self._scroll.words
-        keys: Sequence[tuple[str, str]] = _KEYS
+        keys: Sequence[tuple[str, str]] = (*_KEYS, pages_beside(self.opened_by))
         if search.is_typing:
             keys = ((f"/{search.text}_", ""), *_TYPING_KEYS)
         elif search.text:
@@ -138,6 +147,10 @@ class TextBrowser(Overlay):
             return CLOSE
         self._scroll.press(key)
         return STAY
+
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != self.opened_by and not self._search.is_typing
 
 
 class OutputBrowser(TextBrowser):

@@ -13,7 +13,16 @@ from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, open_box, write_edge
+from amptui.tui.overlays.overlay import (
+    CLOSE,
+    STAY,
+    Answer,
+    Overlay,
+    Scroll,
+    open_box,
+    pages_beside,
+    write_edge,
+)
 from amptui.tui.panels.phrases import GAP, Phrase, Word, end_of, flowed, labelled, phrase, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import draw_bar
@@ -73,7 +82,7 @@ class XRay(Overlay):
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
         words = self._scroll.words
         again = (("x", "again"),) if "x-ray" in screen.accepts else ()
-        hints = (("esc", "back"), *other, *again, *((("↑ ↓", "scroll"),) if words else ()))
+        hints = (("esc", "back"), *other, *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
         write_edge(canvas, hints, screen, right=words)
 
     def _legend(self, inner: Canvas) -> list[str]:
@@ -121,6 +130,10 @@ class XRay(Overlay):
             self._scroll.top = 0
         self._scroll.press(key)
         return STAY
+
+    def leads_on(self, key: str) -> bool:
+        """See :class:`Overlay`."""
+        return key != "x"
 
 
 def _title(xray: XRayTaken | None) -> str:

@@ -12,7 +12,7 @@ from amptui.diagnosis.answer_words import (
     interval_words,
     measured_rows,
     next_measurement,
-    safe_words,
+    safe_forms,
     safety_grade,
     short_evidence,
     short_words,
@@ -25,6 +25,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import KEYS
 from amptui.tui.panels.phrases import (
+    GAP,
     Phrase,
     Word,
     fitting,
@@ -81,14 +82,19 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     name = precision_word(answer.precision or "")
     grade = safety_grade(answer)
     trouble = grade in ("warning", "error")
-    worth = worth_words(answer)
+    worth, shortest_worth = worth_words(answer), short_words(answer.of("speed"))
     interval = interval_words(answer.of("speed"))
-    safe = f"{SIGNS[grade]} {safe_words(answer)}"
-    if text_width(safe) > room - text_width(name.text) - 2 and answer.cause is not None:
-        safe = f"{SIGNS[grade]} {answer.cause.subject} {short_words(answer.cause)}"
+    forms = [f"{SIGNS[grade]} {words}" for words in safe_forms(answer)]
+    # Words of trouble may push the speed off the line, all others leave it its room if they can.
+    name_width, worth_width = text_width(name.text) + GAP, text_width(shortest_worth) + GAP
+    widths = (name_width,) if answer.cause is not None else (name_width + worth_width, name_width)
+    safe = next((form for width in widths for form in forms if text_width(form) + width <= room), forms[-1])
     safe = whole_words(safe, room)
     style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT if answer.worth != "unknown" else Style.DIM))
-    phrases = [Phrase((name,), 1), phrase(f"{worth:<{_WORTH_WIDTH}}", style, 2)]
+    left = room - text_width(name.text) - text_width(safe) - 2 * GAP
+    worths = (f"{worth:<{_WORTH_WIDTH}}", worth, shortest_worth)
+    worth = next((words for words in worths if text_width(words) <= left), worths[0])
+    phrases = [Phrase((name,), 1), phrase(worth, style, 2)]
     if interval:
         phrases.append(phrase(interval, Style.DIM, 4))
     phrases.append(phrase(safe, GRADE_STYLES[grade] if trouble or grade == "good" else Style.DIM))
@@ -145,7 +151,7 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     style = GRADE_STYLES[finding.grade]
     canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
     start = _LABEL_WIDTH + 2
-    words = finding_words(finding) if roomy else short_words(finding)
+    words = finding_words(finding) if roomy else short_words(finding, end - start)
     trouble = finding.grade in ("warning", "error")
     value_style = style if trouble else Style.DIM if finding.grade == "unknown" else int(Style.TEXT)
     x = canvas.text(start, y, whole_words(words, end - start), value_style)

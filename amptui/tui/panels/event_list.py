@@ -16,7 +16,7 @@ from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 NOTHING_YET = "no events yet"
 
 _STEP_WIDTH = 9
-"""Room for ``1,234,567``."""
+"""Room for ``1,234,567``, so that no text moves while steps are made; narrow lists have none to spare."""
 
 _WIDE = 76
 """With fewer columns there is no room for the word "step" in each line."""
@@ -35,16 +35,22 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """One line an event: local time where there is room, step, sign and text."""
     if not view.events:
         quiet(canvas, NOTHING_YET)
-    for y, event in enumerate(view.events[: canvas.height]):
+    shown = view.events[: canvas.height]
+    step_width = _STEP_WIDTH if canvas.width >= _WIDE else max(map(len, map(_step, shown)), default=0)
+    for y, event in enumerate(shown):
         x = canvas.text(0, y, when(event), Style.DIM) + 1 if canvas.width >= _TIMES_FROM else 0
-        step = "" if event.step is None else units.count(event.step)
+        step = _step(event)
         if canvas.width >= _WIDE:
             x = canvas.text(x + 1, y, "step" if step else "    ", Style.DIM)
-        x = canvas.text(x, y, step, Style.DIM, width=_STEP_WIDTH, align="right") + 2
+        x = canvas.text(x, y, step, Style.DIM, width=step_width, align="right") + 2
         sign, style = sign_of(event)
         x = canvas.text(x, y, sign, style) + 1
         room = canvas.width - x
         canvas.text(x, y, whole_words(event_text(event), room), text_style(event), width=room)
+
+
+def _step(event: Event) -> str:
+    return "" if event.step is None else units.count(event.step)
 
 
 def when(event: Event) -> str:

@@ -80,13 +80,12 @@ def has_room(canvas: Canvas, view: SessionView) -> bool:
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The newest breakdown of each precision, on a canvas with room for it."""
-    text = [
-        line
-        for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts)
-        for line in wrapped(sentence, canvas.width, lines=_SENTENCE_LINES)
-    ]
     rows = _rows(view.memory, by_dtype=_first_column(canvas.width) > _KIND_WIDTH)
     y = _draw_bars(canvas, view.memory, rows)
+    text: list[str] = []
+    for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts):
+        room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows)) - len(text)
+        text += wrapped(sentence, canvas.width, lines=min(_SENTENCE_LINES, max(0, room)))
     # Sentences replace the smallest rows, but never the largest.
     spare = canvas.height - y - 1 - len(rows) - len(text)
     height = 1 + len(rows) if spare >= 0 else max(1 + _MIN_ROWS, 1 + len(rows) + spare)

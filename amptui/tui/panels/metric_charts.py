@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -45,6 +45,8 @@ class Look:
     """Whether the key for a logarithmic axis applies."""
     band: bool = True
     """As in :class:`CurvePlot`."""
+    ceiling: float = math.inf
+    """What the values cannot exceed."""
     per_tick: float = 1.0
     """The axis counts in this many of the series' unit: in GiB, for bytes."""
 
@@ -61,14 +63,14 @@ class Chart(NamedTuple):
     def new_plot(self) -> CurvePlot:
         """A plot without limits yet."""
         look = self.look
-        return CurvePlot(look.format_y, band=look.band, connected=True)
+        return CurvePlot(look.format_y, band=look.band, connected=True, ceiling=look.ceiling)
 
     def draw(
         self, plot: CurvePlot, canvas: Canvas, view: SessionView, screen: ScreenState, window: Window
     ) -> None:
         """Draw the curve on a cleared canvas."""
         kind: Kind = "log10" if self.look.has_log and screen.log_y else self.look.kind
-        series = _scaled(self.read(), self.look.per_tick)
+        series = self.read().in_units_of(self.look.per_tick)
         plot.draw(canvas, series, window=window, switches=view.switches, kind=kind)
 
     def draw_titled(
@@ -95,19 +97,6 @@ class Chart(NamedTuple):
         return int(steps[-1]) if len(steps) else None
 
 
-def _scaled(series: Series, unit: float) -> Series:
-    """``series`` counted in ``unit``."""
-    if unit == 1.0:
-        return series
-    return replace(
-        series,
-        minimum=series.minimum / unit,
-        maximum=series.maximum / unit,
-        mean=series.mean / unit,
-        recent=series.recent / unit,
-    )
-
-
 def _percent(value: float | None) -> str:
     return units.percent(None if value is None else value / 100, 1)
 
@@ -123,30 +112,47 @@ def _of_unit(unit: str) -> Look:
     return Look(format_value=with_unit, format_y=with_unit, band=False)
 
 
+def _with_unit(value: float, unit: str) -> str:
+    """``2 ms``; only the number if the unit has no room beside the axis: the newest value has it too."""
+    number = _label(value)
+    return text if len(text := f"{number} {unit}") < GUTTER else number
+
+
+def _seconds_label(milliseconds: float) -> str:
+    return _with_unit(milliseconds / 1000, "s") if milliseconds >= 1000 else _with_unit(milliseconds, "ms")
+
+
+def _bytes_label(gib: float) -> str:
+    """``1.85 Gi``, ``347 Mi``: without the B, for which the axis has no room; the newest value has it."""
+    return units.tick(units.number_of_bytes(gib * 2**30)).removesuffix("B").rstrip()
+
+
 _LOSS = Look(has_log=True)
 _VALIDATION_LOSS = Look(has_log=True, band=False)
-_MEMORY = Look(format_value=units.number_of_bytes, band=False, per_tick=2.0**30)
-_SECONDS = Look(format_value=units.milliseconds, per_tick=1e-3)
+_MEMORY = Look(format_value=units.number_of_bytes, format_y=_bytes_label, band=False, per_tick=2.0**30)
+_SECONDS = Look(format_value=units.milliseconds, format_y=_seconds_label, per_tick=1e-3)
+
+_RATIO = Look(kind="log10", band=False)
 
 _LOOKS: dict[str, tuple[str, Look]] = {
     "step grad_norm": ("gradient norm", _LOSS),
     "step grad_max": ("largest gradient", _LOSS),
     "step lr": ("learning rate", Look(band=False)),
-    "step step_seconds": ("step time, ms", _SECONDS),
-    "step data_seconds": ("waiting for data, ms", _SECONDS),
+    "step step_seconds": ("step time", _SECONDS),
+    "step data_seconds": ("waiting for data", _SECONDS),
     "validation loss": ("validation loss", _VALIDATION_LOSS),
     "validation accuracy": (
         "validation accuracy",
-        Look(format_value=_fraction, format_y=_fraction, band=False),
+        Look(format_value=_fraction, format_y=_fraction, band=False, ceiling=1.0),
     ),
-    "device memory_used_bytes": ("GPU memory, GiB", _MEMORY),
+    "device memory_used_bytes": ("GPU memory", _MEMORY),
     "device utilization_percent": (
         "GPU utilization",
-        Look(format_value=_percent, format_y=_percent, band=False),
+        Look(format_value=_percent, format_y=_percent, band=False, ceiling=100.0),
     ),
     "device power_watts": ("GPU power", _of_unit("W")),
     "device temperature_c": ("GPU temperature", _of_unit("°C")),
-    "device allocated_bytes": ("allocated, GiB", _MEMORY),
+    "device allocated_bytes": ("allocated", _MEMORY),
 }
 """Title and look of what has a name of its own."""
 
@@ -157,7 +163,7 @@ def charts_of(view: SessionView) -> list[Chart]:
         return []
     own = [_of(metric) for metric in view.metrics]
     before = sum(metric.kind in ("part", "validation", "own validation") for metric in view.metrics)
-    scale = Look(format_value=units.count, format_y=_short, kind="log2", band=False)
+    scale = Look(format_value=units.count, format_y=units.short_count, kind="log2", band=False)
     panels = [
         _of_panel("loss", view.loss, _LOSS),
         _of_panel("loss scale", view.loss_scale, scale),
@@ -166,7 +172,7 @@ def charts_of(view: SessionView) -> list[Chart]:
             view.numerics.headrooms,
             Look(format_value=units.doublings, format_y=units.doublings, band=False),
         ),
-        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=_short)),
+        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=units.short_count)),
     ]
     charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
     # Those of metrics have a value, or they would not have come.
@@ -185,12 +191,10 @@ def _of_panel(title: str, series: Series, look: Look) -> Chart:
     return Chart(("panel", title), title, lambda: series, look)
 
 
-def _short(value: float) -> str:
-    return units.short_count(value)
-
-
 def _of(metric: Metric) -> Chart:
     title, look = _title_and_look(metric.kind, metric.name)
+    if metric.is_estimate:
+        title = f"{title} (sample)"
     return Chart((metric.kind, metric.name), title, metric.read, look)
 
 
@@ -198,6 +202,8 @@ def _of(metric: Metric) -> Chart:
 def _title_and_look(kind: MetricKind, name: str) -> tuple[str, Look]:
     if kind == "step" and name.startswith("lr "):
         return f"learning rate {name.removeprefix('lr ')}", Look(band=False)
+    if kind == "update":
+        return f"{name} update/weight", _RATIO  # where the end has no room, the layer is still told
     if own := _LOOKS.get(f"{kind} {name}"):
         return own
     return (f"validation {name}", Look(band=False)) if kind == "own validation" else (name, _LOSS)

@@ -199,9 +199,10 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     texts = speed.provisional_lines(view.comparison) + speed.uncounted(view)
     notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
     room = spare_lines - len(notes)
-    for text, style in ((hint, int(Style.DIM)), *_remarks(view, screen)):
-        lines += wrapped_phrases(text, style, width, lines=room - len(lines))
-    return lines + notes
+    lines += wrapped_phrases(hint, Style.DIM, width, lines=room - len(lines))
+    for text in speed.explanations(view, screen.accepts):
+        lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
+    return lines + _loss_lines(view, width, room - len(lines)) + notes
 
 
 def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line]:
@@ -213,12 +214,12 @@ def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line
     return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
 
 
-def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
-    """Why AMP gained little, and the losses after as many steps; the first matters most."""
-    remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in speed.explanations(view, screen.accepts)]
-    if view.comparison.speedup is not None and (losses := speed.unfair_losses(view)):
-        remarks.append((losses, Style.DIM))
-    return remarks
+def _loss_lines(view: SessionView, width: int, room: int) -> list[Line]:
+    """The losses after as many steps in the longest form that has room: none is cut."""
+    if view.comparison.speedup is None:
+        return []
+    forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in speed.unfair_losses(view))
+    return next((lines for lines in forms if len(lines) <= room), [])
 
 
 def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> int:

@@ -3,6 +3,7 @@
 The mean has the colours of the precisions; the extremes are dim behind it.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -41,14 +42,16 @@ class YLimits:
     """Limits that change only when they must, because every change repaints the whole plot.
 
     They widen when a value falls outside, and tighten when the curve fills less than half of the height.
+    ``ceiling`` as for :func:`axis`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ceiling: float = math.inf) -> None:
+        self._ceiling = ceiling
         self._axis: Axis | None = None
 
     def axis(self, low: float, high: float, kind: Kind = "linear") -> Axis:
         """The axis for finite values from ``low`` to ``high``."""
-        proposed = axis(low, high, kind)
+        proposed = axis(low, high, kind, ceiling=self._ceiling)
         if self._axis is None or not _still_fits(self._axis, proposed, low, high):
             self._axis = proposed
         return self._axis
@@ -69,15 +72,21 @@ class CurvePlot:
     neighbouring columns, but never across a switch or a gap, and rare outliers may lie outside, marked ``↑``
     and ``↓``. Without ``band`` the line is the mean of each column, and all of it is visible.
     With ``connected`` a dim line joins values between which nothing was measured, as those of validations.
+    ``ceiling`` as for :func:`axis`.
     """
 
     def __init__(
-        self, format_y: Callable[[float], str], *, band: bool = True, connected: bool = False
+        self,
+        format_y: Callable[[float], str],
+        *,
+        band: bool = True,
+        connected: bool = False,
+        ceiling: float = math.inf,
     ) -> None:
         self._format_y = format_y
         self._band = band
         self._connected = connected
-        self._limits = YLimits()
+        self._limits = YLimits(ceiling)
 
     def draw(
         self,

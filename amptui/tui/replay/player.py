@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from amptui.base.errors import AmptuiError, RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.records.run import Record
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader, records_at_end
 from amptui.runs.rundir import reason
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
+from amptui.tui.reading_thread import ReadingThread
 
 SLOWEST, FASTEST = 1 / 16, 4096.0
 """The slowest and fastest speed that keys can set."""
@@ -33,8 +34,6 @@ _STEPS_AT_ONCE = 2**14
 
 _LONGEST_LOOK_SECONDS = 0.1
 """A batch that takes longer to fold, possible with a forged journal, delays no key and no frame."""
-
-_PATIENCE_SECONDS = 1.0
 
 _LONGEST_TICK_SECONDS = 1.0
 """After a longer suspension of the process, the replay does not jump ahead."""
@@ -68,7 +67,7 @@ class Position:
     """Recorded seconds per second."""
 
 
-class Player:
+class Player(ReadingThread):
     """Plays one journal. Keys set the clock from any thread; one thread folds.
 
     Seeking back reads the journal again from the start in the background; seeking ahead folds what is in
@@ -76,6 +75,7 @@ class Player:
     """
 
     def __init__(self, path: Path, *, speed: float) -> None:
+        super().__init__("amptui-replay")
         self._path = path
         self._span = span_of(path)
         self._lock = threading.Lock()
@@ -92,22 +92,6 @@ class Player:
         self._visible_session = self._session
         self._view = self._visible_session.view()
         self._folding = threading.Lock()
-        self._stopping = False
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="amptui-replay", daemon=True)
-        self.failure: AmptuiError | None = None
-        """Why the replay cannot go on."""
-
-    def start(self) -> None:
-        """Start to play; returns at once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread if it was started; one that does not stop in time is abandoned."""
-        self._stopping = True
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(_PATIENCE_SECONDS)
 
     def look(self, front: str | None = None) -> SessionView:
         """The session now, or as of the last call while a batch takes long to fold.
@@ -179,17 +163,11 @@ class Player:
 
     # ------------------------------------------------------------------------------- the thread
 
-    def _run(self) -> None:
+    def _work(self) -> float:
         try:
-            while not self._stopping:
-                wait_seconds = self.advance(time.monotonic())
-                if wait_seconds > 0:
-                    self._wake.wait(None if math.isinf(wait_seconds) else wait_seconds)
-                    self._wake.clear()
-        except AmptuiError as error:
-            self.failure = error
+            return self.advance(time.monotonic())
         except OSError as error:
-            self.failure = RunFolderError(f"cannot read the journal {self._path}: {reason(error)}")
+            raise RunFolderError(f"cannot read the journal {self._path}: {reason(error)}") from error
 
     def advance(self, now: float) -> float:
         """Move the clock to ``now`` and fold what is due, a batch at most.

@@ -11,7 +11,7 @@ from amptui.records.control import Control
 from amptui.records.findings import ModulesTraced
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas_app import Left
-from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key
+from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key, pages_of
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.menus import Help
@@ -29,8 +29,15 @@ MOVING = (
     Key("<", ("less_than_sign", "left"), "skip_back", "back", "skip 5% of the run back (or ←)"),
     Key("end", ("end",), "skip_to_end", "", "go to the end"),
     Key("home", ("home",), "begin_again", "", "go to the beginning"),
-    Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far"),
-    Key("n", ("n",), "trace_modules", "", "show the latest trace of the modules recorded so far"),
+    Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far", is_page=True),
+    Key(
+        "n",
+        ("n",),
+        "trace_modules",
+        "",
+        "show the latest trace of the modules recorded so far",
+        is_page=True,
+    ),
 )
 """The keys that only a replay has, or that do something else in it."""
 
@@ -59,11 +66,16 @@ _MOVES: Mapping[str, Callable[[Player], None]] = {
 }
 """The actions that only the player sees."""
 
+_SPACE_HINTS = {"paused": "play", "ended": "restart"}
+"""What the first key does in a state of the player in which it does not pause."""
+
 _ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
 
 
 class ReplayApp(WatchApp):
     """Shows what ``player`` plays; keys control the player, not the recorded run."""
+
+    _pages = pages_of(REPLAY_KEYS)
 
     def __init__(
         self,
@@ -111,7 +123,8 @@ class ReplayApp(WatchApp):
         return frozenset()  # whatever the recorded run took
 
     def _keys(self) -> Sequence[Key]:
-        return REPLAY_KEYS
+        hint = _SPACE_HINTS.get(self._player.position.state, "pause")
+        return tuple(replace(key, hint=hint) if key.action == "toggle_pause" else key for key in REPLAY_KEYS)
 
     def _is_told_over(self) -> bool:
         return False  # a replay can go back
@@ -126,7 +139,7 @@ class ReplayApp(WatchApp):
         self._show_first_optimizer()
         if self._view.numerics.xray is None:
             self._say("no X-ray was recorded up to this point")
-        elif self._overlay is None:
+        elif not self._has_open("x-ray"):
             self._open_xray()
 
     def action_trace_modules(self) -> None:
@@ -134,7 +147,7 @@ class ReplayApp(WatchApp):
         number = next(traces, None)
         if number is None:
             self._say("no trace was recorded up to this point")
-        elif self._overlay is None:
+        else:
             self._overlay = EventBrowser(number)
 
     def action_show_help(self) -> None:

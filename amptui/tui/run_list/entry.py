@@ -15,9 +15,10 @@ RowState = Literal[
     "failed",
     "died",
     "unreadable",
+    "removing",
 ]
 """``stalled``: it is being trained, and has recorded nothing new for much longer than a step takes. ``died``:
-no process trains it, and it has no last record."""
+no process trains it, and it has no last record. ``removing``: this screen is deleting it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class RunEntry:
     """Unix seconds; while they and ``is_live`` stay the same, so does the row of a run that has ended."""
     read: Callable[[], RunRow]
     """Reads its row. Called in the thread of a reader; never raises."""
+    is_reachable: bool = True
+    """Whether its file system answers: else nothing can be done with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,12 @@ class RemovalPlan:
     other_files: int
     """Of the run: its options, its output, its lock."""
     size_bytes: int
+    files: Sequence[str]
+    """Their paths in the folder."""
     left: Sequence[str]
     """Names in the folder that are not the run's. They stay, and so does the folder."""
+    restart_seconds: float | None = None
+    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +89,9 @@ class RunSource:
     AmptuiError."""
     plan_removal: Callable[[str], RemovalPlan]
     """What removing the run of that name would delete. Raises AmptuiError, also for one that is live."""
-    remove: Callable[[str], RemovalPlan]
-    """Remove it; what was deleted. Raises AmptuiError."""
+    remove: Callable[[RemovalPlan], RemovalPlan]
+    """Delete what the plan names, and nothing else; what was deleted. Raises AmptuiError, also for a run that
+    has changed since. Both may take long, and are called in a thread."""
     host: str = ""
     """The other machine that the runs are on: their files cannot be read here."""
 

@@ -1,8 +1,8 @@
 """One frame of the list of runs: counts, columns, rows, what is known of the one under the cursor, keys."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amptui.base import units
@@ -39,6 +39,11 @@ KEYS = (
 
 _HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)
 
+_REMOTE_HINTS = tuple(
+    (key.label, key.hint) for key in KEYS if key.hint and key.action not in ("select", "compare", "remove")
+)
+"""Runs of another machine are compared and removed there."""
+
 NO_RUNS = "no runs yet: `amptui train mnist-deep` starts one"
 
 _LABEL_WIDTH = max(text_width(key.label) for key in KEYS)
@@ -65,6 +70,8 @@ _WANTED_NAME = 28
 
 _MIN_SPARKLINE, _MAX_SPARKLINE = 8, 24
 
+_MAX_HOST = 40
+
 _MAX_MESSAGE_LINES = 6
 
 _NOW_SECONDS = 5
@@ -78,6 +85,7 @@ _STATE_STYLES: Mapping[RowState, int] = {
     "running": Style.GOOD | BOLD,
     "paused": Style.WARNING,
     "stalled": Style.WARNING | BOLD,
+    "removing": Style.WARNING,
     "failed": Style.ERROR,
     "died": Style.ERROR,
     "unreadable": Style.ERROR,
@@ -105,11 +113,22 @@ class ListState:
     """Whether keys go into ``pattern``."""
     removal: RemovalPlan | None = None
     """What is asked about."""
+    removing: Collection[str] = ()
+    """The runs that are being deleted."""
     shows_help: bool = False
     message: str = ""
     severity: Severity = "info"
     now: float = 0.0
     """Unix seconds."""
+    host: str = ""
+    """The machine of the runs as ssh knows it; empty for this one."""
+
+    def row(self, entry: RunEntry) -> RunRow | None:
+        """What is known of a run; None if that has not been read yet."""
+        row = self.rows.get(entry.run)
+        if entry.run not in self.removing:
+            return row
+        return replace(row or RunRow(state="removing"), state="removing", detail="")
 
 
 def page_rows(height: int) -> int:
@@ -148,7 +167,8 @@ def _draw_header(canvas: Canvas, state: ListState) -> None:
     if state.selected:
         counts.append(Phrase((Word(f"{len(state.selected)} selected", Style.KEY),), 2))
     shown = counts if state.entries is not None else []
-    title = Phrase((Word("amptui runs", Style.DIM),), 3)
+    host = [Word(" on ", Style.DIM), Word(end_of(printable(state.host), _MAX_HOST))] if state.host else []
+    title = Phrase((Word("amptui runs", Style.DIM), *host), 3)
     write(canvas, 1, 0, fitting([title, *shown], canvas.width - 2))
     if state.pattern and not state.is_typing:
         room = canvas.width - 3 - sum(phrase.width + _GAP for phrase in [title, *shown])
@@ -170,6 +190,8 @@ class _Column:
     align: Literal["left", "right"] = "left"
     min_width: int = 0
     """So that the columns do not move while a run goes on."""
+    is_local: bool = False
+    """Whether it is known of the runs of this machine only."""
 
 
 def _precision(row: RunRow, _now: float) -> str:
@@ -226,7 +248,7 @@ _COLUMNS = (
     _Column("precision", 5, _precision, lambda row: int(precision_style(row.precision)), min_width=9),
     _Column("step", 4, _step, align="right", min_width=6),
     _Column("done", 8, _done, align="right", min_width=4),
-    _Column("loss", 7, _loss, align="right", min_width=7),
+    _Column("loss", 7, _loss, align="right", min_width=7, is_local=True),
     _Column("took", 2, _took, align="right", min_width=6),
     _Column("age", 3, _age, align="right", min_width=6),
 )
@@ -255,9 +277,11 @@ class _Table:
 
 def _draw_runs(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
     shown = entries[state.top : state.top + canvas.height - 1]
-    rows = [state.rows.get(entry.run) for entry in shown]
+    rows = [state.row(entry) for entry in shown]
     texts = [["" if row is None else column.text(row, state.now) for column in _COLUMNS] for row in rows]
-    table = _fitted(texts, max(text_width(entry.name) for entry in shown), canvas.width - 2 - _MARKS)
+    columns = [at for at, column in enumerate(_COLUMNS) if not (column.is_local and state.host)]
+    longest_name = max(text_width(entry.name) for entry in shown)
+    table = _fitted(texts, columns, longest_name, canvas.width - 2 - _MARKS)
     _draw_headings(canvas, table)
     for y, (entry, row, line) in enumerate(zip(shown, rows, texts, strict=True), 1):
         here = state.top + y - 1 == state.cursor
@@ -291,14 +315,17 @@ def _draw_row(canvas: Canvas, table: _Table, row: RunRow, texts: Sequence[str]) 
             x += _GAP + table.curve_width
 
 
-def _fitted(texts: Sequence[Sequence[str]], longest_name: int, room: int) -> _Table:
-    """The columns that fit in ``room`` cells beside the names; then the curve and the names get the rest."""
+def _fitted(texts: Sequence[Sequence[str]], wanted: Sequence[int], longest_name: int, room: int) -> _Table:
+    """Those of the ``wanted`` columns that fit in ``room`` cells beside the names.
+
+    The curve of the loss and the names get the rest.
+    """
     widths = [
         min(_MAX_CELL, max(len(column.heading), column.min_width, *(text_width(line[at]) for line in texts)))
         for at, column in enumerate(_COLUMNS)
     ]
     name_width = min(max(longest_name, _MIN_NAME), _WANTED_NAME)
-    columns, curve_width = list(range(len(widths))), _MIN_SPARKLINE
+    columns, curve_width = list(wanted), _MIN_SPARKLINE if _LOSS in wanted else 0
 
     def free() -> int:
         used = sum(widths[at] + _GAP for at in columns) + (curve_width and curve_width + _GAP)
@@ -319,7 +346,7 @@ def _fitted(texts: Sequence[Sequence[str]], longest_name: int, room: int) -> _Ta
 def _draw_detail(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
     """What commands call the run under the cursor, and what else there is to say of it."""
     entry = entries[min(state.cursor, len(entries) - 1)]
-    row = state.rows.get(entry.run)
+    row = state.row(entry)
     detail = printable(row.detail) if row is not None else ""
     room = canvas.width - 2
     name = printable(entry.run)
@@ -344,7 +371,7 @@ def _draw_footer(canvas: Canvas, state: ListState) -> None:
             fitting([Phrase((Word(f"/{typed}", Style.STRONG), Word("▏"))), *hints], canvas.width - 2),
         )
         return
-    footer.draw(canvas, EMPTY_VIEW, ScreenState(hints=_HINTS))
+    footer.draw(canvas, EMPTY_VIEW, ScreenState(hints=_REMOTE_HINTS if state.host else _HINTS))
 
 
 def _draw_message(canvas: Canvas, state: ListState) -> None:
@@ -382,6 +409,9 @@ def removal_lines(plan: RemovalPlan, width: int) -> list[str]:
     ]
     contents = f"{', '.join(parts) or 'no files'}: {units.number_of_bytes(plan.size_bytes)}"
     lines = [*wrapped(printable(plan.folder), width, lines=3), *wrapped(contents, width, lines=2)]
+    if plan.restart_seconds is not None:
+        silence = f"its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
+        lines += wrapped(f"it did not end as asked; {silence}", width, lines=3)
     if plan.left:
         names = ", ".join(map(printable, plan.left[:3])) + (", …" if len(plan.left) > 3 else "")
         lines += wrapped(f"not the run's, and kept with the folder: {names}", width, lines=2)

@@ -1,11 +1,11 @@
 """Lists the runs again and again in a thread of its own, and reads the rows that the screen shows."""
 
-import threading
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from amptui.base.errors import AmptuiError
+from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.run_list.entry import RunEntry, RunRow, RunSource
 
 LOOK_SECONDS = 1.0
@@ -20,8 +20,6 @@ _READING_SHARE = 0.1
 _MAX_ROWS = 1000
 """Rows that are kept, many screens of them; after that all but those on the screen are forgotten."""
 
-_PATIENCE_SECONDS = 1.0
-
 
 class _Read(NamedTuple):
     """A row, and what its entry said when it was read."""
@@ -31,35 +29,20 @@ class _Read(NamedTuple):
     row: RunRow
 
 
-class ListReader:
+class ListReader(ReadingThread):
     """Publishes entries and rows, at which a screen looks; each publication counts up ``version``."""
 
     def __init__(self, source: RunSource) -> None:
+        super().__init__("amptui-runs")
         self._source = source
         self._wanted: Sequence[RunEntry] = ()
         self._reads: dict[str, _Read] = {}
-        self._stopping = False
-        self._wake = threading.Event()
         self._listing_due = self._reading_due = 0.0
-        self._thread = threading.Thread(target=self._run, name="amptui-runs", daemon=True)
         self.version = 0
         self.entries: Sequence[RunEntry] | None = None
         """None until there is a first list."""
         self.rows: Mapping[str, RunRow] = {}
         """By ``RunEntry.run``, of the runs that were wanted so far."""
-        self.failure: AmptuiError | None = None
-        """Why nothing more is read."""
-
-    def start(self) -> None:
-        """Start to read; returns at once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop reading; a thread that does not stop in time is abandoned."""
-        self._stopping = True
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(_PATIENCE_SECONDS)
 
     def want(self, entries: Sequence[RunEntry]) -> None:
         """These are on the screen: read them, in this order."""
@@ -72,22 +55,19 @@ class ListReader:
         self._listing_due = 0.0
         self._wake.set()
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._wake.clear()
-                if time.monotonic() >= self._listing_due:
-                    self._list()
-                self._read_wanted()
-                self._wake.wait(max(0.0, min(self._listing_due, self._reading_due) - time.monotonic()))
-        except AmptuiError as error:
-            self.failure = error
-            self.version += 1
+    def _work(self) -> float:
+        if time.monotonic() >= self._listing_due:
+            self._list()
+        self._read_wanted()
+        return max(0.0, min(self._listing_due, self._reading_due) - time.monotonic())
 
     def _list(self) -> None:
         began = time.monotonic()
+        self._listing_due = math.inf
         self.entries = self._source.entries()
         self.version += 1
+        if not self._listing_due:
+            return  # it has changed meanwhile
         ended = time.monotonic()
         self._listing_due = ended + max(LOOK_SECONDS, (ended - began) / _LISTING_SHARE)
 
@@ -97,8 +77,7 @@ class ListReader:
         is_due = began >= self._reading_due
         for entry in self._wanted:
             last = self._reads.get(entry.run)
-            is_new = last is None or last.is_live != entry.is_live
-            if is_new or (is_due and (entry.is_live or (last is not None and last.written != entry.written))):
+            if last is None or last.is_live != entry.is_live or (is_due and _may_differ(last, entry)):
                 self._reads[entry.run] = _Read(entry.is_live, entry.written, entry.read())
                 self.rows = {run: read.row for run, read in self._reads.items()}
                 self.version += 1
@@ -110,3 +89,8 @@ class ListReader:
         if len(self._reads) > _MAX_ROWS:
             shown = {entry.run for entry in self._wanted}
             self._reads = {run: read for run, read in self._reads.items() if run in shown}
+
+
+def _may_differ(last: _Read, entry: RunEntry) -> bool:
+    """Whether there is more to read than last time; what could not be read may be readable now."""
+    return entry.is_live or last.written != entry.written or last.row.state == "unreadable"

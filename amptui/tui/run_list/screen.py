@@ -1,6 +1,5 @@
 """The screen of the list of runs and its keys: it ends with what the user chose to do with which runs."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from amptui.tui.overlays.overlay import line_after
 from amptui.tui.run_list.entry import Chosen, RemovalPlan, RunEntry, RunSource
 from amptui.tui.run_list.frame import KEYS, MOVE, ListState, draw, page_rows
 from amptui.tui.run_list.reader import ListReader
+from amptui.tui.run_list.removals import Outcome, Removals
 
 FRAME_SECONDS = 0.25
 """From one look at what was read to the next."""
@@ -60,16 +60,25 @@ class RunListApp(CanvasApp):
         super().__init__(opening)
         self._source = source
         self._reader = ListReader(source)
+        self._removals = Removals(source)
         place = place or Place()
         self._state = ListState(
-            entries=None, selected=place.selected, pattern=place.pattern, message=message, severity="warning"
+            entries=None,
+            selected=place.selected,
+            pattern=place.pattern,
+            message=message,
+            severity="warning",
+            host=source.host,
         )
         self._run_under_cursor = place.run
         self._version = -1
         self._drawn_second = 0
         self._typed = ""
+        self._asked_of: RunEntry | None = None
         self._asked_at = 0.0
         """When the question was asked, on the monotonic clock."""
+        self._is_leaving = self._leaves_now = False
+        """Whether the screen closes once nothing is being removed, and whether this key closes it before."""
         self.chosen: Chosen | None = None
         """What the user wants; None if they quit."""
 
@@ -122,6 +131,7 @@ class RunListApp(CanvasApp):
         entries = self._reader.entries
         if entries is None:
             return
+        entries = self._removals.kept_in(entries)
         state = self._state
         live = sum(entry.is_live for entry in entries)
         runs = {entry.run for entry in entries} if state.selected else set()
@@ -139,6 +149,7 @@ class RunListApp(CanvasApp):
             live=live,
             ended=len(entries) - live,
             rows=self._reader.rows,
+            removing=self._removals.running,
             cursor=cursor,
             top=top,
             selected=tuple(run for run in state.selected if run in runs),
@@ -159,8 +170,9 @@ class RunListApp(CanvasApp):
         if key == "ctrl+c":
             self._leave("interrupted")
             return
+        self._leaves_now, self._is_leaving = self._is_leaving, False
         if self._state.removal is not None:
-            await self._answer(key, self._state.removal)
+            self._answer(key, self._state.removal)
         elif self._state.shows_help:
             self._state = replace(self._state, shows_help=False)
         elif self._state.is_typing:
@@ -168,16 +180,26 @@ class RunListApp(CanvasApp):
         elif key in _ACTIONS:
             self._state = replace(self._state, message="")
             action = _ACTIONS[key]
+            if action != "remove":
+                self._removals.forget_plan()
             await self.run_action(f"{action}('{key}')" if action == MOVE else action)
         elif key == "escape":
+            self._removals.forget_plan()
             self._state = replace(self._state, pattern="", message="")
         self._dashboard.repaint()
 
     @property
-    def _current(self) -> RunEntry | None:
-        """The run under the cursor."""
+    def _usable(self) -> RunEntry | None:
+        """The run under the cursor; None, and a word of it, if nothing can be done with it."""
         entries = self._state.entries
-        return entries[self._state.cursor] if entries else None
+        entry = entries[self._state.cursor] if entries else None
+        if entry is not None and entry.run in self._removals.running:
+            self._say("this run is being removed")
+            return None
+        if entry is not None and not entry.is_reachable:
+            self._say("this run is not reachable: its file system does not answer", "warning")
+            return None
+        return entry
 
     def _say(self, message: str, severity: Severity = "info") -> None:
         self._state = replace(self._state, message=message, severity=severity)
@@ -193,7 +215,7 @@ class RunListApp(CanvasApp):
 
     def action_open(self) -> None:
         """Attach the run under the cursor if it is live, else replay it."""
-        entry = self._current
+        entry = self._usable
         if entry is None:
             return
         if self._source.host and not entry.is_live:
@@ -203,7 +225,7 @@ class RunListApp(CanvasApp):
 
     def action_select(self) -> None:
         """Select the run under the cursor, or no longer, and go to the next."""
-        entry = self._current
+        entry = self._usable
         if entry is None:
             return
         selected = self._state.selected
@@ -225,37 +247,45 @@ class RunListApp(CanvasApp):
         else:
             self._choose(Chosen("compare", tuple(self._state.selected)))
 
-    async def action_remove(self) -> None:
+    def action_remove(self) -> None:
         """Ask whether to remove the run under the cursor."""
-        entry = self._current
+        entry = self._usable
         if entry is None:
             return
         if entry.is_live:
             self._say("this run is live: stop it before you remove it", "warning")
             return
-        try:
-            plan = await asyncio.to_thread(partial(self._source.plan_removal, entry.run))
-        except AmptuiError as error:
-            self._say(str(error), "error")
-        else:
-            self._asked_at = time.monotonic()
-            self._state = replace(self._state, removal=plan)
+        self._say(f"looking up what is in {entry.name}")
+        self._removals.plan(entry, partial(self._ask, entry))
 
-    async def _answer(self, key: str, plan: RemovalPlan) -> None:
+    def _ask(self, entry: RunEntry, plan: Outcome) -> None:
+        self._say("")
+        if isinstance(plan, AmptuiError):
+            self._say(str(plan), "error")
+        else:
+            self._asked_of, self._asked_at = entry, time.monotonic()
+            self._state = replace(self._state, removal=plan)
+        self._dashboard.repaint()
+
+    def _answer(self, key: str, plan: RemovalPlan) -> None:
         """Only a clear yes removes the run; one that comes at once is no answer."""
         if key == "y" and time.monotonic() - self._asked_at < READING_SECONDS:
             return
         self._state = replace(self._state, removal=None)
-        if key != "y":
-            return
-        try:
-            removed = await asyncio.to_thread(partial(self._source.remove, plan.folder))
-        except AmptuiError as error:
-            self._say(str(error), "error")
+        if key == "y" and self._asked_of is not None:
+            self._removals.remove(self._asked_of, plan, self._tell_removed)
+
+    def _tell_removed(self, removed: Outcome) -> None:
+        if isinstance(removed, AmptuiError):
+            self._say(str(removed), "error")
+            self._is_leaving = False  # so that it can be read
         else:
             stays = f"; {len(removed.left)} that are not the run's are kept" if removed.left else ""
             self._say(f"removed {removed.folder}{stays}")
         self._reader.list_again()
+        if self._is_leaving and not self._removals.running:
+            self._leave("")
+        self._dashboard.repaint()
 
     def action_filter(self) -> None:
         """Let keys go into the filter."""
@@ -279,10 +309,19 @@ class RunListApp(CanvasApp):
         self._state = replace(self._state, shows_help=True)
 
     def action_leave(self) -> None:
-        """Quit."""
-        self._leave("")
+        """Quit, once nothing is being removed; the second time at once."""
+        removing = len(self._removals.running)
+        if not removing or self._leaves_now:
+            self._leave("")
+            return
+        self._is_leaving = True
+        runs = "1 run is" if removing == 1 else f"{removing} runs are"
+        self._say(f"quits once {runs} removed; q again: at once, with the rest of the files kept")
 
     def _choose(self, chosen: Chosen) -> None:
+        if self._removals.running:
+            self._say("a run is being removed: open another when that is done")
+            return
         self.chosen = chosen
         self._leave("")
 

@@ -24,7 +24,7 @@ def test_after_an_error_of_a_rank_its_device_is_not_awaited() -> None:
     model = nn.Linear(3, 1)
     optimizer, records = sgd(model), list[Any]()
     loop = observed_loop(model, optimizer, records.append)
-    loop.first._sender.readback = BlockedDevice(lambda: 0.0)
+    loop.first._sender.readback = loop.first.updates._readback = BlockedDevice(lambda: 0.0)
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     with pytest.raises(AssertionError, match="for ever"):

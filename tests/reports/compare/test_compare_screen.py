@@ -84,6 +84,26 @@ async def test_keys_change_what_is_drawn() -> None:
 
 
 @awaited
+async def test_the_help_scrolls_where_not_all_of_it_fits() -> None:
+    async with shown([*FP32, *BF16], (40, 12)) as screen:
+        await screen.shows("training loss by step")
+        await screen.pilot.press("question_mark")
+        assert "quit; running trainings continue" not in screen.text
+        seen = first = screen.text
+        for _ in range(6):
+            await screen.pilot.press("pagedown")
+            seen += screen.text
+        words = " ".join(seen.replace("│", " ").split())
+        for end in ("or by training time", "quit; running trainings continue", "NaN or Inf."):
+            assert end in words
+        assert screen.app.choice.shows_help
+        await screen.pilot.press("escape")
+        assert not screen.app.choice.shows_help
+        await screen.pilot.press("question_mark")
+        assert screen.text == first, "it opens at its beginning again"
+
+
+@awaited
 async def test_a_cursor_reads_the_curves() -> None:
     async with shown([*FP32, *BF16], (80, 24)) as screen:
         await screen.shows("training loss by step")

@@ -56,6 +56,11 @@ def test_a_build_for_cpus_alone_is_a_trouble_only_beside_a_gpu() -> None:
     assert check_cuda(replace(UNUSABLE, build=None, driver=NO_DRIVER)).severity == "info"
 
 
+def test_another_accelerator_is_no_trouble() -> None:
+    check = check_cuda(replace(UNUSABLE, build=None, driver=NO_DRIVER, other="MPS"))
+    assert (check.severity, check.text) == ("info", "not used: torch trains on MPS")
+
+
 @pytest.mark.parametrize("visible", ["", " ", "-1"])
 def test_an_empty_or_negative_list_hides_every_gpu(visible: str) -> None:
     text, hint = judged(replace(HEALTHY, refusal=100), visible=visible)

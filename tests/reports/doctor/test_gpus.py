@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from amptui.records.samples import GpuSample
 from amptui.reports.doctor.check import Check
-from amptui.reports.doctor.gpus import Gpu, NvmlLook, check_gpu, check_nvml, read_gpus, runs_on
+from amptui.reports.doctor.gpus import (
+    Gpu,
+    NvmlLook,
+    check_gpu,
+    check_limits,
+    check_nvml,
+    read_gpus,
+    runs_on,
+)
 from tests.reports.doctor.conftest import Look
 
 GIB = 2**30
@@ -67,6 +75,23 @@ def test_a_mig_instance_is_told_to_be_one() -> None:
     check = check_gpu(part, ARCHITECTURES)
     assert ", MIG instance, 5.00 GiB, " in check.text
     assert check.facts["mig"] is True
+
+
+def test_an_amd_gpu_is_known_by_its_architecture() -> None:
+    amd = Gpu(index=0, name="AMD Instinct MI300X", memory_bytes=192 * GIB, architecture="gfx942")
+    check = check_gpu(amd, ["gfx90a", "gfx942"])
+    assert (check.severity, check.text) == ("info", "cuda:0 AMD Instinct MI300X, 192 GiB, gfx942")
+    assert check_gpu(amd, ["gfx90a"]).hint.startswith("install a build of torch with gfx942")
+
+
+def test_an_apple_gpu_is_named_with_what_it_lacks() -> None:
+    check = check_gpu(Gpu(index=0, name="Apple M2", memory_bytes=12 * GIB, device_type="mps"), ())
+    assert (check.severity, check.text) == ("info", "mps:0 Apple M2, 12.0 GiB")
+    (limits,) = check_limits("mps")
+    assert limits.severity == "info"
+    assert limits.text.startswith("amptui is not tested on MPS; there it uses no timed events: ")
+    assert "no float64: the X-ray compares gradients on the CPU" in limits.text
+    assert check_limits("cpu") == []
 
 
 @given(capabilities, capabilities)

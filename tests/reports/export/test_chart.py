@@ -45,6 +45,11 @@ def test_unmeasured_steps_leave_a_gap_only_at_a_switch() -> None:
     assert lines(drawn(values, sparse=True)) == [("fp32", 4), ("fp16", 4), ("other", 4)]
 
 
+def test_the_axis_of_a_share_ends_at_100_percent() -> None:
+    labels = re.findall(r'y="\d+">([\d.]+)</text>', drawn([99.9] * 100, kind="linear", ceiling=100.0))
+    assert max(map(float, labels)) == 100
+
+
 def test_a_single_value_is_a_dot_that_can_be_seen() -> None:
     figure = drawn([None, 2.0, *[None] * 98])
     assert re.search(r'd="M15\.0 \d+\.\dh\.1" class="line fp32"', figure)

@@ -13,6 +13,7 @@ from amptui.diagnosis.answer_words import answer_line
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.loss_scale import scaler_rule
 from amptui.diagnosis.speed import times_speed, why_no_ratio
+from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export
@@ -92,7 +93,7 @@ def test_the_page_of_a_run_shows_what_the_screen_shows(
 
 
 def test_only_measured_curves_have_charts(records: list[Record]) -> None:
-    titles = re.findall(r"<h3>([\w ]+)", page_of(*records))
+    titles = re.findall(r"<h3>([\w /]+)", page_of(*records))
     assert titles == [
         "loss",
         "loss components",
@@ -101,9 +102,24 @@ def test_only_measured_curves_have_charts(records: list[Record]) -> None:
         "headroom",
         "gradient norm",
         "learning rate",
+        "update/weight",
     ]
     bare = [record for record in records if isinstance(record, StepRecord) and record.precision == "fp32"]
     assert "<h3>loss scale" not in page_of(*bare)
+
+
+def test_update_ratios_have_a_curve_for_each_layer_and_say_what_is_estimated(records: list[Record]) -> None:
+    exact, estimated = (
+        page_of(
+            *records, UpdatesMeasured(time=101.0, step=1, ratios={"conv1": 2e-3, "fc": 1e-3}, sampled=some)
+        )
+        for some in ((), ("fc",))
+    )
+    for html in (exact, estimated):
+        assert "<h3>update/weight" in html
+        assert "conv1" in html
+    assert "estimated" not in exact
+    assert "estimated" in estimated
 
 
 def test_hostile_texts_add_no_tag_and_no_attribute() -> None:

@@ -106,7 +106,7 @@ def test_the_answer_has_the_screen_s_signs_and_what_each_is_from() -> None:
     assert "|loss scaler|no overflow: no skip in the last 100 steps: 1,204 without one|" in said
     scale = 65536.0
     rows = (
-        ("float16", underflow_words(3.2e-05, scale), measured_at(1184, "fp16", scale)),
+        ("float16", underflow_words(3.2e-05, scale), measured_at(1184, "fp16")),
         ("forward", "largest 41.2 k of 65,504", measured_at(1100, "fp16")),
         ("agreement", "worst 0.999 in features.12", measured_at(1000, "fp16", scale)),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
 from amptui.records.steps import StepRecord
 from tests.reports.export import hostile
@@ -44,6 +45,14 @@ def curve(events: Any, tag: str) -> list[tuple[int, float]]:
 def text(events: Any, tag: str) -> str:
     (event,) = events.Tensors(tag)
     return str(event.tensor_proto.string_val[0].decode())
+
+
+def test_update_ratios_are_scalars_by_layer_and_optimizer(tmp_path: Path) -> None:
+    ratios = [UpdatesMeasured(time=101.0, step=at, ratios={"a.0": at / 64, "b": 0.5}) for at in (1, 3)]
+    other = UpdatesMeasured(time=101.0, step=2, ratios={"c": 0.25}, optimizer="d")
+    events = exported(tmp_path, started(), *steps(1, 4), *ratios, other)
+    assert curve(events, "update_ratio/a.0") == [(1, 1 / 64), (3, 3 / 64)]
+    assert curve(events, "d/update_ratio/c") == [(2, 0.25)]
 
 
 def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from torch import nn
 
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.update_probe import UpdateProbe
 from tests.simcuda import device
 from tests.simcuda.training import run, run_plain
 
@@ -38,3 +39,24 @@ def test_a_float16_window_takes_few_operators_and_no_wait() -> None:
     operators = device.take_operators()
     segments = 3  # all small parameters together, and two large ones
     assert operators.total() <= segments * MAX_IN_SEGMENT + MAX_AT_END, operators
+
+
+MAX_COPIED, MAX_COMPARED = 1, 4
+"""Of all whole parameters together, and of all that are sampled: a copy; then another, their difference, and
+the norms of both."""
+
+
+def test_update_ratios_take_few_operators_and_no_wait() -> None:
+    model = nn.Sequential(*(nn.Linear(200, 200) for _ in range(20))).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    probe = UpdateProbe(model)
+    probe.copy(optimizer).compare()
+    device.take_operators()
+    device.take_waits()
+    probe.copy(optimizer).compare()
+    assert device.take_waits() == []
+    operators = device.take_operators()
+    groups, at_end = 2, 1  # the weights are sampled, the biases are whole
+    assert operators.total() <= groups * (MAX_COPIED + MAX_COMPARED) + at_end, operators

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
-from amptui.engine import setup
+from amptui.device.accelerator import enter_device
 from amptui.records.control import Control, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
 from amptui.records.run import Note, PrecisionChanged
@@ -100,13 +100,13 @@ def test_a_model_on_two_gpus_that_is_lost_ends_its_run() -> None:
 def test_a_run_on_the_second_gpu_is_like_one_on_the_first() -> None:
     runs = []
     for name in ("cuda:0", "cuda:1"):
-        setup.enter_device(torch.device(name))
+        enter_device(torch.device(name))
         try:
             control = Control()
             script = lambda step, control=control: step == 10 and control.ask(PrecisionRequest("fp16"))  # noqa: E731
             runs.append(run(Whole(), device=name, steps=20, control=control, script=script))
         finally:
-            setup.enter_device(torch.device("cuda:0"))
+            enter_device(torch.device("cuda:0"))
     first, second = runs
     assert losses(first.log) == losses(second.log)
     assert len(second.log.of(PrecisionChanged)) == 1

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import KEYS as ALL_KEYS
+from amptui.tui.keys import pages_of
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.menus import Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
@@ -65,6 +66,11 @@ def test_an_overlay_that_covers_all_hides_everything(name: str) -> None:
     canvas.fill(Rect(0, 0, 80, 24), "#")
     overlay.draw(canvas, with_xray(), SCREEN)
     assert overlay.covers_all is not any("#" in line for line in canvas.lines())
+
+
+@pytest.mark.parametrize("name", ["quit", "quit attached", "menu", "floor"])
+def test_a_question_leads_to_no_page(name: str) -> None:
+    assert not any(OVERLAYS[name]().leads_on(key) for key in pages_of(ALL_KEYS))
 
 
 @pytest.mark.parametrize("keys", [(), ("o",)], ids=str)

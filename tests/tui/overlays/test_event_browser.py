@@ -93,7 +93,7 @@ def test_home_end_and_pages_move() -> None:
     assert "note 299" in browsing.chosen
     browsing.press("G")
     assert "note 0" in browsing.chosen
-    browsing.press("g")
+    browsing.press("home")
     assert "note 299" in browsing.chosen
 
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import EMPTY_VIEW, Metric, Series, SessionView
+from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import CLOSE, Answer
 from amptui.tui.panels.metric_charts import charts_of
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.renderables.step_window import Window, visible_window
 from tests.tui import views
 from tests.tui.numerics_views import ALL as NUMERICS_VIEWS
 from tests.tui.overlays.opened import SCREEN, drawn, lines, text
@@ -30,8 +31,9 @@ VIEWS = {name: build() for name, build in (views.ALL | NUMERICS_VIEWS).items()}
 
 TITLES = [
     *("loss", "digit", "parity", "validation loss", "validation accuracy", "validation f1"),
-    *("loss scale", "samples/s", "gradient norm", "learning rate", "learning rate 2", "step time, ms"),
-    *("waiting for data, ms", "GPU memory, GiB", "GPU utilization", "GPU power", "GPU temperature"),
+    *("loss scale", "samples/s", "gradient norm", "learning rate", "learning rate 2", "step time"),
+    *("waiting for data", "GPU memory", "GPU utilization", "GPU power", "GPU temperature"),
+    *("features.0 update/weight", "fc update/weight (sample)"),
 ]
 
 
@@ -85,15 +87,33 @@ def test_each_chart_has_its_newest_value_in_its_unit() -> None:
         *(
             ("validation accuracy", "99.9%"),
             ("learning rate 2", "1.0e-04|0.000100"),
-            ("step time, ms", "3.91 ms"),
+            ("step time", "3.91 ms"),
         ),
-        *(("GPU memory, GiB", "3.10 GiB"), ("GPU utilization", "93.0%"), ("GPU power", "412 W")),
+        *(("GPU memory", "3.10 GiB"), ("GPU utilization", "93.0%"), ("GPU power", "412 W")),
         *(("gradient norm", "3.50"), ("GPU temperature", "54.0 °C")),
     ):
         assert re.search(rf"{title} +({value})", page), title
 
 
-@pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 17)])
+def test_an_axis_of_seconds_or_bytes_has_a_unit_that_the_value_beside_it_has() -> None:
+    looks = {chart.title: chart.look for chart in charts_of(views.logged())}
+    seconds, memory = looks["step time"].format_y, looks["GPU memory"].format_y
+    assert [seconds(value) for value in (0.0, 50.0, 1500.0, 0.0102)] == ["0 ms", "50 ms", "1.5 s", "0.0102"]
+    assert [memory(value) for value in (0.0, 0.345, 1.85, 80.0)] == ["0", "353 Mi", "1.85 Gi", "80 Gi"]
+
+
+@pytest.mark.parametrize(("title", "whole"), [("validation accuracy", 1.0), ("GPU utilization", 100.0)])
+def test_the_axis_of_a_share_ends_at_100_percent(title: str, whole: float) -> None:
+    chart = next(chart for chart in charts_of(views.logged()) if chart.title == title)
+    chart = chart._replace(read=lambda: views.series([0.999 * whole] * 40))
+    canvas, window = Canvas(60, 12), Window(1, 40)
+    chart.draw(chart.new_plot(), canvas, views.logged(), SCREEN, window)
+    labels = [line[:8].strip() for line in canvas.lines() if "%" in line[:8]]
+    assert labels[0].startswith("100")
+    assert all(float(label.rstrip("%")) <= 100 for label in labels)
+
+
+@pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 19)])
 def test_a_page_has_as_many_charts_as_fit(size: tuple[int, int], charts: int) -> None:
     shown = "\n".join(lines(MetricsBrowser(), views.logged(), *size))
     on_page = TITLES[:charts]
@@ -109,8 +129,8 @@ def test_arrows_and_pages_select() -> None:
         *(("right", "digit"), ("down", "validation accuracy"), ("up", "digit"), ("left", "loss")),
         *(
             ("left", "loss"),
-            ("pagedown", "waiting for data, ms"),
-            ("end", "GPU temperature"),
+            ("pagedown", "waiting for data"),
+            ("end", "fc update/weight (sample)"),
             ("home", "loss"),
         ),
     ):
@@ -122,7 +142,7 @@ def test_a_selected_chart_stays_selected_when_others_come() -> None:
     browsing = Browsing(replace(views.logged(), metrics=views.metrics()[6:]))
     browsing.press("end")
     browsing.view = views.logged()
-    assert browsing.selected == "GPU temperature"
+    assert browsing.selected == "fc update/weight (sample)"
 
 
 def test_typing_finds_charts_by_name() -> None:
@@ -218,7 +238,7 @@ def test_the_cursor_stays_while_steps_arrive() -> None:
 def test_a_chart_that_is_gone_is_not_shown() -> None:
     browsing = Browsing()
     browsing.press("end", "enter")
-    assert browsing.title == "GPU temperature"
+    assert browsing.title == "fc update/weight (sample)"
     browsing.view = EMPTY_VIEW
     assert "nothing is logged yet" in browsing.text
 

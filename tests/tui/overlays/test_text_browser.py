@@ -136,6 +136,26 @@ def test_the_configuration_shows_every_option_version_and_variable() -> None:
     assert ("", "environment") in shown
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "not set"),
+        (True, "true"),
+        (0.1, "0.1"),
+        ("none", "none"),
+        ([], "none"),
+        (["--lr", "0.1", "--name", "a run"], "--lr 0.1 --name 'a run'"),
+    ],
+)
+def test_the_configuration_says_a_value_as_a_user_writes_it(value: object, words: str) -> None:
+    view = views.compared()
+    assert view.run is not None
+    run = replace(view.run, config={"option": value}, hardware={"processor": None})
+    shown = [(line.label, line.text) for line in ConfigurationBrowser().lines(replace(view, run=run))]
+    assert ("option", words) in shown
+    assert ("processor", "n/a") in shown
+
+
 def test_values_of_the_configuration_are_wrapped_between_words() -> None:
     shown = [line[3:-3].strip() for line in lines(ConfigurationBrowser(), views.compared(), 40, 24)]
     at = shown.index("model  mnist-deep, 1,199,882")

@@ -114,6 +114,19 @@ def test_what_the_xray_found_stands_below() -> None:
     assert "236 MiB" in sentence
 
 
+@pytest.mark.parametrize("width", [44, 50])
+def test_a_sentence_that_is_cut_says_so(width: int) -> None:
+    view = with_memory(FP32, FP16)
+    (sentence,) = memory_sentences(view.memory, None)
+    begin, cut = sentence[:20], 0
+    for height in range(7, 30):
+        text = " ".join(" ".join(lines(view, width, height)).split())
+        if begin in text and sentence not in text:
+            cut += 1
+            assert "…" in text[text.index(begin) :]
+    assert cut
+
+
 def test_kinds_are_explained_where_there_is_room() -> None:
     view = with_memory(FP32, FP16)
     assert any(line.startswith("activations: saved for the backward") for line in lines(view, 110, 30))

@@ -143,7 +143,17 @@ def test_the_losses_after_as_many_steps_stand_last() -> None:
     lines = table(views.compared(), 34, 16)
     first = next(i for i, line in enumerate(lines) if line.startswith("loss after"))
     text = " ".join(lines[first : lines.index("warm-up steps left out: 40")])
-    assert text == unfair_losses(views.compared())
+    assert text == unfair_losses(views.compared())[0]
+
+
+@pytest.mark.parametrize("lines", range(10, 22))
+def test_the_losses_have_the_longest_form_with_room_and_are_never_cut(lines: int) -> None:
+    rows = table(views.compared(), 34, lines)
+    first = next((i for i, line in enumerate(rows) if line.startswith("loss after")), None)
+    if first is not None:
+        text = " ".join(rows[first : rows.index("warm-up steps left out: 40")])
+        assert text in unfair_losses(views.compared())
+    assert (first is None) == (lines < 13)
 
 
 HINT = "press c for an interval"

@@ -58,11 +58,13 @@ async def replaying(
 async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
         assert screen.footer.startswith(
-            " replay paused 0:00 of 1:40  space pause  . faster  , slower  > ahead"
+            " replay paused 0:00 of 1:40  space play  . faster  , slower  > ahead"
         )
         assert "q quit" in screen.footer
         await screen.press("full_stop", "full_stop", "space")
-        await screen.until(lambda: "replay ×4 0:00 of 1:40" in screen.footer)
+        await screen.until(lambda: "replay ×4 0:00 of 1:40  space pause" in screen.footer)
+        await screen.press("end")
+        await screen.until(lambda: "replay ended 1:40 of 1:40  space restart" in screen.footer)
 
 
 @awaited
@@ -121,6 +123,22 @@ async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> No
         assert "replay ended" not in screen.lines[-1], "an overlay says there what its own keys do"
         await screen.press("escape")
         assert "replay ended" in screen.footer
+
+
+@awaited
+async def test_pages_lead_to_each_other_and_stay_where_there_is_nothing_to_show(tmp_path: Path) -> None:
+    async with replaying(tmp_path, xray(101, time=201.0), traced(101, time=202.0)) as screen:
+        await screen.press("t")
+        for key in ("x", "n"):
+            await screen.press(key)
+            assert screen.overlay == "output"
+        await screen.press("escape", "end")
+        await screen.until(lambda: screen.app._view.numerics.trace is not None)
+        for key, name in {"t": "output", "x": "x-ray", "n": "events", "g": "metrics"}.items():
+            await screen.press(key)
+            assert screen.overlay == name
+        await screen.press("escape")
+        assert screen.overlay is None
 
 
 @awaited

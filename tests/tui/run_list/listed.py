@@ -84,12 +84,12 @@ class FakeSource:
     def plan(self, run: str) -> RemovalPlan:
         return plan(run, left=self.left)
 
-    def remove(self, run: str) -> RemovalPlan:
-        self.removed.append(run)
-        self.entries = [entry for entry in self.entries if entry.run != run]
-        return self.plan(run)
+    def remove(self, plan: RemovalPlan) -> RemovalPlan:
+        self.removed.append(plan.folder)
+        self.entries = [entry for entry in self.entries if entry.run != plan.folder]
+        return plan
 
 
 def plan(folder: str, **changes: Any) -> RemovalPlan:
     parts: dict[str, Any] = {"journals": 1, "checkpoints": 3, "other_files": 2, "size_bytes": 5 * 2**30}
-    return RemovalPlan(folder=folder, **{"left": (), **parts, **changes})
+    return RemovalPlan(folder=folder, **{"left": (), "files": ("journal.jsonl",), **parts, **changes})

@@ -48,6 +48,15 @@ def test_every_size_shows_counts_names_states_and_keys(size: tuple[int, int]) ->
     assert len(lines) == size[1]
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_the_runs_of_another_machine_name_it_and_show_what_is_known_of_them(size: tuple[int, int]) -> None:
+    lines = drawn(size, replace(STATE, host="me@box"))
+    assert lines[0].split()[:4] == ["amptui", "runs", "on", "me@box"]
+    assert not {"loss", "recently"} & set(lines[1].split())
+    assert "done" in lines[1].split() or size[0] == 40
+    assert not {"compare", "remove"} & set(lines[-1].split())
+
+
 def words(row: RunRow, name: str) -> set[str]:
     """All that may stand in a row."""
     shown = {name, row.state, row.model or "", f"{row.step:,}" if row.step else "", row.precision or ""}
@@ -141,6 +150,13 @@ def test_the_question_names_the_folder_and_what_is_in_it(size: tuple[int, int]) 
 def test_what_is_not_there_is_not_counted() -> None:
     (line,) = removal_lines(plan("/r", journals=1, checkpoints=0, other_files=0, size_bytes=1024), 60)[1:]
     assert line == "1 journal: 1.00 KiB"
+
+
+@pytest.mark.parametrize("width", [34, 70])
+def test_the_question_says_how_long_a_launcher_has_restarted_nothing(width: int) -> None:
+    silence = "it did not end as asked; its ranks have not restarted for 120 s or more"
+    assert " ".join(removal_lines(plan("/r", restart_seconds=120.0), width)).endswith(f"iB {silence}")
+    assert silence not in " ".join(removal_lines(plan("/r"), width))
 
 
 def test_the_filter_stands_where_it_is_typed_and_then_in_the_header() -> None:

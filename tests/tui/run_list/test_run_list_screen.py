@@ -1,6 +1,7 @@
 """The list on a screen: keys move, filter, select, remove and choose; the cursor stays on its run."""
 
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -10,10 +11,10 @@ import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.tui.run_list import screen as run_list_screen
-from amptui.tui.run_list.entry import Chosen, RunEntry, RunRow
+from amptui.tui.run_list.entry import Chosen, RemovalPlan, RunEntry, RunRow
 from amptui.tui.run_list.frame import KEYS
 from amptui.tui.run_list.screen import MAX_COMPARED, Place, RunListApp
-from tests.tui.run_list.listed import ENTRIES, FakeSource, entry
+from tests.tui.run_list.listed import ENTRIES, NOW, FakeSource, entry
 from tests.tui.watching import ENOUGH_SECONDS, awaited
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ class Screen:
             await self.pilot.pause(0.02)
         raise AssertionError(f"{what}:\n{self.text}")
 
+    async def removes(self) -> None:
+        """Ask to remove the run under the cursor, and say yes."""
+        await self.pilot.press("x")
+        await self.shows("remove this run?")
+        await self.pilot.press("y")
+
     async def shows(self, words: str) -> None:
         await self.until(lambda: words in self.text, f"{words!r} never stood on the screen")
 
@@ -69,7 +76,9 @@ async def shown(
 
 
 def many(count: int) -> list[RunEntry]:
-    return [entry(f"run-{number:05}", RunRow(state="finished"), is_live=False) for number in range(count)]
+    """Ended runs, the newest first."""
+    rows = (RunRow(state="finished", written=NOW - number) for number in range(count))
+    return [entry(f"run-{number:05}", row, is_live=False) for number, row in enumerate(rows)]
 
 
 @awaited
@@ -153,9 +162,9 @@ async def test_only_a_clear_yes_removes_a_run() -> None:
             assert "remove this run?" not in screen.text
             assert screen.app.left is None
         assert screen.fake.removed == []
-        await screen.pilot.press("x", "y")
-        assert screen.fake.removed == [ENTRIES[3].run]
+        await screen.removes()
         await screen.shows(f"removed {ENTRIES[3].run}")
+        assert screen.fake.removed == [ENTRIES[3].run]
         await screen.shows("3 live  1 ended")
 
 
@@ -165,7 +174,9 @@ def test_a_name_that_is_typed_without_the_slash_removes_nothing(monkeypatch: pyt
     @awaited
     async def type_a_name() -> None:
         async with shown() as screen:
-            await screen.pilot.press("end", *"oxy")
+            await screen.pilot.press("end", *"ox")
+            await screen.shows("remove this run?")
+            await screen.pilot.press("y")
             await screen.shows("remove this run?")
             await screen.pilot.press("1")
             assert "remove this run?" not in screen.text
@@ -177,7 +188,8 @@ def test_a_name_that_is_typed_without_the_slash_removes_nothing(monkeypatch: pyt
 @awaited
 async def test_what_stays_is_said() -> None:
     async with shown(FakeSource(left=("notes.txt", "a.py"))) as screen:
-        await screen.pilot.press("end", "x", "y")
+        await screen.pilot.press("end")
+        await screen.removes()
         await screen.shows("2 that are not the run's are kept")
 
 
@@ -187,6 +199,27 @@ async def test_a_live_run_is_not_removed() -> None:
         await screen.pilot.press("x")
         assert "this run is live" in screen.text
         assert screen.app.state.removal is None
+
+
+@awaited
+async def test_a_run_that_is_not_reachable_is_not_touched() -> None:
+    entries = [replace(ENTRIES[3], is_reachable=False), ENTRIES[4]]
+    async with shown(FakeSource(entries)) as screen:
+        for key in ("enter", "space", "x"):
+            await screen.pilot.press(key)
+            await screen.shows("this run is not reachable")
+            await screen.pilot.press("down", "up")
+        assert screen.app.chosen is None
+        assert screen.app.state.selected == ()
+        assert screen.app.state.removal is None
+
+
+@awaited
+async def test_what_could_not_be_read_is_read_again() -> None:
+    rows = iter([RunRow(state="unreadable", detail="not reachable"), RunRow(state="finished", step=7)])
+    back = replace(ENTRIES[3], read=lambda: next(rows))
+    async with shown(FakeSource([back])) as screen:
+        await screen.shows("finished")
 
 
 @awaited
@@ -200,6 +233,146 @@ async def test_a_removal_that_is_refused_is_told() -> None:
     async with shown(fake) as screen:
         await screen.pilot.press("end", "x")
         await screen.shows("has begun again")
+
+
+class SlowSource(FakeSource):
+    """Its file system answers when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(many(9))
+        self.plans, self.removals = threading.Event(), threading.Event()
+        self.planned: list[str] = []
+
+    def plan(self, run: str) -> RemovalPlan:
+        self.planned.append(run)
+        self.plans.wait()
+        return super().plan(run)
+
+    def remove(self, plan: RemovalPlan) -> RemovalPlan:
+        self.removals.wait()
+        return super().remove(plan)
+
+
+@pytest.fixture
+def slow() -> Iterator[SlowSource]:
+    slow = SlowSource()
+    yield slow
+    slow.plans.set()
+    slow.removals.set()
+
+
+def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> None:
+    @awaited
+    async def remove_and_go_on() -> None:
+        async with shown(slow) as screen:
+            slow.plans.set()
+            await screen.pilot.press("down")
+            await screen.removes()
+            await screen.shows("▸ run-00001  removing")
+            for key in ("x", "enter", "space"):
+                await screen.pilot.press(key)
+                assert "this run is being removed" in screen.text
+            assert (slow.planned, screen.app.left) == ([screen.app.state.entries[1].run], None)  # type: ignore[index]
+            await screen.pilot.press("down", "enter")
+            assert "a run is being removed" in screen.text
+            await screen.pilot.press("space", "j")
+            assert (screen.current, len(screen.app.state.selected)) == ("run-00004", 1)
+            await screen.removes()
+            await screen.until(lambda: len(screen.app.state.removing) == 2, "one waits for the other")
+            assert slow.removed == []
+            slow.removals.set()
+            await screen.shows("0 live  7 ended")
+            assert sorted(slow.removed) == [f"/home/me/runs/run-0000{at}" for at in (1, 4)]
+
+    remove_and_go_on()
+
+
+def test_a_run_that_is_being_removed_stays_in_its_place(slow: SlowSource) -> None:
+    """Its lock is held and its folder changes; and then it is gone before all of it is."""
+
+    @awaited
+    async def look() -> None:
+        async with shown(slow) as screen:
+            slow.plans.set()
+            await screen.pilot.press("down")
+            await screen.removes()
+            names = [one.name for one in screen.app.state.entries or ()]
+            run = slow.entries[1]
+            for entries in (
+                [replace(run, is_live=True), *slow.entries[:1], *slow.entries[2:]],
+                [*slow.entries[:1], *slow.entries[2:]],
+            ):
+                slow.entries = entries
+                version = screen.app._reader.version
+                screen.app._reader.list_again()
+                await screen.until(lambda: screen.app._version > version, "no new list")  # noqa: B023
+                assert [one.name for one in screen.app.state.entries or ()] == names
+                assert "0 live  9 ended" in screen.text
+
+    look()
+
+
+@pytest.mark.parametrize("key", ["down", "slash", "space", "question_mark", "escape", "y"])
+def test_who_goes_on_is_not_asked_any_more(slow: SlowSource, key: str) -> None:
+    @awaited
+    async def go_on() -> None:
+        async with shown(slow) as screen:
+            await screen.pilot.press("x", "x", key)
+            slow.plans.set()
+            await screen.pilot.press("escape", "home")
+            await screen.removes()
+            slow.removals.set()
+            await screen.shows("0 live  8 ended")
+            assert (slow.planned, slow.removed) == (["/home/me/runs/run-00000"] * 2, slow.planned[:1])
+
+    go_on()
+
+
+def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: SlowSource) -> None:
+    slow.plans.set()
+
+    @awaited
+    async def wait() -> None:
+        async with shown(slow) as screen:
+            await screen.removes()
+            await screen.pilot.press("q")
+            await screen.shows("quits once 1 run is removed")
+            await screen.pilot.press("down", "q")
+            assert screen.app.left is None, "another key has taken the first one back"
+            slow.removals.set()
+            await screen.until(lambda: screen.app.left == "", "it does not quit")
+            assert len(slow.removed) == 1
+
+    @awaited
+    async def do_not_wait() -> None:
+        slow.removals.clear()
+        async with shown(slow) as screen:
+            await screen.removes()
+            await screen.pilot.press("q", "q")
+            assert screen.app.left == ""
+            assert len(slow.removed) == 1
+
+    wait()
+    do_not_wait()
+
+
+def test_a_removal_that_fails_is_read_before_the_screen_closes(slow: SlowSource) -> None:
+    @awaited
+    async def quit_and_read() -> None:
+        def fail(_plan: RemovalPlan) -> RemovalPlan:
+            slow.removals.wait()
+            raise RunFolderError("cannot remove it: no answer")
+
+        slow.remove = fail  # type: ignore[method-assign, assignment]
+        slow.plans.set()
+        async with shown(slow) as screen:
+            await screen.removes()
+            await screen.pilot.press("q")
+            slow.removals.set()
+            await screen.shows("cannot remove it: no answer")
+            assert (screen.app.left, screen.app.state.removing) == (None, ())
+
+    quit_and_read()
 
 
 @awaited
@@ -227,7 +400,9 @@ def test_keys_that_leave(key: str, left: str) -> None:
 @awaited
 async def test_ctrl_c_leaves_from_a_question_too() -> None:
     async with shown() as screen:
-        await screen.pilot.press("end", "x", "ctrl+c")
+        await screen.pilot.press("end", "x")
+        await screen.shows("remove this run?")
+        await screen.pilot.press("ctrl+c")
         assert screen.app.left == "interrupted"
 
 

@@ -1,0 +1,128 @@
+"""One file knows the kinds of accelerators apart; what they cannot do is written down once."""
+
+import re
+
+import pytest
+import torch
+
+from amptui.command.option_values import device as device_option
+from amptui.device import accelerator
+from amptui.device.accelerator import PINNING, TRAINABLE, capabilities
+from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.engine.readback import HostReadback, open_readback
+from tests.checkout import ROOT
+
+CPU, CUDA, XPU, MPS = (torch.device(name) for name in TRAINABLE)
+
+NAMES = re.compile(r'torch\.(cuda|xpu|mps)\b|"cuda"')
+
+ALLOWED = {
+    "amptui/device/accelerator.py": "the seam",
+    "amptui/command/option_values.py": "the command line is read before torch is imported",
+    "amptui/reports/doctor/cuda.py": "its subject is CUDA: why torch cannot use it",
+    "amptui/reports/doctor/gpus.py": "the type of a GPU that NVML may know",
+    "amptui/reports/doctor/report.py": "the name of that check in its JSON",
+    "amptui/reports/compare/groups.py": "a key in the records of runs",
+    "amptui/telemetry/flops.py": "a device as records name it: only NVIDIA's data sheets are known",
+}
+"""Files that may name a kind of accelerator, each with the reason."""
+
+
+def test_no_other_file_names_a_kind_of_accelerator() -> None:
+    files = (ROOT / "amptui").rglob("*.py")
+    naming = {str(file.relative_to(ROOT)) for file in files if NAMES.search(file.read_text())}
+    assert naming == set(ALLOWED)
+
+
+def test_the_command_line_takes_what_the_engine_trains_on() -> None:
+    for name in ("auto", *TRAINABLE, "cuda:1", "xpu:3", "mps:0"):
+        assert device_option(name) == name
+
+
+def test_an_nvidia_gpu_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert capabilities(CUDA).title == "CUDA"
+    assert capabilities(CUDA).shortcomings == ()
+
+
+def test_a_build_for_rocm_has_the_same_device_type_without_nvml_and_tf32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    kind = capabilities(CUDA)
+    assert kind.title == "ROCm"
+    assert [clause.partition(":")[0] for clause in kind.shortcomings] == ["no NVML"]
+    assert unsupported_precisions(CUDA) == {"tf32": "TF32 needs an NVIDIA GPU"}
+    assert default_amp(CUDA) == "fp16"
+    assert accelerator.runtime_versions()["rocm"] == "7.1"
+
+
+def test_what_intel_and_apple_lack_is_said() -> None:
+    said = {
+        kind: [clause.partition(":")[0] for clause in capabilities(kind).shortcomings] for kind in (XPU, MPS)
+    }
+    assert said[XPU] == ["no float64", "no NVML"]
+    assert said[MPS] == [
+        *("no timed events", "no side streams", "no peak of memory, only what is allocated now"),
+        *("no float64", "no foreach kernels", "no NVML"),
+    ]
+
+
+def test_amp_is_float16_on_every_accelerator() -> None:
+    assert {kind: default_amp(kind) for kind in (CUDA, XPU, MPS, CPU)} == {
+        CUDA: "fp16",
+        XPU: "fp16",
+        MPS: "fp16",
+        CPU: "bf16",
+    }
+
+
+def test_where_the_host_cannot_read_later_it_reads_at_once() -> None:
+    assert isinstance(open_readback(MPS, clock=lambda: 0.0), HostReadback)
+
+
+def test_memory_is_pinned_for_the_devices_that_say_so() -> None:
+    assert {name for name in TRAINABLE if capabilities(torch.device(name)).pinned_memory} == PINNING
+
+
+def test_a_cpu_is_no_accelerator() -> None:
+    assert accelerator.is_available("cpu")
+    assert accelerator.device_count("cpu") == 0
+    assert accelerator.memory_use(CPU) is None
+    assert accelerator.free_bytes(CPU) is None
+    assert accelerator.random_states(CPU) == ()
+    assert accelerator.capture_check(CPU)() is False
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has it")
+def test_apple_s_gpu_is_looked_for_where_torch_has_it() -> None:
+    assert not accelerator.is_available("mps")
+    assert accelerator.device_count("mps") == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_a_gpu_says_the_same_as_torch_s_own_module() -> None:
+    device = accelerator.default_device()
+    assert device == torch.device("cuda", 0)
+    assert accelerator.device_count("cuda") == torch.cuda.device_count()
+    gpu, facts = accelerator.properties(device), torch.cuda.get_device_properties(device)
+    assert (gpu.name, gpu.memory_bytes) == (facts.name, facts.total_memory)
+    assert gpu.compute_capability == torch.cuda.get_device_capability(device)
+    before = accelerator.memory_use(device)
+    kept = torch.ones(2**20, device=device)
+    after = accelerator.memory_use(device)
+    assert before is not None
+    assert after is not None
+    assert after.allocated - before.allocated == kept.nbytes
+    assert (accelerator.free_bytes(device) or 0) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_the_random_states_of_a_gpu_are_set_back() -> None:
+    device = accelerator.default_device()
+    states = accelerator.random_states(device)
+    drawn = torch.rand(4, device=device).tolist()
+    accelerator.set_random_states(device, states)
+    assert torch.rand(4, device=device).tolist() == drawn

@@ -1,0 +1,278 @@
+"""The update ratio of a layer is |after - before| / |before|, as full copies of its weights tell it."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from amptui.engine.probes import update_probe
+from amptui.engine.probes.update_probe import (
+    MAX_LAYERS,
+    RUN_ELEMENTS,
+    SAMPLE_ELEMENTS,
+    UpdateProbe,
+    record_of,
+)
+from amptui.records.findings import UpdatesMeasured
+
+Change = Callable[[], object]
+
+
+def measured(model: nn.Module, optimizer: Optimizer, change: Change | None = None) -> UpdatesMeasured:
+    """The ratios of one step of ``optimizer``, or of a ``change`` in its place."""
+    before = UpdateProbe(model).copy(optimizer)
+    (change or optimizer.step)()
+    row, items = before.compare()
+    return record_of(row.tolist(), items, time=1.0, step=1)
+
+
+def moved(new: Tensor, old: Tensor) -> float:
+    """How far a tensor was moved, in float64."""
+    new, old = (
+        values.detach().to(torch.complex128 if values.is_complex() else torch.float64)
+        for values in (new, old)
+    )
+    return float((new - old).norm() / old.norm())
+
+
+def independent(model: nn.Module, before: nn.Module) -> dict[str, float]:
+    """The same by full copies, in float64, of the modules that own parameters."""
+    ratios = {}
+    for (name, module), old in zip(model.named_modules(), before.modules(), strict=True):
+        parts = [[p.flatten() for p in owner.parameters(recurse=False)] for owner in (module, old)]
+        if parts[0]:
+            ratios[name] = moved(torch.cat(parts[0]), torch.cat(parts[1]))
+    return ratios
+
+
+def filled(model: nn.Module, seed: int = 0) -> Any:
+    """``model`` with a random gradient for each parameter."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        shape, dtype = parameter.shape, parameter.dtype
+        parameter.grad = torch.randn(shape, generator=generator).to(dtype).contiguous()
+    return model
+
+
+def network(dtype: torch.dtype = torch.float32) -> Any:
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
+    return nn.Sequential(convolution, nn.BatchNorm2d(5), nn.Linear(7, 11), nn.Linear(11, 3)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_small_layers_have_the_ratio_of_full_copies(
+    kind: Callable[..., Optimizer], dtype: torch.dtype
+) -> None:
+    model = filled(network(dtype))
+    before, optimizer = copy.deepcopy(model), kind(model.parameters(), lr=0.03)
+    record = measured(model, optimizer)
+    assert record.sampled == ()
+    assert record.ratios == pytest.approx(independent(model, before), rel=1e-4)
+    assert list(record.ratios) == ["0", "1", "2", "3"], "the model's order"
+
+
+def test_plain_gradient_descent_moves_a_layer_by_the_rate_times_its_gradient() -> None:
+    model = filled(nn.Linear(64, 32, bias=False))
+    gradient = model.get_parameter("weight").grad
+    assert gradient is not None
+    rate, weight_norm = 0.01, model.get_parameter("weight").detach().norm()
+    expected = float(rate * gradient.norm() / weight_norm)
+    record = measured(model, torch.optim.SGD(model.parameters(), lr=rate))
+    assert record.ratios == pytest.approx({"weight": expected}, rel=1e-4)
+
+
+def test_a_bfloat16_weight_that_swallows_its_update_did_not_move() -> None:
+    model = filled(nn.Linear(8, 8, bias=False).to(torch.bfloat16))
+    record = measured(model, torch.optim.SGD(model.parameters(), lr=1e-9))
+    assert record.ratios == {"weight": 0.0}
+
+
+def test_a_rate_of_zero_is_a_ratio_of_zero() -> None:
+    model = filled(nn.Linear(8, 8))
+    assert measured(model, torch.optim.SGD(model.parameters(), lr=0.0)).ratios == {"weight": 0.0, "bias": 0.0}
+
+
+@given(st.integers(0, 2**16), st.sampled_from([(600, 512), (512, 600), (2048, 128), (317, 1021)]))
+def test_a_sample_is_within_five_standard_errors(seed: int, shape: tuple[int, int]) -> None:
+    """Of normally distributed weights and updates: the error of a norm of n elements is 1 / sqrt(2 n)."""
+    model = nn.Linear(*shape, bias=False)
+    nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(seed + 1))
+    filled(model, seed)
+    before = copy.deepcopy(model)
+    record = measured(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    assert record.sampled == ("weight",)
+    exact = moved(model.weight, before.weight)
+    count = shape[0] * shape[1]
+    compared = count // update_probe._interval(count, SAMPLE_ELEMENTS) * RUN_ELEMENTS
+    assert SAMPLE_ELEMENTS / 2 < compared <= SAMPLE_ELEMENTS
+    assert record.ratios["weight"] == pytest.approx(exact, rel=5 * 2 / math.sqrt(2 * compared))
+
+
+def test_a_sample_takes_elements_of_all_rows_and_columns_alike() -> None:
+    """A fixed interval of a power of two would see one column in 32, and miss what the others do."""
+    model = nn.Linear(4096, 64, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    filled(model)
+
+    def shift_some() -> None:
+        with torch.no_grad():
+            model.weight[:, 1::2] += 0.1
+            model.weight[:32] += 0.2
+
+    before = copy.deepcopy(model)
+    record = measured(model, torch.optim.SGD(model.parameters(), lr=0.0), shift_some)
+    exact = moved(model.weight, before.weight)
+    assert record.ratios["weight"] == pytest.approx(exact, rel=0.01)
+
+
+@given(st.integers(1, 10**7), st.integers(RUN_ELEMENTS, SAMPLE_ELEMENTS))
+def test_an_interval_takes_at_most_so_many_elements_and_shares_no_divisor(size: int, most: int) -> None:
+    interval = update_probe._interval(size, most)
+    if interval == 0:
+        assert size <= most
+    else:
+        assert size > most
+        assert 0 < size // interval * RUN_ELEMENTS <= max(most, RUN_ELEMENTS)
+        assert interval >= RUN_ELEMENTS, "runs do not overlap"
+        assert math.gcd(interval, size) == 1 or interval == size
+
+
+def test_a_sampled_and_a_whole_parameter_of_a_layer_weigh_as_many_as_they_have_elements() -> None:
+    model: Any = nn.Linear(400, 500)
+    nn.init.constant_(model.weight, 1.0)
+    nn.init.constant_(model.bias, 100.0)
+    filled(model)
+
+    def move() -> None:
+        with torch.no_grad():
+            model.weight += 0.5
+            model.bias += 7.0
+
+    record = measured(nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.0), move)
+    exact = math.sqrt((200_000 * 0.25 + 500 * 49.0) / (200_000 + 500 * 10_000.0))
+    assert record.ratios == pytest.approx({"0": exact}, rel=1e-4)
+    assert record.sampled == ("0",)
+
+
+def test_what_no_optimizer_changes_is_left_out() -> None:
+    model: Any = network()
+    model[0].requires_grad_(False)  # frozen
+    filled(model)
+    model[1].zero_grad()  # without a gradient
+    optimizer = torch.optim.SGD([*model[0].parameters(), *model[1].parameters(), *model[2].parameters()], 0.1)
+    assert list(measured(model, optimizer).ratios) == ["2"], "the last is another optimizer's"
+
+
+def test_a_layer_counts_with_the_parameters_that_had_a_gradient() -> None:
+    model = filled(nn.Sequential(nn.Linear(6, 6)))
+    model[0].bias.grad = None
+    before = copy.deepcopy(model)
+    ratio = measured(model, torch.optim.SGD(model.parameters(), lr=0.1)).ratios["0"]
+    exact = moved(model[0].weight, before[0].weight)
+    assert ratio == pytest.approx(exact, rel=1e-4)
+
+
+def test_zero_weights_have_no_ratio_and_lost_ones_are_not_a_number() -> None:
+    model = filled(nn.ModuleDict({name: nn.Linear(4, 4) for name in ("zero", "lost", "losing", "whole")}))
+    with torch.no_grad():
+        for parameter in model["zero"].parameters():
+            parameter.zero_()
+        model["lost"].weight[0, 0] = math.nan
+    gradient = model["losing"].weight.grad
+    assert gradient is not None
+    gradient[1, 1] = math.inf
+    ratios = measured(model, torch.optim.SGD(model.parameters(), lr=0.1)).ratios
+    assert set(ratios) == {"lost", "losing", "whole"}
+    assert math.isnan(ratios["lost"])
+    assert math.isnan(ratios["losing"])
+    assert ratios["whole"] > 0
+
+
+class Tied(nn.Module):
+    """An output layer with the weight of the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 4)
+        self.head = nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embedding.weight
+        self.scale = nn.Parameter(torch.ones(3))
+
+
+def test_a_tied_weight_is_measured_once_and_the_model_s_own_parameter_by_its_name() -> None:
+    model = filled(Tied())
+    before = copy.deepcopy(model)
+    record = measured(model, torch.optim.Adam(model.parameters(), lr=0.01))
+    exact = moved(model.head.weight, before.head.weight)
+    assert set(record.ratios) == {"scale", "embedding"}
+    assert record.ratios["embedding"] == pytest.approx(exact, rel=1e-4)
+
+
+def test_the_largest_layers_are_measured_in_the_model_s_order() -> None:
+    model = filled(nn.ModuleList(nn.Linear(2 + number % 7, 3) for number in range(MAX_LAYERS + 20)))
+    groups = [{"params": [*layer.parameters()]} for layer in reversed([*model])]
+    names = [int(name) for name in measured(model, torch.optim.SGD(groups, lr=0.1)).ratios]
+    sizes = [2 + number % 7 for number in range(MAX_LAYERS + 20)]
+    assert names == sorted(names)
+    assert len(names) == MAX_LAYERS
+    assert sorted(sizes[name] for name in names) == sorted(sizes)[-MAX_LAYERS:]
+
+
+def test_thousands_of_parameters_are_compared_in_the_memory_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_probe, "MAX_ELEMENTS", 1 << 12)
+    model = filled(nn.ParameterList(torch.randn(100) for _ in range(200)))
+    before = UpdateProbe(nn.ModuleList([model])).copy(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert sum(copied.numel() for _, copied in before._groups) <= 1 << 12
+
+
+def test_a_parameter_that_was_replaced_in_the_step_is_left_out() -> None:
+    model = filled(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4)))
+
+    def replace() -> None:
+        with torch.no_grad():
+            model[0].weight.data = model[0].weight.data.t()
+            model[0].bias.data = torch.ones(6)
+            model[1].weight += 1.0
+
+    before = copy.deepcopy(model)
+    ratios = measured(model, torch.optim.SGD(model.parameters(), lr=0.1), replace).ratios
+    exact = moved(model[0].bias, before[0].bias)
+    assert ratios["0"] == pytest.approx(exact, rel=1e-4)
+    assert ratios["1"] > 0
+
+
+class Part(Tensor):
+    """A tensor of another kind, of which this process may hold a part."""
+
+
+def test_other_kinds_of_tensors_are_left_out() -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].weight = nn.Parameter(torch.randn(4, 4).as_subclass(Part))
+    model[0].bias = None
+    filled(model)
+    assert list(measured(model, torch.optim.SGD(model.parameters(), lr=0.1)).ratios) == ["1"]
+
+
+def test_complex_weights_count_by_both_parts() -> None:
+    model: Any = nn.Module()
+    model.weight = nn.Parameter(torch.randn(5, 5, dtype=torch.complex64))
+    model.weight.grad = torch.randn(5, 5, dtype=torch.complex64)
+    before = model.weight.detach().clone()
+    ratios = measured(model, torch.optim.SGD(model.parameters(), lr=0.1)).ratios
+    exact = moved(model.weight.detach(), before)
+    assert ratios == pytest.approx({"weight": exact}, rel=1e-4)
+
+
+def test_nothing_to_train_is_no_record() -> None:
+    model = nn.Linear(3, 3)
+    before = UpdateProbe(model).copy(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert before.compare()[1] == ()

@@ -1,0 +1,201 @@
+"""Update ratios of a training: of which steps there are some, and that nothing else changes."""
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from amptui.base.errors import ExperimentError
+from amptui.engine.optimizer_step import OptimizerStep
+from amptui.engine.probes import update_ratios
+from amptui.engine.probes.update_probe import UpdateProbe, WeightsBefore
+from amptui.engine.probes.update_ratios import GAP_STEPS, UpdateRatios
+from amptui.records.findings import UpdatesMeasured
+from amptui.records.run import Note, Record
+from amptui.records.steps import StepRecord
+from tests.tiny import Drawing, Exploding, Log, Spoiled, Tiny, Unautocastable, log_of, losses, prepare, train
+
+CPU = torch.device("cpu")
+
+
+def ratios(prepared: Any, **options: Any) -> dict[int, Mapping[str, float]]:
+    """Those of a training, by step."""
+    return {record.step: record.ratios for record in log_of(prepared, **options).of(UpdatesMeasured)}
+
+
+@contextmanager
+def full_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, float]]]:
+    """What full copies say of each step of a training of ``Tiny``, the first one first."""
+    all_ratios: list[dict[str, float]] = []
+    make = {name: getattr(OptimizerStep, name) for name in ("make", "make_observed")}
+
+    def compared(name: str) -> Any:
+        def run(maker: Any, *arguments: Any, **options: Any) -> Any:
+            model: nn.Module = maker._probes._model
+            before = copy.deepcopy(model)
+            result = make[name](maker, *arguments, **options)
+            layers = {}
+            for (layer, module), old in zip(model.named_modules(), before.modules(), strict=True):
+                new_part, old_part = (
+                    [p.detach().double().flatten() for p in owner.parameters(recurse=False)]
+                    for owner in (module, old)
+                )
+                if new_part:
+                    new, past = torch.cat(new_part), torch.cat(old_part)
+                    layers[layer] = float((new - past).norm() / past.norm())
+            all_ratios.append(layers)
+            return result
+
+        return run
+
+    with monkeypatch.context() as patch:
+        for name in make:
+            patch.setattr(OptimizerStep, name, compared(name))
+        yield all_ratios
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"clip_norm": 0.01}, {"precision": "bf16"}])
+def test_a_measured_step_has_the_ratios_of_full_copies(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with full_copies(monkeypatch) as all_ratios:
+        by_step = ratios(prepare(Tiny(epochs=20), steps=50, **options))
+    assert len(by_step) >= 2
+    for step, layers in by_step.items():
+        assert layers == pytest.approx(all_ratios[step - 1], rel=1e-3)
+
+
+def test_the_first_step_is_measured_and_then_none_for_a_while() -> None:
+    steps = [*ratios(prepare(Tiny(epochs=20)))]
+    assert steps[:2] == [1, 1 + GAP_STEPS], "a tiny model's next measurement is always affordable"
+    gaps = [after - before for before, after in pairwise(steps)]
+    assert min(gaps) >= GAP_STEPS
+
+
+def test_a_skipped_step_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    log = log_of(prepare(Exploding(epochs=12), precision="fp16"))
+    skipped = {record.step for record in log.of(StepRecord) if record.skipped}
+    measured = {record.step for record in log.of(UpdatesMeasured)}
+    assert 1 in skipped, "it was due, and did not change a weight"
+    assert measured
+    assert not measured & skipped
+
+
+def test_lost_weights_are_no_number() -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match="contain NaN"):
+        train(prepare(Spoiled(at=1, steps=1, epochs=1), steps=1), log)
+    (record,) = log.of(UpdatesMeasured)
+    assert record.ratios
+    assert all(math.isnan(ratio) for ratio in record.ratios.values())
+
+
+def test_without_probes_there_are_none() -> None:
+    assert ratios(prepare(Tiny(), probes=False)) == {}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_weights_and_losses_are_bit_for_bit_those_without(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"precision": precision, "steps": 45}
+    with_ratios = prepare(Drawing(epochs=9, optimizer="adam"), **options)
+    log = log_of(with_ratios)
+    assert len(log.of(UpdatesMeasured)) >= 2
+    monkeypatch.setattr(UpdateRatios, "copy", lambda *_: None)
+    without = prepare(Drawing(epochs=9, optimizer="adam"), **options)
+    plain_log = log_of(without)
+    assert plain_log.of(UpdatesMeasured) == []
+    assert losses(log) == losses(plain_log)
+    states = (with_ratios.model.state_dict(), without.model.state_dict())
+    assert all(torch.equal(one, other) for one, other in zip(*(s.values() for s in states), strict=True))
+
+
+def test_a_step_that_is_not_measured_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for owner, name in ((UpdateProbe, "copy"), (WeightsBefore, "compare"), (UpdateRatios, "measure")):
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
+            calls.append(_name)
+            return _original(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+    steps = [*ratios(prepare(Tiny(epochs=20), steps=50))]
+    assert calls == ["copy", "measure", "compare"] * len(steps)
+
+
+def test_a_step_that_fails_in_a_new_precision_and_runs_again_is_measured_once() -> None:
+    log = log_of(prepare(Unautocastable(epochs=6)), at={GAP_STEPS: "bf16"})
+    assert [note.severity for note in log.of(Note)][:1] == ["error"]
+    steps = [record.step for record in log.of(UpdatesMeasured)]
+    assert steps[:2] == [1, GAP_STEPS + 1]
+    assert len(steps) == len(set(steps))
+
+
+def test_a_measurement_that_fails_costs_a_line_never_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied, failures = UpdateProbe.copy, [True, True]
+
+    def short_of_memory(probe: UpdateProbe, optimizer: Optimizer) -> WeightsBefore:
+        if failures:
+            failures.pop()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return copied(probe, optimizer)
+
+    monkeypatch.setattr(UpdateProbe, "copy", short_of_memory)
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    log = log_of(prepare(Tiny(epochs=20)))
+    (note,) = log.of(Note)
+    assert note.text.startswith("no update ratios: CUDA out of memory")
+    assert log.of(UpdatesMeasured)
+    assert len(losses(log)) == 160
+
+
+def test_a_parameter_added_later_is_measured_too() -> None:
+    """Unfrozen layers make a longer row, which needs another ring."""
+    emitted: list[Record] = []
+    model = nn.Sequential(nn.Linear(3, 3), *(nn.Linear(3, 3) for _ in range(20)))
+    for layer in model[1:]:
+        layer.requires_grad_(False)
+    updates, optimizer = UpdateRatios(CPU, emitted.append), torch.optim.SGD(model.parameters(), lr=0.1)
+    updates.follow(model, enabled=True)
+    for step in (1, GAP_STEPS + 1):
+        model.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        updates.copy(optimizer)
+        optimizer.step()
+        updates.measure(step, None)
+        updates.look(step)
+        model.requires_grad_()
+    assert [len(record.ratios) for record in emitted if isinstance(record, UpdatesMeasured)] == [1, 21]
+
+
+@pytest.mark.parametrize("found_inf", [0.0, 1.0])
+def test_the_scaler_s_flag_says_whether_there_was_an_update(found_inf: float) -> None:
+    emitted: list[Record] = []
+    model = nn.Linear(3, 3)
+    updates, optimizer = UpdateRatios(CPU, emitted.append), torch.optim.SGD(model.parameters(), lr=0.1)
+    updates.follow(model, enabled=True)
+    model(torch.ones(2, 3)).sum().backward()
+    updates.copy(optimizer)
+    updates.measure(1, torch.tensor(found_inf))
+    updates.flush()
+    assert len(emitted) == (found_inf == 0.0)
+
+
+def test_a_sharded_model_is_not_measured() -> None:
+    model = nn.Linear(3, 3)
+    updates = UpdateRatios(CPU, list[Record]().append)
+    updates.follow(model, enabled=False)
+    updates.copy(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not updates.is_open
+    updates.look(5)
+    assert updates.until == 1

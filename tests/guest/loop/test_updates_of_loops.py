@@ -1,0 +1,198 @@
+"""Update ratios in other people's loops: of the optimizer that made the step, unless it was skipped."""
+
+import gc
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import amptui
+from amptui.engine.probes import update_ratios
+from amptui.engine.probes.update_ratios import GAP_STEPS
+from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.script import ObservedScript
+from amptui.guest.processes import OneOfRanks
+from amptui.guest.run import ScriptRun
+from amptui.ranks.world import World
+from amptui.records.control import tell_nobody
+from amptui.records.findings import UpdatesMeasured
+from amptui.records.steps import StepRecord
+from tests.guest.loop.seen_steps import batches, loss_of, net, observed_loop, sgd, watching
+from tests.observed import OVERFLOWS, Loop
+from tests.own_loops import FORMS, Form, Own
+from tests.run_records import of, records
+
+STEPS = 60
+
+
+def moved(model: nn.Module, before: list[Tensor]) -> dict[str, float]:
+    """The ratios of layers named by their parameters' names, from full copies."""
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for (name, new), old in zip(model.named_parameters(), before, strict=True):
+        parts.setdefault(name.rpartition(".")[0], []).append((new.detach().double(), old.double()))
+    return {
+        layer: float(
+            torch.stack([(new - old).norm() for new, old in pairs]).norm()
+            / torch.stack([old.norm() for _, old in pairs]).norm()
+        )
+        for layer, pairs in parts.items()
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_measured_step_has_the_ratios_of_full_copies_and_a_skipped_one_none(
+    precision: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
+    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
+    loop, expected, skipped = Loop(precision, clip=True, accumulate=2), [], set()
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler):
+        for step in range(1, STEPS + 1):
+            before = [p.detach().clone() for p in loop.model.parameters()]
+            scale = loop.scaler.get_scale()
+            loop.train_step(step)
+            expected.append(moved(loop.model, before))
+            if loop.scaler.get_scale() < scale:
+                skipped.add(step)
+    measured = {record.step: record.ratios for record in of(UpdatesMeasured, records(runs))}
+    assert skipped >= {step for step in OVERFLOWS if step <= STEPS and precision == "fp16"}
+    assert set(measured) == set(range(1, STEPS + 1)) - skipped
+    for step, ratios in measured.items():
+        assert ratios == pytest.approx(expected[step - 1], rel=1e-3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_watched_loop_has_them(form: Form, runs: Path) -> None:
+    own = Own()
+    with own.watch() as monitor:
+        own.watched(monitor, form, 2 * GAP_STEPS)
+    measured = of(UpdatesMeasured, records(runs))
+    assert measured[0].step == 1
+    assert len(measured[0].ratios) == 2
+    assert all(ratio > 0 for ratio in measured[0].ratios.values())
+
+
+def test_a_closure_that_is_called_again_is_one_step() -> None:
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    all_moved = []
+    with watching(model, optimizer) as seen:
+        for batch in batches():
+
+            def closure(batch: tuple[Tensor, Tensor] = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model, batch)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            all_moved.append(moved(model, before))
+    (record, *_) = of(UpdatesMeasured, seen)
+    assert record.step == 1
+    assert record.ratios == pytest.approx(all_moved[0], rel=1e-3)
+
+
+def test_each_of_two_optimizers_has_the_ratios_of_its_own_layers() -> None:
+    one, other = net(), net()
+    optimizers = sgd(one), sgd(other)
+    with watching(one, optimizers[0]) as seen:
+        for batch in batches():
+            for model, optimizer in zip((one, other), optimizers, strict=True):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+    by_optimizer = {record.optimizer: record for record in of(UpdatesMeasured, seen)}
+    assert len(by_optimizer) == 2
+    assert "" in by_optimizer
+    assert all(record.step == 1 and record.ratios for record in by_optimizer.values())
+
+
+def test_a_step_that_raises_leaves_nothing_for_the_next_one() -> None:
+    model = net()
+    optimizer, fails = sgd(model), [True]
+
+    def fail(*_: object) -> None:
+        if fails:
+            fails.pop()
+            raise ValueError("not now")
+
+    optimizer.register_step_post_hook(fail)
+    with watching(model, optimizer) as seen:
+        for batch in batches(2):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            before = [p.detach().clone() for p in model.parameters()]
+            with suppress(ValueError):
+                optimizer.step()
+    (record,) = of(UpdatesMeasured, seen)
+    assert record.step == 1, "the first was not complete"
+    assert record.ratios == pytest.approx(moved(model, before), rel=1e-3)
+
+
+class OutOfMemory(torch.optim.SGD):
+    """As if its state took all memory."""
+
+    def step(self, _closure: object = None) -> NoReturn:
+        raise torch.OutOfMemoryError("of the optimizer's state")
+
+
+def test_a_step_that_raised_holds_no_model_once_the_script_drops_it() -> None:
+    """A script that finds out how large its model may be builds the next one then."""
+    model = net()
+    optimizer = OutOfMemory(model.parameters(), lr=0.1)
+    weights = weakref.ref(next(model.parameters()))
+    loop = observed_loop(model, optimizer, lambda _record: None)
+    loss_of(model, next(batches())).backward()
+    with suppress(torch.OutOfMemoryError):
+        optimizer.step()
+    assert loop.first.updates.is_open, "it was measured"
+    del model, optimizer
+    gc.collect()
+    try:
+        assert weights() is None
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_ranks_the_one_that_records_them_measures_them(rank: int) -> None:
+    model, seen = net(), []
+
+    class Seen(torch.optim.SGD):
+        def step(self, _closure: object = None) -> None:  # type: ignore[override]
+            seen.append(run.first.updates.is_open)
+
+    optimizer = Seen(model.parameters(), lr=0.1)
+    run = ScriptRun(OneOfRanks(World(rank, rank, 2)))
+    run.open_loop(ObservedScript(first=NamedOptimizer("", model, optimizer)), tell_nobody)
+    loss_of(model, next(batches())).backward()
+    optimizer.step()
+    run.loop.close()
+    assert seen == [rank == 0]
+
+
+def test_what_a_loop_logs_after_several_steps_belongs_to_them(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that measures the last optimizer's step looks like the beginning of the first one's next."""
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
+    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
+    models = {"first": net(), "second": net()}
+    pairs = {name: (model, sgd(model)) for name, model in models.items()}
+    with amptui.observe(pairs) as monitor:
+        for step, batch in enumerate(batches(), 1):
+            for model, optimizer in pairs.values():
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+            for _, optimizer in pairs.values():
+                optimizer.step()
+            monitor.log(number=float(step))
+    steps = [record for record in of(StepRecord, records(runs)) if not record.optimizer]
+    assert [record.losses for record in steps] == [{"number": float(record.step)} for record in steps]

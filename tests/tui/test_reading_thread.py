@@ -1,0 +1,83 @@
+"""A thread that reads for a screen: it works until it is stopped, wakes at once, and tells why it failed."""
+
+import math
+import threading
+
+import pytest
+
+from amptui.base.errors import AmptuiError, RunFolderError
+from amptui.tui import reading_thread
+from amptui.tui.reading_thread import ReadingThread
+from tests.tui.watching import ENOUGH_SECONDS
+
+
+class Counter(ReadingThread):
+    """Counts how often it works, and then waits for a key."""
+
+    def __init__(self, error: AmptuiError | None = None) -> None:
+        super().__init__("counter")
+        self.error = error
+        self.worked = threading.Semaphore(0)
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def _work(self) -> float:
+        self.worked.release()
+        self.may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+        return math.inf
+
+    def press(self) -> None:
+        self._wake.set()
+
+    def join(self) -> None:
+        self._thread.join(ENOUGH_SECONDS)
+        assert not self._thread.is_alive()
+
+
+def test_each_key_has_it_work_once_more_until_it_is_stopped() -> None:
+    counter = Counter()
+    counter.start()
+    for _ in range(3):
+        assert counter.worked.acquire(timeout=ENOUGH_SECONDS)
+        counter.press()
+    assert counter.worked.acquire(timeout=ENOUGH_SECONDS)
+    counter.stop()
+    counter.join()
+    assert counter.failure is None
+
+
+def test_a_key_while_it_works_is_not_lost() -> None:
+    counter = Counter()
+    counter.may_go_on.clear()
+    counter.start()
+    assert counter.worked.acquire(timeout=ENOUGH_SECONDS)
+    counter.press()
+    counter.may_go_on.set()
+    assert counter.worked.acquire(timeout=ENOUGH_SECONDS)
+    counter.stop()
+    counter.join()
+
+
+def test_an_error_ends_it_and_is_kept() -> None:
+    error = RunFolderError("cannot read it")
+    counter = Counter(error)
+    counter.start()
+    counter.join()
+    assert counter.failure is error
+
+
+def test_one_that_hangs_is_abandoned_and_one_that_never_started_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading_thread, "_PATIENCE_SECONDS", 0.0)
+    Counter().stop()
+    counter = Counter()
+    counter.may_go_on.clear()
+    counter.start()
+    assert counter.worked.acquire(timeout=ENOUGH_SECONDS)
+    counter.stop()
+    assert counter._thread.is_alive()
+    counter.may_go_on.set()
+    counter.join()
