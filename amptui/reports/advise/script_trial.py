@@ -230,7 +230,7 @@ def _end(offspring: Offspring, patience_seconds: float, stop: Control) -> None:
 
 
 def _wait(offspring: Offspring, patience_seconds: float, stop: Control) -> int | None:
-    """The script's exit status; None if it goes on."""
+    """The script's exit status; None if it is still running."""
     began = time.monotonic()
     while time.monotonic() - began < _shortened(patience_seconds, stop):
         if offspring.wait(_LOOK_SECONDS) is not None:
