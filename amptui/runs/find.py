@@ -58,7 +58,7 @@ def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
     those without a checkpoint, are passed over. ``say`` takes which run it is, unless ``text`` is its name
     or a path. Raises ``UsageError`` if there is no such run, and ``RunFolderError`` if it is running or has
     nothing to resume from. If it has just been written on another machine, this waits some seconds to see
-    whether it goes on there.
+    whether it is still running there.
     """
     path = _existing(text)
     run_dir, why = _newest_resumable(text) if path is None else (_folder(path), "")
@@ -81,7 +81,7 @@ def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
 
 
 def refuse_running_elsewhere(folder: Path) -> None:
-    """Raise ``RunFolderError`` if the run in ``folder`` goes on, on a machine whose locks are not seen here.
+    """Raise ``RunFolderError`` if the run still runs on a machine whose locks are not seen here.
 
     Takes some seconds for one that has just ended there.
     """

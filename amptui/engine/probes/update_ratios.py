@@ -55,7 +55,7 @@ class UpdateRatios:
     def follow(self, model: nn.Module, *, enabled: bool) -> None:
         """Measure steps that change ``model`` from now on; not ``enabled``: none, as where it is sharded.
 
-        A rank that has a part of the weights would have to meet the others in the midst of a step.
+        A rank that has a part of the weights would have to meet the others in the middle of a step.
         """
         self._probe = UpdateProbe(model) if enabled else None
         self.forget()

@@ -154,7 +154,7 @@ def _measure(
     evidence = replace(evidence, view=view, exclusions={**left_out, **evidence.exclusions})
     error = failure(evidence)
     if not stages.over and not stop.stop_reason:
-        ended = _how_it_ended(connected)
+        ended = _how_it_ended(connected, stop)
         evidence = evidence.lacking("the rest", f"the script {ended}; let it train longer")
         if isinstance(view.outcome, RunFailed):
             _tell_last_lines(connected.script)
@@ -164,8 +164,10 @@ def _measure(
     return evidence, stages, error, names
 
 
-def _how_it_ended(connected: _Connected) -> str:
-    return _end_phrase(connected.session.view().step, connected.offspring.wait(_STOPPED_SECONDS))
+def _how_it_ended(connected: _Connected, stop: Control) -> str:
+    """Its process may take seconds to end after its training, on a busy machine."""
+    status = _wait(connected.offspring, _PATIENCE_SECONDS, stop)
+    return _end_phrase(connected.session.view().step, status)
 
 
 def _end_phrase(steps: int, status: int | None) -> str:
@@ -220,13 +222,20 @@ def _tell_last_lines(script: Script) -> None:
 def _end(offspring: Offspring, patience_seconds: float, stop: Control) -> None:
     """Wait for the script to end; with ever less courtesy, for it has a session of its own."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        began = time.monotonic()
-        while time.monotonic() - began < _shortened(patience_seconds, stop):
-            if offspring.wait(_LOOK_SECONDS) is not None:
-                return
+        if _wait(offspring, patience_seconds, stop) is not None:
+            return
         with suppress(ProcessLookupError):
             os.killpg(offspring.pid, number)
     offspring.wait(_STOPPED_SECONDS)
+
+
+def _wait(offspring: Offspring, patience_seconds: float, stop: Control) -> int | None:
+    """The script's exit status; None if it is still running."""
+    began = time.monotonic()
+    while time.monotonic() - began < _shortened(patience_seconds, stop):
+        if offspring.wait(_LOOK_SECONDS) is not None:
+            break
+    return offspring.status
 
 
 def _shortened(patience_seconds: float, stop: Control) -> float:

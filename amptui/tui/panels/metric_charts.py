@@ -203,7 +203,7 @@ def _title_and_look(kind: MetricKind, name: str) -> tuple[str, Look]:
     if kind == "step" and name.startswith("lr "):
         return f"learning rate {name.removeprefix('lr ')}", Look(band=False)
     if kind == "update":
-        return f"{name} update/weight", _RATIO  # where the end has no room, the layer is still told
+        return f"{name} update/weight", _RATIO  # if the end is cut, the layer is still named
     if own := _LOOKS.get(f"{kind} {name}"):
         return own
     return (f"validation {name}", Look(band=False)) if kind == "own validation" else (name, _LOSS)

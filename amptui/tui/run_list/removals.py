@@ -1,4 +1,4 @@
-"""Plans and does removals in threads: on a slow file system either may take long, and keys go on working."""
+"""Plans and does removals in threads: on a slow file system either may take long, and keys keep working."""
 
 import asyncio
 import threading

@@ -111,7 +111,9 @@ def test_nothing_speaks_against_bf16_where_nothing_is_wrong(name: str) -> None:
     if name == "Lstm" and not has_bf16_lstm():
         assert (bf16["excluded"]["kind"], lines["reason"]) == ("failed", "nothing to compare")
         return
-    assert bf16["excluded"] is None
+    if bf16["excluded"] is not None:  # a processor that emulates bfloat16
+        assert (bf16["excluded"]["kind"], lines["reason"]) == ("slow", "slower")
+        return
     assert lines["reason"] in ("faster", "same", "slower", "open")
     assert bf16["answer"]["safety"] in ("safe", "no trouble")
     assert states(bf16)["agreement"] == "agree"
