@@ -15,7 +15,7 @@ from amptui.diagnosis.safety_findings import safety_findings
 from amptui.diagnosis.worth_findings import worth_findings
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision
+from amptui.records.run import AMP_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.telemetry.comparison import MIN_STEPS
 from amptui.telemetry.view import SessionView
 
@@ -133,7 +133,7 @@ def precision_in_question(view: SessionView) -> str | None:
         in_turns = [row.precision for row in compared.rows if row.precision in AMP_PRECISIONS]
         if in_turns:
             return in_turns[0]
-    elif current in (*AMP_PRECISIONS, *FP8_PRECISIONS):
+    elif current in LOW_PRECISIONS:
         return current
     if view.comparison.amp is not None:
         return base_precision(view.comparison.amp)

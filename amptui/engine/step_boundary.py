@@ -34,8 +34,7 @@ from amptui.records.control import (
     XRayRequest,
 )
 from amptui.records.run import (
-    AMP_PRECISIONS,
-    FP8_PRECISIONS,
+    LOW_PRECISIONS,
     MIN_SOUND_SCALE,
     Note,
     PauseChanged,
@@ -232,7 +231,7 @@ class StepBoundary:
     def _take_xray(self, batches: Sequence[Any], *, counts_operations: bool) -> str:
         """Emit an X-ray; return why there is none."""
         trained, precision = self._trained, base_precision(self.switch.precision.name)
-        if precision not in (*AMP_PRECISIONS, *FP8_PRECISIONS):
+        if precision not in LOW_PRECISIONS:
             precision = trained.amp_precision
         scale = self.loss_scale() if trained.precisions[precision].scales else None
         try:

@@ -40,6 +40,15 @@ AMP_PRECISIONS = ("fp16", "bf16")
 FP8_PRECISIONS = ("fp8", "fp8-emulated")
 """``bf16`` whose Linear layers multiply in float8: on the hardware, or with its numbers on any device."""
 
+LOW_PRECISIONS = (*AMP_PRECISIONS, *FP8_PRECISIONS)
+"""The precisions of which AMP is a part: forward passes under autocast."""
+
+
+def reference_precision(precision: str) -> str:
+    """What a low precision is judged against: ``fp32`` for AMP; ``bf16`` for FP8, which builds on it."""
+    return "bf16" if base_precision(precision) in FP8_PRECISIONS else "fp32"
+
+
 EAGER_SUFFIX = " eager"
 """Steps in ``fp32 eager`` ran without the ``torch.compile`` that was asked for, to measure what it gains."""
 

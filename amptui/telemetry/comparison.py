@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, PRECISION_ORDER, PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, LOW_PRECISIONS, PRECISION_ORDER, PRECISIONS
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionSwitch, Series, SessionView
 
-BASELINES = tuple(name for name in PRECISIONS if name not in (*AMP_PRECISIONS, *FP8_PRECISIONS))
+BASELINES = tuple(name for name in PRECISIONS if name not in LOW_PRECISIONS)
 """The precisions that AMP is compared with."""
 
 MIN_STEPS = 20

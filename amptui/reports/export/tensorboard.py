@@ -17,8 +17,7 @@ from amptui.diagnosis.labels import data_label
 from amptui.records.findings import StepTimed, UpdatesMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import (
-    AMP_PRECISIONS,
-    FP8_PRECISIONS,
+    LOW_PRECISIONS,
     EpochFinished,
     LossScaleChanged,
     Record,
@@ -212,7 +211,7 @@ def _steady_scalars(record: StepRecord) -> Scalars:
     return {
         "learning_rate": record.lr,
         **{f"learning_rate/group_{index}": lr for index, lr in enumerate(record.group_lrs)},
-        "amp/on": float(base_precision(record.precision) in (*AMP_PRECISIONS, *FP8_PRECISIONS)),
+        "amp/on": float(base_precision(record.precision) in LOW_PRECISIONS),
         "amp/skipped": float(record.skipped),
         "amp/loss_scale": record.loss_scale,
     }
