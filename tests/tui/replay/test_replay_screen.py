@@ -209,7 +209,7 @@ async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> Non
     async with replaying(tmp_path, size=(200, 60)) as screen:
         await screen.press("end")
         await screen.until(lambda: "replay ended" in screen.footer)
-        assert why_no_ratio(Comparison(missing="AMP")) in screen.text
+        assert why_no_ratio(Comparison(missing="low")) in screen.text
         assert "press " not in screen.text
 
 
