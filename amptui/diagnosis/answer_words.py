@@ -26,6 +26,16 @@ NO_AMP = "AMP changes nothing here: the weights are not float32"
 # ------------------------------------------------------------------------------ the answer in short
 
 
+def question_words(precision: str | None) -> str:
+    """``is AMP worth it, is it safe``: what is answered, with the precision in question."""
+    return f"is {_short_family(precision)} worth it, is it safe"
+
+
+def _short_family(precision: str | None) -> str:
+    """``AMP`` or ``FP8``, where emulated is said beside it."""
+    return family_label(precision).removesuffix(" emulated")
+
+
 def worth_words(answer: AmpAnswer) -> str:
     """``1.65× the speed of FP32``, or why that is not known."""
     speed = answer.of("speed")
@@ -319,8 +329,8 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
 _FEWEST: Mapping[tuple[Subject, str], str] = {
     **{("float16", state): "{share} lost" for state in ("survives", "outweighed", "kept", "underflows")},
     ("float8", "keeps"): "{percent} off",
-    ("float8", "loses"): "loses {place}",
-    ("loss", "mid-run"): "{other_loss} → {family} {loss}",
+    ("float8", "loses"): "{place}",
+    ("loss", "mid-run"): "{other_loss} → {short_family} {loss}",
 }
 """Where these do not fit either."""
 
@@ -353,6 +363,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "by_channel": "" if channel is None else f": channel {channel} sets the scale",
         "in_channel": "" if channel is None else f", channel {channel}",
         "family": family,
+        "short_family": _short_family(finding.about),
         "can_speed_up": f"{family} can speed up{least}",
         "reference": precision_label(reference_precision(finding.about)),
         "precision": precision_label(finding.precision),
