@@ -105,13 +105,20 @@ def _skipped_place(verdict: ScalerVerdict) -> str:
 
 
 def _nonfinite_gradients(question: Question) -> Finding:
-    """Of the newest measured step in bf16, which has FP32's range and no scaler: ``finite`` or not."""
+    """Of the newest measured step in bf16 or FP8, which have FP32's range and no scaler: ``finite`` or not.
+
+    During an A/B test it may be a step of the other precision: a NaN before it would be in the weights.
+    """
     view, numerics = question.view, question.view.numerics
     last = _last_step_in(view, question.precision)
     if last is None:
         return never("overflow", question.precision, state="never ran", measured_by="precision")
     step, bad = numerics.measured_step, numerics.nonfinite_gradients
-    if step is None or bad is None or precision_at(view, step) != question.precision:
+    if step is None or bad is None:
+        return never("overflow", question.precision)
+    precision, test = precision_at(view, step), view.compared
+    alternates = test is not None and not test.over and not bad
+    if precision != question.precision and not alternates:
         return never("overflow", question.precision)
     return question.aged(
         Finding(
@@ -121,7 +128,7 @@ def _nonfinite_gradients(question: Question) -> Finding:
             about=question.precision,
             value=bad,
             step=step,
-            precision=question.precision,
+            precision=precision,
             measured_by="trace" if bad else "",
         )
     )

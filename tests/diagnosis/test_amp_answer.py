@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_json
-from amptui.diagnosis.amp_finding import Subject
+from amptui.diagnosis.amp_finding import Finding, Subject
 from amptui.diagnosis.answer_words import (
     NO_AMP,
     SIGNS,
@@ -37,7 +37,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
-from tests.diagnosis.amp_records import both, in_float8, in_float16, made, started, survives
+from tests.diagnosis.amp_records import both, in_float8, in_float16, made, started, survives, switched
 from tests.diagnosis.amp_situations import SITUATIONS, advised_key, view_of
 from tests.telemetry import record_samples as samples
 
@@ -249,6 +249,32 @@ def test_nothing_calls_fp8_amp(name: str) -> None:
         assert "AMP" not in text.replace("AMP bf16", "")
     assert not any("AMP FP8" in text or "AMP fp8" in text for text in texts)
     assert amp_answer(view_of(name)).headline_key == answer.headline_key
+
+
+@pytest.mark.parametrize("sides", [("fp32", "bf16"), ("bf16", "fp8")])
+def test_a_log_does_not_repeat_the_answer_with_each_block(sides: tuple[str, str]) -> None:
+    baseline, low = sides
+    session = Session()
+    session.fold(in_float8("fp8") if low == "fp8" else both("bf16"))
+    rows = (samples.measured(baseline), samples.measured(low, speedup=1.3, speedup_low=1.2, speedup_high=1.4))
+    test = samples.compared(900, baseline=baseline, rows=rows, over=False, reason="running", chosen=low)
+    start = 901 if low == "fp8" else 601
+    session.fold([samples.xray(start - 10, precision=low, loss_scale=None), test])
+    keys, previous = set(), low
+    for block in range(6):
+        name, first = sides[block % 2], start + 20 * block
+        session.fold([*switched(first, previous, name), *made(first, first + 19, name)])
+        previous = name
+        answer = amp_answer(session.view())
+        assert (answer.precision, answer.safety, answer.worth) == (low, "safe", "faster")
+        keys.add(answer.headline_key)
+    assert len(keys) == 1
+
+
+def test_what_fp8_can_gain_is_an_upper_limit() -> None:
+    finding = Finding(subject="limit", state="compute", grade="neutral", value=0.97, about="fp8")
+    assert finding_words(finding) == "compute-bound: FP8 can speed up at most 97% of the step"
+    assert finding_words(replace(finding, about="bf16")) == "compute-bound: AMP can speed up 97% of the step"
 
 
 def test_emulated_fp8_has_losses_and_no_cost_on_any_surface() -> None:

@@ -150,6 +150,18 @@ def test_the_newest_of_each_side_are_compared() -> None:
     assert (both_sides.full, both_sides.low) == (FP32, newer)
 
 
+def test_fp8_is_beside_bf16_and_emulated_beside_nothing() -> None:
+    bf16, fp8 = replace(FP16, precision="bf16"), replace(FP16, precision="fp8", step=5)
+    emulated = replace(fp8, precision="fp8-emulated")
+    assert sides((FP32, bf16, fp8), "fp8") == (bf16, fp8)
+    assert sides((FP32, bf16, fp8), "bf16") == (FP32, bf16)
+    assert sides((FP32, bf16, emulated), "fp8-emulated") == (None, None)
+    (sentence,) = memory_sentences((FP32, bf16, fp8), None, low="fp8")
+    assert sentence.startswith("peak barely changed")
+    assert memory_sentences((FP32, bf16), None, low="fp8") == ()
+    assert memory_sentences((FP32, bf16, emulated), None, low="fp8-emulated") == ()
+
+
 # -------------------------------------------------------------------------------- in a session
 
 
