@@ -275,10 +275,9 @@ def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> li
     if saving is not None and saving < LITTLE_MEMORY and not comparison.missing:
         breakdown = why_little(view.memory, view.numerics.xray, comparison.low)
         guess = "probably mostly weights, gradients and optimizer state, which stay FP32"
-        has_xray = (
-            "x-ray" in accepts and comparison.low not in FP8_PRECISIONS
-        )  # which measures AMP's beside FP32's
-        hint = "; press x for the breakdown" if has_xray and not breakdown else ""
+        # An X-ray measures what AMP keeps beside FP32.
+        can_measure = "x-ray" in accepts and comparison.low not in FP8_PRECISIONS
+        hint = "; press x for the breakdown" if can_measure and not breakdown else ""
         sentences.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
     return sentences
 
