@@ -143,7 +143,7 @@ def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence
     totals = [sum(row.sizes[i] or 0 for row in rows) for i in range(len(memory))]
     width = canvas.width - _NAME_WIDTH - _AMOUNT_WIDTH - 1
     for i, breakdown in enumerate(memory):
-        name = precision_word(breakdown.precision)
+        name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
         canvas.text(0, 1 + i, name.text, name.style)
         bar = canvas.part(Rect(_NAME_WIDTH, 1 + i, width, 1))
         sizes = [(row.kind, row.sizes[i] or 0) for row in rows]
@@ -199,7 +199,8 @@ def _draw_table(
     for i, breakdown in enumerate(columns):
         sizes = [row.sizes[i] for row in rows]
         cells = [Word("–" if size is None else units.number_of_bytes(size)) for size in sizes]
-        _draw_column(canvas, first + i * _COLUMN, [precision_word(breakdown.precision), *cells])
+        head = precision_word(breakdown.precision, _COLUMN - 1)
+        _draw_column(canvas, first + i * _COLUMN, [head, *cells])
     x = first + len(columns) * _COLUMN
     full, low = pair.full, pair.low
     if full is not None and low is not None and canvas.width >= x + _CHANGE:

@@ -238,7 +238,7 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
     width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH) // len(columns))
     places = [(_LABEL_WIDTH + i * width, stats) for i, stats in enumerate(columns)]
     for x, stats in places:
-        head = precision_word(stats.precision)
+        head = precision_word(stats.precision, width - 1)
         canvas.text(x + 1, 0, head.text, head.style, width=width - 1, align="right")
     rows = [row for row in _rows_of(columns) if row[1] < lines - 1]
     for y, (label, _rank, cell) in enumerate(rows, 1):

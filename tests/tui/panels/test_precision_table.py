@@ -73,6 +73,20 @@ def test_the_baseline_stands_beside_amp_and_others_follow() -> None:
     assert head.split() == ["■", "FP32", "▲", "AMP", "fp16", "●", "AMP", "bf16", "◆", "TF32"]
 
 
+def test_emulated_steps_have_a_loss_and_a_count_but_no_cost() -> None:
+    rows = (stats("bf16"), stats("fp8-emulated"))
+    tally = Comparison(rows=rows, baseline="bf16", low="fp8-emulated", missing="emulated")
+    view = replace(views.compared(), comparison=tally, compared=None)
+    for width, head in ((30, "▽ emulated"), (80, "▽ FP8 emulated")):
+        lines = table(view, width, 20)
+        assert lines[0].endswith(head)
+        cells = {line[:8].strip(): line.split()[-1] for line in lines[1:7]}
+        assert (cells["median"], cells["samples"], cells["peak"]) == ("emulated", "–", "–")
+        assert cells["steps"] == lines[6].split()[-2]
+        assert "–" not in cells["last los"]
+    assert not any("▰" in line and "▽" in line for line in table(view, 80, 40))
+
+
 def test_figures_stand_under_their_precision() -> None:
     lines = table(views.compared(), 30, 11)
     assert [line.split() for line in lines[:7]] == [
