@@ -20,6 +20,7 @@ from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.telemetry import record_samples
 from tests.tui import numerics_views, rank_views, views
+from tests.tui.overlays.opened import float8_xray
 from tests.tui.view_parts import note
 
 
@@ -161,6 +162,14 @@ def test_trace_and_x_ray_list_their_findings() -> None:
     assert "features.12.conv" in said
     assert "|features.12|Conv2d|0.99910|0.0400|0.20%|float16|" in words(safety.xray(numerics_views.xrayed()))
     assert safety.trace(None) is safety.xray(None) is safety.window(None) is None
+
+
+def test_an_x_ray_in_fp8_has_all_three_comparisons() -> None:
+    said = words(safety.xray(float8_xray()))
+    assert "|loss in AMP bf16|2.50|loss in FP8 emulated|2.51|" in said
+    assert "more than in bf16; worst 0.712 in blocks.0.mlp.fc" in said
+    assert "|blocks.0.mlp.fc|Linear|float8|0.71234|0.99991|0.71222|0.00900|0.00410|0.0610|0.31%|" in said
+    assert "|head|Linear|bfloat16|0.99921|" in said
 
 
 def test_time_is_shown_by_phase_on_the_gpu_s_or_host_s_clock() -> None:
