@@ -404,6 +404,11 @@ class Float8Factor:
     """The one with the largest absolute value."""
     channel_excess: float
     """That value by the median channel's largest."""
+    first_exponent: int | None = None
+    """Of ``counts``; None, as in older journals, where elements were not counted by exponent."""
+    counts: tuple[int, ...] = ()
+    """Elements by exponent, multiplied by their scale: those of [2^e, 2^(e+1)) for each e from the first to
+    the last that has any. Without zeros, NaN and Inf. At most 59: both ends hold what lies beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

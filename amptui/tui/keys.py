@@ -58,7 +58,7 @@ VIEW_KEYS = (
         ("f",),
         "focus_numerics",
         "float16",
-        "measure how the gradients fit into float16; again: all panels",
+        "measure how gradients fit into float16, or in FP8 into float8",
         is_page=True,
     ),
     Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
