@@ -28,6 +28,9 @@ _BINS = _MAX_EXPONENT - _MIN_EXPONENT + 1
 _ROW = _NUMBERS + _BINS
 """The numbers of a factor."""
 
+_PIECE = 1 << 22
+"""Elements counted at once: float32 counts that far exactly, and temporaries stay small."""
+
 MAX_COUNTED_LAYERS = 64
 """Layers of a record with counts by exponent, those with the largest errors: a factor's counts take some 60
 to 250 bytes of a journal."""
@@ -89,11 +92,16 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
 
 def _by_exponent(scaled: Tensor, is_zero: Tensor) -> Tensor:
     """[_BINS] float32: how many elements of ``scaled`` have each exponent; NaN and Inf are left out."""
+    pieces = zip(scaled.flatten().split(_PIECE), is_zero.flatten().split(_PIECE), strict=True)
+    return torch.stack([_count_piece(values, zeros) for values, zeros in pieces]).sum(0)
+
+
+def _count_piece(scaled: Tensor, is_zero: Tensor) -> Tensor:
     exponents = (scaled.abs().view(torch.int32) >> 23) - 127
     # Bin 0 is of zeros and the last of NaN and Inf: neither is kept.
     keys = exponents.clamp(_MIN_EXPONENT, _MAX_EXPONENT).sub_(_MIN_EXPONENT - 1)
     keys = keys.masked_fill_(is_zero, 0).masked_fill_(exponents == 128, _BINS + 1)
-    return count_keys(keys.flatten(), _BINS + 2)[1:-1]
+    return count_keys(keys, _BINS + 2)[1:-1]
 
 
 def _bounded(layers: Iterable[Float8LayerWindow]) -> tuple[Float8LayerWindow, ...]:
