@@ -62,6 +62,8 @@ def window_event(seen: Float8Seen) -> str:
     if not seen.lossy:
         off = units.percent(worst.factor.channel_error, 1)
         all_factors = units.counted(seen.factors, "factor")
+        if is_zero(worst.factor):
+            return f"{label} keeps all {all_factors}: all are zero"
         return f"{label} keeps all {all_factors}: the worst, {_of(worst)}, is {off} off"
     more = f" and {units.counted(seen.lossy - 1, 'other factor')}" if seen.lossy > 1 else ""
     factor = worst.factor

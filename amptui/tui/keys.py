@@ -45,7 +45,7 @@ RUN_KEYS = (
         ("x",),
         "take_xray",
         "X-ray",
-        "compare the next batch in FP32 and AMP, layer by layer",
+        "compare the next batch in FP32 and AMP or FP8, layer by layer",
         is_page=True,
     ),
     Key("n", ("n",), "trace_modules", "", "find the module that overflows first or comes closest to it"),

@@ -347,6 +347,8 @@ def test_zeros_lose_nothing_and_nan_is_no_channel_above_the_others() -> None:
     kept = the_event(float8_window(4, fine))
     assert event_text(kept) == "FP8 keeps all 2 factors: the worst, the input of a, is 3.0% off"
     assert event_details(kept)[1].startswith("a gradient e4m3: all zero, flushed")
+    nothing = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(zeros,))))
+    assert event_text(nothing) == "FP8 keeps all 1 factor: all are zero"
     spoiled = float8_factor("weight", math.nan, channel_excess=math.nan)
     lost = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(spoiled, zeros))))
     assert lost.severity == "warning"
