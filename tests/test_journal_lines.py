@@ -55,6 +55,7 @@ def test_a_line_without_an_optimizer_is_of_the_first(line: str) -> None:
     [
         ("Float16Window", "worst", ("squares", "flushed_squares", "subnormal_squares")),
         ("XRayTaken", "layers", ("norm", "underflowing")),
+        ("XRayTaken", "layers", ("in_float8", "reference")),
     ],
 )
 def test_a_line_from_before_norms_were_measured_has_none(

@@ -263,6 +263,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "agree": "worst {cosine}{in_place}",
         "differ": "gradients differ: {cosine}{in_place}",
         "disagree": "gradients disagree: {cosine}{in_place}",
+        "as in reference": "{cosine}{in_place}, no worse than bf16",
         "FP32 loss not finite": "the loss is not finite in FP32 either",
         "AMP loss not finite": "the loss is finite in FP32 only",
         "overflow": "NaN or Inf{in_place}",
@@ -314,7 +315,10 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("float16", "skipped mostly"): "{count} of {whole} skipped",
     ("float8", "keeps"): "{percent} off in {place}",
     ("float8", "loses"): "loses {place}{in_channel}",
-    **{("agreement", state): "{cosine}{in_place}" for state in ("agree", "differ", "disagree")},
+    **{
+        ("agreement", state): "{cosine}{in_place}"
+        for state in ("agree", "differ", "disagree", "as in reference")
+    },
     ("loss", "not finite"): "{loss} in {precision}",
     ("loss", "validation not finite"): "validation {loss}",
     ("loss", "mid-run"): "{reference} {other_loss} {family} {loss}",

@@ -192,11 +192,21 @@ def distance(module: ModuleRange) -> str:
 MASKS_DIFFER = "dropout masks may differ"
 """Of an X-ray whose two passes drew random numbers."""
 
-LAYERS_LEGEND = (
+_LAYERS_LEGEND = (
     "AMP's gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
     "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
 )
+_FLOAT8_LEGEND = (
+    "Cosine of FP8's gradients and FP32's of the same batch and weights (1: the same direction); in bf16: of "
+    "bf16's and FP32's; to bf16: of FP8's and bf16's; error |FP8−FP32| / |FP32|; lost: zero only in FP8; "
+    "=: in bf16 as far from FP32"
+)
 OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
+
+
+def layers_legend(xray: XRayTaken) -> str:
+    """What the columns of an X-ray's layers are."""
+    return _FLOAT8_LEGEND if xray.reference else _LAYERS_LEGEND
 
 
 def xray_verdict(xray: XRayTaken) -> Verdict:
@@ -210,9 +220,12 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
     amp = precision_label(xray.precision)
     match verdict.state:
         case "FP32 loss not finite":
-            return f"the loss is {units.loss(xray.loss_fp32)} even in FP32: not an AMP problem"
+            whose = "an FP8" if xray.reference else "an AMP"
+            return f"the loss is {units.loss(xray.loss_fp32)} even in FP32: not {whose} problem"
         case "AMP loss not finite":
             losses = f"{units.loss(xray.loss_amp)} in {amp} but {units.loss(xray.loss_fp32)} in FP32"
+            if xray.reference:
+                losses += f" and {units.loss(xray.loss_reference)} in {xray.reference}"
             return f"the loss is {losses}" + (f"; {FORWARD_OVERFLOW}" if xray.precision == "fp16" else "")
         case "nothing to compare":
             return "no layer has a gradient to compare"
@@ -222,13 +235,37 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
         where = f"NaN or Inf in {verdict.count} of {verdict.layers} layers' gradients, first {first}"
         overflow = f"overflow at scale {units.count(xray.loss_scale)}"
         skips = f"{overflow}: the scaler would skip this step and halve its scale"
-        return f"{skips if verdict.state == 'overflow' else amp}: {where}"
+        return f"{skips if verdict.state == 'overflow' else amp}: {where}{_also_in_reference(xray, verdict)}"
     every = verdict.count == verdict.layers > 1
     layers = f"all {verdict.layers}" if every else f"{verdict.count} of {verdict.layers}"
     masks = f"; {MASKS_DIFFER}" if xray.random and verdict.state != "agree" else ""
     apart = losses_apart(xray) or f"{units.loss(xray.loss_fp32)} and {units.loss(xray.loss_amp)}"
-    worst = f"worst {_layer_words(verdict.worst)}; losses {apart}"
-    return f"gradients {verdict.state} in {layers} layers; {worst}{masks}"
+    worst = f"worst {_layer_words(verdict.worst)}{_beside_reference(xray, verdict.worst)}; losses {apart}"
+    state, than = _STATES.get(verdict.state, verdict.state), ""
+    if xray.reference and verdict.state != "agree":
+        than = _THAN_REFERENCE[verdict.state == "as in reference"].format(xray.reference)
+    return f"gradients {state} in {layers} layers{than}; {worst}{masks}"
+
+
+_STATES = {"as in reference": "differ"}
+_THAN_REFERENCE = ", more than in {}", ", but in {} as much"
+
+
+def _beside_reference(xray: XRayTaken, layer: LayerAgreement) -> str:
+    """`` (bf16: 0.999)``; empty without a third precision."""
+    if layer.reference is None:
+        return ""
+    return f" ({xray.reference}: {cosine_words(layer.reference.cosine)})"
+
+
+def _also_in_reference(xray: XRayTaken, verdict: XRayVerdict) -> str:
+    """Whether the first layer with NaN or Inf has one in the third precision, too."""
+    if verdict.worst is None or verdict.worst.reference is None:
+        return ""
+    cosine = verdict.worst.reference.cosine
+    return (
+        f", in {xray.reference} too" if cosine is None or math.isnan(cosine) else f", not in {xray.reference}"
+    )
 
 
 def _layer_words(layer: LayerAgreement, digits: int = 3) -> str:
@@ -254,12 +291,24 @@ def losses_apart(xray: XRayTaken) -> str:
 
 
 def xray_losses(xray: XRayTaken) -> str:
-    """``loss 0.503 in FP32, 0.504 in AMP fp16``."""
-    amp = precision_label(xray.precision)
-    return f"loss {units.loss(xray.loss_fp32)} in FP32, {units.loss(xray.loss_amp)} in {amp}"
+    """``loss 0.503 in FP32, 0.504 in AMP fp16``; in FP8 bf16's between both."""
+    losses = ", ".join(f"{units.loss(loss)} in {precision_label(name)}" for name, loss in losses_of(xray))
+    return f"loss {losses}"
+
+
+def losses_of(xray: XRayTaken) -> list[tuple[str, float | None]]:
+    """The precisions of all passes, in their order, with the loss of each."""
+    between = [(xray.reference, xray.loss_reference)] if xray.reference else []
+    return [("fp32", xray.loss_fp32), *between, (xray.precision, xray.loss_amp)]
 
 
 def layer_line(layer: LayerAgreement) -> str:
-    """``0.9991 features.12 (Conv2d): relative error 0.0312, 0.024% lost``."""
+    """``0.9991 features.12 (Conv2d): relative error 0.0312, 0.024% lost``.
+
+    In FP8 ``0.9973 in mlp.fc (Linear, float8), 0.9999 in bf16: ...``.
+    """
     lost = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
-    return f"{_layer_words(layer, 4)} ({layer.kind}): relative error {units.loss(layer.relative_error)}{lost}"
+    kind = f"{layer.kind}, float8" if layer.in_float8 else layer.kind
+    beside = "" if layer.reference is None else f", {cosine_words(layer.reference.cosine, 4)} in bf16"
+    error = units.loss(layer.relative_error)
+    return f"{_layer_words(layer, 4)} ({kind}){beside}: relative error {error}{lost}"

@@ -1,11 +1,23 @@
 """What float8 does to a run, in words: which layers multiply in it, and what emulation means."""
 
+import math
 from collections.abc import Mapping
 
 from amptui.base import units
+from amptui.diagnosis.activity import newest
+from amptui.diagnosis.answer_words import age_words
+from amptui.diagnosis.float16_verdicts import MEASURING
 from amptui.diagnosis.labels import precision_label
-from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
-from amptui.telemetry.float8 import Float8Seen, LayerFactor
+from amptui.records.findings import (
+    Float8Factor,
+    Float8Layers,
+    Float8Window,
+    FloatHindrance,
+    LayerLeftOut,
+    is_old,
+)
+from amptui.telemetry.float8 import Float8Seen, LayerFactor, is_zero
+from amptui.telemetry.view import SessionView
 
 _HINDRANCES: Mapping[FloatHindrance, str] = {
     "size": "not divisible by 16",
@@ -50,9 +62,13 @@ def window_event(seen: Float8Seen) -> str:
     if not seen.lossy:
         off = units.percent(worst.factor.channel_error, 1)
         all_factors = units.counted(seen.factors, "factor")
+        if is_zero(worst.factor):
+            return f"{label} keeps all {all_factors}: all are zero"
         return f"{label} keeps all {all_factors}: the worst, {_of(worst)}, is {off} off"
     more = f" and {units.counted(seen.lossy - 1, 'other factor')}" if seen.lossy > 1 else ""
     factor = worst.factor
+    if math.isnan(factor.channel_error):
+        return f"{label} computes with NaN or Inf: {_of(worst)}{more}"
     why = f"channel {factor.channel} is {units.short_count(factor.channel_excess)} times the median one"
     return f"{label} loses most of {_of(worst)}{more}: {why}"
 
@@ -67,12 +83,71 @@ def _factor_words(one: LayerFactor) -> str:
     factor = one.factor
     shares = {"flushed": factor.flushed, "subnormal": factor.subnormal, "saturated": factor.saturated}
     parts = [f"{name} {units.share(share, 1)}" for name, share in shares.items()]
-    scales = dict.fromkeys(units.short_count(scale) for scale in (factor.scale_low, factor.scale_high))
     off = f"{units.percent(factor.channel_error, 1)} off in the median channel"
+    if is_zero(factor):
+        off = "all zero"
     where = f"{one.layer or 'the model'} {factor.role} {factor.format}"
-    return f"{where}: {', '.join([off, *parts])}, scale {' to '.join(scales)}"
+    return f"{where}: {', '.join([off, *parts])}, scale {scale_words(factor)}"
 
 
 def _of(one: LayerFactor) -> str:
     role = {"input": "input", "weight": "weight", "gradient": "output gradient"}[one.factor.role]
     return f"the {role} of {one.layer or 'the model'}"
+
+
+# ------------------------------------------------------------------------- the page of all factors
+
+BESIDE_FLOAT16 = (
+    "These are the factors of float8's products, each multiplied by a scale of its own. float16's histogram "
+    "is of the weights' gradients, at one loss scale, which FP8 does not need."
+)
+
+BESIDE_FLOAT16_IN_SHORT = "h: float16's histogram, of the weights' gradients at one loss scale"
+
+FACTORS_LEGEND = (
+    "median, whole: rounding error of the median channel and of all elements, by their norm; flushed to "
+    "zero, subnormal (fewer bits) and saturated are shares of all elements; top channel: the one with the "
+    "largest value, and by how much that exceeds the median channel's"
+)
+
+
+def window_missing(view: SessionView) -> str:
+    """Why no factors can be shown yet."""
+    if newest(view, "histogram") is not None:
+        return MEASURING
+    why = view.run.refuses.get("histogram") if view.run is not None else None
+    return f"float8's factors: not measured, {why}" if why else "float8's factors: not measured yet"
+
+
+def window_title(window: Float8Window, view: SessionView) -> str:
+    """``float8 factors of step 1,204: FP8 emulated, tensorwise``, and whether it is old."""
+    title = f"float8 factors of step {window.step:,}: {precision_label(window.precision)}, {window.recipe}"
+    if newest(view, "histogram") is not None:
+        return f"{title}; {MEASURING}"
+    if is_old(window.step, None, now=view.step, scale_now=None):
+        return f"{title}; {age_words(view.step - window.step)}"
+    return title
+
+
+def scale_words(factor: Float8Factor) -> str:
+    """``124``, or ``12.0 to 3.20 k`` of several."""
+    ends = dict.fromkeys(units.short_count(scale) for scale in (factor.scale_low, factor.scale_high))
+    return " to ".join(ends)
+
+
+def factor_title(one: LayerFactor) -> str:
+    """``the output gradient of mlp.fc in E5M2: 4,096 elements``."""
+    elements = units.counted(one.factor.elements, "element")
+    return f"{_of(one)} in {format_words(one.factor)}: {elements}"
+
+
+def format_words(factor: Float8Factor) -> str:
+    """``E4M3``."""
+    return factor.format.upper()
+
+
+def counts_missing(factor: Float8Factor) -> str:
+    """Why a factor has no histogram; empty if it has one."""
+    if factor.first_exponent is None:
+        return "no counts by exponent were recorded"
+    return "" if factor.counts else "all elements are zero or not finite"

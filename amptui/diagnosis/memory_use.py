@@ -79,13 +79,14 @@ def saved_for_backward(xray: XRayTaken) -> str:
         return ""
     fixed = xray.weights_bytes + xray.gradients_bytes + xray.optimizer_bytes + xray.buffers_bytes
     whole = fixed + full
+    low = precision_label(xray.precision) if base_precision(xray.precision) in FP8_PRECISIONS else "AMP"
     owners = "weights, gradients, optimizer state and buffers"
     if full - amp < LITTLE_MEMORY * whole and fixed >= full:
         share = f"{units.number_of_bytes(fixed)} of {units.number_of_bytes(whole)}"
-        return f"AMP cannot save much memory: {share} are {owners}"
+        return f"{low} cannot save much memory: {share} are {owners}"
     in_amp, in_fp32 = units.number_of_bytes(amp), units.number_of_bytes(full)
     rest = f"plus {units.number_of_bytes(fixed)} of {owners}"
-    return f"saved for backward: {in_amp} in AMP, {in_fp32} in FP32, {rest}"
+    return f"saved for backward: {in_amp} in {low}, {in_fp32} in FP32, {rest}"
 
 
 def memory_sentences(

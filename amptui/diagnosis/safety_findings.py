@@ -267,8 +267,9 @@ def _agreement(question: Question) -> Finding:
         return never("agreement", question.precision, measured_by="x-ray")
     verdict = judge_xray(xray)
     grade = _GRADES[verdict.severity]
-    if verdict.state in ("nothing to compare", "overflow"):
-        grade = "neutral"  # whether overflows are many is the finding on overflow
+    if verdict.state in ("nothing to compare", "overflow", "as in reference"):
+        # Whether overflows are many is the finding on overflow; what is as in bf16, FP8 does not cause.
+        grade = "neutral"
     finding = Finding(
         subject="agreement",
         state=verdict.state,

@@ -24,8 +24,19 @@ class LayerFactor:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether float8 loses most of half its channels, or holds NaN or Inf."""
-        return not self.factor.channel_error < LOSSY_ERRORS[self.factor.format]
+        """Whether float8 loses most of half its channels, or holds NaN or Inf; zeros lose nothing."""
+        lost = not self.factor.channel_error < LOSSY_ERRORS[self.factor.format]
+        return lost and not is_zero(self.factor)
+
+
+def is_zero(factor: Float8Factor) -> bool:
+    """Whether all elements are zero: such a factor has no error."""
+    return factor.zeros >= 1.0
+
+
+def normal_share(factor: Float8Factor) -> float:
+    """The fraction of elements that float8 holds with its full precision."""
+    return max(0.0, 1.0 - factor.zeros - factor.flushed - factor.subnormal - factor.saturated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +56,7 @@ class Float8Seen:
 
 def summary_of_float8(window: Float8Window) -> Float8Seen | None:
     """The worst factors of ``window``; None if it has none."""
-    factors = _ranked(window)
+    factors = ranked_factors(window)
     if not factors:
         return None
     return Float8Seen(
@@ -68,19 +79,25 @@ class Float8Watch:
 
     def is_news(self, window: Float8Window) -> bool:
         """Whether ``window`` is worth an event: it is the first, was asked for, or has new losses."""
-        lossy = {f"{one.factor.role} {one.layer}" for one in _ranked(window) if one.is_lossy}
+        lossy = {f"{one.factor.role} {one.layer}" for one in ranked_factors(window) if one.is_lossy}
         news = not self._has_seen or window.requested or not lossy.issubset(self._reported)
         self._reported, self._has_seen = tuple(sorted(lossy.union(self._reported))), True
         return news
 
 
-def _ranked(window: Float8Window) -> list[LayerFactor]:
-    """All factors, the worst first."""
+def factors_of(window: Float8Window) -> list[LayerFactor]:
+    """All factors in the model's order."""
     pairs = [(layer.name, factor) for layer in window.layers for factor in layer.factors]
-    factors = [LayerFactor(layer=name, factor=factor) for name, factor in pairs]
-    return sorted(factors, key=_badness, reverse=True)
+    return [LayerFactor(layer=name, factor=factor) for name, factor in pairs]
+
+
+def ranked_factors(window: Float8Window) -> list[LayerFactor]:
+    """All factors, the worst first."""
+    return sorted(factors_of(window), key=_badness, reverse=True)
 
 
 def _badness(one: LayerFactor) -> float:
     error = one.factor.channel_error
+    if is_zero(one.factor):
+        return 0.0
     return math.inf if math.isnan(error) else error / LOSSY_ERRORS[one.factor.format]

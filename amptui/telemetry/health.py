@@ -1,11 +1,18 @@
 """Judgements on float16 histogram, module trace and X-ray: how bad it is, and the numbers behind that."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from amptui.records.findings import Float16Window, LayerAgreement, ModulesTraced, ParameterWindow, XRayTaken
+from amptui.records.findings import (
+    Float16Window,
+    LayerAgreement,
+    ModulesTraced,
+    ParameterWindow,
+    ReferenceAgreement,
+    XRayTaken,
+)
 from amptui.records.run import Severity
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, share_by_exponent, underflowing_share, worst_parameter
 
@@ -22,6 +29,13 @@ and 0.10."""
 XRAY_CAREFUL_COSINE = 0.5
 """Down to this cosine, rounding adds less than twice the gradient; below it, the layer learns mostly from
 rounding errors."""
+
+XRAY_FLOAT8_ERROR = 2.0
+"""In FP8 a layer that agrees less than it should counts only if its rounding adds at least so many times what
+bfloat16's does: then three quarters of the squared error, or more, are float8's. Where bfloat16 is as far
+from FP32, float8 changes nothing. float8 rounds 16 to 32 times as coarsely (3 or 2 bits of mantissa for 7):
+on char-gpt its error is 8 to 25 times bfloat16's in every layer, with cosines from 0.997. A healthy layer is
+far from both limits."""
 
 
 # ------------------------------------------------------------------------------- the float16 window
@@ -113,7 +127,7 @@ def judge_trace(trace: ModulesTraced) -> TraceVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XRayVerdict:
-    """Whether AMP's gradients agree with FP32's on this batch."""
+    """Whether AMP's gradients, or FP8's, agree with FP32's on this batch."""
 
     severity: Severity
     state: Literal[
@@ -125,8 +139,11 @@ class XRayVerdict:
         "agree",
         "differ",
         "disagree",
+        "as in reference",
     ]
-    """``overflow``: gradients in ``fp16``, whose scaler would skip the step; ``not finite`` in ``bf16``."""
+    """``overflow``: gradients in ``fp16``, whose scaler would skip the step; ``not finite`` in ``bf16``. In
+    FP8 layers ``differ`` and ``disagree`` beyond what they do in bf16; ``as in reference``: some do, but in
+    bf16 just as much."""
     count: int = 0
     """The layers that agree or, in other states, those that do not."""
     layers: int = 0
@@ -160,15 +177,52 @@ def judge_xray(xray: XRayTaken) -> XRayVerdict:
 def _judge_cosines(cosines: Sequence[tuple[float, LayerAgreement]]) -> XRayVerdict:
     if not cosines:
         return XRayVerdict(severity="info", state="nothing to compare")
-    least, worst = min(cosines, key=lambda pair: pair[0])
-    layers = len(cosines)
-    if least < XRAY_CAREFUL_COSINE:
-        count = sum(cosine < XRAY_CAREFUL_COSINE for cosine, _ in cosines)
-        return XRayVerdict(severity="error", state="disagree", count=count, layers=layers, worst=worst)
-    count = sum(cosine < XRAY_SAFE_COSINE for cosine, _ in cosines)
-    if count:
-        return XRayVerdict(severity="warning", state="differ", count=count, layers=layers, worst=worst)
-    return XRayVerdict(severity="info", state="agree", count=layers, layers=layers, worst=worst)
+    by_state: dict[LayerState, list[tuple[float, LayerAgreement]]] = {}
+    for pair in cosines:
+        by_state.setdefault(layer_state(pair[1]), []).append(pair)
+    for state, severity in _BAD_STATES.items():
+        if of_state := by_state.get(state):
+            _, worst = min(of_state, key=lambda pair: pair[0])
+            return XRayVerdict(
+                severity=severity, state=state, count=len(of_state), layers=len(cosines), worst=worst
+            )
+    _, worst = min(cosines, key=lambda pair: pair[0])
+    return XRayVerdict(severity="info", state="agree", count=len(cosines), layers=len(cosines), worst=worst)
+
+
+LayerState = Literal["nothing to compare", "agree", "differ", "disagree", "as in reference"]
+"""Of one layer, as in :class:`XRayVerdict`."""
+
+_BAD_STATES: Mapping[Literal["disagree", "differ", "as in reference"], Severity] = {
+    "disagree": "error",
+    "differ": "warning",
+    "as in reference": "warning",
+}
+"""The worst first: the first that any layer is in is the verdict."""
+
+
+def layer_state(layer: LayerAgreement) -> LayerState:
+    """Whether the gradients of one layer agree; NaN disagrees."""
+    if layer.cosine is None:
+        return "nothing to compare"
+    if layer.cosine >= XRAY_SAFE_COSINE:
+        return "agree"
+    if layer.reference is not None and not _adds_error(layer.cosine, layer.reference):
+        return "as in reference"
+    return "differ" if layer.cosine >= XRAY_CAREFUL_COSINE else "disagree"
+
+
+def _adds_error(cosine: float, reference: ReferenceAgreement) -> bool:
+    """Whether the error beside FP32 is mostly float8's rather than bfloat16's, by `XRAY_FLOAT8_ERROR`."""
+    error = _error_of(1.0 if reference.cosine is None else reference.cosine)
+    return error < math.inf and not _error_of(cosine) < XRAY_FLOAT8_ERROR * error
+
+
+def _error_of(cosine: float) -> float:
+    """What rounding adds at a right angle to the gradient, by its size: infinite if they are opposed."""
+    if not cosine > 0.0:  # NaN too
+        return math.inf
+    return math.sqrt(max(0.0, 1.0 / (cosine * cosine) - 1.0))
 
 
 def least_agreeing(layers: Iterable[LayerAgreement]) -> list[LayerAgreement]:

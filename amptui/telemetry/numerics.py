@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
+from amptui.records.findings import Float8Window, Float16Window, ModuleRange, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import base_precision
 from amptui.records.steps import Column
@@ -100,6 +100,7 @@ class NumericsWatch:
     _trace: ModulesTraced | None = None
     _xray: XRayTaken | None = None
     _float8: Float8Seen | None = None
+    _float8_window: Float8Window | None = None
 
     def add(self, stretch: Stretch, rooms: Column | None, float16_scale: float) -> None:
         """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
@@ -143,9 +144,9 @@ class NumericsWatch:
         """Add a float16 histogram."""
         self._window = window
 
-    def add_float8(self, seen: Float8Seen) -> None:
-        """Add what float8 makes of its products' factors."""
-        self._float8 = seen
+    def add_float8(self, window: Float8Window, seen: Float8Seen) -> None:
+        """Add what float8 makes of its products' factors, and that in short."""
+        self._float8_window, self._float8 = window, seen
 
     def add_trace(self, trace: ModulesTraced) -> None:
         """Add a module trace."""
@@ -175,6 +176,7 @@ class NumericsWatch:
             trace=self._trace,
             xray=self._xray,
             float8=self._float8,
+            float8_window=self._float8_window,
         )
 
     def _least(self, scale: float) -> float | None:

@@ -307,7 +307,7 @@ class Session:
     def _add_float8_window(self, record: findings.Float8Window) -> None:
         seen, is_news = summary_of_float8(record), self._float8.is_news(record)
         if seen is not None:
-            self._optimizers.first.numerics.add_float8(seen)
+            self._optimizers.first.numerics.add_float8(record, seen)
             if is_news:
                 self._log.add(seen)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from amptui.records.answers import REQUEST_KINDS, Answer, RequestKind, RequestMade
 from amptui.records.findings import (
+    Float8Window,
     Float16Window,
     FlopsCounted,
     MemoryBreakdown,
@@ -336,7 +337,9 @@ class NumericsView:
     trace: ModulesTraced | None = None
     xray: XRayTaken | None = None
     float8: Float8Seen | None = None
-    """What float8 made of its products' factors in the newest step that was measured."""
+    """What float8 made of its products' factors in the newest step that was measured, in short."""
+    float8_window: Float8Window | None = None
+    """The same, with all factors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

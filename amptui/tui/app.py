@@ -20,6 +20,7 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
+from amptui.records.run import FP8_PRECISIONS, base_precision
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
 from amptui.tui.keys import ACTIONS, KEYS, pages_of
@@ -381,13 +382,36 @@ class WatchApp(RunScreen):
         self._state = replace(self._state, focus=order[(place + 1) % len(order)])
 
     def action_focus_numerics(self) -> None:
-        """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
-        is_shown = self._state.focus == "numerics" and self._overlay is None
-        focus = None if is_shown else "numerics"
+        """Enlarge the float16 panel to the whole screen and measure it now, or show all again.
+
+        In FP8 a page of float8's factors opens instead, which leads on to that panel.
+        """
+        if base_precision(self._view.precision or "") in FP8_PRECISIONS and not self._shows_float16:
+            self._open_float8()
+            self._measure_numerics()
+            return
+        focus = None if self._shows_float16 else "numerics"
         self._overlay, self._state = None, replace(self._state, focus=focus)
         if focus is None:
             self._early = tuple(kind for kind in self._early if kind != "histogram")
             return
+        self._measure_numerics()
+
+    @property
+    def _shows_float16(self) -> bool:
+        return self._state.focus == "numerics" and self._overlay is None
+
+    def _open_float8(self) -> None:
+        from amptui.tui.overlays.float8_overlay import Float8Factors
+
+        self._overlay = Float8Factors()
+
+    def action_show_float16(self) -> None:
+        """Enlarge the float16 panel."""
+        self._overlay, self._state = None, replace(self._state, focus="numerics")
+
+    def _measure_numerics(self) -> None:
+        """Ask for a histogram of the next step, if the run takes that and nobody waits for one."""
         is_pending = "histogram" in self._early or activity.newest(self._view, "histogram") is not None
         # Where the run takes no such request, the panel says how old its histogram is.
         if "histogram" in self._accepts() and not is_pending:

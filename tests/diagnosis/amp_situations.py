@@ -13,7 +13,7 @@ from typing import Any
 from amptui.diagnosis.amp_answer import Safety, Worth, amp_answer
 from amptui.diagnosis.amp_finding import Subject
 from amptui.diagnosis.answer_words import answer_line, next_measurement
-from amptui.records.findings import Float8LayerWindow, PhaseSeconds, StepTimed
+from amptui.records.findings import Float8LayerWindow, PhaseSeconds, ReferenceAgreement, StepTimed
 from amptui.records.ranks import RanksDisagree, RankValue
 from amptui.records.run import PauseChanged, Record, Validated, Validation
 from amptui.telemetry.session import Session
@@ -156,6 +156,22 @@ def fp8_that_agrees() -> Records:
         samples.xray(890, precision="fp8", loss_scale=None),
         samples.float8_window(890),
     ]
+
+
+def xray_in_fp8(cosine: float, in_bf16: float) -> Records:
+    """One layer whose gradient agrees so far with FP32's."""
+    reference = ReferenceAgreement(cosine=in_bf16, relative_error=0.1, added_cosine=cosine, added_error=0.1)
+    layers = (samples.layer("conv1", cosine, reference=reference),)
+    taken = samples.xray(890, precision="fp8", loss_scale=None, reference="bf16", layers=layers)
+    return [*in_float8("fp8"), taken]
+
+
+def fp8_that_differs() -> Records:
+    return xray_in_fp8(0.7, 0.999)
+
+
+def fp8_that_differs_as_bf16_does() -> Records:
+    return xray_in_fp8(0.7, 0.71)
 
 
 def all_skipped() -> Records:
@@ -416,6 +432,8 @@ SITUATIONS: dict[str, Situation] = {
         Situation(fp8_beside_fp16_alone, "unknown", "no trouble", precision="fp8"),
         Situation(fp8_and_bf16_in_turns, "faster", "no trouble", precision="fp8"),
         Situation(bf16_after_fp8, "faster", "no trouble", precision="bf16"),
+        Situation(fp8_that_differs, "faster", "warning", ("agreement", "differ"), precision="fp8"),
+        Situation(fp8_that_differs_as_bf16_does, "faster", "no trouble", precision="fp8"),
         Situation(emulated_fp8_after_bf16, "unknown", "no trouble", precision="fp8-emulated"),
         Situation(
             emulated_fp8_with_an_outlier,

@@ -341,6 +341,20 @@ def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_t
     )
 
 
+def test_zeros_lose_nothing_and_nan_is_no_channel_above_the_others() -> None:
+    zeros = float8_factor("gradient", math.nan, zeros=1.0, channel_excess=math.nan)
+    fine = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03), zeros))
+    kept = the_event(float8_window(4, fine))
+    assert event_text(kept) == "FP8 keeps all 2 factors: the worst, the input of a, is 3.0% off"
+    assert event_details(kept)[1].startswith("a gradient e4m3: all zero, flushed")
+    nothing = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(zeros,))))
+    assert event_text(nothing) == "FP8 keeps all 1 factor: all are zero"
+    spoiled = float8_factor("weight", math.nan, channel_excess=math.nan)
+    lost = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(spoiled, zeros))))
+    assert lost.severity == "warning"
+    assert event_text(lost) == "FP8 computes with NaN or Inf: the weight of a"
+
+
 def test_windows_are_told_first_when_asked_for_and_when_something_new_is_lost() -> None:
     fine = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03),))
     lossy = Float8LayerWindow(name="a", factors=(float8_factor("input", math.nan),))

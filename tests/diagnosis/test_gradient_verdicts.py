@@ -12,6 +12,7 @@ from amptui.diagnosis.float16_verdicts import (
     Verdict,
     cosine_words,
     distance,
+    layer_line,
     least_headroom,
     losses_apart,
     trace_verdict,
@@ -19,11 +20,12 @@ from amptui.diagnosis.float16_verdicts import (
     window_cost,
     window_facts,
     window_missing,
+    xray_losses,
     xray_verdict,
 )
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.records.answers import RequestMade
-from amptui.records.findings import Float16Window, ModuleRange
+from amptui.records.findings import Float16Window, ModuleRange, ReferenceAgreement, XRayTaken
 from amptui.telemetry.events import event_of, summary_of_xray
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.underflow import UnderflowFound
@@ -321,3 +323,73 @@ def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compare
 )
 def test_a_cosine_is_cut_and_never_rounded_up_to_one(cosine: float | None, digits: int, words: str) -> None:
     assert cosine_words(cosine, digits) == words
+
+
+# ---------------------------------------------------------------------------------- X-rays in FP8
+
+
+def in_fp8(cosine: float, in_bf16: float | None, **changes: Any) -> XRayTaken:
+    """One layer, beside one that agrees."""
+    reference = ReferenceAgreement(
+        cosine=in_bf16, relative_error=0.004, added_cosine=cosine, added_error=0.06
+    )
+    layers = (layer("a", cosine, reference=reference), layer("b", 0.999, reference=reference))
+    facts = {
+        "precision": "fp8-emulated",
+        "loss_scale": None,
+        "reference": "bf16",
+        "loss_reference": 0.5005,
+        "layers": layers,
+        **changes,
+    }
+    return xray(**facts)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "in_bf16", "severity", "text"),
+    [
+        (0.997, 0.9999, "info", "gradients agree in all 2 layers; worst 0.997 in a (bf16: 0.999)"),
+        (
+            0.7,
+            0.9999,
+            "warning",
+            "gradients differ in 1 of 2 layers, more than in bf16; worst 0.700 in a (bf16: 0.999)",
+        ),
+        (
+            0.3,
+            0.9999,
+            "error",
+            "gradients disagree in 1 of 2 layers, more than in bf16; worst 0.300 in a (bf16: 0.999)",
+        ),
+        (
+            0.7,
+            0.71,
+            "warning",
+            "gradients differ in 1 of 2 layers, but in bf16 as much; worst 0.700 in a (bf16: 0.710)",
+        ),
+    ],
+)
+def test_fp8_stands_beside_bf16(cosine: float, in_bf16: float, severity: str, text: str) -> None:
+    verdict = xray_verdict(in_fp8(cosine, in_bf16))
+    assert verdict == Verdict(severity, f"{text}; losses 0.20% apart")  # type: ignore[arg-type]
+
+
+def test_whether_nan_is_of_fp8_or_of_bf16_already_is_said() -> None:
+    where = "FP8 emulated: NaN or Inf in 1 of 2 layers' gradients, first a"
+    assert xray_verdict(in_fp8(math.nan, 0.999)) == Verdict("error", f"{where}, not in bf16")
+    assert xray_verdict(in_fp8(math.nan, math.nan)) == Verdict("error", f"{where}, in bf16 too")
+    losses = "the loss is nan in FP8 emulated but 0.500 in FP32 and"
+    for other, words in ((0.5, "0.500"), (math.nan, "nan")):
+        record = in_fp8(0.999, 0.999, loss_amp=math.nan, loss_reference=other)
+        assert xray_verdict(record) == Verdict("error", f"{losses} {words} in bf16")
+    record = in_fp8(0.999, 0.999, loss_fp32=math.nan)
+    assert xray_verdict(record).text == "the loss is nan even in FP32: not an FP8 problem"
+
+
+def test_all_losses_and_what_a_layer_runs_in_are_in_the_details() -> None:
+    record = in_fp8(0.9973, 0.99991)
+    assert xray_losses(record) == "loss 0.500 in FP32, 0.500 in AMP bf16, 0.501 in FP8 emulated"
+    first, second = replace(record.layers[0], in_float8=True), replace(record.layers[0], in_float8=False)
+    beside = "0.9999 in bf16: relative error 0.0312, 0% lost"
+    assert layer_line(first) == f"0.9973 in a (Conv2d, float8), {beside}"
+    assert layer_line(second) == f"0.9973 in a (Conv2d), {beside}"

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amptui.records.findings import LayerAgreement, ParameterWindow
+from amptui.records.findings import LayerAgreement, ParameterWindow, ReferenceAgreement
 from amptui.telemetry.health import (
     XRAY_CAREFUL_COSINE,
     XRAY_SAFE_COSINE,
     judge_trace,
     judge_window,
     judge_xray,
+    layer_state,
     least_agreeing,
 )
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, WORST_SHARE
@@ -135,6 +136,55 @@ def test_an_xray_counts_the_layers_of_its_state(
 ) -> None:
     result = judge_xray(xray(layers=tuple(layer("a", cosine) for cosine in cosines)))
     assert (result.state, result.count, result.layers) == (state, count, layers)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "state", "severity", "count"),
+    [
+        (((0.997, 0.9999), (0.9, 0.5)), "agree", "info", 2),
+        (((0.85, 0.9999), (0.997, 0.9999)), "differ", "warning", 1),
+        (((0.49, 0.9999), (0.85, 0.9999)), "disagree", "error", 1),
+        (((0.85, 0.86), (0.997, 0.9999)), "as in reference", "warning", 1),
+        (((0.85, 0.9), (0.3, 0.3), (0.997, 1.0)), "as in reference", "warning", 2),
+        (((0.3, 0.3), (0.85, 0.99)), "differ", "warning", 1),  # bf16's own trouble is not FP8's
+        (((-0.2, 0.0),), "as in reference", "warning", 1),
+        (((-0.2, 0.3),), "disagree", "error", 1),
+        (((0.6, None),), "differ", "warning", 1),
+        (((0.6, math.nan),), "as in reference", "warning", 1),
+    ],
+)
+def test_fp8_is_judged_by_what_it_adds_to_bf16(
+    pairs: Sequence[tuple[float, float | None]], state: str, severity: str, count: int
+) -> None:
+    layers = tuple(
+        layer(
+            f"{number}",
+            cosine,
+            reference=ReferenceAgreement(
+                cosine=in_bf16, relative_error=0.1, added_cosine=0.9, added_error=0.1
+            ),
+        )
+        for number, (cosine, in_bf16) in enumerate(pairs)
+    )
+    result = judge_xray(xray(precision="fp8", reference="bf16", layers=layers))
+    assert (result.state, result.severity, result.count, result.layers) == (
+        state,
+        severity,
+        count,
+        len(layers),
+    )
+
+
+@given(cosine=st.floats(1e-3, XRAY_SAFE_COSINE, exclude_max=True), share=st.floats(0.0, 1.0))
+def test_fp8_counts_where_three_quarters_of_the_squared_error_are_its_own(
+    cosine: float, share: float
+) -> None:
+    assume(abs(share - 0.25) > 1e-6)
+    squared_error = 1 / cosine**2 - 1
+    in_bf16 = 1 / math.sqrt(1 + share * squared_error)  # bf16's share of the squared error
+    reference = ReferenceAgreement(cosine=in_bf16, relative_error=0.1, added_cosine=0.9, added_error=0.1)
+    state = layer_state(layer("a", cosine, reference=reference))
+    assert (state == "as in reference") == (share > 0.25)
 
 
 LAYERS = st.lists(

@@ -237,6 +237,30 @@ async def test_f_enlarges_the_float16_panel_and_back() -> None:
         assert screen.state.focus == "numerics"
 
 
+def page_of(screen: Screen) -> tuple[str | None, str | None]:
+    """The open overlay and the enlarged panel."""
+    return screen.overlay, screen.state.focus
+
+
+@awaited
+async def test_in_fp8_f_measures_and_shows_the_factors_of_float8_which_lead_on_to_float16() -> None:
+    async with watching(started(precision="fp8-emulated"), *steps(5, "fp8-emulated")) as screen:
+        await screen.press("f")
+        assert screen.overlay == "float8"
+        assert "measuring …" in screen.text
+        assert screen.control.newest(HistogramRequest) is not None
+        await screen.feed(step(6, "fp8-emulated"), samples.float8_window(6, channel_error=0.9))
+        await screen.answer(HistogramRequest)
+        assert "loses most of the input of mlp.fc: channel 17" in screen.text
+        assert "measuring" not in screen.text
+        await screen.press("f")
+        assert page_of(screen) == (None, None)
+        await screen.press("e", "f", "h")
+        assert page_of(screen) == (None, "numerics")
+        await screen.press("f")
+        assert page_of(screen) == (None, None)
+
+
 def window(number: int, **changes: Any) -> Float16Window:
     return samples.window(number, time=time.time(), **changes)
 

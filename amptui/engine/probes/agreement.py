@@ -1,15 +1,15 @@
 """How well two sets of gradients of the same weights agree, layer by layer."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from amptui.device.accelerator import capabilities
 from amptui.engine.checkpoint.host_copy import HostCopy
-from amptui.records.findings import LayerAgreement
+from amptui.records.findings import LayerAgreement, ReferenceAgreement
 
 Gradients = Mapping[Tensor, Tensor]
 """Gradients by parameter; those that the backward pass did not reach are missing."""
@@ -86,6 +86,37 @@ def agreements(
             in_float16=in_float16,
         )
         for layer, row in zip(layers, sums, strict=True)
+    )
+
+
+def beside_reference(
+    low: Sequence[LayerAgreement], reference: Sequence[LayerAgreement], added: Sequence[LayerAgreement]
+) -> tuple[LayerAgreement, ...]:
+    """Each layer of ``low`` with the figures of a third precision: against FP32, and ``low`` against it."""
+    return tuple(
+        replace(
+            layer,
+            reference=ReferenceAgreement(
+                cosine=of_reference.cosine,
+                relative_error=of_reference.relative_error,
+                added_cosine=of_added.cosine,
+                added_error=of_added.relative_error,
+            ),
+        )
+        for layer, of_reference, of_added in zip(low, reference, added, strict=True)
+    )
+
+
+def marked_float8(
+    agreed: Sequence[LayerAgreement], layers: Sequence[Layer], float8_parameters: Collection[Tensor]
+) -> tuple[LayerAgreement, ...]:
+    """Each layer with whether a float8 product multiplied its weights.
+
+    An embedding whose weight an output projection shares holds that projection's gradient too.
+    """
+    return tuple(
+        replace(agreement, in_float8=any(parameter in float8_parameters for parameter in layer.parameters))
+        for agreement, layer in zip(agreed, layers, strict=True)
     )
 
 

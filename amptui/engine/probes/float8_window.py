@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -14,10 +14,26 @@ from torch import Tensor, nn
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.float8 import Float8Linears
+from amptui.engine.probes.float16_window import count_keys
 from amptui.records.findings import Float8Factor, Float8Format, Float8LayerWindow, Float8Role, Float8Window
 
 _NUMBERS = 10
 """Of each factor, in the order of the fields of :class:`Float8Factor` from ``zeros`` on."""
+
+_MIN_EXPONENT, _MAX_EXPONENT = -42, 16
+"""Exponents with a bin of their own: E5M2's range with room to see how far below it numbers lie."""
+
+_BINS = _MAX_EXPONENT - _MIN_EXPONENT + 1
+
+_ROW = _NUMBERS + _BINS
+"""The numbers of a factor."""
+
+_PIECE = 1 << 22
+"""Elements counted at once: float32 counts that far exactly, and temporaries stay small."""
+
+MAX_COUNTED_LAYERS = 64
+"""Layers of a record with counts by exponent, those with the largest errors: a factor's counts take some 60
+to 250 bytes of a journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +57,12 @@ RANGES: dict[Float8Format, Range] = {
 
 @torch.no_grad()
 def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tensor:
-    """[_NUMBERS] float32 for a ``factor`` [..., channels] that is multiplied by ``scale`` and rounded.
+    """[_ROW] float32 for a ``factor`` [..., channels] that is multiplied by ``scale`` and rounded.
 
     Zeros, flushed, subnormal and saturated elements are fractions of all; errors are |rounded - exact| by
     |exact|, of the whole and of the median channel; then the ends of the scale, the channel with the largest
-    absolute value, and that by the median channel's. Does not wait for the device.
+    absolute value, and that by the median channel's; then the counts by exponent. Does not wait for the
+    device.
     """
     number_range = RANGES[format_]
     exact = factor.detach().reshape(-1, factor.shape[-1]).float()
@@ -69,7 +86,39 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
         peaks.argmax(),
         peaks.amax() / peaks.where(peaks > 0, math.nan).nanmedian(),
     )
-    return torch.stack([number.float() for number in numbers])
+    return torch.cat([torch.stack([number.float() for number in numbers]), _by_exponent(scaled, is_zero)])
+
+
+def _by_exponent(scaled: Tensor, is_zero: Tensor) -> Tensor:
+    """[_BINS] float32: how many elements of ``scaled`` have each exponent; NaN and Inf are left out."""
+    pieces = zip(scaled.flatten().split(_PIECE), is_zero.flatten().split(_PIECE), strict=True)
+    return torch.stack([_count_piece(values, zeros) for values, zeros in pieces]).sum(0)
+
+
+def _count_piece(scaled: Tensor, is_zero: Tensor) -> Tensor:
+    exponents = (scaled.abs().view(torch.int32) >> 23) - 127
+    # Bin 0 is of zeros and the last of NaN and Inf: neither is kept.
+    keys = exponents.clamp(_MIN_EXPONENT, _MAX_EXPONENT).sub_(_MIN_EXPONENT - 1)
+    keys = keys.masked_fill_(is_zero, 0).masked_fill_(exponents == 128, _BINS + 1)
+    return count_keys(keys, _BINS + 2)[1:-1]
+
+
+def _bounded(layers: Iterable[Float8LayerWindow]) -> tuple[Float8LayerWindow, ...]:
+    """``layers`` with counts by exponent in the ``MAX_COUNTED_LAYERS`` of the largest errors only."""
+    windows = tuple(layers)
+    counted = sorted(windows, key=_largest_error, reverse=True)[:MAX_COUNTED_LAYERS]
+    names = {layer.name for layer in counted}
+    return tuple(layer if layer.name in names else _without_counts(layer) for layer in windows)
+
+
+def _largest_error(layer: Float8LayerWindow) -> float:
+    errors = [factor.channel_error for factor in layer.factors if factor.zeros < 1.0]
+    return max((math.inf if math.isnan(error) else error for error in errors), default=0.0)
+
+
+def _without_counts(layer: Float8LayerWindow) -> Float8LayerWindow:
+    factors = (replace(factor, first_exponent=None, counts=()) for factor in layer.factors)
+    return replace(layer, factors=tuple(factors))
 
 
 class Float8WindowProbe:
@@ -110,7 +159,10 @@ class Float8WindowProbe:
         """The record of a delivered ``row`` of :meth:`values`."""
         factors: dict[str, dict[Float8Role, Float8Factor]] = {}
         for place, ((name, role), (format_, elements, _)) in enumerate(self._measured.items()):
-            numbers = row[place * _NUMBERS : (place + 1) * _NUMBERS]
+            numbers = row[place * _ROW : (place + 1) * _ROW]
+            counts = [int(count) for count in numbers[_NUMBERS:]]
+            first = next((bin_ for bin_, count in enumerate(counts) if count), 0)
+            stop = len(counts) - next((bin_ for bin_, count in enumerate(reversed(counts)) if count), 0)
             factors.setdefault(name, {})[role] = Float8Factor(
                 role=role,
                 format=format_,
@@ -125,13 +177,15 @@ class Float8WindowProbe:
                 scale_high=numbers[7],
                 channel=int(numbers[8]),
                 channel_excess=numbers[9],
+                first_exponent=_MIN_EXPONENT + first,
+                counts=tuple(counts[first:stop]) if any(counts) else (),
             )
         return Float8Window(
             time=time.time(),
             step=step,
             precision=precision,
             recipe=self._linears.recipe,
-            layers=tuple(
+            layers=_bounded(
                 Float8LayerWindow(name=name, factors=tuple(of_layer.values()))
                 for name, of_layer in factors.items()
             ),

@@ -1,10 +1,13 @@
-"""The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither."""
+"""The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither.
+
+In FP8 also in bf16, so that what float8 adds is seen apart from what bfloat16 does.
+"""
 
 import copy
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,13 +23,23 @@ from amptui.engine.failure import is_out_of_memory
 from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.precision import Precision, Tf32Flags
 from amptui.engine.prepared import Trained
-from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
+from amptui.engine.probes.agreement import (
+    Gradients,
+    Layer,
+    agreements,
+    beside_reference,
+    layer_sums,
+    layers_of,
+    marked_float8,
+    on_host,
+)
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
 from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.engine.snapshot import Snapshot
 from amptui.engine.validation import checked_loss
-from amptui.records.findings import FlopsCounted, XRayTaken
+from amptui.records.findings import FlopsCounted, LayerAgreement, XRayTaken
+from amptui.records.run import reference_precision
 
 
 def take_xray(
@@ -38,10 +51,11 @@ def take_xray(
     precision: str,
     loss_scale: float | None,
 ) -> XRayTaken:
-    """Run forward and backward of a step in ``ieee`` and then in ``precision`` (``fp16`` or ``bf16``).
+    """Run forward and backward of a step in ``ieee`` and then in ``precision``, one of ``LOW_PRECISIONS``.
 
-    ``batches`` are those that the step accumulates, one or several; the saved bytes are the largest one's.
-    ``emit`` takes the operations of the second pass: those of a compiled model are not counted in its steps.
+    In FP8 a pass in ``bf16`` comes between. ``batches`` are those that the step accumulates, one or several;
+    the saved bytes are the largest one's. ``emit`` takes the operations of the last pass: those of a compiled
+    model are not counted in its steps.
 
     Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
     is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules and
@@ -50,17 +64,17 @@ def take_xray(
     Afterwards weights, optimizer, scaler, gradients, buffers, random generators, flags and modes are bit for
     bit as before, even if something raised. What a model or a loss keeps in plain Python objects is not
     restored, except the experiment's attributes. Errors of the loss pass through. Memory can run out earlier
-    than in a step: the gradients of two passes exist beside those of the last step.
+    than in a step: the gradients of two passes, or three, exist beside those of the last step.
     """
     began = time.perf_counter()
     flops = FlopCounter(trained.model)
     with _returning_memory(), _restoring(trained) as snapshot:
-        xray = _both_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
+        xray = _all_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
     emit(flops.record(step=step, precision=precision))
     return replace(xray, seconds=time.perf_counter() - began)
 
 
-def _both_passes(
+def _all_passes(
     trained: Trained,
     batches: Sequence[Any],
     snapshot: Snapshot,
@@ -71,17 +85,21 @@ def _both_passes(
 ) -> XRayTaken:
     """The X-ray without its seconds."""
     model = trained.model
+    trained.precisions["ieee"].enter()  # a layer in float8 is a Linear by name, too
     layers = layers_of(model)
     full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
     random = snapshot.has_drawn or _has_recurrent_dropout(model)
     snapshot.restore()
+    reference = None
+    if (between := reference_precision(precision)) != "fp32":
+        reference = _run_pass(trained, _copied(batches), trained.precisions[between], None)
+        snapshot.restore()
     copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter, flops:
-        half = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
+        low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
     in_threads = _runs_in_threads(model)
-    gradients = full.gradients, half.gradients
-    sums = layer_sums(layers, *gradients, loss_scale=loss_scale or 1.0)
-    (loss_fp32,), (loss_amp,), *rows = on_host([full.loss, half.loss, *sums])  # the only wait
+    compared = _Compared(layers, full, low, reference, loss_scale=loss_scale, precision=precision)
+    loss_fp32, loss_amp, *loss_reference = compared.losses
     return XRayTaken(
         time=time.time(),
         step=step,
@@ -89,7 +107,7 @@ def _both_passes(
         loss_scale=loss_scale,
         loss_fp32=loss_fp32,
         loss_amp=loss_amp,
-        layers=agreements(layers, rows, *gradients, output_dtypes=dtypes, in_float16=precision == "fp16"),
+        layers=_marked(compared.agreements(dtypes), layers, trained.precisions[precision]),
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
         weights_bytes=_bytes(model.parameters()),
@@ -97,10 +115,68 @@ def _both_passes(
         optimizer_bytes=_bytes(tensors_in(trained.optimizer.state)),
         buffers_bytes=_bytes(model.buffers()),
         saved_bytes_fp32=None if in_threads else full.saved_bytes,
-        saved_bytes_amp=None if in_threads else half.saved_bytes,
+        saved_bytes_amp=None if in_threads else low.saved_bytes,
         random=random,
         seconds=0.0,
+        reference="" if reference is None else between,
+        loss_reference=loss_reference[0] if loss_reference else None,
     )
+
+
+def _marked(
+    agreed: tuple[LayerAgreement, ...], layers: Sequence[Layer], precision: Precision
+) -> tuple[LayerAgreement, ...]:
+    """In FP8, which layers multiply in float8."""
+    if precision.float8 is None or precision.linears is None:
+        return agreed
+    linears = precision.linears.linears.values()
+    return marked_float8(agreed, layers, {p for linear in linears for p in linear.parameters()})
+
+
+# ----------------------------------------------------------------------------- all passes compared
+
+
+class _Compared:
+    """The passes' losses and gradients, brought to the host at once."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        full: "_Pass",
+        low: "_Pass",
+        reference: "_Pass | None",
+        *,
+        loss_scale: float | None,
+        precision: str,
+    ) -> None:
+        self._layers = layers
+        self._in_float16 = precision == "fp16"
+        self._pairs = [(full.gradients, low.gradients)]
+        """Of each comparison; only a low precision has a loss scale."""
+        passes = [full, low]
+        if reference is not None:
+            self._pairs += [(full.gradients, reference.gradients), (reference.gradients, low.gradients)]
+            passes.append(reference)
+        sums = [
+            row for pair in self._pairs for row in layer_sums(layers, *pair, loss_scale=loss_scale or 1.0)
+        ]
+        rows = on_host([*(one.loss for one in passes), *sums])  # the only wait
+        self.losses = [row[0] for row in rows[: len(passes)]]
+        self._rows = rows[len(passes) :]
+
+    def agreements(self, output_dtypes: Mapping[str, str]) -> tuple[LayerAgreement, ...]:
+        """Of the low precision and FP32, each layer with the reference's figures where there is one."""
+        low, *others = (
+            agreements(
+                self._layers,
+                self._rows[number * len(self._layers) : (number + 1) * len(self._layers)],
+                *pair,
+                output_dtypes=output_dtypes,
+                in_float16=self._in_float16,
+            )
+            for number, pair in enumerate(self._pairs)
+        )
+        return beside_reference(low, *others) if others else low
 
 
 # ---------------------------------------------------------------------------------- one pass

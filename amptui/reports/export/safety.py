@@ -7,6 +7,7 @@ from amptui.diagnosis import float16_verdicts, loss_scale
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Grade
 from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows, question_words
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.records.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
 from amptui.reports.export import float16_histogram_svg
@@ -132,27 +133,61 @@ def xray(measured: XRayTaken | None) -> Markup | None:
     """The newest X-ray: both losses, memory, and every layer."""
     if measured is None:
         return None
+    passes = float16_verdicts.losses_of(measured)
     losses = facts(
         [
-            ("loss in FP32", units.loss(measured.loss_fp32)),
-            ("loss in AMP", units.loss(measured.loss_amp)),
+            *((f"loss in {precision_label(name)}", units.loss(loss)) for name, loss in passes),
             ("memory", saved_for_backward(measured)),
             ("took", units.milliseconds(measured.seconds)),
         ]
     )
-    head = ("layer", "kind", "cosine", "relative error", "lost", "output")
-    layers = table(head, map(_layer, measured.layers)) if measured.layers else None
+    head, row = (_FLOAT8_HEAD, _float8_layer) if measured.reference else (_LAYER_HEAD, _layer)
+    layers = table(head, map(row, measured.layers)) if measured.layers else None
+    between = [", ", chip(measured.reference)] if measured.reference else []
     return card(
         "X-ray",
         element(
             "p",
-            f"Step {measured.step:,}, FP32 and ",
+            f"Step {measured.step:,}, FP32",
+            *between,
+            " and ",
             chip(measured.precision),
-            f". {float16_verdicts.LAYERS_LEGEND}.",
+            f". {float16_verdicts.layers_legend(measured)}.",
             class_="note",
         ),
+        _xray_verdict(measured) if measured.reference else None,
         losses,
         details(f"layers: {units.count(len(measured.layers))}", layers),
+    )
+
+
+def _xray_verdict(measured: XRayTaken) -> Markup:
+    judged = float16_verdicts.xray_verdict(measured)
+    return verdict(judged.severity, "verdict", judged.text)
+
+
+_LAYER_HEAD: tuple[str, ...] = ("layer", "kind", "cosine", "relative error", "lost", "output")
+
+_FLOAT8_HEAD: tuple[str, ...] = (
+    *("layer", "kind", "runs in", "cosine", "in bf16", "to bf16"),
+    *("relative error", "error in bf16", "error to bf16", "lost"),
+)
+
+
+def _float8_layer(layer: LayerAgreement) -> tuple[str, ...]:
+    reference = layer.reference
+    cosines = [layer.cosine, None, None]
+    errors = [layer.relative_error, None, None]
+    if reference is not None:
+        cosines[1:] = reference.cosine, reference.added_cosine
+        errors[1:] = reference.relative_error, reference.added_error
+    return (
+        layer.name or "the model",
+        layer.kind,
+        "float8" if layer.in_float8 else layer.output_dtype,
+        *(float16_verdicts.cosine_words(cosine, 5) for cosine in cosines),
+        *(units.loss(error) for error in errors),
+        units.share(layer.lost, 1),
     )
 
 

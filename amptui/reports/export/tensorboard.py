@@ -14,7 +14,7 @@ from amptui.base.errors import AmptuiError
 from amptui.base.text import printable
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
-from amptui.records.findings import StepTimed, UpdatesMeasured
+from amptui.records.findings import Float8Window, StepTimed, UpdatesMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import (
     LOW_PRECISIONS,
@@ -29,6 +29,7 @@ from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.events import Event
+from amptui.telemetry.float8 import factors_of, is_zero
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
 
@@ -46,6 +47,9 @@ _FILE_VERSION = "brain.Event:2"
 """The first record in files of TensorBoard's own writers."""
 
 Scalars = Mapping[str, float | None]
+
+_OfAStep = EpochFinished | Validated | StepTimed | UpdatesMeasured | Float8Window
+"""Records of scalars that few steps have."""
 
 
 class EventFile:
@@ -72,7 +76,7 @@ class EventFile:
                     self._add_steps(record, optimizer)
             elif isinstance(record, DeviceSample):
                 self._write(record.time, self._first.step, dict(self._device(record)))
-            elif isinstance(record, EpochFinished | Validated | StepTimed | UpdatesMeasured):
+            elif isinstance(record, _OfAStep):
                 self._write(record.time, record.step, self._of_a_step(record))
             elif (
                 isinstance(record, LossScaleChanged) and (optimizer := self._of(record.optimizer)) is not None
@@ -106,12 +110,14 @@ class EventFile:
             self._write(optimizer.time, optimizer.step, ends)
             self._write(step.time, step.step, {**optimizer.of_step(step), **begins})
 
-    def _of_a_step(self, record: EpochFinished | Validated | StepTimed | UpdatesMeasured) -> Scalars:
+    def _of_a_step(self, record: _OfAStep) -> Scalars:
         if isinstance(record, StepTimed):
             return _phases(record)
         if isinstance(record, UpdatesMeasured):
             optimizer = self._of(record.optimizer)
             return {} if optimizer is None else optimizer.updates(record)
+        if isinstance(record, Float8Window):
+            return dict(_factors(record))
         return _validation(record)
 
     def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
@@ -231,6 +237,16 @@ def _phases(record: StepTimed) -> Scalars:
         scalars[f"phases/{phase.name}_host_seconds"] = phase.host_seconds
         scalars[f"phases/{phase.name}_device_seconds"] = phase.device_seconds
     return scalars
+
+
+def _factors(window: Float8Window) -> Iterator[tuple[str, float | None]]:
+    """What float8 loses of each factor; a factor of zeros has no error."""
+    for one in factors_of(window):
+        factor, tag = one.factor, f"float8/{one.layer or 'model'}/{one.factor.role}"
+        yield f"{tag}_channel_error", None if is_zero(factor) else factor.channel_error
+        yield f"{tag}_flushed", factor.flushed
+        yield f"{tag}_subnormal", factor.subnormal
+        yield f"{tag}_saturated", factor.saturated
 
 
 def _run_lines(run: RunStarted) -> Iterator[str]:

@@ -10,7 +10,7 @@ from amptui.diagnosis import float16_verdicts
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.speed import less_percent
 from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
-from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
+from amptui.telemetry.health import XRAY_SAFE_COSINE, layer_state
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.overlays.overlay import (
@@ -35,6 +35,7 @@ _MIN_TABLE = 5
 """Lines that the facts leave for the table."""
 
 _MIN_HEIGHT_FOR_LEGEND = 30
+_LEGEND_LINES = 4
 
 _MAX_ISLANDS = 4
 """Modules in FP32 that are named; the others are counted."""
@@ -57,7 +58,7 @@ _BAR_WIDTH = 12
 
 
 class XRay(Overlay):
-    """The newest X-ray of the session: the same batch in FP32 and in AMP, layer by layer."""
+    """The newest X-ray of the session: the same batch in FP32 and in AMP or FP8, layer by layer."""
 
     name: ClassVar[str] = "x-ray"
     covers_all: ClassVar[bool] = True
@@ -75,7 +76,7 @@ class XRay(Overlay):
             inner.text(0, 0, f"no X-ray yet{how}", Style.DIM)
         else:
             y = self._draw_facts(inner, xray)
-            legend = self._legend(inner) if inner.height >= _MIN_HEIGHT_FOR_LEGEND else []
+            legend = self._legend(inner, xray) if inner.height >= _MIN_HEIGHT_FOR_LEGEND else []
             self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for i, words in enumerate(legend):
                 inner.text(0, inner.height - len(legend) + i, words, Style.DIM)
@@ -85,9 +86,9 @@ class XRay(Overlay):
         hints = (("esc", "back"), *other, *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
         write_edge(canvas, hints, screen, right=words)
 
-    def _legend(self, inner: Canvas) -> list[str]:
-        legends = float16_verdicts.LAYERS_LEGEND, float16_verdicts.OPERATORS_LEGEND
-        return wrapped(legends[self._operators], inner.width, lines=2)
+    def _legend(self, inner: Canvas, xray: XRayTaken) -> list[str]:
+        legends = float16_verdicts.layers_legend(xray), float16_verdicts.OPERATORS_LEGEND
+        return wrapped(legends[self._operators], inner.width, lines=_LEGEND_LINES)
 
     def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
         """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
@@ -114,9 +115,9 @@ class XRay(Overlay):
         if self._operators:
             draw_operators(table, xray.operators, top)
         else:
-            draw_layers(table, xray.layers, self._order, top)
+            draw_layers(table, xray, self._order, top)
 
-    def press(self, key: str, _view: SessionView) -> Answer:
+    def press(self, key: str, view: SessionView) -> Answer:
         """Arrows scroll, letters change what is shown."""
         if key in ("escape", "q", "ctrl+q"):
             return CLOSE
@@ -125,8 +126,9 @@ class XRay(Overlay):
         if key == "o":
             self._operators, self._scroll.top = not self._operators, 0
         elif key == "s" and not self._operators:
-            orders = list(ORDERS)
-            self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+            orders = list(orders_of(view.numerics.xray))
+            place = orders.index(self._order) if self._order in orders else 0
+            self._order = orders[(place + 1) % len(orders)]
             self._scroll.top = 0
         self._scroll.press(key)
         return STAY
@@ -140,7 +142,8 @@ def _title(xray: XRayTaken | None) -> str:
     if xray is None:
         return "X-ray"
     scale = f" at loss scale {units.count(xray.loss_scale)}" if xray.loss_scale is not None else ""
-    return f"X-ray of step {xray.step:,}: FP32 and {precision_label(xray.precision)}{scale}"
+    *others, last = (precision_label(name) for name, _ in float16_verdicts.losses_of(xray))
+    return f"X-ray of step {xray.step:,}: {', '.join(others)} and {last}{scale}"
 
 
 def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
@@ -156,13 +159,16 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
 
 
 def _losses(xray: XRayTaken) -> list[Phrase]:
-    """Both losses to six digits, and their difference relative to FP32's."""
-    phrases = _in_both(xray, *(_loss_word(loss) for loss in (xray.loss_fp32, xray.loss_amp)))
+    """All losses to six digits, and how far the last is from FP32's."""
+    losses = float16_verdicts.losses_of(xray)
+    phrases = _by_precision({name: _loss_word(loss) for name, loss in losses})
     apart = float16_verdicts.losses_apart(xray)
     return [*phrases, phrase(apart, Style.STRONG)] if apart else phrases
 
 
-def _loss_word(loss: float) -> Word:
+def _loss_word(loss: float | None) -> Word:
+    if loss is None:
+        return Word(units.NOT_AVAILABLE, Style.DIM)
     return Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
 
 
@@ -173,7 +179,8 @@ def _saved(xray: XRayTaken) -> list[Phrase]:
     before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
     change = f", {less_percent(1 - after / before)}" if before else ""
     sizes = (Word(units.number_of_bytes(size), Style.STRONG) for size in (before, after))
-    return [*_in_both(xray, *sizes), phrase(f"saved for backward{change}")]
+    saved = dict(zip(("fp32", xray.precision), sizes, strict=True))
+    return [*_by_precision(saved), phrase(f"saved for backward{change}")]
 
 
 def _memory(xray: XRayTaken) -> list[Phrase]:
@@ -199,15 +206,18 @@ def _outputs(xray: XRayTaken) -> list[Phrase]:
         more = f" (+{len(islands) - _MAX_ISLANDS})" if len(islands) > _MAX_ISLANDS else ""
         names = ", ".join(islands[:_MAX_ISLANDS]) + more
         phrases.append(labelled("in FP32:", names, style=precision_style("fp32")))
+    in_float8 = sum(bool(layer.in_float8) for layer in xray.layers)
+    if xray.reference:
+        layers = f"{in_float8:,} of {units.counted(len(xray.layers), 'layer')}"
+        phrases.insert(0, labelled("in float8:", layers, style=precision_style(xray.precision)))
     return phrases
 
 
-def _in_both(xray: XRayTaken, *words: Word) -> list[Phrase]:
-    """A word for FP32 and one for AMP: ``■ FP32 0.0311  ▲ AMP fp16 0.0312``."""
-    precisions = ("fp32", xray.precision)
+def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
+    """A word for each precision: ``■ FP32 0.0311  ▲ AMP fp16 0.0312``."""
     return [
         Phrase((Word(f"{signed_label(precision)} ", precision_style(precision)), word))
-        for precision, word in zip(precisions, words, strict=True)
+        for precision, word in words.items()
     ]
 
 
@@ -224,11 +234,14 @@ class Column(NamedTuple):
     align: Literal["left", "right"] = "right"
 
 
-def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: str, top: int) -> None:
+def draw_layers(canvas: Canvas, xray: XRayTaken, order: str, top: int) -> None:
     """Draw a line of titles, then the layers in ``order`` from number ``top`` on."""
+    layers, orders = xray.layers, orders_of(xray)
+    order = order if order in orders else next(iter(orders))
     title = f"{units.counted(len(layers), 'layer')}, {order}"
     longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
-    columns, name_width, bar_width = _fitting(canvas.width, longest)
+    table = _FLOAT8_COLUMNS if xray.reference else _COLUMNS
+    columns, name_width, bar_width = _fitting(canvas.width, longest, table)
     head = title if text_width(title) <= name_width else order
     x = canvas.text(_SIGN_WIDTH, 0, head, Style.STRONG, width=name_width) + GAP
     places = []
@@ -237,7 +250,7 @@ def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: str, to
         x = canvas.text(x, 0, column.title, Style.DIM, width=column.width, align=column.align) + GAP
     if bar_width:
         canvas.text(x, 0, "agreement", Style.DIM)
-    for y, layer in enumerate(sorted(layers, key=ORDERS[order])[top : top + canvas.height - 1], 1):
+    for y, layer in enumerate(sorted(layers, key=orders[order])[top : top + canvas.height - 1], 1):
         sign, style = layer_sign(layer)
         canvas.text(0, y, sign, style)
         canvas.text(_SIGN_WIDTH, y, end_of(layer.name or WHOLE_MODEL, name_width), width=name_width)
@@ -255,6 +268,10 @@ def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
     return (0, 0.0) if math.isnan(value) else (1, direction * value)
 
 
+def _added_cosine(layer: LayerAgreement) -> float | None:
+    return None if layer.reference is None else layer.reference.added_cosine
+
+
 ORDERS: Mapping[str, Callable[[LayerAgreement], tuple[int, float]]] = {
     "worst first": lambda layer: _worst_first(layer.cosine, 1),
     "model order": lambda _: (0, 0.0),
@@ -263,14 +280,31 @@ ORDERS: Mapping[str, Callable[[LayerAgreement], tuple[int, float]]] = {
 }
 """The orders of layers, through which a key goes, and their sort keys."""
 
+_FLOAT8_ORDERS: Mapping[str, Callable[[LayerAgreement], tuple[int, float]]] = {
+    **ORDERS,
+    "least to bf16": lambda layer: _worst_first(_added_cosine(layer), 1),
+}
+"""The same of an X-ray in FP8."""
+
+
+def orders_of(xray: XRayTaken | None) -> Mapping[str, Callable[[LayerAgreement], tuple[int, float]]]:
+    """The orders for the layers of ``xray``."""
+    return _FLOAT8_ORDERS if xray is not None and xray.reference else ORDERS
+
 
 def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
-    """The sign of a layer that does not agree with FP32, by the thresholds of `telemetry.health`."""
-    if layer.cosine is None:
+    """The sign of a layer that does not agree with FP32, by the thresholds of `telemetry.health`.
+
+    In FP8 one that agrees no better in bf16 has a sign that warns of nothing.
+    """
+    state = layer_state(layer)
+    if state == "nothing to compare":
         return "·", Style.DIM
-    if layer.cosine >= XRAY_SAFE_COSINE:
+    if state == "agree":
         return " ", Style.GOOD
-    return VERDICT_SIGNS["warning" if layer.cosine >= XRAY_CAREFUL_COSINE else "error"]
+    if state == "as in reference":
+        return "=", Style.WARNING
+    return VERDICT_SIGNS["warning" if state == "differ" else "error"]
 
 
 def agreement(cosine: float) -> float:
@@ -292,6 +326,22 @@ def _cosine_word(layer: LayerAgreement) -> Word:
     text = float16_verdicts.cosine_words(cosine, 4 if cosine is not None and cosine < 0 else 5)
     is_safe = cosine is not None and cosine >= XRAY_SAFE_COSINE
     return Word(text, Style.TEXT if is_safe else layer_sign(layer)[1])
+
+
+def _reference_word(layer: LayerAgreement, *, added: bool) -> Word:
+    """bf16's cosine to FP32, or that of FP8 to bf16."""
+    in_bf16 = None if layer.reference is None else layer.reference.cosine
+    cosine = _added_cosine(layer) if added else in_bf16
+    style = Style.TEXT if cosine is not None and cosine >= XRAY_SAFE_COSINE else Style.WARNING
+    digits = 4 if cosine is not None and cosine < 0 else 5
+    return Word(float16_verdicts.cosine_words(cosine, digits), Style.DIM if cosine is None else style)
+
+
+def _runs_in(layer: LayerAgreement) -> Word:
+    """``float8`` in bold for a layer whose products run in it; for the others the dtype of the output."""
+    if layer.in_float8:
+        return Word("  float8", precision_style("fp8") | BOLD)
+    return dtype_word(layer.output_dtype)
 
 
 def share_word(fraction: float | None) -> Word:
@@ -319,9 +369,22 @@ _COLUMNS = (
 )
 
 
-def _fitting(width: int, longest: int) -> tuple[list[Column], int, int]:
+_FLOAT8_COLUMNS = (
+    Column("kind", 11, 5, lambda layer: Word(layer.kind, Style.DIM), "left"),
+    Column("runs in", 10, 2, _runs_in, "left"),
+    Column("cosine", 7, 0, _cosine_word),
+    Column("in bf16", 7, 1, lambda layer: _reference_word(layer, added=False)),
+    Column("to bf16", 7, 1, lambda layer: _reference_word(layer, added=True)),
+    Column("error", 7, 3, lambda layer: share_word(layer.relative_error)),
+    Column("lost", 7, 4, lambda layer: share_word(layer.lost)),
+    Column("elements", 8, 6, lambda layer: Word(_size(layer.elements))),
+)
+"""Of an X-ray in FP8, where bf16 is compared too."""
+
+
+def _fitting(width: int, longest: int, table: Sequence[Column]) -> tuple[list[Column], int, int]:
     """The columns beside names of up to ``longest`` cells, the width of names, and that of bars."""
-    columns = list(_COLUMNS)
+    columns = list(table)
 
     def columns_width() -> int:
         return _SIGN_WIDTH + sum(GAP + column.width for column in columns)

@@ -98,8 +98,8 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     area = canvas.part(Rect(GUTTER, 0, edges[-1], rows))
     styles = np.repeat([zone.style for zone in zones], np.diff(edges)).astype(np.uint8)
     decades = max(1, math.ceil(math.log10(max(1, window.elements))))
-    _draw_bars(area, np.repeat(bars, axis.cells), styles, edges[1:-1], decades)
-    _draw_labels(canvas, rows, decades)
+    draw_bars(area, np.repeat(bars, axis.cells), styles, edges[1:-1], decades)
+    draw_share_labels(canvas, rows, decades)
     legend = canvas.rows(rows)
     _draw_axis(legend, zones, edges, beyond=_beyond(window, axis.first))
     if axis.joined == 1:
@@ -149,7 +149,7 @@ def _beyond(window: Float16Window, first: int) -> tuple[bool, bool]:
     return any(window.counts[:below]), any(window.counts[above:])
 
 
-def _draw_bars(
+def draw_bars(
     area: Canvas, shares: Floats, styles: npt.NDArray[np.uint8], boundaries: list[int], decades: int
 ) -> None:
     """Draw bars on a logarithmic axis of ``decades``, and a thin line where a zone begins."""
@@ -166,7 +166,7 @@ def _draw_bars(
         area.styles[free, x] = Style.DIM
 
 
-def _draw_labels(canvas: Canvas, rows: int, decades: int) -> None:
+def draw_share_labels(canvas: Canvas, rows: int, decades: int) -> None:
     """Label the share of all elements at the top, the bottom, and a whole decade near the middle."""
     labels = {rows - 1: decades, 0: 0}
     if rows >= _MIDDLE_LABEL_HEIGHT:

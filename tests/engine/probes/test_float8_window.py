@@ -2,15 +2,17 @@
 
 import importlib.util
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.float8_window import RANGES, factor_numbers
+from amptui.engine.probes.float8_window import MAX_COUNTED_LAYERS, RANGES, factor_numbers
+from amptui.records import codec
 from amptui.records.control import HistogramRequest
-from amptui.records.findings import Float8Format, Float8Window
+from amptui.records.findings import Float8Format, Float8LayerWindow, Float8Role, Float8Window
+from tests.telemetry.record_samples import float8_factor, float8_window
 from tests.tiny import Tiny, log_of, losses, prepare
 
 needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
@@ -137,7 +139,90 @@ def test_a_channel_far_above_the_others_makes_float8_lose_these() -> None:
 
 
 @needs_torchao
+def test_only_the_layers_of_the_largest_errors_keep_their_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amptui.engine.probes.float8_window.MAX_COUNTED_LAYERS", 1)
+    for window in windows(1e7, "tensorwise"):
+        errors = {
+            layer.name: max(factor.channel_error for factor in layer.factors if factor.zeros < 1)
+            for layer in window.layers
+        }
+        counted = [layer.name for layer in window.layers if any(one.counts for one in layer.factors)]
+        assert counted == [max(errors, key=lambda name: errors[name])]
+
+
+def test_a_line_of_so_many_layers_stays_small() -> None:
+    """Three factors of a normal distribution each: a journal's line has a place for them."""
+    torch.manual_seed(0)
+    row = factor_numbers(torch.randn(4096, 1024), torch.tensor(90.0), "e4m3")[10:].tolist()
+    first = next(place for place, count in enumerate(row) if count)
+    counts = tuple(int(count) for count in row[first:] if count)
+    factors = tuple(
+        float8_factor(role, 0.026, first_exponent=first - 42, counts=counts) for role in get_args(Float8Role)
+    )
+    layers = [
+        Float8LayerWindow(name=f"blocks.{number}.mlp.fc", factors=factors)
+        for number in range(MAX_COUNTED_LAYERS)
+    ]
+    line = codec.dumps(float8_window(4, *layers))
+    assert len(line) < 100_000
+    assert codec.loads(line) == float8_window(4, *layers)
+
+
+@needs_torchao
 def test_measuring_changes_no_loss() -> None:
     measured = log_of(prepare(Tiny(), precision="fp8"), at={n: HistogramRequest() for n in range(1, 9)})
     assert len(measured.of(Float8Window)) > 3
     assert losses(measured) == losses(log_of(prepare(Tiny(), precision="fp8", probes=False)))
+
+
+@FORMATS
+def test_counts_by_exponent_are_those_of_the_scaled_numbers_and_make_up_the_shares(
+    format_: Float8Format,
+) -> None:
+    torch.manual_seed(1)
+    number_range, scale = RANGES[format_], 3.7
+    spread = torch.randn(4000, 3) * 2.0 ** torch.randint(-50, 20, (4000, 3))
+    spread[::7] = 0
+    spread[1] = torch.tensor([math.nan, math.inf, -math.inf])
+    row = factor_numbers(spread, torch.tensor(scale), format_)
+    counts = dict(enumerate(row[10:].tolist(), -42))
+
+    scaled = spread.float() * torch.tensor(scale)
+    exact = scaled[scaled.isfinite() & (spread != 0)]
+    exponents = exact.double().abs().log2().floor().clamp(-42, 16)
+    assert counts == {e: float((exponents == e).sum()) for e in range(-42, 17)}
+
+    # By torch's cast, all of a bin that no border of the format cuts is flushed, subnormal or normal.
+    limited = exact.clamp(-number_range.largest, number_range.largest)
+    rounded = limited.to(number_range.dtype).float().abs()
+    lowest, normal = {"e4m3": (-10, -6), "e5m2": (-17, -14)}[format_]
+    assert (rounded[exponents < lowest] == 0).all()
+    kept = rounded[exponents > lowest]
+    assert (kept > 0).all()
+    assert (rounded[(exponents >= lowest) & (exponents < normal)] <= number_range.smallest_normal).all()
+    assert (rounded[exponents >= normal] >= number_range.smallest_normal).all()
+    flushed = sum(count for exponent, count in counts.items() if exponent < lowest)
+    ties = int((exact.abs() == 2.0**lowest).sum())
+    assert flushed + ties == round(row[1].item() * spread.numel())
+
+
+@FORMATS
+def test_each_number_of_the_format_is_in_the_bin_of_its_exponent(format_: Float8Format) -> None:
+    codes = torch.arange(1, 128, dtype=torch.uint8).view(RANGES[format_].dtype).float()
+    for value in codes[codes.isfinite()]:
+        counts = factor_numbers(value.reshape(1, 1), torch.tensor(1.0), format_)[10:]
+        assert counts.nonzero().item() == math.frexp(value.item())[1] - 1 + 42
+        assert counts.sum() == 1
+
+
+@needs_torchao
+def test_a_record_has_the_counts_that_are_not_zero() -> None:
+    first, *_ = windows(1.0, "tensorwise")
+    for layer in first.layers:
+        for factor in layer.factors:
+            assert factor.counts[0]
+            assert factor.counts[-1]
+            assert sum(factor.counts) == round(factor.elements * (1 - factor.zeros))
+            assert factor.first_exponent is not None
+            top = factor.first_exponent + len(factor.counts) - 1
+            assert top == {"e4m3": 8, "e5m2": 15}[factor.format]  # the scale maps the largest onto the limit

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from amptui.records.findings import UpdatesMeasured
+from amptui.records.findings import Float8LayerWindow, UpdatesMeasured
 from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
 from amptui.records.steps import StepRecord
 from tests.reports.export import hostile
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import backoff, device, skip, step, steps
+from tests.telemetry.record_samples import backoff, device, float8_factor, float8_window, skip, step, steps
 from tests.telemetry.record_samples import run as started
 
 pytest.importorskip("tensorboard", reason="needs amptui[tensorboard]")
@@ -53,6 +53,16 @@ def test_update_ratios_are_scalars_by_layer_and_optimizer(tmp_path: Path) -> Non
     events = exported(tmp_path, started(), *steps(1, 4), *ratios, other)
     assert curve(events, "update_ratio/a.0") == [(1, 1 / 64), (3, 3 / 64)]
     assert curve(events, "d/update_ratio/c") == [(2, 0.25)]
+
+
+def test_what_float8_loses_is_scalars_by_layer_and_factor(tmp_path: Path) -> None:
+    zeros = float8_factor("gradient", math.nan, zeros=1.0, flushed=0.0)
+    layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("input", 0.25), zeros))
+    events = exported(tmp_path, *steps(1, 3), float8_window(3, layer))
+    assert curve(events, "float8/mlp.fc/input_channel_error") == [(3, 0.25)]
+    assert curve(events, "float8/mlp.fc/input_subnormal") == [(3, 0.25)]
+    assert curve(events, "float8/mlp.fc/gradient_flushed") == [(3, 0.0)]
+    assert "float8/mlp.fc/gradient_channel_error" not in events.Tags()["scalars"]
 
 
 def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record], tmp_path: Path) -> None:

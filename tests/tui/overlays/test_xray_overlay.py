@@ -17,7 +17,17 @@ from amptui.tui.overlays.xray_overlay import ORDERS, XRay, agreement, draw_layer
 from amptui.tui.panels.phrases import end_of
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
-from tests.tui.overlays.opened import LAYERS, SCREEN, drawn, layer, lines, text, with_xray
+from tests.tui.overlays.opened import (
+    LAYERS,
+    SCREEN,
+    drawn,
+    layer,
+    lines,
+    text,
+    with_float8_xray,
+    with_xray,
+    xray,
+)
 from tests.tui.panels.drawing import style_of
 
 both_sizes = pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -199,7 +209,7 @@ def test_long_names_are_cut_at_the_front() -> None:
 
 def test_where_there_is_room_a_bar_shows_the_agreement() -> None:
     canvas = Canvas(116, 4)
-    draw_layers(canvas, (layer("a", 0.999), layer("b", 0.5)), "model order", 0)
+    draw_layers(canvas, xray(layers=(layer("a", 0.999), layer("b", 0.5))), "model order", 0)
     assert "▰▰▰▰▰▰▰▰▰▰▰▱" in canvas.lines()[1]
     assert "▰▰▰▰▰▰▱▱▱▱▱▱" in canvas.lines()[2]
     assert not any("▰" in line for line in lines(XRay(), with_xray(), 80, 24))
@@ -293,3 +303,39 @@ def test_an_x_ray_without_layers_is_an_empty_table() -> None:
     overlay.press("o", view)
     assert "0 operators" in text(overlay, view)
     assert "outputs" not in text(overlay, replace(view))
+
+
+# ------------------------------------------------------------------------------------------ FP8
+
+
+@both_sizes
+def test_in_fp8_each_layer_stands_beside_bf16_and_says_what_it_runs_in(size: tuple[int, int]) -> None:
+    shown = lines(XRay(), with_float8_xray(), *size)
+    assert "FP32, AMP bf16 and FP8 emulated" in shown[0]
+    head = " ".join(next(line for line in shown if "4 layers, worst first" in line).split())
+    assert "runs in cosine in bf16 to bf16 error" in head
+    fc = next(line for line in shown if "⚠ blocks.0.mlp.fc" in line)
+    for word in ("float8", "0.71234", "0.99991", "0.71222"):
+        assert word in fc
+    assert "bfloat16" in next(line for line in shown if "head" in line and "layers" not in line)
+    losses = next(line for line in shown if "■ FP32" in line)
+    assert "● AMP bf16 2.5008" in losses
+    assert "▽ FP8 emulated 2.5112" in losses
+
+
+def test_in_fp8_only_what_float8_adds_has_a_warning_sign() -> None:
+    signs = {
+        line.split()[2]: line.split()[1]
+        for line in lines(XRay(), with_float8_xray())
+        if "0.7" in line and "gradients" not in line
+    }
+    assert signs == {"blocks.0.mlp.fc": "⚠", "wte": "="}
+
+
+def test_the_orders_of_fp8_have_one_by_what_float8_adds() -> None:
+    overlay, view = XRay(), with_float8_xray()
+    for order in ("model order", "by lost", "by size", "least to bf16"):
+        overlay.press("s", view)
+        assert f"4 layers, {order}" in text(overlay, view)
+    overlay.draw(Canvas(120, 40), with_xray(), SCREEN)  # an order that AMP's X-ray has not
+    assert "7 layers, worst first" in text(overlay, with_xray())

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,14 +12,14 @@ from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import question_words, safe_words, worth_words
 from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, Control, StopRequest
-from amptui.records.run import Note, PauseChanged, Record, RunFailed
+from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record, RunFailed
 from amptui.telemetry.view import Comparison
 from amptui.tui.keys import KEYS, RUN_KEYS
 from amptui.tui.replay.player import Player, Position
 from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp, position_words
 from tests.diagnosis.amp_situations import SITUATIONS, view_of
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import device, step, traced, xray
+from tests.telemetry.record_samples import device, float8_window, step, traced, xray
 from tests.telemetry.record_samples import run as started
 from tests.tui.watching import Screen, awaited
 
@@ -126,6 +127,23 @@ async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> No
         assert "replay ended" not in screen.lines[-1], "an overlay says there what its own keys do"
         await screen.press("escape")
         assert "replay ended" in screen.footer
+
+
+@awaited
+async def test_f_shows_float8s_factors_where_the_run_was_in_fp8(tmp_path: Path) -> None:
+    switched = PrecisionChanged(time=201.0, step=101, previous="fp32", current="fp8")
+    in_fp8 = step(101, precision="fp8", time=201.5)
+    records = switched, in_fp8, replace(float8_window(101), time=202.0)
+    async with replaying(tmp_path, *records) as screen:
+        await screen.press("f")
+        assert screen.state.focus == "numerics"
+        await screen.press("f", "end")
+        await screen.until(lambda: screen.app._view.numerics.float8_window is not None)
+        await screen.press("f")
+        assert screen.overlay == "float8"
+        assert "float8 factors of step 101" in screen.lines[0]
+        await screen.press("f")
+        assert screen.overlay is None
 
 
 @awaited

@@ -1,0 +1,221 @@
+"""One batch in FP32, bf16 and FP8: against a computation of its own, and no bit of the training changed."""
+
+import copy
+import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amptui.engine.probes.xray import take_xray
+from amptui.records.control import XRayRequest
+from amptui.records.findings import LayerAgreement, XRayTaken
+from tests.engine.probes.test_xray_leaves_no_trace import first_batch, state, trained
+from tests.tiny import Log, Tiny, log_of, losses, prepare
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+
+
+class Dropped(Tiny):
+    """A layer in float8, dropout and statistics, and a last layer that no size allows float8."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 4)
+        )
+
+
+class TiedModel(nn.Module):
+    """Reads pixels as tokens; the output projection has the embedding's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, 16)
+        self.inner = nn.Linear(16, 16)
+        self.dropout = nn.Dropout(0.1)
+        self.head = nn.Linear(16, 256, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = images.flatten(1).mul(255).long()
+        out: Tensor = self.head(self.dropout(self.inner(self.embedding(tokens)))).mean(1)
+        return out
+
+
+class Tied(Tiny):
+    """Its embedding's gradient is partly that of a product in float8."""
+
+    def build_model(self) -> nn.Module:
+        return TiedModel()
+
+
+MODELS = pytest.mark.parametrize("experiment", [Dropped, Tied])
+
+
+class Cast(nn.Module):
+    """torchao's layer as it computes on a GPU, where autocast hands it bfloat16."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            out: Tensor = self.inner(inputs.to(torch.bfloat16))
+        return out
+
+
+def in_float8(model: nn.Module, recipe: str) -> nn.Module:
+    """``model``, of which torchao converts the layers that float8 can multiply."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=True)
+
+    def takes_part(module: nn.Module, _name: str) -> bool:
+        return isinstance(module, nn.Linear) and not (module.in_features % 16 or module.out_features % 16)
+
+    convert_to_float8_training(model, config=config, module_filter_fn=takes_part)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__ == "Float8Linear":
+                setattr(parent, name, Cast(child))
+    return model
+
+
+def gradients_of(
+    model: nn.Module, batch: Any, context: Callable[[], AbstractContextManager[object]], before: Tensor
+) -> tuple[float, list[Tensor]]:
+    """Loss and gradients of a copy of ``model``, its random numbers drawn from the state ``before``."""
+    torch.set_rng_state(before)
+    inputs, targets = batch
+    with context():
+        loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    return loss.item(), [
+        parameter.grad.flatten().double() for parameter in model.parameters() if parameter.grad is not None
+    ]
+
+
+def cosine(left: list[Tensor], right: list[Tensor]) -> float:
+    one, other = torch.cat(left), torch.cat(right)
+    return float(one @ other / (one.norm() * other.norm()))
+
+
+def error(changed: list[Tensor], exact: list[Tensor]) -> float:
+    return float((torch.cat(changed) - torch.cat(exact)).norm() / torch.cat(exact).norm())
+
+
+def bfloat16() -> AbstractContextManager[object]:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@MODELS
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_all_figures_are_those_of_three_passes_of_ones_own(experiment: type[Tiny], recipe: str) -> None:
+    prepared = trained(experiment(), precision="fp8-emulated", fp8_recipe=recipe)
+    batch = first_batch(prepared)
+    before = torch.get_rng_state()
+    record = take_xray(prepared, [batch], step=6, precision="fp8-emulated", loss_scale=None)
+    assert torch.equal(torch.get_rng_state(), before)
+    prepared.precisions["fp32"].enter()
+    model = prepared.model
+    model.zero_grad()
+    full_loss, full = gradients_of(copy.deepcopy(model), batch, nullcontext, before)
+    bf16_loss, bf16 = gradients_of(copy.deepcopy(model), batch, bfloat16, before)
+    fp8_loss, fp8 = gradients_of(in_float8(copy.deepcopy(model), recipe), batch, bfloat16, before)
+
+    assert (record.loss_fp32, record.loss_reference, record.loss_amp) == (full_loss, bf16_loss, fp8_loss)
+    assert (record.reference, record.precision) == ("bf16", "fp8-emulated")
+    names = [name.rpartition(".")[0] for name, _ in model.named_parameters()]
+    for layer in record.layers:
+        places = [place for place, name in enumerate(names) if name == layer.name]
+        of_full, of_bf16, of_fp8 = ([all_[place] for place in places] for all_ in (full, bf16, fp8))
+        reference = layer.reference
+        assert reference is not None
+        assert layer.cosine == pytest.approx(cosine(of_fp8, of_full), abs=1e-6)
+        assert layer.relative_error == pytest.approx(error(of_fp8, of_full), rel=1e-4)
+        assert reference.cosine == pytest.approx(cosine(of_bf16, of_full), abs=1e-6)
+        assert reference.relative_error == pytest.approx(error(of_bf16, of_full), rel=1e-4)
+        assert reference.added_cosine == pytest.approx(cosine(of_fp8, of_bf16), abs=1e-6)
+        assert reference.added_error == pytest.approx(error(of_fp8, of_bf16), rel=1e-4)
+    float8 = next(layer for layer in record.layers if layer.in_float8)
+    assert float8.reference is not None
+    assert (float8.relative_error or 0) > 2 * (float8.reference.relative_error or 0) > 0
+
+
+def marks(layers: tuple[LayerAgreement, ...]) -> dict[str, tuple[str, bool | None]]:
+    return {layer.name: (layer.kind, layer.in_float8) for layer in layers}
+
+
+def xray(experiment: type[Tiny], precision: str) -> XRayTaken:
+    prepared = prepare(experiment(), precision=precision)
+    return take_xray(prepared, [first_batch(prepared)], step=7, precision=precision, loss_scale=None)
+
+
+def test_layers_that_multiply_in_float8_are_marked_against_those_that_do_not() -> None:
+    kinds = {"1": ("Linear", True), "2": ("BatchNorm1d", False), "5": ("Linear", False)}
+    assert marks(xray(Dropped, "fp8-emulated").layers) == kinds
+    # The projection that shares the embedding's weight multiplies in float8.
+    kinds = {"embedding": ("Embedding", True), "inner": ("Linear", True)}
+    assert marks(xray(Tied, "fp8-emulated").layers) == kinds
+
+
+def test_an_x_ray_of_amp_has_neither_marks_nor_a_third_pass() -> None:
+    record = xray(Dropped, "bf16")
+    assert (record.reference, record.loss_reference) == ("", None)
+    assert {(layer.in_float8, layer.reference) for layer in record.layers} == {(None, None)}
+
+
+@MODELS
+@pytest.mark.parametrize("precision", ["fp8-emulated", "bf16"])
+def test_an_x_ray_in_fp8_changes_no_bit(experiment: type[Tiny], precision: str) -> None:
+    """Whichever precision runs: the layers stay the objects, and of the class, that they were."""
+    prepared = trained(experiment(), precision="fp8-emulated")
+    prepared.precisions[precision].enter()
+    batch = first_batch(prepared)
+
+    def everything() -> tuple[Any, ...]:
+        modules = list(prepared.model.modules())
+        return state(prepared, batch), modules, [type(module) for module in modules]
+
+    before = everything()
+    attributes = [dict(vars(module)) for module in prepared.model.modules()]
+    record = take_xray(prepared, [batch], step=6, precision="fp8-emulated", loss_scale=None)
+    assert everything() == before
+    assert [vars(module).keys() for module in prepared.model.modules()] == [one.keys() for one in attributes]
+    assert record.random
+
+
+class Failing(Dropped):
+    """Its third pass fails: that in float8."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+        if getattr(self, "fails", False) and type(model.get_submodule("1")) is not nn.Linear:
+            raise RuntimeError("out of luck")
+        return super().loss(model, batch)
+
+
+def test_an_error_in_the_pass_in_float8_is_raised_and_changes_no_bit() -> None:
+    prepared = trained(Failing(), precision="fp8-emulated")
+    prepared.experiment.fails = True  # type: ignore[attr-defined]  # from here on
+    batch = first_batch(prepared)
+    before, classes = state(prepared, batch), [type(module) for module in prepared.model.modules()]
+    with pytest.raises(RuntimeError, match="out of luck"):
+        take_xray(prepared, [batch], step=6, precision="fp8-emulated", loss_scale=None)
+    assert state(prepared, batch) == before
+    assert [type(module) for module in prepared.model.modules()] == classes
+
+
+@MODELS
+def test_losses_with_x_rays_are_those_without(experiment: type[Tiny]) -> None:
+    plain = log_of(prepare(experiment(), precision="fp8-emulated"))
+    watched: Log = log_of(
+        prepare(experiment(), precision="fp8-emulated"), at={step: XRayRequest() for step in (2, 5, 9)}
+    )
+    assert [record.reference for record in watched.of(XRayTaken)] == ["bf16"] * 3
+    assert losses(watched) == losses(plain)
