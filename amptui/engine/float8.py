@@ -83,10 +83,15 @@ def float8_linears(
     return None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, why)}
 
 
-def has_float8_layers(model: nn.Module) -> bool:
-    """Whether a layer of ``model`` is one of torchao's for training in float8. Imports nothing."""
+def is_float8_layer(module: object) -> bool:
+    """Whether ``module`` is one of torchao's layers for training in float8. Imports nothing."""
     kind = getattr(sys.modules.get("torchao.float8.float8_linear"), "Float8Linear", None)
-    return kind is not None and any(isinstance(module, kind) for module in model.modules())
+    return kind is not None and isinstance(module, kind)
+
+
+def has_float8_layers(model: nn.Module) -> bool:
+    """Whether any layer of ``model`` is one."""
+    return any(map(is_float8_layer, model.modules()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

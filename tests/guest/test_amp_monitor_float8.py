@@ -338,7 +338,8 @@ def converted() -> nn.Module:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     config = Float8LinearConfig(emulate=True)
-    return convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config=config)
+    model: nn.Module = convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config=config)
+    return model
 
 
 def sharded() -> nn.Module:

@@ -67,7 +67,7 @@ class LoopState:
     float8_precision: str = ""
     """The name of FP8 while layers of the script multiply in float8 for amptui; else empty."""
     layer_changes: int = 0
-    """How often amptui has changed what layers multiply in."""
+    """How often layers of any model may have changed what they multiply in."""
     stepping: Optimizer | None = None
     """The optimizer that a scaler has just been called with, for which the hooks call."""
 
@@ -364,10 +364,10 @@ class ObservedOptimizer:
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         self.step += 1
-        is_first = not self._state.has_begun
-        if is_first or self._layer_changes != self._state.layer_changes:
+        if self._layer_changes != self._state.layer_changes:
             self._look_at_layers()
         precision, warming_up = self._precision(), self._begin_step()
+        is_first = not self._state.has_begun
         if is_first:
             self._state.begin(precision)
         self._ended = time.perf_counter()
@@ -421,7 +421,6 @@ class ObservedOptimizer:
         self._sender.readback.drain()
         self._norms.look(self.step, self._reporter)
         self.updates.look(self.step)
-        self._look_at_layers()
         self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)

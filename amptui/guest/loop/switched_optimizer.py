@@ -289,7 +289,6 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._look_step = self.step + boundary.plan_look()
         self._probes_until = self.step + max(1, boundary.probes.steps_due)
         self.updates.look(self.step)
-        self._look_at_layers()
 
     def _handle_requests(self) -> None:
         control = self.control
