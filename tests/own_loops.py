@@ -48,6 +48,7 @@ class Own:
         self.clip_norm = clip_norm
         self.accumulate = accumulate
         self.losses: list[float] = []
+        self.float8 = Float8Linears(self.model)
 
     def scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(self.device, growth_interval=8, init_scale=2.0**16)
@@ -63,17 +64,20 @@ class Own:
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
+    def use_layers_of(self, precision: str) -> str:
+        """Let the layers multiply as they do in ``precision``; return the one of the rest."""
+        form: Float8Form | None = "emulated" if precision == "fp8-emulated" else None
+        assert self.float8.prepare(form) == ""
+        self.float8.become(form)
+        return "bf16" if form else precision
+
     def bare(self, steps: int = STEPS, switches: Mapping[int, str] = SWITCHES) -> torch.amp.GradScaler:
         """The handwritten loop that switches precisions by itself; returns its scaler."""
         scaler, precision = self.scaler(), "fp32"
         batches = list(self.loader(steps))
-        float8 = Float8Linears(self.model)
         for step in range(1, steps + 1):
             precision = switches.get(step, precision)
-            form: Float8Form | None = "emulated" if precision == "fp8-emulated" else None
-            assert float8.prepare(form) == ""
-            float8.become(form)
-            scales, dtype = precision == "fp16", AUTOCAST.get("bf16" if form else precision)
+            scales, dtype = precision == "fp16", AUTOCAST.get(self.use_layers_of(precision))
             self.optimizer.zero_grad()
             total = 0.0
             for batch in batches[(step - 1) * self.accumulate : step * self.accumulate]:

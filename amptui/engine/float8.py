@@ -34,6 +34,8 @@ NO_LAYER = "the model has no nn.Linear whose sizes are both divisible by 16"
 
 NO_FSDP = "FSDP divides the weights, which float8 layers need whole"
 
+NO_SHARDS = "its weights are divided among ranks, and float8 layers need them whole"
+
 NO_TORCHAO = "torchao is not installed: pip install 'amptui[fp8]'"
 
 OWN_FLOAT8 = "layers of the model are torchao's float8 layers already"
@@ -210,7 +212,7 @@ class Float8Linears:
         if any(map(has_float8_layers, models)):
             self.hindrance = OWN_FLOAT8
         elif any(map(is_sharded, models)):
-            self.hindrance = NO_FSDP
+            self.hindrance = NO_SHARDS
         else:
             self.hindrance = "" if self.linears else NO_LAYER
 

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 
 import amptui
 from amptui import AmpMonitor
-from amptui.engine.float8 import NO_FSDP, NO_LAYER, OWN_FLOAT8
+from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
 from amptui.guest import monitor as guest_monitor
 from amptui.guest.run import GuestRun
 from amptui.records.answers import RequestRefused, RequestTaken
@@ -349,7 +349,9 @@ def sharded() -> nn.Module:
 
 
 @pytest.mark.usefixtures("process_group")
-@pytest.mark.parametrize(("build", "why"), [(narrow, NO_LAYER), (converted, OWN_FLOAT8), (sharded, NO_FSDP)])
+@pytest.mark.parametrize(
+    ("build", "why"), [(narrow, NO_LAYER), (converted, OWN_FLOAT8), (sharded, NO_SHARDS)]
+)
 def test_models_that_cannot_are_refused_with_the_reason(
     build: Callable[[], nn.Module], why: str, runs: Path
 ) -> None:
@@ -440,3 +442,18 @@ def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:
     (run,) = set(runs.iterdir()) - first
     (xray,) = of(XRayTaken, list(read(run / "journal.jsonl")))
     assert (xray.precision, xray.step) == ("fp8-emulated", 3)
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.parametrize("form", FORMS)
+def test_a_compiled_model_follows_its_layers(form: Form, runs: Path) -> None:
+    own = Own()
+    inner = own.model
+    torch.compiler.reset()
+    own.model = torch.compile(inner, backend="aot_eager")  # type: ignore[assignment]
+    with own.watch() as monitor:
+        own.watched(monitor, form, 8, switching(monitor, {3: "fp8-emulated", 6: "bf16"}))
+    assert kinds(inner) == PLAIN
+    steps = of(StepRecord, records(runs))
+    assert [step.precision for step in steps] == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
+    assert of(Float8Layers, records(runs))[0].names == ("_orig_mod.0",)

@@ -10,7 +10,6 @@ from torch.amp.grad_scaler import GradScaler
 
 from amptui.engine.float8 import Float8Linears, float8_linears
 from amptui.engine.precision import Precision, build_precisions
-from amptui.engine.probes.gradients import is_sharded
 from amptui.records.run import FP8_PRECISIONS
 
 AUTOCAST_DTYPES = {
@@ -97,8 +96,7 @@ class SwitchedAmp:
 
         Returns ``unsupported`` with why they cannot, if so.
         """
-        sharded = any(map(is_sharded, models.values()))
-        self.linears, unsupported = float8_linears(models, recipe, unsupported, sharded=sharded)
+        self.linears, unsupported = float8_linears(models, recipe, unsupported, sharded=False)
         for precision in self.precisions.values():
             precision.linears = self.linears
         return unsupported
