@@ -60,8 +60,11 @@ def watch(
     by default ``checkpoints`` in the accelerator's ``project_dir`` or the current folder. With automatic
     checkpoint naming the accelerator itself chooses.
 
-    Several processes, fp8 and weights other than float32 are only observed, and only in the main process.
-    DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
+    In ``fp8`` the Linear layers of the model multiply in float8, as in :func:`amptui.watch`; a model that has
+    none that can trains in ``bf16``, which is told in one line.
+
+    Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
+    main process. DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
 
     Raises TypeError for arguments of other kinds, RuntimeError after ``prepare()``, and ValueError for a
     precision that the device does not support. If anything else of amptui's own fails, it writes one line to

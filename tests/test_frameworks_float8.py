@@ -114,8 +114,9 @@ def test_fabric_switches_the_layers_of_what_it_has_set_up(runs: Path) -> None:
 
 def test_lightning_switches_the_layers_of_its_module(runs: Path) -> None:
     pytest.importorskip("lightning", exc_type=ImportError)
-    from tests import lightning_training as lit
+    from tests import lightning_training
 
+    lit: Any = lightning_training
     monitor, net = lit.PrecisionMonitor(), lit.Net()
     requests: Any = {step - 1: [PrecisionRequest(name)] for step, name in SWITCHES.items() if step > 1}
     trainer = lit.build_trainer(monitor, requests, precision="32-true", max_epochs=2)
