@@ -89,8 +89,14 @@ def gpu_tests(bench: Bench) -> Found:
 
 def waits(bench: Bench) -> Found:
     """Train 520 steps in the whole app, both precisions and two validations, with an error for any wait."""
-    run_dir = bench.lab.folder / "no_sync"
-    options = ("--batch-size", "256", "--steps", str(NO_SYNC_STEPS), "--data", "synthetic")
+    return trained_without_waits(bench, "fp32")
+
+
+def trained_without_waits(bench: Bench, precision: str) -> Found:
+    """Train from ``precision`` on, trace a step and press p, with an error for any wait."""
+    run_dir = bench.lab.folder / f"no_sync_{precision}"
+    options = ["--batch-size", "256", "--steps", str(NO_SYNC_STEPS), "--data", "synthetic"]
+    options += ["--precision", precision]
     with bench.app(NO_SYNC, *options, "--run-dir", str(run_dir)) as terminal:
         bench.wait_for(terminal, rf"{TOP_LINE}(epoch +[23]/|failed)")
         terminal.press("n")  # hooks on every module may not wait either

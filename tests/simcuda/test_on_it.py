@@ -1,5 +1,6 @@
 """Tests that need a GPU run on a pretended one: torch's CUDA build above a CUDA runtime of our own."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -24,15 +25,18 @@ HERE = Path(__file__).parent
 GPU_MARK = "pytest.mark.gpu"
 
 
-def run_tests(folder: Path, report: Path, markers: str) -> dict[str, int]:
-    """Run the tests so marked on it and count how they ended; fails with their output where one failed."""
+def run_tests(folder: Path, report: Path, markers: str, *paths: Path, **settings: object) -> dict[str, int]:
+    """Run the tests so marked on it and count how they ended; fails with their output where one failed.
+
+    ``paths``: their files, by default all. ``settings``: of the pretended GPU.
+    """
     options = ["-m", markers, "-q", "-p", "no:cacheprovider", "-p", "tests.simcuda.plugin"]
     options += [f"--junitxml={report}", "--override-ini=pythonpath="]
     with child_environment() as added:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *map(str, (*marked_files(), HERE / "on_it"))],
+            [sys.executable, "-m", "pytest", *options, *map(str, paths or (*marked_files(), HERE / "on_it"))],
             cwd=ROOT,
-            env=environment(folder, os.environ | added, devices=2),
+            env=environment(folder, os.environ | added, **{"devices": 2, **settings}),
             capture_output=True,
             text=True,
             check=False,
@@ -62,6 +66,14 @@ def test_what_needs_a_gpu_and_takes_long_passes_on_a_pretended_one(
 ) -> None:
     counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and slow")
     assert counts["tests"] > 2 * counts["skipped"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path, tmp_path: Path) -> None:
+    paths = HERE / "on_it" / "test_float8.py", ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
+    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow", *paths, capability="9.0")
+    assert counts["tests"] > counts["skipped"] == 0
 
 
 # --------------------------------------------------------------------- the whole app, and NVML beside it

@@ -57,7 +57,6 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
     error_squares = (rounded / scale - exact).double().square().sum(0)
     squares = exact.double().square().sum(0)
     peaks = exact.abs().amax(0)
-    channel = peaks.argmax()
     numbers = (
         is_zero.double().mean(),
         ((sizes == 0) & ~is_zero).double().mean(),
@@ -67,8 +66,8 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
         (error_squares / squares).sqrt().nanmedian(),  # of channels that are not all zero
         scale.amin(),
         scale.amax(),
-        channel,
-        peaks[channel] / peaks.where(peaks > 0, math.nan).nanmedian(),
+        peaks.argmax(),
+        peaks.amax() / peaks.where(peaks > 0, math.nan).nanmedian(),
     )
     return torch.stack([number.float() for number in numbers])
 

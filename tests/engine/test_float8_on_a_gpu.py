@@ -1,0 +1,87 @@
+"""Float8 as a GPU multiplies it: against the emulated numbers, in a run that switches, and compiled."""
+
+import importlib.util
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.float8 import Float8Form, Float8Linears
+from amptui.records.findings import Float8Layers, Float8Window, FlopsCounted
+from amptui.records.run import Note, PrecisionChanged
+from amptui.records.steps import StepRecord
+from tests.engine.compiled_runs import compiled
+from tests.tiny import Tiny, log_of, losses, prepare
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao"),
+    pytest.mark.skipif(
+        torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
+        reason="float8 products need compute capability 8.9",
+    ),
+]
+
+RECIPES = pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+
+
+def products(linears: Float8Linears, form: Float8Form, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """The output for ``inputs`` and the weight's gradient."""
+    (linear,) = linears.linears.values()
+    assert linears.prepare(form) == ""
+    linears.become(form)
+    linear.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        outputs: Tensor = linear(inputs)
+    outputs.float().square().sum().backward()
+    assert linear.weight.grad is not None
+    return outputs.detach().float().cpu(), linear.weight.grad.cpu()
+
+
+@RECIPES
+@pytest.mark.parametrize("rows", [1, 37, 64])
+def test_the_gpus_products_are_those_that_are_emulated(recipe: str, rows: int) -> None:
+    torch.manual_seed(0)
+    linears = Float8Linears(nn.Linear(64, 48).cuda(), recipe)
+    inputs = torch.randn(rows, 64, device="cuda")
+    hardware, emulated = (products(linears, form, inputs) for form in ("hardware", "emulated"))
+    for real, expected in zip(hardware, emulated, strict=True):
+        # A Tensor Core adds with fewer bits than float32 has, and the output gradient inherits the
+        # rounding of the output.
+        assert float((real - expected).norm() / expected.norm()) < 2**-5
+
+
+@RECIPES
+def test_a_run_switches_between_float8_and_the_others(recipe: str) -> None:
+    prepared = prepare(Tiny(), device="cuda", precision="bf16", fp8_recipe=recipe)
+    log = log_of(prepared, at={3: "fp8", 6: "fp32", 9: "fp8", 12: "bf16"})
+    assert [change.current for change in log.of(PrecisionChanged)] == ["fp8", "fp32", "fp8", "bf16"]
+    assert [note for note in log.of(Note) if note.severity == "error"] == []
+    (layers,) = log.of(Float8Layers)
+    assert (layers.emulated, layers.recipe) == (False, recipe)
+    assert all(math.isfinite(loss or math.nan) for loss in losses(log))
+    assert {type(module) for module in prepared.model.modules() if isinstance(module, nn.Linear)} == {
+        nn.Linear
+    }
+
+
+def test_products_are_counted_and_windows_measured() -> None:
+    log = log_of(prepare(Tiny(), device="cuda", precision="fp8"))
+    assert {step.precision for step in log.of(StepRecord)} == {"fp8"}
+    (flops,) = log.of(FlopsCounted)
+    assert flops.uncounted == ()
+    assert flops.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
+    (window, *_) = log.of(Float8Window)
+    assert {factor.role for layer in window.layers for factor in layer.factors} == {
+        *("input", "weight", "gradient")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.real_gpu("it compiles nothing")
+def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
+    at = {3: "fp8", 6: "bf16", 9: "fp8"}
+    log = log_of(compiled(prepare(Tiny(), device="cuda"), "inductor"), at=at)
+    assert [note for note in log.of(Note) if note.severity == "error"] == []
+    assert losses(log) == pytest.approx(losses(log_of(prepare(Tiny(), device="cuda"), at=at)), rel=0.05)

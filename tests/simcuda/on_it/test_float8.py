@@ -1,0 +1,99 @@
+"""Float8 as the hardware multiplies it: layers that change class on the device, and no wait for it."""
+
+import importlib.util
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from amptui.records.control import (
+    ComparisonRequest,
+    Control,
+    HistogramRequest,
+    PrecisionRequest,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.records.findings import Float8Layers, Float8Window, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.run import PrecisionChanged
+from amptui.records.steps import StepRecord
+from tests.simcuda.training import run
+from tests.tiny import losses
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao"),
+    pytest.mark.skipif(
+        torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
+        reason="float8 products need compute capability 8.9",
+    ),
+]
+
+NOWHERE: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+@pytest.mark.parametrize("probes", [True, False], ids=["probes", "no probes"])
+def test_no_float8_step_waits(recipe: str, probes: bool) -> None:
+    trained = run(precision="fp8", fp8_recipe=recipe, probes=probes, steps=30)
+    assert trained.marks.places() == NOWHERE
+    assert {step.precision for step in trained.log.of(StepRecord)} == {"fp8"}
+    (layers,) = trained.log.of(Float8Layers)
+    assert (layers.layers, layers.emulated) == (1, False)
+    assert bool(trained.log.of(Float8Window)) == probes
+
+
+def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
+    order = ("fp8", "bf16", "fp8", "fp32", "fp8", "bf16")
+    control = Control()
+
+    def script(step: int) -> None:
+        if step % 5 == 0 and step // 5 <= len(order):
+            control.ask(PrecisionRequest(order[step // 5 - 1]))
+
+    trained = run(control=control, script=script, steps=40, precision="bf16")
+    changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
+    assert changes == [(5 * (i + 1) + 1, name) for i, name in enumerate(order)]
+    assert trained.marks.places() == NOWHERE
+    linears = [module for module in trained.prepared.model.modules() if isinstance(module, nn.Linear)]
+    assert [type(module) for module in linears] == [nn.Linear] * 2
+
+
+def test_no_comparison_with_float8_waits() -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 5:
+            control.ask(ComparisonRequest(("bf16", "fp8")))
+
+    trained = run(control=control, script=script, steps=120, precision="fp8")
+    assert [row.precision for row in trained.log.of(PrecisionsCompared)[-1].rows] == ["bf16", "fp8"]
+    assert trained.marks.places() == NOWHERE
+
+
+def test_no_window_and_no_trace_of_float8_waits() -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 15:
+            control.ask(HistogramRequest())
+        if step == 20:
+            control.ask(TraceRequest())
+
+    trained = run(control=control, script=script, steps=30, precision="fp8")
+    assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
+    assert len(trained.log.of(ModulesTraced)) == 1
+    assert trained.marks.places() == NOWHERE
+
+
+def test_an_x_ray_of_float8_leaves_the_training_as_it_is() -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 10:
+            control.ask(XRayRequest())
+
+    looked = run(control=control, script=script, steps=20, precision="fp8")
+    (x_ray,) = looked.log.of(XRayTaken)
+    assert x_ray.precision == "fp8"
+    assert losses(looked.log) == losses(run(steps=20, precision="fp8").log)
