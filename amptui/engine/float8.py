@@ -86,9 +86,12 @@ def float8_linears(
 
 
 def is_float8_layer(module: object) -> bool:
-    """Whether ``module`` is one of torchao's layers for training in float8. Imports nothing."""
+    """Whether ``module`` is one of torchao's layers for training in float8.
+
+    Imports nothing, and calls no code of the module's.
+    """
     kind = getattr(sys.modules.get("torchao.float8.float8_linear"), "Float8Linear", None)
-    return kind is not None and isinstance(module, kind)
+    return kind is not None and issubclass(type(module), kind)
 
 
 def has_float8_layers(model: nn.Module) -> bool:
@@ -125,6 +128,7 @@ class Float8Linears:
         self._models = dict(model) if isinstance(model, Mapping) else {"": model}
         self._forms: dict[Float8Form, _Form] = {}
         self._form: Float8Form | None = None
+        self._is_changing = False
         self._look_for_layers()
 
     @property
@@ -139,7 +143,7 @@ class Float8Linears:
         """
         if form is None:
             return ""
-        if self._form is None:
+        if self._form is None and not self._is_changing:
             self._look_for_layers()
         if self.hindrance or form in self._forms:
             return self.hindrance
@@ -150,19 +154,24 @@ class Float8Linears:
         return ""
 
     def become(self, form: Float8Form | None) -> None:
-        """Multiply as ``form`` says from the next call on; it must have been prepared."""
-        if form == self._form:
+        """Multiply as ``form`` says from the next call on; it must have been prepared.
+
+        An error of a script's alarm may come at any moment: the next call then completes this one.
+        """
+        if form == self._form and not self._is_changing:
             return
-        before = _PLAIN if self._form is None else self._forms[self._form]
+        self._is_changing = True
         after = _PLAIN if form is None else self._forms[form]
+        forms = {own.layer_class: own for own in (_PLAIN, *self._forms.values())}
         for linear in self.linears.values():
-            if type(linear) is not before.layer_class:
+            before = forms.get(type(linear))
+            if before is None:
                 continue  # a script has made something else of it
             for name in before.attributes:
-                del linear.__dict__[name]
+                linear.__dict__.pop(name, None)
             linear.__class__ = after.layer_class
             linear.__dict__.update(after.attributes)
-        self._form = form
+        self._form, self._is_changing = form, False
 
     def follow(self, models: Mapping[str, nn.Module]) -> None:
         """Take the layers of ``models`` from now on; others, if there are any, leave float8."""

@@ -289,9 +289,12 @@ class LoopHooks:
         return build_optimizer
 
     def _see_module(self, _module: object, _name: object, child: object) -> None:
-        # torchao puts other layers in the place of those that it converts.
-        if is_float8_layer(child):
-            self._tell("float8_layer_came")
+        try:
+            if is_float8_layer(child):  # torchao puts others in the place of the layers that it converts
+                self._tell("float8_layer_came")
+        except BaseException as error:
+            leave_traceback(error)
+            raise
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A fused optimizer is called even where its scaler skips the step.

@@ -96,6 +96,8 @@ class SwitchedAmp:
 
         Returns ``unsupported`` with why they cannot, if so.
         """
+        if self.linears is not None:
+            self.linears.become(None)
         self.linears, unsupported = float8_linears(models, recipe, unsupported, sharded=False)
         for precision in self.precisions.values():
             precision.linears = self.linears

@@ -47,7 +47,7 @@ def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
     if computed_precision == FLOAT8_LAYERS and precision not in FP8_PRECISIONS:
         return "the script has made them itself"
     if computed_precision == "bf16" and precision in FP8_PRECISIONS:
-        return "the model that is trained now has no float8 layers yet"
+        return "the model that is trained now has no float8 layers"
     if precision in LOW_PRECISIONS:
         return "run each forward pass in a new `with monitor.autocast():`"
     return "leave autocast to amptui: use `with monitor.autocast():` for each forward pass"
@@ -330,6 +330,8 @@ class SwitchedOptimizer(ObservedOptimizer):
         precision, state = self._switch.precision, self._state
         if self._script.amp.precision is not precision:
             self._script.amp.follow(precision)
+        if precision.linears is not None:  # an alarm of the script's may have come while they changed
+            precision.linears.become(precision.float8)
         float8_precision = "" if precision.float8 is None else precision.name
         if state.float8_precision != float8_precision:
             state.float8_precision = float8_precision
