@@ -21,7 +21,7 @@ from amptui.records.run import FP8_PRECISIONS, reference_precision
 
 SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
 
-NO_AMP = "AMP changes nothing here: the weights are not float32"
+NO_AMP = "AMP changes nothing here: weights or layers are not float32"
 
 # ------------------------------------------------------------------------------ the answer in short
 

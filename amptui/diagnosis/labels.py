@@ -32,6 +32,7 @@ _GLYPHS: Mapping[str, str] = {
     "fp8-emulated": "▽",
     "fp16 weights": "△",
     "bf16 weights": "○",
+    "float8 layers": "◁",
     "float64": "◇",
     "mixed": "◐",
 }
@@ -46,6 +47,7 @@ _LETTERS: Mapping[str, str] = {
     "fp8-emulated": "E",
     "fp16 weights": "H",
     "bf16 weights": "b",
+    "float8 layers": "L",
     "float64": "D",
     "mixed": "M",
 }

@@ -319,3 +319,28 @@ def test_a_first_float8_step_that_fails_is_undone() -> None:
     log = log_of(prepare(Broken(), steps=10), at={3: "fp8-emulated"})
     assert losses(log) == losses(log_of(prepare(Tiny(), steps=10)))
     assert any(note.severity == "error" and "no float8" in note.text for note in log.of(Note))
+
+
+@needs_torchao
+def test_a_change_that_an_alarm_interrupts_is_completed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    attributes = [vars(module).keys() for module in model]
+    linears = Float8Linears(model)
+    assert linears.prepare("emulated") == ""
+    layers = dict(linears.linears)
+
+    class Interrupted(dict[str, nn.Linear]):
+        def values(self) -> Any:
+            yield layers["0"]
+            raise TimeoutError
+
+    for form in ("emulated", None):
+        with monkeypatch.context() as patch:
+            patch.setattr(linears, "linears", Interrupted(layers))
+            with pytest.raises(TimeoutError):
+                linears.become(form)
+        assert len({type(module) for module in model}) == 2
+        linears.become(form)
+        assert len({type(module) for module in model}) == 1
+    assert [type(module) for module in model] == [nn.Linear, nn.Linear]
+    assert [vars(module).keys() for module in model] == attributes
