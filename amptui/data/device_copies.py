@@ -65,7 +65,8 @@ class DeviceCopies:
 def move(batch: Any, device: torch.device) -> Any:
     """The same structure with its tensors on ``device``; the host does not wait for the copies."""
     if isinstance(batch, Tensor | PackedSequence):
-        if device.type in PINNING and batch.data.is_cpu and not batch.is_pinned():
+        tensor = batch.data if isinstance(batch, PackedSequence) else batch
+        if device.type in PINNING and tensor.is_cpu and not tensor.is_pinned():
             batch = batch.pin_memory()  # the host waits for copies from other memory
         return batch.to(device, non_blocking=True)
     if isinstance(batch, MutableMapping):

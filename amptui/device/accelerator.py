@@ -33,6 +33,8 @@ class Capabilities:
     peak_memory: bool = False
     """The allocator knows its peak, and not only what it holds now."""
     float64: bool = False
+    float8: Literal["", "emulated", "hardware"] = ""
+    """What FP8 can be at best. Empty: its tensors hold no float8 numbers, as far as amptui knows."""
     foreach: bool = False
     """An optimizer that is not fused updates many tensors with one kernel."""
     triton: bool = False
@@ -54,13 +56,14 @@ class Capabilities:
             "no side streams: copies wait for their turn among the steps": self.side_streams,
             "no peak of memory, only what is allocated now": self.peak_memory,
             "no float64: the X-ray compares gradients on the CPU": self.float64,
+            "no float8 numbers: there is no FP8, not even emulated": self.float8,
             "no foreach kernels: choose fused optimizers": self.foreach,
             "no NVML: memory is that of torch's allocator; no use, power or temperature": self.nvml,
         }
         return tuple(clause for clause, works in clauses.items() if not works)
 
 
-_CPU = Capabilities(title="CPU", float64=True, foreach=True, amp="bf16")
+_CPU = Capabilities(title="CPU", float64=True, float8="emulated", foreach=True, amp="bf16")
 
 _ASYNCHRONOUS: dict[str, Any] = {
     "timed_events": True,
@@ -68,20 +71,27 @@ _ASYNCHRONOUS: dict[str, Any] = {
     "pinned_memory": True,
     "peak_memory": True,
     "float64": True,
+    "float8": "emulated",
     "foreach": True,
     "triton": True,
 }
 
-_NVIDIA = Capabilities(title="CUDA", **_ASYNCHRONOUS, graph_capture=True, tf32=True, nvml=True)
+_NVIDIA = Capabilities(
+    title="CUDA", **_ASYNCHRONOUS | {"float8": "hardware"}, graph_capture=True, tf32=True, nvml=True
+)
 
 _ROCM = Capabilities(title="ROCm", **_ASYNCHRONOUS, graph_capture=True)
+"""An MI300 multiplies float8, but in formats of its own (``float8_e4m3fnuz``), and amptui was never run on
+one: FP8 is emulated, in the formats of all other hardware."""
 
-_XPU = Capabilities(title="XPU", **_ASYNCHRONOUS | {"float64": False})
-"""Some of Intel's GPUs have no float64."""
+_XPU = Capabilities(title="XPU", **_ASYNCHRONOUS | {"float64": False}, amp="bf16")
+"""Some of Intel's GPUs have no float64 (Arc A), and there torch's GradScaler fails (pytorch issue 147731).
+That torch multiplies float8 on others is new and untested here."""
 
 _MPS = Capabilities(title="MPS")
 """Its events are timed by waiting for the whole device (``aten/src/ATen/mps/MPSEvent.mm``), there is one
-stream (``MPSGuardImpl.h``), Metal has no float64, and torch pins no memory for it."""
+stream (``MPSGuardImpl.h``), Metal has no float64, torch pins no memory for it, and converts nothing to float8
+there (pytorch issue 148420)."""
 
 TRAINABLE = ("cpu", "cuda", "xpu", "mps")
 """The types of devices that the command line takes."""
@@ -277,6 +287,14 @@ def set_random_states(device: torch.device, states: Iterable[Tensor]) -> None:
 def capture_check(device: torch.device) -> Callable[[], bool]:
     """Asks whether this thread's stream is being recorded as a graph; always False where none can be."""
     return _own_function(device, "is_current_stream_capturing") or bool
+
+
+def why_no_scaler(device: torch.device) -> str:
+    """Why torch's GradScaler fails on ``device``: it divides in float64, but on MPS. Empty where it works."""
+    if device.type != "xpu":
+        return ""
+    gpu = torch.xpu.get_device_properties(device)
+    return "" if gpu.has_fp64 else f"{gpu.name} has no float64, without which torch's GradScaler fails"
 
 
 def older_scalers() -> tuple[type, ...]:

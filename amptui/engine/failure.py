@@ -23,18 +23,20 @@ _FROM_WORKER = re.compile(r"Caught \w+ in ([^\n]+)\.\nOriginal Traceback[^\n]*\n
 _FRAME = re.compile(r'  File "(.+)", line (\d+)')
 
 _OUT_OF_MEMORY = re.compile(
-    r"(CUDA|HIP) error: out of memory|MPS backend out of memory|\bCU[A-Z]+_(STATUS_)?ALLOC_FAILED\b"
+    r"(CUDA|HIP) error: out of memory|MPS backend out of memory|\b(CU|HIP)[A-Z]+_(STATUS_)?ALLOC_FAILED\b|"
+    r"UR_RESULT_ERROR_OUT_OF_(DEVICE|HOST)_MEMORY"
 )
 """Out-of-memory errors that do not come from torch's allocator: pinned memory, cuBLAS, cuDNN, cuFFT."""
 
-_OTHER_DEVICE = re.compile(r"\b(HIP|XPU|MPS)\b")
-"""How torch names a device without memory that is not NVIDIA's."""
+_OTHER_DEVICE = re.compile(r"\b(HIP|XPU|MPS|level_zero)")
+"""How torch, or a library below it, names a device without memory that is not NVIDIA's."""
 
 _LOST = re.compile(
     "(CUDA|HIP) error: (device-side assert|an illegal memory access|an illegal instruction|"
     "misaligned address|unspecified launch failure|the launch timed out|uncorrectable ECC error|"
     "hardware stack error|"
-    "invalid program counter|operation not supported on global/shared address space)"
+    "invalid program counter|operation not supported on global/shared address space)|"
+    "UR_RESULT_ERROR_DEVICE_LOST"
 )
 """Errors of kernels after which every CUDA call fails ("inconsistent state" in the CUDA runtime API)."""
 
@@ -135,14 +137,15 @@ def _message(error: BaseException) -> str:
 
 
 def _out_of_memory(message: str, doing: str, batch_size: int | None, precision: str | None) -> DeviceError:
-    whose = _OTHER_DEVICE.search(message)
+    other = _OTHER_DEVICE.search(message)
+    whose = "CUDA" if other is None else other[1].replace("level_zero", "XPU")
     at = f" at batch size {batch_size}" if batch_size else ""
     ways = [f"--batch-size {batch_size // 2}"] if batch_size and batch_size > 1 else []
     if precision is not None and base_precision(precision) not in LOW_PRECISIONS:
         ways.append("AMP")
     hint = "check what else uses the GPU (nvidia-smi), or use a smaller model"
     return DeviceError(
-        f"{whose[1] if whose else 'CUDA'} out of memory {doing}{at}{_peak()}",
+        f"{whose} out of memory {doing}{at}{_peak()}",
         hint=f"try {', or '.join(ways)}" if ways else hint,
     )
 

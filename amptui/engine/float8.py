@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from amptui.base.text import one_line
-from amptui.device.accelerator import properties
+from amptui.device.accelerator import capabilities, properties
 from amptui.engine.probes.gradients import is_sharded
 from amptui.recipe.request import FP8_RECIPES
 from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
@@ -53,10 +53,13 @@ def why_no_float8(device: torch.device) -> dict[str, str]:
     """The float8 precisions that ``device`` does not support, each with a short reason; no model is asked."""
     if importlib.util.find_spec("torchao") is None:
         return dict.fromkeys(FP8_PRECISIONS, NO_TORCHAO)
+    kind = capabilities(device)
+    if not kind.float8:
+        return dict.fromkeys(FP8_PRECISIONS, f"{kind.title} has no float8 numbers, as far as amptui knows")
+    if kind.float8 == "emulated":
+        return {"fp8": f"amptui multiplies float8 only on NVIDIA GPUs, not on {kind.title}"}
     facts = properties(device)
-    if facts.compute_capability is None:
-        return {"fp8": "float8 products need an NVIDIA GPU of compute capability 8.9"}
-    if facts.compute_capability >= _MIN_CAPABILITY:
+    if facts.compute_capability is not None and facts.compute_capability >= _MIN_CAPABILITY:
         return {}
     return {"fp8": f"{facts.name} does not multiply float8, which needs compute capability 8.9"}
 
@@ -254,15 +257,14 @@ def _make_form(recipe: str, form: Float8Form) -> _Form:
     """What torchao makes of a Linear layer, with the attributes that it adds: the same for all layers."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    config = Float8LinearConfig.from_recipe_name(recipe)
+    from amptui.engine.float8_layers import EmulatedFloat8Linear, Float8Linear, with_ocp_formats
+
+    config = with_ocp_formats(Float8LinearConfig.from_recipe_name(recipe))
     # A step's last batch may have any number of rows, which are the inner size of the weight's gradient.
     config = replace(config, emulate=form == "emulated", pad_inner_dim=form == "hardware")
     linear = nn.Linear(_ALIGNMENT, _ALIGNMENT, device="meta")  # which draws no random numbers
     (converted,) = convert_to_float8_training(nn.ModuleList([linear]), config=config)
     attributes = {name: value for name, value in vars(converted).items() if name not in vars(linear)}
-    layer_class: type[nn.Linear] = type(converted)
-    if form == "emulated":
-        from amptui.engine.emulated_float8 import Float8Linear
-
-        layer_class = Float8Linear
-    return _Form(layer_class, attributes)
+    ours = EmulatedFloat8Linear if form == "emulated" else Float8Linear
+    assert issubclass(ours, type(converted)), "torchao makes another kind of layer"
+    return _Form(type("Float8Linear", (ours,), {"added": frozenset(attributes)}), attributes)

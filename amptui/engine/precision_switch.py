@@ -226,11 +226,12 @@ class PrecisionSwitch:
         if self._is_unsupported(name, switch_request):
             return
         previous = self.precision.name
-        restore, why = self._prepare_undo(f"not enough memory to try {name} safely; staying in {previous}")
+        restore, why = self._prepare(name)
         if why:
-            self._note("error", why)
-            self._control.answer(switch_request, why)
-            self._exclude(name, "not enough memory to try it safely", step)
+            trouble = f"no {name}, staying in {previous}: {why}"
+            self._note("error", trouble)
+            self._control.answer(switch_request, trouble)
+            self._exclude(name, why, step)
             return
         self._enter(name, step, first_step=step + 1)
         self._trial = _Trial(previous, restore)
@@ -238,17 +239,21 @@ class PrecisionSwitch:
             self._control.refuse(earlier, "overruled")
         self._trial_requests = [] if switch_request is None else [switch_request]
 
-    def _prepare_undo(self, no_memory: str) -> tuple[Callable[[], None] | None, str]:
-        """What undoes the next step if it fails, None if nothing can; and ``no_memory`` if there is none."""
+    def _prepare(self, name: str) -> tuple[Callable[[], None] | None, str]:
+        """What undoes the next step if it fails, None if nothing can; and why ``name`` is not to be tried.
+
+        If that is so on one rank, it is so on all.
+        """
         if not self.can_retry:
             return None, ""
-        restore, why = None, ""
+        restore, why = None, self._trained.precisions[name].reason_not_to_enter()
         try:
-            restore = before_step(self._trained.model, self._trained.optimizer, self._trained.device)
+            if not why:
+                restore = before_step(self._trained.model, self._trained.optimizer, self._trained.device)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            why = no_memory
+            why = "not enough memory to try it safely"
         return restore, self.agree(why)
 
     def _is_unsupported(self, name: str, request: PendingRequest[Any] | None) -> bool:
@@ -256,7 +261,7 @@ class PrecisionSwitch:
         why = self._trained.unsupported.get(base_precision(name))
         if why is None and name not in self._trained.precisions:
             why = "the model is not compiled"
-        if why is None:
+        if why is None and (self._ranks is None or not self.can_retry):  # else all agree on it
             why = self._trained.precisions[name].reason_not_to_enter() or None
         if why is not None:
             self._note("warning", f"no {name} here: {why}")

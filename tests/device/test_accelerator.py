@@ -1,6 +1,7 @@
 """One file knows the kinds of accelerators apart; what they cannot do is written down once."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from amptui.command.option_values import device as device_option
 from amptui.device import accelerator
 from amptui.device.accelerator import PINNING, TRAINABLE, capabilities
+from amptui.engine.float8 import NO_TORCHAO, why_no_float8
 from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.engine.readback import HostReadback, open_readback
 from tests.checkout import ROOT
@@ -52,7 +54,7 @@ def test_a_build_for_rocm_has_the_same_device_type_without_nvml_and_tf32(
     kind = capabilities(CUDA)
     assert kind.title == "ROCm"
     assert [clause.partition(":")[0] for clause in kind.shortcomings] == ["no NVML"]
-    assert unsupported_precisions(CUDA) == {"tf32": "TF32 needs an NVIDIA GPU"}
+    assert unsupported_precisions(CUDA).keys() == {"tf32", *why_no_float8(CUDA)}
     assert default_amp(CUDA) == "fp16"
     assert accelerator.runtime_versions()["rocm"] == "7.1"
 
@@ -64,14 +66,46 @@ def test_what_intel_and_apple_lack_is_said() -> None:
     assert said[XPU] == ["no float64", "no NVML"]
     assert said[MPS] == [
         *("no timed events", "no side streams", "no peak of memory, only what is allocated now"),
-        *("no float64", "no foreach kernels", "no NVML"),
+        *("no float64", "no float8 numbers", "no foreach kernels", "no NVML"),
     ]
 
 
-def test_amp_is_float16_on_every_accelerator() -> None:
+@pytest.mark.parametrize("torchao", [True, False])
+def test_float8_is_emulated_or_refused_where_it_was_never_run(
+    torchao: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing asks a driver: none of these devices is here."""
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object() if torchao else None)
+    why = {kind.type: why_no_float8(kind) for kind in (CPU, CUDA, XPU, MPS)}
+    if not torchao:
+        assert [set(reasons.values()) for reasons in why.values()] == [{NO_TORCHAO}] * 4
+        return
+    assert {name: list(reasons) for name, reasons in why.items()} == {
+        "cpu": ["fp8"],
+        "cuda": ["fp8"],
+        "xpu": ["fp8"],
+        "mps": ["fp8", "fp8-emulated"],
+    }
+    assert why["cuda"]["fp8"] == "amptui multiplies float8 only on NVIDIA GPUs, not on ROCm"
+    assert why["mps"]["fp8-emulated"] == "MPS has no float8 numbers, as far as amptui knows"
+
+
+@pytest.mark.parametrize("has_float64", [True, False])
+def test_amp_with_a_loss_scale_is_refused_where_torchs_scaler_fails(
+    has_float64: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Intel's Arc A has no float64."""
+    gpu = SimpleNamespace(name="Arc A770", has_fp64=has_float64)
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _device: gpu)
+    assert default_amp(XPU) == "bf16"
+    assert ("fp16" in unsupported_precisions(XPU)) != has_float64
+
+
+def test_amp_is_float16_unless_a_device_may_lack_what_the_scaler_needs() -> None:
     assert {kind: default_amp(kind) for kind in (CUDA, XPU, MPS, CPU)} == {
         CUDA: "fp16",
-        XPU: "fp16",
+        XPU: "bf16",
         MPS: "fp16",
         CPU: "bf16",
     }

@@ -127,6 +127,26 @@ def test_out_of_memory_in_a_cuda_library_is_recognized(message: str) -> None:
     assert explained.what.startswith("CUDA out of memory in step 5 at batch size 8")
 
 
+@pytest.mark.parametrize(
+    ("message", "device"),
+    [
+        ("HIP error: out of memory", "HIP"),
+        ("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "HIP"),
+        ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "XPU"),
+        ("MPS backend out of memory (MPS allocated: 9.00 GB)", "MPS"),
+    ],
+)
+def test_other_devices_without_memory_are_named(message: str, device: str) -> None:
+    explained = explain(RuntimeError(message), doing="in step 5", batch_size=8, precision="fp16")
+    assert explained.what.startswith(f"{device} out of memory in step 5 at batch size 8")
+
+
+def test_a_lost_device_is_one_of_intels_too() -> None:
+    assert is_device_lost(
+        RuntimeError("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)")
+    )
+
+
 @pytest.mark.parametrize("error", [ValueError("CUDA error: out of memory"), RuntimeError("x_ALLOC_FAILED")])
 def test_similar_messages_are_not_out_of_memory(error: Exception) -> None:
     assert not is_out_of_memory(error)

@@ -44,7 +44,7 @@ from amptui.records.control import (
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.ranks import RanksDisagree, RanksOverflowed
-from amptui.records.run import EpochFinished, Note, Record, StepSkipped
+from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
 from tests.ranks.hindered_writing import (
     COUNTED,
@@ -215,6 +215,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     results = {
         "records": [type(record).__name__ for record in run.records],
         "losses": [step.loss for step in steps],
+        "precisions": [step.precision for step in steps],
         "samples": [step.samples for step in steps],
         "micro_batches": [step.micro_batches for step in steps],
         "skips": [step.step for step in steps if step.skipped],
@@ -329,6 +330,27 @@ def _switch_in_vain(run: Run) -> None:
         run.wait_for(RequestRefused, count)
 
 
+def _through_float8(run: Run) -> None:
+    """Into FP8 and out of it, twice."""
+    for count, precision in enumerate(("fp8-emulated", "fp32", "fp8-emulated", "bf16"), 1):
+        run.control.ask(PrecisionRequest(precision))
+        run.wait_for(PrecisionChanged, count)
+        run.wait_for(StepRecord, len(run.of(StepRecord)) + 2)
+
+
+def _float8_in_vain(folder: Path) -> Run:
+    """Rank 1 cannot import the package for it."""
+    if os.environ["RANK"] == "1":
+        sys.modules["torchao.float8"] = None  # type: ignore[assignment]
+    return _with_requests(folder, _ask_for_float8, options={}, slow_seconds="0.001")
+
+
+def _ask_for_float8(run: Run) -> None:
+    run.control.ask(PrecisionRequest("fp8-emulated"))
+    run.wait_for(RequestRefused)
+    run.wait_for(StepRecord, len(run.of(StepRecord)) + 3)
+
+
 def _validate_in_each(run: Run) -> None:
     """bf16 and fp32, each before a validation."""
     run.wait_for(EpochFinished)
@@ -368,6 +390,8 @@ TASKS: dict[str, Callable[..., Run]] = {
     "probed": partial(_with_requests, ask=_probe, options={}, slow_seconds="0.001"),
     "refused": partial(_with_requests, ask=_xray_in_vain, options={}, slow_seconds="0.001"),
     "switched": partial(_with_requests, ask=_switch_in_vain, options={}, slow_seconds="0.001"),
+    "float8": partial(_with_requests, ask=_through_float8, options={}, slow_seconds="0.001"),
+    "float8 in vain": _float8_in_vain,
     "compiled": partial(_with_requests, ask=_validate_in_each, options={"compile_mode": "default"}),
     "asked": _with_options,
     "full disk": _with_full_disk,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.script_signals import is_from_signal_handler
+from amptui.device.accelerator import capabilities
 from amptui.engine.float8 import Float8Linears
 from amptui.engine.probes.float16_window import count_keys
 from amptui.records.findings import Float8Factor, Float8Format, Float8LayerWindow, Float8Role, Float8Window
@@ -62,9 +63,11 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
     Zeros, flushed, subnormal and saturated elements are fractions of all; errors are |rounded - exact| by
     |exact|, of the whole and of the median channel; then the ends of the scale, the channel with the largest
     absolute value, and that by the median channel's; then the counts by exponent. Does not wait for the
-    device.
+    device, except for one that has no float64: there the host computes them.
     """
     number_range = RANGES[format_]
+    if not capabilities(factor.device).float64:
+        factor, scale = factor.cpu(), scale.cpu()
     exact = factor.detach().reshape(-1, factor.shape[-1]).float()
     scale = scale.expand(factor.shape).reshape(exact.shape) if scale.dim() else scale
     scaled = exact * scale

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.precision import Precision
+from amptui.engine.precision import Precision, default_amp
 from amptui.guest.loop.named_optimizers import NamedOptimizer, models_of
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.switched_amp import SwitchedAmp
@@ -66,8 +66,8 @@ class ObservedScript(Script):
     def amp_precision(self) -> str:
         """What AMP would be here."""
         scales = self.scaler is not None and self.scaler.is_enabled()
-        on_gpu = any(not parameter.is_cpu for parameter in self.model.parameters())
-        return "fp16" if scales or on_gpu else "bf16"
+        devices = {parameter.device for parameter in self.model.parameters() if not parameter.is_meta}
+        return "fp16" if scales or "fp16" in map(default_amp, devices) else "bf16"
 
     def refuses(self) -> Mapping[str, str]:
         """The requests that its run never takes, each with the reason."""

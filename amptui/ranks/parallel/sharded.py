@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch
+from amptui.device.accelerator import capabilities
 from amptui.engine.checkpoint.host_copy import NotPlainError
 from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
 from amptui.engine.optimizer_step import loss_weights
@@ -141,16 +142,16 @@ class ShardedGradients(GradientProbe):
         if error is not None:
             raise error
         norms = rows[:, 0]
-        norm = torch.linalg.vector_norm(norms, dtype=torch.float64).float()
+        norm = torch.linalg.vector_norm(norms, dtype=_wide(norms.device)).float()
         norm = torch.where((norms < 0).any(), -1.0, norm)
         return torch.cat([norm.reshape(1), rows[:, 1:].amax(0)])
 
     @torch.no_grad()
     def total_norm(self) -> Tensor:
-        """The L2 norm of all gradients; local squares are summed in float64."""
+        """The L2 norm of all gradients; local squares are summed in float64 where there is one."""
         gradients = [local_part(p.grad) for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        squares = norm.double().square()
+        squares = norm.to(_wide(norm.device)).square()
         dist.all_reduce(squares)
         return squares.sqrt().to(norm.dtype)
 
@@ -166,7 +167,8 @@ class ShardedGradients(GradientProbe):
         return counts
 
     def largest_anywhere(self, largest: Tensor) -> Tensor:
-        return self._gather(largest.double()).amax(0)  # not all ranks may have a part in float64
+        # Not all ranks may have a part in float64.
+        return self._gather(largest.to(_wide(largest.device))).amax(0)
 
     def _gather(self, row: Tensor) -> Tensor:
         """[ranks, n]: everybody's row. A reduction by NCCL or gloo may lose a NaN, one here does not."""
@@ -315,6 +317,11 @@ def _take_part(parts: list[Part], keys: Keys, tensor: Tensor) -> Tensor:
         (chunk,) = tensor.__create_chunk_list__()
         parts.append(Part(keys, tensor.shape, chunk.offsets, local))
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    """What sums of squares are computed in."""
+    return torch.float64 if capabilities(device).float64 else torch.float32
 
 
 def _room(like: Mapping[object, object], keys: Keys, meta: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from amptui.records.control import (
 from amptui.records.findings import Float8Layers, Float8Window, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
+from tests.simcuda import device
 from tests.simcuda.training import run
 from tests.tiny import losses
 
@@ -97,3 +98,23 @@ def test_an_x_ray_of_float8_leaves_the_training_as_it_is() -> None:
     (x_ray,) = looked.log.of(XRayTaken)
     assert (x_ray.precision, x_ray.reference) == ("fp8", "bf16")
     assert losses(looked.log) == losses(run(steps=20, precision="fp8").log)
+
+
+def test_a_first_float8_step_without_memory_is_undone() -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 9:
+            control.ask(PrecisionRequest("fp8"))
+        if step == 10:
+            device.configure(memory_out_in=20)
+
+    try:
+        trained = run(control=control, script=script, steps=14, precision="bf16")
+    finally:
+        device.configure(memory_out_in=0)
+    assert [record.current for record in trained.log.of(PrecisionChanged)] == ["fp8", "bf16"]
+    assert losses(trained.log) == losses(run(steps=14, precision="bf16").log)
+    assert {
+        type(module) for module in trained.prepared.model.modules() if hasattr(module, "in_features")
+    } == {torch.nn.Linear}
