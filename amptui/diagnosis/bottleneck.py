@@ -6,7 +6,7 @@ from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import times_speed
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.records.run import AMP_PRECISIONS, LOW_PRECISIONS, base_precision, is_emulated
 from amptui.records.samples import GpuSample
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.timing import enqueued, kept_up, on_device, seconds_of, shares_of
@@ -99,9 +99,10 @@ def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
     With a share p of the step in forward and backward this is 1 / (1 - p), if they took no time at all;
     input-bound, 1 / (share of the input). With several ``ranks`` forward and backward contain communication,
     which takes as long in any precision: there is no number then. Empty too where the weights are not
-    float32: what AMP would change there is not known.
+    float32, as what AMP would change there is not known, and for emulated float8.
     """
-    if not timing.bound or base_precision(timing.precision) in OTHER_PRECISIONS:
+    precision = timing.precision
+    if not timing.bound or base_precision(precision) in OTHER_PRECISIONS or is_emulated(precision):
         return ""
     if timing.bound == "input":
         return (
@@ -116,7 +117,7 @@ def _amp_limit(timing: PrecisionTiming, ranks: int) -> str:
     shares = shares_of(timing.phases)
     amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
     part = f"{units.percent(amp)} of the step"
-    is_amp = base_precision(timing.precision) in AMP_PRECISIONS
+    is_amp = base_precision(timing.precision) in LOW_PRECISIONS
     if ranks > 1 and is_amp:
         return f"forward and backward still take {part}, including communication, which AMP does not speed up"
     if ranks > 1:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.records.run import AMP_PRECISIONS
+from amptui.records.run import LOW_PRECISIONS, is_emulated
 from amptui.telemetry.view import PrecisionFlops
 
 MIN_SHARE = 0.1
@@ -48,9 +48,9 @@ def flops_line(flops: PrecisionFlops) -> str:
 
 
 def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
-    """What keeps AMP's operations from the Tensor Cores' full speed, and what to do; a sentence each.
+    """What keeps operations in AMP and FP8 from the Tensor Cores' full speed, a sentence each.
 
-    If no count stands for the steps, that instead.
+    If no count stands for the steps, that instead. Emulated float8 uses no Tensor Cores.
     """
     if any(flops.counted.shapes_vary for flops in precisions):
         return [
@@ -58,7 +58,7 @@ def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
         ]
     hints = _lower_bound(precisions)
     for flops in precisions:
-        if flops.counted.precision in AMP_PRECISIONS:
+        if flops.counted.precision in LOW_PRECISIONS and not is_emulated(flops.counted.precision):
             hints += _hints(flops)
     return list(dict.fromkeys(hints))
 
@@ -79,6 +79,13 @@ def _hints(flops: PrecisionFlops) -> list[str]:
     if full >= MIN_SHARE * counted.flops:
         part = units.percent(full / counted.flops)
         hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
+    half = counted.flops_by_type.get("bfloat16", 0)
+    if counted.precision == "fp8" and half >= MIN_SHARE * counted.flops:
+        part = units.percent(half / counted.flops)
+        hints.append(
+            f"{part} of the operations in {label} run in bfloat16, at half its peak: "
+            "attention, convolutions and Linear layers left out"
+        )
     if not flops.on_gpu:
         return hints
     worst = counted.unaligned[0] if counted.unaligned else None

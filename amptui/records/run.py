@@ -64,6 +64,11 @@ def base_precision(name: str) -> str:
     return name.removesuffix(EAGER_SUFFIX)
 
 
+def is_emulated(name: str) -> bool:
+    """Whether its float8 products are computed in float32, so that its times say nothing of FP8."""
+    return base_precision(name) == "fp8-emulated"
+
+
 Severity = Literal["info", "warning", "error"]
 NonFiniteKind = Literal["nan", "inf"]
 PauseCause = Literal["", "loss scale", "weights"]
