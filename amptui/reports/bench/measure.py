@@ -23,9 +23,10 @@ from amptui.process.training import Training
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest
+from amptui.records.answers import RequestRefused
 from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.findings import Float8Layers, ModelCompiled
-from amptui.records.run import PRECISIONS, Record, is_emulated
+from amptui.records.run import FP8_PRECISIONS, PRECISIONS, Record, is_emulated
 from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
 
@@ -250,7 +251,7 @@ class _Comparison:
     """Asks a training for the comparison of the planned precisions.
 
     At once, or where FP8 is among them once the model is built: only then is it known whether it has a layer
-    for it.
+    for it, and whether torchao can be used.
     """
 
     plan: Plan
@@ -258,31 +259,46 @@ class _Comparison:
     left_out: dict[str, str] = field(default_factory=dict)
     error: UsageError | None = None
     """That too few precisions are left."""
-    _asked: bool = False
+    _number: int | None = None
+    """Of the newest request."""
 
     def begin(self, training: Training) -> None:
         """To be called before the trainer starts."""
         if "fp8" not in self.plan.precisions:
-            self._ask(training, self.plan)
+            self._ask(training)
 
     def look(self, training: Training) -> None:
         """To be called now and then."""
-        run = training.recording.view().run
-        if self._asked or run is None:
+        view = training.recording.view()
+        if view.run is None or self.error is not None:
             return
+        if self._number is None:
+            self._leave_out(view.run.unsupported)
+            self._ask(training)
+            return
+        answer = next((one for one in view.answers if one.request.number == self._number), None)
+        if not isinstance(answer, RequestRefused) or answer.reason != "unavailable":
+            return
+        if "fp8" in self.plan.precisions:
+            # What the device and the model can do is known by now: it is torchao that cannot be used.
+            self._leave_out(dict.fromkeys(FP8_PRECISIONS, answer.detail))
+            self._ask(training)
+
+    def _leave_out(self, unsupported: Mapping[str, str]) -> None:
         planned = self.plan.precisions
-        self.left_out = {name: run.unsupported[name] for name in planned if name in run.unsupported}
-        precisions = tuple(name for name in planned if name not in self.left_out)
-        plan = Plan(precisions=precisions, left_out={**self.plan.left_out, **self.left_out})
-        self.error = nothing_to_compare(plan, compiles=self.compiles)
+        self.left_out |= {name: unsupported[name] for name in planned if name in unsupported}
+        left_out = {**self.plan.left_out, **self.left_out}
+        self.plan = Plan(
+            precisions=tuple(name for name in planned if name not in left_out), left_out=left_out
+        )
+        self.error = nothing_to_compare(self.plan, compiles=self.compiles)
+
+    def _ask(self, training: Training) -> None:
         if self.error is not None:
             training.control.ask(StopRequest("nothing to compare"))
-        self._ask(training, plan)
-
-    def _ask(self, training: Training, plan: Plan) -> None:
-        self._asked = True
-        if self.error is None:
-            training.control.ask(ComparisonRequest(plan.precisions, eager=self.compiles))
+        else:
+            request = ComparisonRequest(self.plan.precisions, eager=self.compiles)
+            self._number = training.control.ask(request)
 
 
 @dataclass(frozen=True, slots=True)

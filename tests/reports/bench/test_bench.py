@@ -20,7 +20,7 @@ import torch
 from amptui.base.errors import UsageError
 from amptui.cli import main
 from amptui.data.mnist import FILES, FOLDER
-from amptui.engine import building, precision
+from amptui.engine import building, float8, precision
 from amptui.engine.compilation import missing_for_compile
 from amptui.engine.failure import explain
 from amptui.engine.float8 import NO_LAYER, why_no_float8
@@ -303,6 +303,20 @@ def test_a_model_without_a_layer_for_float8_is_measured_without_it_and_the_reaso
     captured = capfd.readouterr()
     assert f"nothing to compare; fp8: {NO_LAYER}" in captured.err
     assert "the speed of" not in captured.out
+
+
+@pytest.mark.usefixtures("float8_here")
+def test_where_torchao_cannot_be_used_the_others_are_compared_and_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def of_another_torch(*_: object) -> None:
+        raise ImportError("no config of this name")
+
+    monkeypatch.setattr(float8, "_make_form", of_another_torch)
+    assert bench("--json", "--precisions", "fp32,bf16,fp8") == 0
+    content = json.loads(capfd.readouterr().out)
+    assert [row["precision"] for row in content["measured"][0]["rows"]] == ["fp32", "bf16"]
+    assert content["left_out"]["fp8"].endswith("ImportError: no config of this name")
 
 
 def test_without_the_hardware_fp8_is_left_out_with_the_reason_and_never_emulated() -> None:
