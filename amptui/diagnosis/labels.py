@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
-from amptui.records.run import EAGER_SUFFIX, DataInfo, base_precision
+from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, DataInfo, base_precision
 from amptui.records.steps import StepRecord
 from amptui.telemetry.view import SessionView
 
@@ -56,6 +56,11 @@ def precision_label(name: str) -> str:
     """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; other names are labels."""
     base = base_precision(name)
     return _LABELS.get(base, base) + name[len(base) :]
+
+
+def family_label(name: str | None) -> str:
+    """``AMP`` for its precisions, and where none is named; for others their label."""
+    return "AMP" if not name or base_precision(name) in AMP_PRECISIONS else precision_label(name)
 
 
 def compared_label(name: str, result: PrecisionsCompared) -> str:

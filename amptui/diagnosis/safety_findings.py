@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from amptui.diagnosis.amp_finding import Finding, Grade, Question, never
 from amptui.records.findings import Float16Window, XRayTaken
-from amptui.records.run import FP8_PRECISIONS, Severity, base_precision
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Severity, base_precision
 from amptui.telemetry.comparison import losses_after
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict
@@ -137,7 +137,7 @@ def _forward(question: Question) -> Finding:
         return never("forward", question.precision, measured_by="trace")
     verdict = judge_trace(trace)
     about = base_precision(trace.precision) if trace.first is not None else "fp16"
-    if trace.first is not None and trace.precision not in ("fp16", "bf16"):
+    if trace.first is not None and about not in LOW_PRECISIONS:
         about = ""  # not AMP's doing, and it breaks the run
     nearest = trace.first or (trace.nearest[0] if trace.nearest else None)
     grade = _GRADES[verdict.severity]
@@ -227,12 +227,13 @@ def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
 def _float8(question: Question) -> Finding:
     """Whether the newest step that was measured in this precision ``keeps`` or ``loses`` its factors.
 
-    ``value`` is the error of the median channel of the worst one.
+    ``value`` is the error of the median channel of the worst one; ``channel`` is the one that sets its scale.
     """
     seen = question.view.numerics.float8
     if seen is None or base_precision(seen.precision) != question.precision:
         return never("float8", question.precision, measured_by="histogram")
     worst = seen.worst[0]
+    is_outlier = bool(seen.lossy) and math.isfinite(worst.factor.channel_excess)
     finding = Finding(
         subject="float8",
         state="loses" if seen.lossy else "keeps",
@@ -241,6 +242,7 @@ def _float8(question: Question) -> Finding:
         value=worst.factor.channel_error,
         whole=seen.factors,
         place=f"{worst.factor.role} of {worst.layer or 'the model'}",
+        channel=worst.factor.channel if is_outlier else None,
         step=seen.step,
         precision=question.precision,
         measured_by="histogram",
@@ -281,10 +283,10 @@ def _agreement(question: Question) -> Finding:
 
 
 def _loss(question: Question) -> Finding:
-    """``not finite``, ``validation not finite``; else both precisions' loss, ``apart``, or AMP's alone.
+    """``not finite``, ``validation not finite``; else both precisions' loss, ``mid-run``, or the newest.
 
-    ``value`` is AMP's loss after as many steps since the switch as ``low``, the baseline's: no fair race,
-    since each began where the other left off.
+    ``value`` is the loss in question after as many steps since the switch as ``low``, the reference's: no
+    fair race, since each began where the other left off.
     """
     view, last = question.view, question.view.last
     if last is not None and last.loss is not None and not math.isfinite(last.loss) and not last.skipped:
@@ -308,14 +310,15 @@ def _loss(question: Question) -> Finding:
             step=view.validated.step,
             precision=precision_at(view, view.validated.step),
         )
-    losses = None if question.precision in FP8_PRECISIONS else losses_after(view)  # these are of AMP
-    if losses is not None and losses.baseline is not None and losses.amp is not None:
+    tally = question.comparison
+    losses = losses_after(view, tally)
+    if losses is not None and losses.baseline is not None and losses.low is not None:
         return Finding(
             subject="loss",
             state="mid-run",
             grade="neutral",
             about=question.precision,
-            value=losses.amp,
+            value=losses.low,
             low=losses.baseline,
             whole=losses.steps,
             step=view.step,

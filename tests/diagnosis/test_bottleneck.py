@@ -132,7 +132,7 @@ def limits(
         judged_timing("fp32", fp32, steps=steps),
         judged_timing("fp16", fp16, steps=MIN_STEPS),
     )
-    one, other = (limit_beside(item, timings, Comparison(baseline="fp32", amp="fp16")) for item in timings)
+    one, other = (limit_beside(item, timings, Comparison(baseline="fp32", low="fp16")) for item in timings)
     return one, other
 
 

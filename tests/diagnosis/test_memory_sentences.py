@@ -147,7 +147,7 @@ def test_the_rest_of_a_peak_that_was_not_measured_is_not_zero() -> None:
 def test_the_newest_of_each_side_are_compared() -> None:
     older, newer = replace(FP32, precision="ieee", step=5), replace(FP16, precision="bf16", step=900)
     both_sides = sides((FP32, older, FP16, newer))
-    assert (both_sides.full, both_sides.amp) == (FP32, newer)
+    assert (both_sides.full, both_sides.low) == (FP32, newer)
 
 
 # -------------------------------------------------------------------------------- in a session

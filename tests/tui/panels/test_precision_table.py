@@ -50,7 +50,7 @@ def stats(precision: str) -> PrecisionStats:
     ],
 )
 def test_the_speed_is_said_plainly(speedup: float | None, word: Word | None) -> None:
-    assert precision_table.speed_words(Comparison(baseline="fp32", amp="fp16", speedup=speedup)) == word
+    assert precision_table.speed_words(Comparison(baseline="fp32", low="fp16", speedup=speedup)) == word
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_memory_is_said_plainly(saving: float | None, word: Word | None) -> 
 
 def test_the_baseline_stands_beside_amp_and_others_follow() -> None:
     rows = tuple(stats(name) for name in ("bf16", "fp16", "fp32", "tf32"))
-    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", low="fp16"))
     head = table(view, 80, 12)[0]
     assert head.split() == ["■", "FP32", "▲", "AMP", "fp16", "●", "AMP", "bf16", "◆", "TF32"]
 
@@ -264,7 +264,7 @@ def test_before_any_counted_step_nothing_is_claimed() -> None:
 
 def test_a_narrow_panel_shows_as_many_columns_as_fit() -> None:
     rows = tuple(stats(name) for name in ("fp32", "ieee", "tf32", "fp16", "bf16"))
-    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", low="fp16"))
     narrow = table(view, 30, 12)[0]
     wide = table(view, 80, 12)[0]
     assert narrow.split() == ["■", "FP32", "▲", "AMP", "fp16"]
