@@ -199,7 +199,9 @@ def _best(faster: Sequence[Candidate]) -> Candidate:
 def _speedup(candidate: Candidate) -> float:
     if candidate.row is not None and candidate.row.speedup:
         return candidate.row.speedup
-    return (candidate.answer.of("speed").value if candidate.answer is not None else None) or 0.0
+    if candidate.answer is None or candidate.worth == "unknown":
+        return 0.0
+    return candidate.answer.of("speed").value or 0.0
 
 
 def _ends(candidate: Candidate) -> tuple[float, float]:

@@ -276,7 +276,9 @@ def _speed_cell(candidate: Candidate) -> str:
         return ratio_words(row.speedup, row.speedup_low, row.speedup_high)
     if candidate.exclusion is not None:
         return LEFT_OUT
-    return units.NOT_AVAILABLE if candidate.answer is None else short_words(candidate.answer.of("speed"))
+    if candidate.answer is None or candidate.precision in FP8_PRECISIONS:  # whose answer is about bf16
+        return units.NOT_AVAILABLE
+    return short_words(candidate.answer.of("speed"))
 
 
 def _memory_cell(candidate: Candidate) -> str:

@@ -7,7 +7,7 @@ import pytest
 from amptui.diagnosis.answer_words import finding_words
 from amptui.diagnosis.speed import less_memory, times_speed
 from amptui.reports.advise.advice import Reason, is_safe, recommend
-from amptui.reports.advise.advise_words import cautions, headline
+from amptui.reports.advise.advise_words import cautions, headline, table_rows
 from amptui.reports.advise.evidence import Candidate, Exclusion
 from amptui.telemetry.view import EMPTY_VIEW
 from tests.reports.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding, pair
@@ -131,6 +131,13 @@ def test_the_speed_of_fp8_is_that_over_fp32_though_its_answer_is_about_bf16() ->
     advice = recommend([candidate("bf16", 1.6), fp8])
     assert (advice.precision, advice.reason) == ("fp8", "faster")
     assert headline(advice).startswith(f"Use FP8: {times_speed(2.2, 'FP32')} (")
+
+
+def test_without_a_comparison_fp8_has_no_speed_in_the_table_for_its_answer_is_about_bf16() -> None:
+    speed = finding("speed", "slower", value=0.89, about="fp8")
+    rows = table_rows(EMPTY_VIEW, [candidate("fp8", None, speed, worth="slower")])
+    (cells,) = [row for row in rows if row[0] == "speed"]
+    assert cells == ("speed", "baseline", "n/a")
 
 
 def test_a_faster_fp8_that_is_not_safe_is_told_beside_what_is_recommended() -> None:
