@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import EMULATED
 from amptui.records.run import BlockFinished, Record, RunFailed
 from amptui.reports.compare.contrasts import (
     CONFIDENCE,
@@ -21,6 +22,7 @@ from amptui.reports.compare.contrasts import (
 )
 from amptui.reports.compare.following import read_all
 from amptui.reports.compare.sentences import how_measured, verdict
+from amptui.reports.compare.tables import group_table, run_table
 from amptui.reports.compare.trace import RunFigures
 from tests.reports.compare.compared_runs import (
     BF16,
@@ -166,6 +168,17 @@ def test_times_of_emulated_float8_are_not_compared_but_losses_are() -> None:
     for figure in (median_of, rate_of):
         assert [figure(run) is None for run in comparison.runs] == [False] * len(NEAR) + [True] * len(FAR)
     assert compared([*seeds(NEAR), *seeds(FAR, precision="fp8")]).contrasts[0].speedup is not None
+
+
+def test_the_tables_say_emulated_in_place_of_times_and_rates() -> None:
+    comparison = compared([*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")])
+    for table in (group_table(comparison), run_table(comparison)):
+        for heading in ("median step", "samples/s"):
+            column = [row[table.head.index(heading)] for row in table.rows]
+            half = len(column) // 2
+            assert EMULATED not in column[:half]
+            assert column[half:] == [EMULATED] * half
+        assert "peak allocated" not in table.head, "on a CPU nobody has one"
 
 
 def test_the_peak_of_emulated_steps_is_not_that_of_the_run() -> None:
