@@ -9,7 +9,19 @@ import pytest
 
 from tests.checkout import ROOT
 
-HEAVY = ("torch", "torchvision", "textual", "numpy", "pynvml", "psutil", "accelerate", "transformers")
+HEAVY = (
+    *(
+        "torch",
+        "torchvision",
+        "torchao",
+        "textual",
+        "numpy",
+        "pynvml",
+        "psutil",
+        "accelerate",
+        "transformers",
+    ),
+)
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -54,6 +66,29 @@ def test_a_single_process_imports_nothing_that_connects_to_others() -> None:
     """Torch imports what it will by itself."""
     done = subprocess.run([sys.executable, "-c", _TRAINS_ALONE], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+_FLOAT8 = """
+import sys
+from tests.tiny import Log, Tiny, prepare, train
+prepared = prepare(Tiny(epochs=1))
+train(prepared, Log())
+print("torchao" in sys.modules)
+print(prepared.precisions["fp8-emulated"].reason_not_to_enter())
+print("torchao" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_torchao_is_imported_once_fp8_is_entered_and_says_nothing_on_the_way() -> None:
+    """It would speak among the output of the script, or on a terminal that shows a screen."""
+    pytest.importorskip("torchao", reason="needs amptui[fp8]")
+    done = subprocess.run([sys.executable, "-c", _FLOAT8], capture_output=True, text=True, check=True)
+    before, why, after = done.stdout.splitlines()
+    assert (before, after) == ("False", "True")
+    if why:
+        pytest.skip(f"another release of torchao: {why}")
+    assert done.stderr == ""
 
 
 def test_the_contracts_between_the_packages_are_kept() -> None:

@@ -24,8 +24,8 @@ _OPTION_NAMES = {"learning_rate": "lr", "settings": "set", "compile_mode": "comp
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "amptui advise [options] (MODEL | SCRIPT [ARGUMENT ...])"
     parser.description = (
-        "Recommend FP32, bf16 or fp16 for a model or a script. Measures speed, memory, overflow, underflow, "
-        "gradient agreement, and the loss from the same start. Saves nothing. A SCRIPT must call "
+        "Recommend FP32, bf16, fp16 or fp8 for a model or a script. Measures speed, memory, overflow, "
+        "underflow, gradient agreement, and the loss from the same start. Saves nothing. A SCRIPT must call "
         "amptui.watch() or use a framework's integration; amptui runs it and stops it after the measurement."
     )
     parser.epilog = "Put amptui's options before SCRIPT; what follows it goes to the script."

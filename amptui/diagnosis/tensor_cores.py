@@ -48,9 +48,9 @@ def flops_line(flops: PrecisionFlops) -> str:
 
 
 def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
-    """What keeps AMP's operations from the Tensor Cores' full speed, and what to do; a sentence each.
+    """What keeps operations in AMP and FP8 from the Tensor Cores' full speed, a sentence each.
 
-    If no count stands for the steps, that instead.
+    If no count stands for the steps, that instead. Emulated float8 uses no Tensor Cores.
     """
     if any(flops.counted.shapes_vary for flops in precisions):
         return [
@@ -79,6 +79,13 @@ def _hints(flops: PrecisionFlops) -> list[str]:
     if full >= MIN_SHARE * counted.flops:
         part = units.percent(full / counted.flops)
         hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
+    half = counted.flops_by_type.get("bfloat16", 0)
+    if counted.precision == "fp8" and half >= MIN_SHARE * counted.flops:
+        part = units.percent(half / counted.flops)
+        hints.append(
+            f"{part} of the operations in {label} run in bfloat16, at half its peak: "
+            "attention, convolutions and Linear layers left out"
+        )
     if not flops.on_gpu:
         return hints
     worst = counted.unaligned[0] if counted.unaligned else None

@@ -6,6 +6,7 @@ compiled code, a list of the model's own) notices nothing, and leaving float8 le
 """
 
 import importlib.util
+import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -151,7 +152,8 @@ class Float8Linears:
         if self.hindrance or form in self._forms:
             return self.hindrance
         try:
-            self._forms[form] = _make_form(self.recipe, form)
+            with _quiet_loggers():
+                self._forms[form] = _make_form(self.recipe, form)
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
             return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
         return ""
@@ -251,6 +253,24 @@ def _hindrance(module: nn.Module) -> FloatHindrance | None:
     if "forward" in vars(module):
         return "forward"
     return "size" if module.in_features % _ALIGNMENT or module.out_features % _ALIGNMENT else None
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Within it torchao logs no advice to its developers, which would come among the output of the script.
+
+    Importing it tells of deprecations between it and torch (torch 2.13 and torchao 0.18), and of extensions
+    that were built for another torch, which float8 training does not use.
+    """
+    loggers = [logging.getLogger(name) for name in ("torch.utils._pytree", "torchao")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _make_form(recipe: str, form: Float8Form) -> _Form:

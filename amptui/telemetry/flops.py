@@ -52,8 +52,7 @@ class FlopsWatch:
         counted, steps = max(candidates, key=lambda candidate: candidate[1].steps)
         if self._shapes_vary:
             counted = replace(counted, shapes_vary=True)
-        seconds = None if is_emulated(precision) else steps.median_seconds
-        return replace(flops_now(counted, seconds, run), other_sizes=steps.others)
+        return replace(flops_now(counted, steps.median_seconds, run), other_sizes=steps.others)
 
     def _borrowed(self, precision: str) -> list[FlopsCounted]:
         """Another precision's counts: a compiled model is counted once, and computes as much in each.
@@ -78,14 +77,22 @@ class FlopsWatch:
 
 
 def flops_now(counted: FlopsCounted, step_seconds: float | None, run: RunStarted | None) -> PrecisionFlops:
-    """What ``counted`` operations in steps of ``step_seconds`` come to; a CPU has no known peak."""
+    """What ``counted`` operations in steps of ``step_seconds`` come to; a CPU has no known peak.
+
+    Emulated float8 has no speed: what counts as a float8 product is computed in float32.
+    """
     on_gpu = run is not None and run.device.startswith("cuda")
-    has_speed = step_seconds is not None and 0 < step_seconds < math.inf and not counted.shapes_vary
+    emulated = is_emulated(counted.precision)
+    has_speed = step_seconds is not None and 0 < step_seconds < math.inf
+    has_speed = has_speed and not counted.shapes_vary and not emulated
+    peak = None
+    if run is not None and on_gpu and not emulated:
+        peak = peak_flops(run.device_name, counted.flops_by_type)
     return PrecisionFlops(
         counted=counted,
         on_gpu=on_gpu,
         flops_per_second=counted.flops / step_seconds if step_seconds and has_speed else None,
-        peak_flops_per_second=peak_flops(run.device_name, counted.flops_by_type) if run and on_gpu else None,
+        peak_flops_per_second=peak,
         ranks=1 if run is None else run.world_size,
     )
 
@@ -100,23 +107,24 @@ class Peak(NamedTuple):
     tf32: float | None
     float16: float | None
     bfloat16: float | None
+    float8: float | None = None
 
 
 _PEAKS: tuple[tuple[str, Peak], ...] = (
     # NVIDIA H100 Tensor Core GPU Architecture, v1.04, table 2.
-    ("NVIDIA H100 80GB HBM3", Peak(66.9, 494.7, 989.4, 989.4)),
-    ("NVIDIA H100 PCIe", Peak(51.2, 378.0, 756.0, 756.0)),
+    ("NVIDIA H100 80GB HBM3", Peak(66.9, 494.7, 989.4, 989.4, 1978.9)),
+    ("NVIDIA H100 PCIe", Peak(51.2, 378.0, 756.0, 756.0, 1513.0)),
     # NVIDIA H100 Tensor Core GPU datasheet, column H100 NVL; half of the values with sparsity.
-    ("NVIDIA H100 NVL", Peak(60.0, 417.5, 835.5, 835.5)),
+    ("NVIDIA H100 NVL", Peak(60.0, 417.5, 835.5, 835.5, 1670.5)),
     # NVIDIA H200 Tensor Core GPU datasheet; half of the values with sparsity.
-    ("NVIDIA H200", Peak(67.0, 494.5, 989.5, 989.5)),
+    ("NVIDIA H200", Peak(67.0, 494.5, 989.5, 989.5, 1979.0)),
     # NVIDIA GH200 Grace Hopper Superchip datasheet: 494 and 990 without sparsity, as half of 989 and 1,979.
     # The gigabytes are those of the CPU's memory, or of the GPU's where HBM3e follows.
-    (r"NVIDIA GH200 (120GB|480GB|144G HBM3e)", Peak(67.0, 494.5, 989.5, 989.5)),
+    (r"NVIDIA GH200 (120GB|480GB|144G HBM3e)", Peak(67.0, 494.5, 989.5, 989.5, 1979.0)),
     # NVIDIA HGX platform, HGX B200: an eighth of the system's, half of the values with sparsity.
-    ("NVIDIA B200", Peak(75.0, 1125.0, 2250.0, 2250.0)),
+    ("NVIDIA B200", Peak(75.0, 1125.0, 2250.0, 2250.0, 4500.0)),
     # NVIDIA GB200 NVL72, specifications of an individual Blackwell GPU; half of the values with sparsity.
-    ("NVIDIA GB200", Peak(80.0, 1250.0, 2500.0, 2500.0)),
+    ("NVIDIA GB200", Peak(80.0, 1250.0, 2500.0, 2500.0, 5000.0)),
     # NVIDIA A100 Tensor Core GPU datasheet; the same for SXM and PCIe.
     (r"NVIDIA A100(-SXM4|-PCIE)-(40|80)GB", Peak(19.5, 156.0, 312.0, 312.0)),
     ("NVIDIA A100 80GB PCIe", Peak(19.5, 156.0, 312.0, 312.0)),
@@ -128,9 +136,9 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("NVIDIA A10G", Peak(35.0, 35.0, 70.0, 70.0)),
     ("NVIDIA A40", Peak(37.4, 74.8, 149.7, 149.7)),
     # Datasheets of L4, L40 and L40S; half of the values with sparsity.
-    ("NVIDIA L4", Peak(30.3, 60.0, 121.0, 121.0)),
-    ("NVIDIA L40", Peak(90.5, 90.5, 181.05, 181.05)),
-    ("NVIDIA L40S", Peak(91.6, 183.0, 362.05, 362.05)),
+    ("NVIDIA L4", Peak(30.3, 60.0, 121.0, 121.0, 242.5)),
+    ("NVIDIA L40", Peak(90.5, 90.5, 181.05, 181.05, 362.0)),
+    ("NVIDIA L40S", Peak(91.6, 183.0, 362.05, 362.05, 733.0)),
     # NVIDIA T4 datasheet.
     ("(NVIDIA |Tesla )T4", Peak(8.1, None, 65.0, None)),
     # NVIDIA V100 and V100S datasheet.
@@ -150,14 +158,20 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("NVIDIA GeForce RTX 5080", Peak(56.3, 56.3, 112.6, 112.6)),
     ("NVIDIA GeForce RTX 5070", Peak(30.9, 30.9, 61.7, 61.7)),
 )
-"""By whole names: a part of a GPU (MIG), a laptop's or a cut-down GPU of a similar name has another peak."""
+"""By whole names: a part of a GPU (MIG), a laptop's or a cut-down GPU of a similar name has another peak.
+
+A GeForce has two peaks in FP8: with FP32 accumulate, and twice as much with FP16 accumulate. With the fast
+accumulation that torchao asks for in forward passes cuBLAS exceeds the first one, and nothing says which of
+them holds for a step: none is given.
+"""
 
 
 def peak_flops(device_name: str, flops_by_type: Mapping[str, int]) -> float | None:
     """FLOP/s that ``device_name`` reaches at most with the fastest kind of number in use; None if unknown.
 
-    A step in AMP is measured by the peak of its half precision although a part of it may run in float32, and
-    one in FP32 by that of TF32 if torch's flags let convolutions use it.
+    A step in AMP is measured by the peak of its half precision although a part of it may run in float32, one
+    in FP8 by that of float8 although a part runs in bfloat16, and one in FP32 by that of TF32 if torch's
+    flags let convolutions use it.
     """
     peak = next((peak for pattern, peak in _PEAKS if re.fullmatch(pattern, device_name)), None)
     if peak is None:

@@ -93,6 +93,13 @@ def test_each_bottleneck_has_its_limit(timing: PrecisionTiming, words: str) -> N
     assert limit(timing) == words
 
 
+def test_fp8_has_forward_and_backward_behind_it_and_emulated_fp8_no_limit_at_all() -> None:
+    parts = phases(0.0, 0.3, 0.3, None, 0.4)
+    amp, fp8, emulated = (judged_timing(name, parts, steps=50) for name in ("bf16", "fp8", "fp8-emulated"))
+    assert limit(fp8) == limit(amp) == "forward and backward still take 60% of the step: at most 2.5× more"
+    assert limit(emulated) == ""
+
+
 @pytest.mark.parametrize("amp", [False, True])
 def test_with_several_ranks_no_number_is_promised(amp: bool) -> None:
     timing = judged(0.0, 0.4, 0.58, None, 0.02, amp=amp)

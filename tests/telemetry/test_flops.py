@@ -17,6 +17,12 @@ from tests.telemetry import record_samples as samples
 
 TERA = 10**12
 
+_WITH_FLOAT8 = (
+    *("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200", "NVIDIA GH200 480GB"),
+    *("NVIDIA B200", "NVIDIA GB200", "NVIDIA L4", "NVIDIA L40", "NVIDIA L40S"),
+)
+"""The names of the GPUs with a known peak in FP8."""
+
 
 @pytest.mark.parametrize(
     ("name", "number_type", "teraflops"),
@@ -47,6 +53,13 @@ TERA = 10**12
         ("NVIDIA GeForce RTX 5090", "bfloat16", 209.5),
         ("NVIDIA GeForce RTX 5080", "float16", 112.6),
         ("NVIDIA GeForce RTX 5070", "tf32", 30.9),
+        ("NVIDIA H100 80GB HBM3", "float8", 1978.9),
+        ("NVIDIA H100 PCIe", "float8", 1513.0),
+        ("NVIDIA H200", "float8", 1979.0),
+        ("NVIDIA L4", "float8", 242.5),
+        ("NVIDIA L40S", "float8", 733.0),
+        ("NVIDIA B200", "float8", 4500.0),
+        ("NVIDIA GB200", "float8", 5000.0),
     ],
 )
 def test_the_dense_peak_of_a_gpu(name: str, number_type: str, teraflops: float) -> None:
@@ -76,6 +89,14 @@ def test_a_peak_is_that_of_the_units_at_boost_clock(
         assert peak == pytest.approx(sms * item * gigahertz * 1e9, rel=0.01)
 
 
+@pytest.mark.parametrize("name", _WITH_FLOAT8)
+def test_float8_doubles_the_peak_of_bfloat16_and_is_no_figure_with_sparsity(name: str) -> None:
+    float8, bfloat16 = (peak_flops(name, {number_type: 1}) for number_type in ("float8", "bfloat16"))
+    assert float8 is not None
+    assert bfloat16 is not None
+    assert float8 / bfloat16 == pytest.approx(2, rel=0.03)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -102,6 +123,10 @@ def test_a_gpu_of_a_similar_name_or_of_unconfirmed_figures_has_no_known_peak(nam
         ("NVIDIA A100-SXM4-40GB", {"float16": 9, "float32": 1}, 312.0),
         ("NVIDIA A100-SXM4-40GB", {"tf32": 9, "float32": 1}, 156.0),
         ("NVIDIA A100-SXM4-40GB", {"float32": 9, "tf32": 0}, 19.5),
+        ("NVIDIA H200", {"float8": 1, "bfloat16": 9}, 1979.0),
+        # Hardware before Ada has no float8, and of a GeForce nothing says which of its two peaks holds.
+        ("NVIDIA A100-SXM4-40GB", {"float8": 9}, None),
+        ("NVIDIA GeForce RTX 4090", {"float8": 9, "bfloat16": 1}, None),
         ("Tesla T4", {"bfloat16": 9}, None),
         ("NVIDIA A100-SXM4-40GB", {"float64": 9, "float32": 1}, None),
         ("NVIDIA A100-SXM4-40GB", {}, None),
@@ -282,6 +307,27 @@ def test_a_lower_bound_names_what_has_no_formula() -> None:
     assert bound == "FLOP/s are a lower bound: no formula for mine, fft"
     (bound,) = hints(samples.flops(uncounted=("a", "b", "c", "d", "e")))
     assert bound == "FLOP/s are a lower bound: no formula for a, b, c and 2 more"
+
+
+def test_what_stays_in_bfloat16_beside_float8_is_a_hint_if_it_is_much() -> None:
+    (hint,) = hints(samples.flops("fp8", flops=1000, flops_by_type={"float8": 600, "bfloat16": 400}))
+    assert hint.startswith("40% of the operations in FP8 run in bfloat16, at half its peak")
+    assert hints(samples.flops("fp8", flops=1000, flops_by_type={"float8": 950, "bfloat16": 50})) == []
+
+
+def test_emulated_float8_has_operations_but_no_speed_no_peak_and_no_hint() -> None:
+    def counted_in(precision: str) -> PrecisionFlops:
+        count = samples.flops(precision, flops=828 * 10**9, flops_by_type={"float8": 828 * 10**9})
+        steps = samples.steps(1, 30, precision=precision, step_seconds=0.002)
+        (flops,) = folded(count, *steps, device="cuda:0", device_name="NVIDIA H200")
+        return flops
+
+    emulated = counted_in("fp8-emulated")
+    assert emulated.counted.flops == 828 * 10**9
+    assert (emulated.flops_per_second, emulated.peak_flops_per_second, emulated.mfu) == (None, None, None)
+    assert (rate_words(emulated), mfu_words(emulated), flops_line(emulated)) == ("n/a", "n/a", "")
+    assert hints(samples.flops("fp8-emulated", **TROUBLED)) == []
+    assert flops_line(counted_in("fp8")) == "FP8: 414 TFLOP/s, 21% MFU (dense peak 1979 TFLOP/s)"
 
 
 def test_one_hint_is_given_once() -> None:

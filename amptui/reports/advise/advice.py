@@ -76,12 +76,10 @@ def recommend(
     if broken is not None and _is_of_fp32(broken):
         return Advice(precision=None, reason="fails", troubles=(broken,))
     usable = [candidate for candidate in candidates if is_safe(candidate)]
-    faster = [candidate for candidate in usable if _speed(candidate) == "faster"]
+    faster = [candidate for candidate in usable if candidate.worth == "faster"]
     if faster:
         return _use(_best(faster), "faster")
-    saving = [
-        candidate for candidate in usable if _speed(candidate) in ("same", "open") and _saves(candidate)
-    ]
+    saving = [candidate for candidate in usable if candidate.worth in ("same", "open") and _saves(candidate)]
     if saving:
         return _use(min(saving, key=lambda candidate: candidate.memory or 1.0), "memory")
     return replace(_stay(candidates, usable), compiles=_gains(compiling))
@@ -104,22 +102,22 @@ def _gains(pair: PairCompared | None) -> bool:
 
 def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advice:
     unsafe = [
-        candidate for candidate in candidates if candidate not in usable and _speed(candidate) == "faster"
+        candidate for candidate in candidates if candidate not in usable and candidate.worth == "faster"
     ]
     if unsafe:
         worst = _best(unsafe)
         return Advice(precision="fp32", reason="unsafe", about=worst, troubles=troubles(worst.answer))
     reasons: tuple[Reason, ...] = ("same", "open", "slower")
-    # What people ask about is AMP: TF32 is told of only where nothing is known of that.
+    # What people ask about is AMP: TF32 and FP8 are told of only where nothing is known of that.
     for is_amp, reason in product((True, False), reasons):
         of_kind = [candidate for candidate in usable if (candidate.precision in AMP_PRECISIONS) == is_amp]
-        about = next((candidate for candidate in of_kind if _speed(candidate) == reason), None)
+        about = next((candidate for candidate in of_kind if candidate.worth == reason), None)
         if about is not None:
             return Advice(precision="fp32", reason=reason, about=about)
     unknown = [
         candidate
         for candidate in usable
-        if candidate.precision in AMP_PRECISIONS and _speed(candidate) == "unknown"
+        if candidate.precision in AMP_PRECISIONS and candidate.worth == "unknown"
     ]
     if unknown:
         return Advice(precision=None, reason="not compared", about=unknown[0])
@@ -153,7 +151,8 @@ def _speak_against(candidates: Sequence[Candidate]) -> Advice | None:
 def is_safe(candidate: Candidate) -> bool:
     """Whether it may be recommended: nothing found speaks against it.
 
-    Gradients that only differ are no obstacle if the losses are the same nevertheless.
+    Gradients that only differ, and factors that float8 loses, are no obstacle if the losses are the same
+    nevertheless.
     """
     if candidate.exclusion is not None:
         return False
@@ -163,7 +162,8 @@ def is_safe(candidate: Candidate) -> bool:
     findings = troubles(answer)
     trains_alike = answer is not None and answer.of("loss").state == "same"
     return all(
-        trains_alike and finding.subject == "agreement" and finding.grade == "warning" for finding in findings
+        trains_alike and finding.subject in ("agreement", "float8") and finding.grade == "warning"
+        for finding in findings
     )
 
 
@@ -180,20 +180,12 @@ def _is_of_fp32(finding: Finding) -> bool:
     )
 
 
-def _speed(candidate: Candidate) -> str:
-    """The answer's word on its speed; that of the comparison for a precision without an answer."""
-    if candidate.answer is not None:
-        return candidate.answer.worth
-    row = candidate.row
-    return speed_state(row.speedup, row.speedup_low, row.speedup_high) if row and row.speedup else "unknown"
-
-
 def _saves(candidate: Candidate) -> bool:
     return candidate.memory is not None and 1 - candidate.memory >= LITTLE_MEMORY
 
 
 def _best(faster: Sequence[Candidate]) -> Candidate:
-    """The fastest; one that needs no loss scaling unless another is faster by more than both intervals."""
+    """The fastest; bf16, which needs no loss scale, unless another is faster by more than both intervals."""
     ranked = sorted(faster, key=_speedup, reverse=True)
     first = ranked[0]
     simpler = [
@@ -207,7 +199,9 @@ def _best(faster: Sequence[Candidate]) -> Candidate:
 def _speedup(candidate: Candidate) -> float:
     if candidate.row is not None and candidate.row.speedup:
         return candidate.row.speedup
-    return (candidate.answer.of("speed").value if candidate.answer is not None else None) or 0.0
+    if candidate.answer is None or candidate.worth == "unknown":
+        return 0.0
+    return candidate.answer.of("speed").value or 0.0
 
 
 def _ends(candidate: Candidate) -> tuple[float, float]:

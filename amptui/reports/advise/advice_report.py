@@ -163,6 +163,9 @@ def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterato
     if not lines:
         return
     full: Framework = framework or "pytorch"
+    if full not in lines and "pytorch" in lines and framework != "amptui":
+        yield from ("", f"No lines for {NAMES[full]}: it chooses other layers, or another library, for FP8.")
+        full = "pytorch"
     if full in lines:
         yield from ("", f"{NAMES[full]}:", *(f"    {line}" for line in lines[full]))
     if framework is None:

@@ -18,7 +18,7 @@ from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import less_memory, less_percent, pair_words, ratio_words, speed_of, times_speed
 from amptui.records.findings import PrecisionsCompared
-from amptui.records.run import EAGER_SUFFIX
+from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason
 from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_seconds
 from amptui.reports.advise.loss_race import LossRace
@@ -26,13 +26,14 @@ from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS
 from amptui.telemetry.view import SessionView
 
-SUBJECTS: tuple[Subject, ...] = ("overflow", "forward", "float16", "agreement", "loss", "limit")
+SUBJECTS: tuple[Subject, ...] = ("overflow", "forward", "float16", "float8", "agreement", "loss", "limit")
 """The rows of the table below speed and memory."""
 
 ROW_LABELS: Mapping[Subject, str] = {
     "overflow": "overflow",
     "forward": "forward",
     "float16": "float16",
+    "float8": "float8",
     "agreement": "gradients",
     "loss": "loss",
     "limit": "limit",
@@ -86,11 +87,11 @@ def _gains(candidate: Candidate) -> list[str]:
 
 
 def _speed_words(candidate: Candidate) -> str:
-    """``1.65× the speed of FP32 (1.61 to 1.69)``, as the answer has it."""
+    """``1.65× the speed of FP32 (1.61 to 1.69)``, as the answer has it; that on FP8 is about bf16."""
     exclusion, answer, row = candidate.exclusion, candidate.answer, candidate.row
     if exclusion is not None and exclusion.kind == "slow":
         return exclusion_words(exclusion)
-    if answer is not None:
+    if answer is not None and candidate.precision not in FP8_PRECISIONS:
         return worth_and_interval(answer)
     if row is None or not row.speedup:
         return times_speed(None, "FP32")
@@ -99,7 +100,7 @@ def _speed_words(candidate: Candidate) -> str:
 
 
 def _is_faster(candidate: Candidate) -> bool:
-    return candidate.answer is not None and candidate.answer.worth == "faster"
+    return candidate.answer is not None and candidate.worth == "faster"
 
 
 def _trouble(advice: Advice) -> str:
@@ -159,14 +160,17 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
             yield "two seeds show only large differences in the loss; use more --minutes to train more seeds"
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
-            grave = [
-                finding_of_other
-                for finding_of_other in other.answer.counted
-                if finding_of_other.grade == "error"
-            ]
+            grave = _against(other)
             if grave:
                 yield f"not {precision_label(other.precision)}: {finding_words(grave[0])}"
     yield from warnings(view)
+
+
+def _against(other: Candidate) -> list[Finding]:
+    """What speaks against one that is not recommended: errors, and also warnings of a faster FP8."""
+    grades = ["error", "warning"] if _is_faster(other) and other.precision in FP8_PRECISIONS else ["error"]
+    findings = () if other.answer is None else other.answer.counted
+    return [finding for finding in findings if finding.grade in grades]
 
 
 def warnings(view: SessionView) -> Iterator[str]:
@@ -272,7 +276,9 @@ def _speed_cell(candidate: Candidate) -> str:
         return ratio_words(row.speedup, row.speedup_low, row.speedup_high)
     if candidate.exclusion is not None:
         return LEFT_OUT
-    return units.NOT_AVAILABLE if candidate.answer is None else short_words(candidate.answer.of("speed"))
+    if candidate.answer is None or candidate.precision in FP8_PRECISIONS:  # whose answer is about bf16
+        return units.NOT_AVAILABLE
+    return short_words(candidate.answer.of("speed"))
 
 
 def _memory_cell(candidate: Candidate) -> str:
@@ -283,7 +289,9 @@ def _memory_cell(candidate: Candidate) -> str:
 
 
 def _cell(answer: AmpAnswer | None, subject: Subject) -> str:
-    finding = None if answer is None else answer.of(subject)
+    findings = () if answer is None else answer.findings
+    # Small numbers are a subject of their own in float16 and in float8.
+    finding = next((one for one in findings if one.subject == subject), None)
     if finding is None or answer is None or not _speaks(finding, answer):
         return ""
     return f"{SIGNS[finding.grade]} {short_words(finding)}"

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
+from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
+from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import Float16Window, PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, base_precision
+from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.reports.advise.loss_race import LossesCompared, LossRace
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, SessionView
@@ -71,6 +72,19 @@ class Candidate:
     compiling: PairCompared | None = None
     """Its steps compiled beside the same run eagerly."""
 
+    @property
+    def worth(self) -> Worth:
+        """The answer's word on its speed over FP32; that of the comparison for TF32 and FP8.
+
+        TF32 has no answer, and the answer on FP8 is about bf16.
+        """
+        if self.answer is not None and self.precision not in FP8_PRECISIONS:
+            return self.answer.worth
+        row = self.row
+        if row is None or not row.speedup:
+            return "unknown"
+        return speed_state(row.speedup, row.speedup_low, row.speedup_high)
+
 
 def candidates(evidence: Evidence, precisions: tuple[str, ...], race: LossRace | None) -> list[Candidate]:
     """One for each of ``precisions``, FP32 not among them."""
@@ -88,7 +102,7 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
     view = view_of(evidence, precision)
     row, baseline = row_of(view, precision), row_of(view, "fp32")
     answer = None
-    if precision in AMP_PRECISIONS:
+    if precision in LOW_PRECISIONS:
         findings = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
         answer = amp_answer(
             view, precision, measured=[finding for finding in findings if finding is not None]

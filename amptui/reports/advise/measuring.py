@@ -19,7 +19,7 @@ from amptui.process.training import Training
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import StopRequest
-from amptui.records.run import AMP_PRECISIONS, Record, base_precision
+from amptui.records.run import LOW_PRECISIONS, Record, base_precision
 from amptui.records.steps import Steps
 from amptui.reports.advise.evidence import Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, plan_race, race
@@ -170,7 +170,7 @@ class _Losses:
 
 def _trouble(view: SessionView, precision: str) -> Finding | None:
     """What went wrong in a training's steps, by the answer's own judgement, but for its loss."""
-    if precision not in AMP_PRECISIONS:
+    if precision not in LOW_PRECISIONS:
         return None
     answer = amp_answer(view, precision)
     findings = (answer.of(subject) for subject in ("weights", "forward", "overflow"))

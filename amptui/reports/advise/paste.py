@@ -13,7 +13,17 @@ NAMES: Mapping[Framework, str] = {
     "amptui": "amptui",
 }
 
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
+
+_FLOAT8 = (
+    "from torchao.float8 import Float8LinearConfig, convert_to_float8_training",
+    "def takes_part(layer, name):",
+    "    sizes = layer.in_features, layer.out_features",
+    "    return type(layer) is torch.nn.Linear and all(size % 16 == 0 for size in sizes)",
+    "config = Float8LinearConfig(pad_inner_dim=True)",
+    "convert_to_float8_training(model, config=config, module_filter_fn=takes_part)",
+)
+"""The layers that amptui takes, in torchao's own words."""
 
 _COMPILE = "model = torch.compile(model)"
 
@@ -48,6 +58,8 @@ def lines_for(setting: Setting) -> Mapping[Framework, tuple[str, ...]]:
 
 
 def _half(setting: Setting) -> Mapping[Framework, tuple[str, ...]]:
+    if setting.precision == "fp8":  # frameworks choose other layers, or another library
+        return {"pytorch": _pytorch(setting)}
     number = setting.precision.removeprefix("fp")
     return {
         "pytorch": _pytorch(setting),
@@ -69,7 +81,8 @@ def _tf32(setting: Setting) -> Mapping[Framework, tuple[str, ...]]:
 def _pytorch(setting: Setting) -> tuple[str, ...]:
     """A training loop as in PyTorch's documentation."""
     device, scales = setting.device_type, setting.precision == "fp16"
-    lines = [_COMPILE] * setting.compiles
+    lines = [*_FLOAT8] if setting.precision == "fp8" else []
+    lines += [_COMPILE] * setting.compiles
     lines += [f'scaler = torch.amp.GradScaler("{device}")'] * scales
     lines += [
         "for inputs, targets in batches:",

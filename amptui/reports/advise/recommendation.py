@@ -11,7 +11,7 @@ from amptui.reports.advise.paste import Setting, lines_for
 from amptui.reports.advise.stages import BASELINE
 from amptui.reports.bench.results import command_line
 
-_CANDIDATES = ("bf16", "fp16", "tf32")
+_CANDIDATES = ("bf16", "fp16", "fp8", "tf32")
 """What FP32 is compared with, in this order."""
 
 
@@ -22,7 +22,7 @@ def candidate_names(request: AdviseRequest) -> tuple[str, ...]:
     names = tuple(name for name in request.precisions if name != BASELINE)
     if not names:
         raise UsageError(
-            "nothing to compare FP32 with", hint="name one of bf16, fp16, tf32 with --precisions"
+            "nothing to compare FP32 with", hint="name one of bf16, fp16, fp8, tf32 with --precisions"
         )
     return names
 

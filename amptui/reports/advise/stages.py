@@ -16,6 +16,7 @@ from amptui.records.control import (
     KINDS,
     Asker,
     ComparisonRequest,
+    HistogramRequest,
     PauseRequest,
     PrecisionRequest,
     Request,
@@ -23,7 +24,7 @@ from amptui.records.control import (
     XRayRequest,
 )
 from amptui.records.findings import XRayTaken
-from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
 from amptui.telemetry.health import judge_xray
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionStats, SessionView
@@ -177,7 +178,7 @@ class Stages:
         yield from self._until(
             lambda: self._has_trial_steps(precision) or self._is_hopeless(precision), within=TRIAL_SHARE
         )
-        if not self._is_hopeless(precision) and precision in AMP_PRECISIONS:
+        if not self._is_hopeless(precision) and precision in LOW_PRECISIONS:
             yield from self._probe(precision)
         if (slowdown := self._slowdown(precision)) >= FAR_SLOWER:
             self._exclude(precision, Exclusion("slow", value=slowdown))
@@ -210,7 +211,7 @@ class Stages:
         """Measure each precision once more, on what the comparison has trained."""
         self.stage = "probing"
         for precision in tuple(self._candidates):
-            if precision not in AMP_PRECISIONS or self.seconds_left(PROBES_SHARE) <= 0:
+            if precision not in LOW_PRECISIONS or self.seconds_left(PROBES_SHARE) <= 0:
                 continue
             self.precision = precision
             yield from self._ask(PrecisionRequest(precision))
@@ -220,9 +221,11 @@ class Stages:
         yield from self._ask(PrecisionRequest(BASELINE))
 
     def _probe(self, precision: str) -> _Script:
-        """X-ray, trace, and the gradients of a step in ``precision``."""
+        """X-ray, trace, and the gradients of a step in ``precision``; the factors of its products in FP8."""
         xray = yield from self._xray()
         yield from self._ask(TraceRequest())
+        if precision in FP8_PRECISIONS:
+            yield from self._ask(HistogramRequest())
         yield from self._until_told(lambda: self._is_measured(precision))
         self._keep(precision, xray)
 

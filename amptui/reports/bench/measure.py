@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,9 +23,10 @@ from amptui.process.training import Training
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest
+from amptui.records.answers import RequestRefused
 from amptui.records.control import ComparisonRequest, Control, StopRequest
-from amptui.records.findings import ModelCompiled
-from amptui.records.run import FP8_PRECISIONS, PRECISIONS, Record
+from amptui.records.findings import Float8Layers, ModelCompiled
+from amptui.records.run import FP8_PRECISIONS, PRECISIONS, Record, is_emulated
 from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
 
@@ -54,6 +55,8 @@ class _Ended:
 
     measured: Measured
     error: AmptuiError | None
+    left_out: Mapping[str, str]
+    """The planned precisions that this model cannot run, each with the reason."""
     hangs: bool
     """The trainer did not stop when asked: this process can measure no more."""
 
@@ -76,7 +79,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
         result = Bench(
             model=spec.text,
             request=request,
-            left_out=plan.left_out,
+            left_out={**plan.left_out, **{name: why for end in ended for name, why in end.left_out.items()}},
             sizes=tuple(end.measured for end in ended),
             interrupted=signals.received is not None,
         )
@@ -90,25 +93,32 @@ def bench(request: BenchRequest, *, json: bool) -> int:
 def plan_precisions(names: Sequence[str] | None, device: "torch.device", *, compiles: bool = False) -> Plan:
     """The precisions of ``names``, or all worth measuring, that ``device`` supports; and why not the others.
 
-    Raises ``UsageError`` if fewer than two are left; one is enough if it runs eagerly and compiled.
+    Whether the model has a layer for FP8 shows once it is built. Raises ``UsageError`` if fewer than two are
+    left; one is enough if it runs eagerly and compiled.
     """
     from amptui.engine.float8 import NO_SPEED
     from amptui.engine.precision import unsupported_precisions
 
+    worth = tuple(name for name in PRECISIONS if not is_emulated(name)) if names is None else names
     left_out = {"fp8-emulated": NO_SPEED} | unsupported_precisions(device)
-    worth = names
-    if worth is None:  # FP8 only by name: many models have no layer for it
-        worth = tuple(name for name in PRECISIONS if name not in FP8_PRECISIONS)
     left_out = {name: why for name, why in left_out.items() if name in worth}
     if names is None and device.type == "cpu":
         left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
     precisions = tuple(dict.fromkeys(worth))
     precisions = tuple(name for name in precisions if name not in left_out)
-    if len(precisions) < (1 if compiles else 2):
-        why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
-        hint = f"name {'one' if compiles else 'two'} or more with --precisions"
-        raise UsageError(f"nothing to compare{why}", hint=hint)
-    return Plan(precisions=precisions, left_out=left_out)
+    plan = Plan(precisions=precisions, left_out=left_out)
+    if (error := nothing_to_compare(plan, compiles=compiles)) is not None:
+        raise error
+    return plan
+
+
+def nothing_to_compare(plan: Plan, *, compiles: bool) -> UsageError | None:
+    """The error of a plan with too few precisions; None if there are enough."""
+    if len(plan.precisions) >= (1 if compiles else 2):
+        return None
+    why = "".join(f"; {name}: {reason}" for name, reason in plan.left_out.items())
+    hint = f"name {'one' if compiles else 'two'} or more with --precisions"
+    return UsageError(f"nothing to compare{why}", hint=hint)
 
 
 def float16_slowdown(size: int = 512) -> float:
@@ -189,40 +199,106 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
 
 def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, watch: "_Watch") -> _Ended:
     """Train like any run, until the precisions are compared."""
-    compiling = _Compiling()
+    noted, comparison = _Noted(), _Comparison(plan, compiles=request.compile_mode is not None)
 
     def begin(training: Training) -> None:
-        training.control.ask(ComparisonRequest(plan.precisions, eager=request.compile_mode is not None))
+        comparison.begin(training)
         watch.progress.begin()
+
+    def look(training: Training) -> None:
+        comparison.look(training)
+        watch.look(training)
 
     end = measure_training(
         request,
         spec,
         folder,
         begin=begin,
-        look=watch.look,
+        look=look,
         hurried=lambda: watch.stop.stop_reason is not None,
-        listeners=[compiling],
+        listeners=[noted],
     )
     watch.progress.clear()
-    view, error = end.view, end.error
-    batch_size = view.run.batch_size if view.run is not None else request.batch_size
+    view, error = end.view, end.error or comparison.error
     measured = Measured(
-        batch_size=batch_size, view=view, error=str(error or ""), compile_seconds=compiling.seconds
+        batch_size=view.run.batch_size if view.run is not None else request.batch_size,
+        view=view,
+        error=str(error or ""),
+        compile_seconds=noted.compile_seconds,
+        float8=noted.float8,
     )
-    return _Ended(measured=measured, error=error, hangs=end.hangs)
+    return _Ended(measured=measured, error=error, left_out=comparison.left_out, hangs=end.hangs)
 
 
-class _Compiling:
-    """Adds up what compiling took for each precision."""
+class _Noted:
+    """What compiling took for each precision, and which layers multiply in float8."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self.compile_seconds: dict[str, float] = {}
+        self.float8: Float8Layers | None = None
 
     def __call__(self, records: Sequence[Record]) -> None:
         for record in records:
             if isinstance(record, ModelCompiled):
-                self.seconds[record.precision] = self.seconds.get(record.precision, 0.0) + record.seconds
+                before = self.compile_seconds.get(record.precision, 0.0)
+                self.compile_seconds[record.precision] = before + record.seconds
+            elif isinstance(record, Float8Layers):
+                self.float8 = record
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """Asks a training for the comparison of the planned precisions.
+
+    At once, or where FP8 is among them once the model is built: only then is it known whether it has a layer
+    for it, and whether torchao can be used.
+    """
+
+    plan: Plan
+    compiles: bool
+    left_out: dict[str, str] = field(default_factory=dict)
+    error: UsageError | None = None
+    """That too few precisions are left."""
+    _number: int | None = None
+    """Of the newest request."""
+
+    def begin(self, training: Training) -> None:
+        """To be called before the trainer starts."""
+        if "fp8" not in self.plan.precisions:
+            self._ask(training)
+
+    def look(self, training: Training) -> None:
+        """To be called now and then."""
+        view = training.recording.view()
+        if view.run is None or self.error is not None:
+            return
+        if self._number is None:
+            self._leave_out(view.run.unsupported)
+            self._ask(training)
+            return
+        answer = next((one for one in view.answers if one.request.number == self._number), None)
+        if not isinstance(answer, RequestRefused) or answer.reason != "unavailable":
+            return
+        if "fp8" in self.plan.precisions:
+            # What the device and the model can do is known by now: it is torchao that cannot be used.
+            self._leave_out(dict.fromkeys(FP8_PRECISIONS, answer.detail))
+            self._ask(training)
+
+    def _leave_out(self, unsupported: Mapping[str, str]) -> None:
+        planned = self.plan.precisions
+        self.left_out |= {name: unsupported[name] for name in planned if name in unsupported}
+        left_out = {**self.plan.left_out, **self.left_out}
+        self.plan = Plan(
+            precisions=tuple(name for name in planned if name not in left_out), left_out=left_out
+        )
+        self.error = nothing_to_compare(self.plan, compiles=self.compiles)
+
+    def _ask(self, training: Training) -> None:
+        if self.error is not None:
+            training.control.ask(StopRequest("nothing to compare"))
+        else:
+            request = ComparisonRequest(self.plan.precisions, eager=self.compiles)
+            self._number = training.control.ask(request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The results of a benchmark, as lines to read and as one JSON object."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,20 @@ from amptui.diagnosis.bottleneck import (
     phase_changes,
     why_slower,
 )
+from amptui.diagnosis.float8_words import layer_details, layers_event
 from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
 from amptui.diagnosis.summary import table
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.recipe.request import BenchRequest, TrainRequest
-from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, RunStarted, base_precision
+from amptui.records.findings import Float8Layers, PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records.run import (
+    EAGER_SUFFIX,
+    LOW_PRECISIONS,
+    RunStarted,
+    base_precision,
+    reference_precision,
+)
 from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.flops import flops_now
@@ -39,6 +47,9 @@ _ENDINGS = {
     "stopped": "ended early",
     "running": "ended early",
 }
+
+_MAX_LEFT_OUT = 3
+"""Layers outside float8 that are named; the JSON object has all that the record has."""
 
 REFERENCES: Mapping[str, tuple[str, ...]] = {
     "mnist-deep": ("the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times",),
@@ -61,6 +72,8 @@ class Measured:
     """What ended it early; empty if nothing did."""
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
     """What compiling took, by precision; in no step's time."""
+    float8: Float8Layers | None = None
+    """Which layers multiply in float8; None if FP8 did not run."""
 
     @property
     def rows(self) -> tuple[PrecisionMeasured, ...]:
@@ -97,11 +110,12 @@ class Measured:
 
     @property
     def reasons(self) -> list[str]:
-        """Why AMP gained little, a sentence each; empty if it gained enough."""
+        """Why AMP or FP8 gained little, a sentence each; empty if they gained enough."""
         both = any(row.precision.endswith(EAGER_SUFFIX) for row in self.rows)
         sentences = [] if both else explanations(self.view)  # those would be of the compiled steps
         rows = [row for row in self.rows if not both or row.precision.endswith(EAGER_SUFFIX)]
-        little = [row for row in rows if base_precision(row.precision) in AMP_PRECISIONS and _is_little(row)]
+        low = [row for row in rows if base_precision(row.precision) in LOW_PRECISIONS]
+        little = [row for row in low if self.gains_little(row)]
         if not little or self.view.compared is None:
             return sentences
         names = {row.precision for row in rows}
@@ -118,17 +132,46 @@ class Measured:
         baseline = timings.get(self.view.compared.baseline)
         if baseline is not None:
             others = [timings[row.precision] for row in little if row.precision in timings]
-            slower = [why for other in others if (why := why_slower(baseline, other))]
+            beside = [(timings.get(self._judge(other.precision)) or baseline, other) for other in others]
+            slower = [why for pair in beside if (why := why_slower(*pair))]
             # Nobody asks what a slower precision could gain at most.
             sentences += slower or [
                 self.limit_of(baseline),
-                *(_phase_words(baseline, other) for other in others),
+                *(_phase_words(*pair) for pair in beside),
             ]
         labels = " and ".join(precision_label(row.precision) for row in little)
-        slow = all(map(_is_slower, little))
+        slow = all(_is_slower(self._judged(row)) for row in little)
         verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
         unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(sentences) if text] or [unknown]
+
+    def gains_little(self, row: PrecisionMeasured) -> bool:
+        """Whether it is hardly faster than what it is judged against."""
+        return _is_little(self._judged(row))
+
+    def _judge(self, precision: str) -> str:
+        """What it is judged against: FP8 by AMP bf16 if that was measured, all others by the baseline."""
+        name = reference_precision(precision) + precision[len(base_precision(precision)) :]
+        compared = self.view.compared
+        measured = {row.precision for row in self.rows}
+        return name if name in measured or compared is None else compared.baseline
+
+    def _judged(self, row: PrecisionMeasured) -> PrecisionMeasured:
+        """Its row with the speed-up over what it is judged against.
+
+        Other than that over the baseline it has an interval only if the comparison made such a pair.
+        """
+        name, compared = self._judge(row.precision), self.view.compared
+        if compared is None or name == compared.baseline:
+            return row
+        sides = row.precision, name
+        pair = next((pair for pair in compared.pairs if (pair.precision, pair.than) == sides), None)
+        if pair is not None:
+            low, high = pair.speedup_low, pair.speedup_high
+            return replace(row, speedup=pair.speedup, speedup_low=low, speedup_high=high)
+        other = next(item for item in self.rows if item.precision == name)
+        ratio = (other.step_seconds or 0.0) / (row.step_seconds or math.inf)
+        return replace(row, speedup=ratio, speedup_low=None, speedup_high=None)
 
     def gain_by_compiling(self, precision: str) -> PairCompared | None:
         """Its steps compiled beside the same run eagerly; None if that was not measured."""
@@ -248,12 +291,32 @@ def _size_lines(size: Measured, request: BenchRequest) -> list[str]:
     lines += _not_measured(size.failed, "failed in its first step: ")
     lines += _not_measured(_skipping(compared), "too few applied steps: ")
     lines += ["", *size.cards] if size.cards else []
+    lines += _float8_lines(size.float8) if size.float8 is not None else []
     if size.compile_seconds:
         seconds = size.compile_seconds.items()
         took = ", ".join(f"{precision_label(name)} {units.span(span)}" for name, span in seconds)
         lines.append(f"compiling took, in no step's time: {took}")
-    lines += [f"hint: {hint}" for hint in (*launch_hints(size, request), *flops_hints(size.view.flops))]
+    hints = (*launch_hints(size, request), *float8_hints(size, request), *flops_hints(size.view.flops))
+    lines += [f"hint: {hint}" for hint in hints]
     return lines + [f"why: {reason}" for reason in size.reasons]
+
+
+def _float8_lines(record: Float8Layers) -> list[str]:
+    """Which layers multiply in float8, and of the others the first few with the reason."""
+    *left_out, named = layer_details(record)
+    more = record.left_out_count - _MAX_LEFT_OUT
+    if len(left_out) > _MAX_LEFT_OUT:
+        left_out = [*left_out[:_MAX_LEFT_OUT], f"and {units.count(more)} more in bfloat16"]
+    return [layers_event(record), *(f"  {line}" for line in (*left_out, named))]
+
+
+def float8_hints(size: Measured, request: BenchRequest) -> list[str]:
+    """The command that measures FP8 compiled, if it gained little eagerly."""
+    row = next((row for row in size.rows if row.precision == "fp8"), None)
+    if row is None or request.training.compile_mode is not None or not size.gains_little(row):
+        return []
+    command = bench_command(request, "default")
+    return [f"FP8 runs kernels of their own to cast each factor: `{command}` measures it with them fused"]
 
 
 def launch_hints(size: Measured, request: BenchRequest) -> list[str]:
@@ -362,8 +425,7 @@ def _compile_json(size: Measured, request: BenchRequest) -> dict[str, Any]:
     """What compiling took and gained, if it was asked for."""
     if request.training.compile_mode is None:
         return {}
-    pairs = size.view.compared.pairs if size.view.compared is not None else ()
-    return {"pairs": pairs, "compile_seconds": size.compile_seconds, "hints": launch_hints(size, request)}
+    return {"compile_seconds": size.compile_seconds, "hints": launch_hints(size, request)}
 
 
 def _size_json(size: Measured) -> dict[str, Any]:
@@ -375,6 +437,8 @@ def _size_json(size: Measured) -> dict[str, Any]:
         "rounds": compared.rounds if compared is not None else 0,
         "ended": compared.reason if compared is not None and compared.over else "stopped",
         "rows": compared.rows if compared is not None else (),
+        "pairs": compared.pairs if compared is not None else (),
+        "float8": size.float8,
         "cards": size.cards,
         "reasons": size.reasons,
         "flops": [_flops_json(flops) for row in size.rows if (flops := size.flops_of(row))],

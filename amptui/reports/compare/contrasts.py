@@ -1,24 +1,25 @@
 """Whether groups differ by more than their seeds do, and what limits the comparison."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from amptui.records.run import RunFailed, RunStarted
+from amptui.records.run import FP8_PRECISIONS, RunFailed, RunStarted, is_emulated, reference_precision
 from amptui.reports.compare.groups import (
     Difference,
     Group,
     Spread,
     differences,
     grouped,
-    is_emulated,
+    has_emulated_steps,
     seed_of,
     stats_of,
 )
 from amptui.reports.compare.trace import RunFigures
 from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
+from amptui.telemetry.view import PrecisionStats
 
 CONFIDENCE = 0.95
 """Of all intervals of a comparison together: with several, each one has a higher confidence (Bonferroni;
@@ -55,7 +56,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """A group against the first."""
+    """A group against the first; one in FP8 also against the same training in bf16."""
 
     baseline: Group
     other: Group
@@ -95,7 +96,7 @@ class Compared:
 
     def seconds_to_target(self, run: RunFigures) -> float | None:
         """Training time until the target was reached."""
-        if self.target is None or run.seconds is None or is_emulated(run):
+        if self.target is None or run.seconds is None or has_emulated_steps(run):
             return None
         moment = run.reached(self.target, validation=self.validation)
         return None if moment is None else moment.seconds
@@ -110,7 +111,8 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
     validation = all(run.validations for run in runs)
     reached = [loss for run in runs if (loss := _reached(run, validation=validation)) is not None]
     checks = tuple(_checks(groups))
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(groups) - 1)
+    pairs = [*((groups[0], other) for other in groups[1:]), *_beside_reference(groups)]
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
     return Compared(
         runs=tuple(runs),
         groups=groups,
@@ -118,11 +120,27 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         target=target if target is not None or len(reached) < len(runs) else max(reached),
         target_asked=target is not None,
         differences=tuple(differences([group.runs[0] for group in groups])),
-        contrasts=tuple(
-            _contrast(groups[0], other, validation=validation, confidence=confidence) for other in groups[1:]
-        ),
+        contrasts=tuple(_contrast(*pair, validation=validation, confidence=confidence) for pair in pairs),
         checks=checks,
     )
+
+
+def _beside_reference(groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
+    """For each group in FP8 the one that differs only in being bf16, unless that is the first of all."""
+    for other in groups[1:]:
+        if other.precision in FP8_PRECISIONS:
+            reference = reference_precision(other.precision)
+            alike = (
+                group
+                for group in groups[1:]
+                if group.precision == reference and _differ_in_precision(group, other)
+            )
+            yield from ((group, other) for group in alike)
+
+
+def _differ_in_precision(one: Group, other: Group) -> bool:
+    names = {difference.name for difference in differences([one.runs[0], other.runs[0]])}
+    return names <= {"precision", "fp8_recipe"}
 
 
 def _reached(run: RunFigures, *, validation: bool) -> float | None:
@@ -182,7 +200,7 @@ def _obstacle(sides: Sequence[Group], final: Callable[[RunFigures], float | None
 
 def _speedup(baseline: Group, other: Group) -> Spread | None:
     runs = [*baseline.runs, *other.runs]
-    if any(map(is_emulated, runs)):
+    if any(map(has_emulated_steps, runs)):
         return None
     if not _same(runs, lambda run: run.devices) or any(len(run.devices) > 1 for run in runs):
         return None
@@ -195,20 +213,29 @@ def _speedup(baseline: Group, other: Group) -> Spread | None:
 
 
 def median_of(run: RunFigures) -> float | None:
-    """The median step time after warm-up; None before two steps after it, and for several precisions."""
-    stats = stats_of(run)
-    return None if stats is None or stats.provisional_steps else stats.median_step_seconds
+    """The median step time after warm-up; None before two steps after it.
+
+    None too for several precisions, which have no one step time, and for emulated FP8.
+    """
+    stats = _timed(run)
+    return None if stats is None else stats.median_step_seconds
 
 
 def rate_of(run: RunFigures) -> float | None:
     """Samples per second over the same steps."""
+    stats = _timed(run)
+    return None if stats is None else stats.samples_per_second
+
+
+def _timed(run: RunFigures) -> PrecisionStats | None:
     stats = stats_of(run)
-    return None if stats is None or stats.provisional_steps else stats.samples_per_second
+    return None if stats is None or stats.provisional_steps or has_emulated_steps(run) else stats
 
 
 def peak_of(run: RunFigures) -> int | None:
-    """The peak of torch's allocator over all precisions."""
-    peaks = [row.peak_allocated_bytes for row in run.view.comparison.rows]
+    """The peak of torch's allocator over all precisions but emulated FP8, whose peak is not FP8's."""
+    rows = [row for row in run.view.comparison.rows if not is_emulated(row.precision)]
+    peaks = [row.peak_allocated_bytes for row in rows]
     return max((peak for peak in peaks if peak is not None), default=None)
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from amptui.diagnosis.labels import precision_label
-from amptui.records.run import RunStarted
+from amptui.records.run import RunStarted, is_emulated
 from amptui.reports.compare.trace import RunFigures
 from amptui.telemetry.view import PrecisionStats
 
@@ -219,9 +219,9 @@ def stats_of(run: RunFigures) -> PrecisionStats | None:
     return rows[0] if len(rows) == 1 else None
 
 
-def is_emulated(run: RunFigures) -> bool:
+def has_emulated_steps(run: RunFigures) -> bool:
     """Whether it made steps in emulated float8, whose times say nothing of FP8."""
-    return "fp8-emulated" in _used(run)
+    return any(map(is_emulated, _used(run)))
 
 
 def _used(run: RunFigures) -> list[str]:

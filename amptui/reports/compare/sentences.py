@@ -8,7 +8,7 @@ from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.speed import times_speed
 from amptui.records.run import RunFailed, RunFinished, Severity
 from amptui.reports.compare.contrasts import Check, Compared, Contrast, Kind, Outcome
-from amptui.reports.compare.groups import Group, Spread, is_emulated
+from amptui.reports.compare.groups import Group, Spread, has_emulated_steps
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
 from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS, POWER
 
@@ -176,9 +176,10 @@ def how_measured(comparison: Compared) -> list[str]:
             f"with unequal groups, one below {ENOUGH_SEEDS} seeds, the interval is wider to keep its level; "
             "equal numbers of seeds show smaller differences"
         )
-    if any(map(is_emulated, comparison.runs)):
+    if any(map(has_emulated_steps, comparison.runs)):
         lines.append(
-            "emulated FP8 is computed in float32: its times say nothing of FP8, and are not compared"
+            "emulated FP8 is computed in float32: times and memory say nothing of FP8 and are not compared; "
+            "its training time is that of the emulation"
         )
     if any(contrast.speedup is not None for contrast in comparison.contrasts):
         lines.append(

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from amptui.base import units
+from amptui.diagnosis.speed import EMULATED
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Compared, median_of, peak_of, rate_of, skipped_of
-from amptui.reports.compare.groups import Group, seed_of
+from amptui.reports.compare.groups import Group, has_emulated_steps, seed_of
 from amptui.reports.compare.trace import RunFigures
 
 SEVERAL = "several precisions"
@@ -115,7 +116,7 @@ def _table(
     return table.only(places)
 
 
-_NOTHING = ("", units.NOT_AVAILABLE)
+_NOTHING = ("", units.NOT_AVAILABLE, EMULATED)
 
 
 def _columns(comparison: Compared, *, brief: bool = False) -> list[Column]:
@@ -133,14 +134,16 @@ def _columns(comparison: Compared, *, brief: bool = False) -> list[Column]:
         Column(heading="state", of_group=_states, of_run=sentences.state, worth=58),
         figure("steps", lambda run: run.view.step, units.count, 50),
         figure("samples", lambda run: run.samples, units.count, 30),
-        Column(
-            heading="median step",
-            of_group=lambda group: _medians(group, brief=brief),
-            of_run=_median,
-            worth=85,
+        _not_of_emulated(
+            Column(
+                heading="median step",
+                of_group=lambda group: _medians(group, brief=brief),
+                of_run=_median,
+                worth=85,
+            )
         ),
-        figure("samples/s", rate_of, units.rate, 52),
-        figure("peak allocated", peak_of, units.number_of_bytes, 65),
+        _not_of_emulated(figure("samples/s", rate_of, units.rate, 52)),
+        _not_of_emulated(figure("peak allocated", peak_of, units.number_of_bytes, 65)),
         figure("process peak", lambda run: run.peak_process_bytes, units.number_of_bytes, 20),
         figure("skipped", skipped_of, units.count, 45),
         _figure("final training loss", lambda run: run.final_training, units.loss, training),
@@ -166,6 +169,21 @@ def _figure(
         return text if have in (0, len(group.runs)) else f"{text} ({have} of {len(group.runs)})"
 
     return Column(heading=heading, of_group=of_group, of_run=lambda run: words(value_of(run)), worth=worth)
+
+
+def _not_of_emulated(column: Column) -> Column:
+    """The column with the word in place of a figure that emulated FP8 does not have."""
+
+    def of_run(run: RunFigures) -> str:
+        cell = column.of_run(run)
+        return EMULATED if cell == units.NOT_AVAILABLE and has_emulated_steps(run) else cell
+
+    def of_group(group: Group) -> str:
+        cell = column.of_group(group)
+        emulated = cell == units.NOT_AVAILABLE and any(map(has_emulated_steps, group.runs))
+        return EMULATED if emulated else cell
+
+    return replace(column, of_run=of_run, of_group=of_group)
 
 
 def _time(seconds: float | None) -> str:

@@ -16,6 +16,7 @@ from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.check import Check, fine, one_line, poor
 from amptui.reports.doctor.gpus import Gpu, read_gpus
+from amptui.reports.doctor.software import installed, release
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +31,15 @@ _SAMPLES = 3
 _CPU_SIZE, _GPU_SIZE = 512, 4096
 """Rows and columns: large enough to be compute-bound, small enough for a second."""
 
-_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0)}
+_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 """Lowest compute capability whose Tensor Cores support it: CUDA C++ Programming Guide, appendix "Compute
 Capabilities", tables "Feature Support per Compute Capability" and "Tensor Core Input Data Types"."""
+
+TORCHAO = (0, 15)
+"""The oldest torchao that FP8 is for, as in pyproject.toml."""
+
+TORCHAO_TESTED = "0.18"
+"""The release that amptui is tested with."""
 
 _WITHOUT_TENSOR_CORES = "GTX 16"
 """Turing's GTX 16 series has capability 7.5 and no Tensor Cores (NVIDIA Turing Architecture, TU116)."""
@@ -44,7 +51,7 @@ _INSTRUCTIONS = {
 """The kernel's names for instructions that compute in a format: ``flags`` of x86 processors (Intel SDM,
 volume 1; AMD APM, volume 3) and ``Features`` of Arm ones (Linux, Documentation/arch/arm64/elf_hwcaps.rst)."""
 
-_LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16"}
+_LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +72,14 @@ def precision_checks() -> list[Check]:
     gpus = read_gpus()
     device = default_device() if gpus else torch.device("cpu")
     unsupported = unsupported_precisions(device)
-    for name in FP8_PRECISIONS:  # which takes a package, and a model with layers for it
-        unsupported.pop(name, None)
-    measured = measure(device, tuple(name for name in _LABELS if name not in unsupported))
-    best = best_of(measured)
+    emulated = unsupported.pop("fp8", "")
+    unsupported.pop("fp8-emulated", None)
+    torchao = installed("torchao")
+    no_float8 = check_float8(torchao, torchao_trouble() if torchao is not None else "", emulated)
+    names = [name for name in _LABELS if name not in unsupported and (name != "fp8" or no_float8 is None)]
+    measured = measure(device, tuple(names))
+    # FP8 needs layers that not every model has.
+    best = best_of({name: one for name, one in measured.items() if name not in FP8_PRECISIONS})
     flags = frozenset() if gpus else cpu_flags()
     reasons = {name: gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags) for name in measured}
     size = _size_for(device)
@@ -80,7 +91,43 @@ def precision_checks() -> list[Check]:
             for name, why in unsupported.items()
             if gpus and gpus[0].capability
         ),
+        *([] if no_float8 is None else [no_float8]),
     ]
+
+
+def torchao_trouble() -> str:
+    """Why float8 layers cannot be made of torchao here; empty if they can."""
+    from torch import nn
+
+    from amptui.engine.float8 import Float8Linears
+
+    return Float8Linears(nn.Linear(16, 16)).prepare("emulated")
+
+
+def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | None:
+    """What FP8 lacks on this machine; None if nothing, so that its speed can be measured.
+
+    ``torchao``: the installed version; ``trouble``: why it cannot be used; ``emulated``: why this device does
+    not multiply float8.
+    """
+    facts = {"torchao": torchao, "emulated": bool(emulated), "usable": torchao is not None and not trouble}
+    if torchao is None:
+        text = "fp8 needs torchao, which is not installed"
+        return Check(name="fp8", severity="info", text=text, hint="pip install 'amptui[fp8]'", facts=facts)
+    least = ".".join(map(str, TORCHAO))
+    if release(torchao) < TORCHAO:
+        facts["usable"] = False
+        return poor(
+            "fp8", f"torchao {torchao} is too old for fp8", f"pip install 'torchao>={least}'", **facts
+        )
+    if trouble:
+        hint = (
+            f"install the torchao that was made for this torch; fp8 is tested with torchao {TORCHAO_TESTED}"
+        )
+        return poor("fp8", f"no fp8: {trouble} (torchao {torchao})", hint, **facts)
+    if emulated:
+        return fine("fp8", f"fp8 is emulated here, without a speed of its own: {emulated}", **facts)
+    return None
 
 
 def check_unsupported(name: str, why: str, best: str) -> Check:
@@ -192,9 +239,16 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
 
     from amptui.engine.precision import Tf32Flags
 
-    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
     a, b = torch.randn(2, size, size, device=device).to(kinds.get(name, torch.float32))
     flags = Tf32Flags.full().with_tf32() if name == "tf32" else Tf32Flags.full()
+    scale = torch.ones((), device=device)
+
+    def multiply() -> None:
+        if name == "fp8":  # its second factor has to be stored by columns
+            torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+        else:
+            torch.mm(a, b)
 
     def wait() -> None:
         if device.type != "cpu":
@@ -205,7 +259,7 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
         wait()
         began = time.perf_counter()
         for _ in range(repetitions):
-            torch.mm(a, b)
+            multiply()
         wait()
         return (time.perf_counter() - began) / repetitions
 

@@ -23,10 +23,10 @@ NEEDED = {
 
 def software_checks() -> list[Check]:
     """One line with all versions, each package that is missing or too old, and a real import of torch."""
-    versions = {name: _installed(name) for name in NEEDED}
+    versions = {name: installed(name) for name in NEEDED}
     python = platform.python_version()
-    installed = (f"{name} {version}" for name, version in versions.items() if version)
-    text = ", ".join([f"amptui {__version__}", f"Python {python}", *installed])
+    packages = (f"{name} {version}" for name, version in versions.items() if version)
+    text = ", ".join([f"amptui {__version__}", f"Python {python}", *packages])
     own = fine("amptui", text, amptui=__version__, python=python, **versions)
     checks = (check_package(name, versions[name], least) for name, least in NEEDED.items())
     return [own, *filter(None, checks), check_torch_loads()]
@@ -66,7 +66,8 @@ def compile_checks() -> list[Check]:
     return [Check(name="compile", severity="info", text=text, hint=missing.hint, facts={"usable": False})]
 
 
-def _installed(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """The version of a package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

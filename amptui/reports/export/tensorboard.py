@@ -24,6 +24,7 @@ from amptui.records.run import (
     RunStarted,
     Validated,
     base_precision,
+    is_emulated,
 )
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
@@ -194,8 +195,8 @@ _GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "tempe
 
 
 def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
-    """Values that change in every step."""
-    seconds = record.step_seconds
+    """Values that change in every step; times of emulated float8 are curves of their own."""
+    seconds, of_emulated = record.step_seconds, _emulated_suffix(record.precision)
     rate = record.samples / seconds if seconds and not record.skipped else None
     doublings = None
     if record.grad_max is not None and base_precision(record.precision) not in OTHER_PRECISIONS:
@@ -203,13 +204,18 @@ def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
     return {
         "loss": record.loss,
         **{f"loss_parts/{name}": value for name, value in record.losses.items()},
-        "throughput/samples_per_second": rate,
-        "throughput/step_seconds": seconds,
+        f"throughput/samples_per_second{of_emulated}": rate,
+        f"throughput/step_seconds{of_emulated}": seconds,
         "throughput/data_seconds": record.data_seconds,
         "gradients/norm": record.grad_norm,
         "gradients/max": record.grad_max,
         f"float16/headroom_doublings{'_if_float16_ran' if record.loss_scale is None else ''}": doublings,
     }
+
+
+def _emulated_suffix(precision: str) -> str:
+    """Behind the tags of times in ``precision``: those of emulated float8 say nothing of FP8."""
+    return "_fp8_emulated" if is_emulated(precision) else ""
 
 
 def _steady_scalars(record: StepRecord) -> Scalars:
@@ -233,9 +239,10 @@ def _validation(record: EpochFinished | Validated) -> Scalars:
 
 def _phases(record: StepTimed) -> Scalars:
     scalars: dict[str, float | None] = {}
+    of_emulated = _emulated_suffix(record.precision)
     for phase in record.phases:
-        scalars[f"phases/{phase.name}_host_seconds"] = phase.host_seconds
-        scalars[f"phases/{phase.name}_device_seconds"] = phase.device_seconds
+        scalars[f"phases/{phase.name}_host_seconds{of_emulated}"] = phase.host_seconds
+        scalars[f"phases/{phase.name}_device_seconds{of_emulated}"] = phase.device_seconds
     return scalars
 
 

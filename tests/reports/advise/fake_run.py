@@ -7,7 +7,9 @@ from typing import Any
 
 from amptui.records.answers import Answer, Refusal, RequestRefused, RequestTaken
 from amptui.records.control import (
+    KINDS,
     ComparisonRequest,
+    HistogramRequest,
     PauseRequest,
     PrecisionRequest,
     Request,
@@ -206,10 +208,8 @@ def short(request: Request) -> str:
             return precision
         case ComparisonRequest(precisions):
             return "compare " + ",".join(precisions) if precisions else "end comparison"
-        case XRayRequest():
-            return "x-ray"
-        case TraceRequest():
-            return "trace"
+        case XRayRequest() | TraceRequest() | HistogramRequest():
+            return KINDS[type(request)]
         case PauseRequest(paused):
             return "pause" if paused else "resume"
     return type(request).__name__

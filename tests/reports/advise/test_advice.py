@@ -4,16 +4,19 @@ from collections.abc import Sequence
 
 import pytest
 
+from amptui.diagnosis.answer_words import finding_words
 from amptui.diagnosis.speed import less_memory, times_speed
 from amptui.reports.advise.advice import Reason, is_safe, recommend
-from amptui.reports.advise.advise_words import headline
+from amptui.reports.advise.advise_words import cautions, headline, table_rows
 from amptui.reports.advise.evidence import Candidate, Exclusion
+from amptui.telemetry.view import EMPTY_VIEW
 from tests.reports.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding, pair
 
 NAN_LOSSES = (SAME_LOSSES[0], (1.0, float("nan")))
 
 SKIPPED = finding("overflow", "skipped mostly", "error", about="fp16", value=38, whole=40, precision="fp16")
 UNDERFLOW = finding("float16", "loses", "warning", about="fp16", value=0.31, loss_scale=65536.0)
+LOST = finding("float8", "loses", "warning", about="fp8", value=0.9, place="input of mlp.fc", precision="fp8")
 OUTSIDE = finding("forward", "overflowed", "error", about="fp16", place="features.3", value=float("inf"))
 
 
@@ -61,6 +64,18 @@ SITUATIONS: list[tuple[str, Sequence[Candidate], str | None, Reason]] = [
     ("no losses were compared", [candidate("bf16", 1.5, losses=None)], "bf16", "faster"),
     ("TF32 is faster than AMP", [candidate("tf32", 1.5), candidate("bf16", 1.1)], "tf32", "faster"),
     ("TF32 is faster, its loss higher", [candidate("tf32", 1.5, losses=HIGHER_LOSSES)], "fp32", "unsafe"),
+    ("FP8 is clearly faster than bf16", [candidate("bf16", 1.6), candidate("fp8", 2.2)], "fp8", "faster"),
+    ("FP8 is hardly faster than bf16", [candidate("bf16", 1.6), candidate("fp8", 1.62)], "bf16", "faster"),
+    ("FP8 loses, the loss is the same", [candidate("fp8", 2.2, LOST)], "fp8", "faster"),
+    ("FP8 loses, no loss", [candidate("fp8", 2.2, LOST, losses=None)], "fp32", "unsafe"),
+    (
+        "FP8 loses, bf16 is safe",
+        [candidate("bf16", 1.6), candidate("fp8", 2.2, LOST, losses=None)],
+        "bf16",
+        "faster",
+    ),
+    ("FP8's loss is higher", [candidate("fp8", 2.2, losses=HIGHER_LOSSES)], "fp32", "unsafe"),
+    ("FP8 is slower, AMP gains little", [candidate("bf16", 1.0), candidate("fp8", 0.8)], "fp32", "same"),
     (
         "weights became NaN",
         [candidate("bf16", exclusion=Exclusion("weights lost"), losses=None), slow("fp16")],
@@ -109,6 +124,29 @@ def test_other_weights_leave_nothing_to_choose() -> None:
 def test_what_is_recommended_though_gradients_differ_says_so() -> None:
     advice = recommend([candidate("bf16", 1.5, differing("bf16"))])  # type: ignore[arg-type]
     assert [item.subject for item in advice.cautions] == ["agreement"]
+
+
+def test_the_speed_of_fp8_is_that_over_fp32_though_its_answer_is_about_bf16() -> None:
+    fp8 = candidate("fp8", 2.2, worth="same")
+    advice = recommend([candidate("bf16", 1.6), fp8])
+    assert (advice.precision, advice.reason) == ("fp8", "faster")
+    assert headline(advice).startswith(f"Use FP8: {times_speed(2.2, 'FP32')} (")
+
+
+def test_without_a_comparison_fp8_has_no_speed_in_the_table_for_its_answer_is_about_bf16() -> None:
+    speed = finding("speed", "slower", value=0.89, about="fp8")
+    rows = table_rows(EMPTY_VIEW, [candidate("fp8", None, speed, worth="slower")])
+    (cells,) = [row for row in rows if row[0] == "speed"]
+    assert cells == ("speed", "baseline", "n/a")
+
+
+def test_a_faster_fp8_that_is_not_safe_is_told_beside_what_is_recommended() -> None:
+    bf16, fp8 = candidate("bf16", 1.6), candidate("fp8", 2.2, LOST, losses=None)
+    said = list(cautions(recommend([bf16, fp8]), [bf16, fp8], EMPTY_VIEW))
+    assert f"not FP8: {finding_words(LOST)}" in said
+    slower = candidate("fp8", 0.9, LOST, losses=None)
+    said = list(cautions(recommend([bf16, slower]), [bf16, slower], EMPTY_VIEW))
+    assert not any("FP8" in line for line in said)
 
 
 def test_compiling_is_recommended_only_where_it_was_faster() -> None:

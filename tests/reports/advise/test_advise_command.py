@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,15 @@ import pytest
 import torch
 
 from amptui.cli import main
+from amptui.engine.float8 import why_no_float8
 from amptui.engine.precision import Tf32Flags
+from amptui.recipe.request import AdviseRequest, TrainRequest
+from amptui.reports.advise.advise_command import _plan
+from amptui.reports.advise.evidence import Exclusion
 from amptui.reports.bench import measure
 from tests.checkout import ROOT
+
+CPU = torch.device("cpu")
 
 EXPERIMENTS = str(ROOT / "tests" / "reports" / "advise" / "experiments.py")
 
@@ -31,6 +38,16 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = sys.getswitchinterval()
     yield folder
     sys.setswitchinterval(before)
+
+
+def test_without_the_hardware_fp8_costs_no_time_and_has_the_reason() -> None:
+    request = AdviseRequest(training=TrainRequest(model="char-gpt"), minutes=1.0, loss_steps=0)
+    precisions, left_out = _plan(request, CPU)
+    assert "fp8" not in precisions
+    assert left_out["fp8"] == Exclusion("not here", why_no_float8(CPU)["fp8"])
+    named = replace(request, precisions=("bf16", "fp8-emulated"))
+    precisions, left_out = _plan(named, CPU)
+    assert (precisions, set(left_out)) == (("bf16",), {"fp8-emulated"})
 
 
 def test_a_model_gets_a_recommendation_and_nothing_is_written(

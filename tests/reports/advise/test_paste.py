@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from amptui.engine.float8 import Float8Linears
 from amptui.recipe.request import FRAMEWORKS
 from amptui.reports.advise.paste import NAMES, Setting, lines_for
 
@@ -22,6 +23,35 @@ def test_every_line_is_python(precision: str, device: Any) -> None:
     assert set(lines) == set(FRAMEWORKS) == set(NAMES)
     for name in FRAMEWORKS[:-1]:
         ast.parse("\n".join(lines[name]))
+
+
+def test_fp8_has_the_lines_of_pytorch_and_the_command() -> None:
+    """Frameworks choose other layers, or another library."""
+    lines = lines_for(Setting(precision="fp8", device_type="cuda", command="amptui train x"))
+    assert set(lines) == {"pytorch", "amptui"}
+    ast.parse("\n".join(lines["pytorch"]))
+
+
+def test_the_lines_of_fp8_train_the_layers_that_amptui_takes() -> None:
+    pytest.importorskip("torchao", reason="needs amptui[fp8]")
+    model = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
+    expected = Float8Linears(model)
+    if why := expected.prepare("hardware"):
+        pytest.skip(f"another release of torchao: {why}")
+    names = {
+        "torch": torch,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loss_function": nn.CrossEntropyLoss(),
+        "batches": [(torch.randn(3, 32), torch.tensor([0, 1, 2]))] * 2,
+    }
+    try:
+        exec("\n".join(lines_for(Setting(precision="fp8", device_type="cpu"))["pytorch"]), names)  # noqa: S102
+    except (NotImplementedError, RuntimeError) as error:
+        pytest.skip(f"this torch multiplies no float8 on a CPU: {error}")
+    taken = [name for name, layer in model.named_modules() if type(layer).__name__ == "Float8Linear"]
+    assert taken == list(expected.linears)
+    assert torch.isfinite(names["loss"])  # type: ignore[arg-type]
 
 
 def test_fp32_needs_no_lines() -> None:

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from amptui.engine.float8 import NO_LAYER
+from amptui.reports.advise.evidence import Exclusion
 from amptui.reports.advise.stages import STUCK_SECONDS, Stages
 from amptui.reports.advise.stages_shown import progress_words
 from tests.reports.advise.fake_run import FakeRun, short
@@ -49,6 +51,23 @@ def test_the_middle_of_three_batches_counts_where_the_first_one_differs() -> Non
     one_xray = stages.evidence.numerics["bf16"].xray
     assert one_xray is not None
     assert one_xray.layers[0].cosine == 0.8
+
+
+def test_fp8_is_looked_into_with_the_factors_of_its_products() -> None:
+    run = FakeRun()
+    measure(run, "fp8")
+    assert [short(request) for request in run.asked] == [
+        "trace",
+        *("fp8", *TRIAL, "histogram", "fp32"),
+        "compare fp32,fp8",
+        *("fp8", *TRIAL, "histogram"),
+        "fp32",
+    ]
+
+
+def test_a_model_without_a_layer_for_float8_has_the_reason() -> None:
+    run = FakeRun(refused={"fp8": ("unavailable", NO_LAYER)})
+    assert measure(run, "bf16", "fp8").evidence.exclusions == {"fp8": Exclusion("not here", NO_LAYER)}
 
 
 def test_tf32_has_no_autocast_to_look_into() -> None:

@@ -20,9 +20,10 @@ import torch
 from amptui.base.errors import UsageError
 from amptui.cli import main
 from amptui.data.mnist import FILES, FOLDER
-from amptui.engine import building
+from amptui.engine import building, float8, precision
 from amptui.engine.compilation import missing_for_compile
 from amptui.engine.failure import explain
+from amptui.engine.float8 import NO_LAYER, why_no_float8
 from amptui.engine.precision import Tf32Flags
 from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
 from amptui.records.run import EpochFinished, PhaseChanged, RunStarted
@@ -247,6 +248,84 @@ def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
         assert "of at most" not in terminal.text
 
 
+# ------------------------------------------------------------------------------------- FP8
+
+
+@pytest.fixture
+def float8_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes this CPU for hardware that multiplies float8, which torch's operator also does on a CPU."""
+    pytest.importorskip("torchao", reason="needs amptui[fp8]")
+    a = torch.zeros(16, 16, dtype=torch.float8_e4m3fn)
+    one = torch.ones(())
+    try:
+        torch._scaled_mm(a, a.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    except (NotImplementedError, RuntimeError) as error:
+        pytest.skip(f"this torch multiplies no float8 on a CPU: {error}")
+    monkeypatch.setattr(precision, "why_no_float8", lambda _device: {})
+
+
+@pytest.mark.usefixtures("float8_here")
+def test_where_the_hardware_has_float8_it_is_measured_beside_the_others(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert bench("--precisions", "fp32,bf16,fp8") == 0
+    out = capfd.readouterr().out
+    assert re.search(r"^FP8 +\d", out, re.MULTILINE)
+    assert "FP8, tensorwise: 1 of 2 layers in float8" in out
+    assert "3 in bfloat16: Linear 4×16, not divisible by 16" in out
+    assert "not measured" not in out
+    assert plan_precisions(None, CPU).precisions[-1] == "fp8"
+    assert bench("--json", "--precisions", "fp32,bf16,fp8") == 0
+    content = json.loads(capfd.readouterr().out)
+    (measured,) = content["measured"]
+    assert [row["precision"] for row in measured["rows"]] == ["fp32", "bf16", "fp8"]
+    assert all(row["steps"] == 40 for row in measured["rows"])
+    assert (measured["float8"]["names"], measured["float8"]["emulated"]) == (["1"], False)
+    (flops,) = [item for item in measured["flops"] if item["precision"] == "fp8"]
+    assert flops["flops_by_type"]["float8"] > 0
+
+
+@pytest.mark.usefixtures("float8_here")
+def test_a_model_without_a_layer_for_float8_is_measured_without_it_and_the_reason_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    narrow = tmp_path / "narrow.py"
+    narrow.write_text(
+        "from torch import nn\nfrom tests.recipes.limits import Limits\n\nclass Narrow(Limits):\n"
+        "    def build_model(self):\n        return nn.Sequential(nn.Flatten(), nn.Linear(16, 4))\n"
+    )
+    assert bench("--json", "--precisions", "fp32,bf16,fp8", model=str(narrow)) == 0
+    content = json.loads(capfd.readouterr().out)
+    assert content["left_out"] == {"fp8": NO_LAYER}
+    assert [row["precision"] for row in content["measured"][0]["rows"]] == ["fp32", "bf16"]
+    assert content["measured"][0]["float8"] is None
+    assert bench("--precisions", "fp32,fp8", model=str(narrow)) == 2
+    captured = capfd.readouterr()
+    assert f"nothing to compare; fp8: {NO_LAYER}" in captured.err
+    assert "the speed of" not in captured.out
+
+
+@pytest.mark.usefixtures("float8_here")
+def test_where_torchao_cannot_be_used_the_others_are_compared_and_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def of_another_torch(*_: object) -> None:
+        raise ImportError("no config of this name")
+
+    monkeypatch.setattr(float8, "_make_form", of_another_torch)
+    assert bench("--json", "--precisions", "fp32,bf16,fp8") == 0
+    content = json.loads(capfd.readouterr().out)
+    assert [row["precision"] for row in content["measured"][0]["rows"]] == ["fp32", "bf16"]
+    assert content["left_out"]["fp8"].endswith("ImportError: no config of this name")
+
+
+def test_without_the_hardware_fp8_is_left_out_with_the_reason_and_never_emulated() -> None:
+    plan = plan_precisions(None, CPU)
+    assert "fp8" not in plan.precisions
+    assert plan.left_out["fp8"] == why_no_float8(CPU)["fp8"]
+    assert "fp8-emulated" not in {*plan.precisions, *plan.left_out}
+
+
 # ------------------------------------------------------------------------------------- parts
 
 
@@ -257,7 +336,7 @@ def test_float16_is_planned_on_a_cpu_that_is_not_slow_at_it(
     slowdown(times)
     plan = plan_precisions(None, CPU)
     assert plan.precisions == (("fp32", "fp16", "bf16") if planned else ("fp32", "bf16"))
-    assert {*plan.precisions, *plan.left_out} == {"fp32", "ieee", "tf32", "fp16", "bf16"}
+    assert {*plan.precisions, *plan.left_out} == {"fp32", "ieee", "tf32", "fp16", "bf16", "fp8"}
     assert all(plan.left_out.values())
 
 

@@ -11,10 +11,11 @@ from rich.cells import cell_len
 
 from amptui.diagnosis.bottleneck import evidence, limit, why_slower
 from amptui.diagnosis.speed import explanations
+from amptui.records.findings import Float8Layers, LayerLeftOut, PairCompared, PrecisionMeasured
 from amptui.records.run import PhaseChanged
 from amptui.reports.bench.measure import _print
 from amptui.reports.bench.progress import Progress, progress_text
-from amptui.reports.bench.results import Measured, report_json, report_lines
+from amptui.reports.bench.results import Measured, float8_hints, report_json, report_lines
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, SessionView
 from tests import poison
@@ -233,3 +234,69 @@ def test_progress_stays_in_its_line(on_terminal: bool, monkeypatch: pytest.Monke
         assert max(map(cell_len, rewritten)) <= 39
         written = written.replace("\x1b[K", "").replace("\r", "")
     assert not poison.strange_in_lines(written.encode())
+
+
+# ------------------------------------------------------------------------------------- FP8
+
+
+def bf16_and_fp8(faster: float) -> tuple[PrecisionMeasured, PrecisionMeasured]:
+    """AMP bf16 at 1.6 times the speed of FP32, and FP8 that is so many times as fast as that."""
+    return amp(1.6, precision="bf16", skipped=0), amp(1.6 * faster, precision="fp8", skipped=0)
+
+
+def test_fp8_that_is_no_faster_than_bf16_gained_little_though_it_beats_fp32() -> None:
+    size = measured(*bf16_and_fp8(1.02))
+    assert size.reasons == ["FP8 gained little, and no measurement shows why; see `amptui doctor`"]
+    (hint,) = float8_hints(size, bench(size).request)
+    assert "`amptui bench mnist-deep --compile default`" in hint
+    assert float8_hints(size, bench(size, compile_mode="default").request) == []
+    assert f"hint: {hint}" in lines(size)
+    faster = measured(*bf16_and_fp8(1.3))
+    assert (faster.reasons, float8_hints(faster, bench(faster).request)) == ([], [])
+
+
+def test_without_bf16_beside_it_fp8_is_judged_against_the_baseline() -> None:
+    assert measured(bf16_and_fp8(1.02)[1]).reasons == []
+    assert measured(amp(1.01, precision="fp8")).reasons != []
+
+
+def test_an_interval_of_fp8_over_bf16_counts_where_the_comparison_has_one() -> None:
+    size = measured(*bf16_and_fp8(0.9))
+    assert size.reasons == ["FP8 was slower, and no measurement shows why; see `amptui doctor`"]
+    pair = PairCompared(precision="fp8", than="bf16", speedup=0.9, speedup_low=0.7, speedup_high=1.1)
+    assert size.view.compared is not None
+    compared = replace(size.view.compared, pairs=(pair,))
+    (reason,) = replace(size, view=replace(size.view, compared=compared)).reasons
+    assert reason.startswith("FP8 gained little")
+
+
+def test_where_fp8_took_its_time_is_told_beside_bf16() -> None:
+    timings = timing("fp32", 0.009), timing("bf16", 0.004), timing("fp8", 0.006)
+    (reason,) = measured(*bf16_and_fp8(0.7), timings=timings).reasons
+    assert reason == why_slower(timings[1], timings[2])
+    assert reason.startswith("FP8 took longer than AMP bf16")
+
+
+def test_of_many_layers_outside_float8_the_first_few_are_named_and_the_rest_counted() -> None:
+    left_out = tuple(
+        LayerLeftOut(name=f"convs.{number}", kind="Conv2d", why="kind", shape=(64, 64, 3, 3))
+        for number in range(5)
+    )
+    layers = Float8Layers(
+        time=100.0,
+        step=20,
+        precision="fp8",
+        recipe="tensorwise",
+        emulated=False,
+        layers=1,
+        names=("head",),
+        parameters=1040,
+        left_out=left_out,
+        left_out_count=70,
+    )
+    report = lines(replace(measured(*bf16_and_fp8(1.3)), float8=layers))
+    start = next(at for at, line in enumerate(report) if " layers in float8" in line)
+    names = [line for line in report[start + 1 :] if line.startswith("  convs.")]
+    assert len(names) == 3
+    assert "  and 67 more in bfloat16" in report
+    assert report[start + 5].startswith("  in float8: ")

@@ -7,10 +7,22 @@ from typing import Any
 
 import pytest
 
-from amptui.records.run import RunFailed
-from amptui.reports.compare.contrasts import CONFIDENCE, Check, Compared, Outcome, compared
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import EMULATED
+from amptui.records.run import BlockFinished, Record, RunFailed
+from amptui.reports.compare.contrasts import (
+    CONFIDENCE,
+    Check,
+    Compared,
+    Outcome,
+    compared,
+    median_of,
+    peak_of,
+    rate_of,
+)
 from amptui.reports.compare.following import read_all
-from amptui.reports.compare.sentences import how_measured
+from amptui.reports.compare.sentences import how_measured, verdict
+from amptui.reports.compare.tables import group_table, run_table
 from amptui.reports.compare.trace import RunFigures
 from tests.reports.compare.compared_runs import (
     BF16,
@@ -153,7 +165,64 @@ def test_times_of_emulated_float8_are_not_compared_but_losses_are() -> None:
     assert None not in times[: len(NEAR)]
     assert times[len(NEAR) :] == [None] * len(FAR)
     assert any("emulated" in line for line in how_measured(comparison))
+    for figure in (median_of, rate_of):
+        assert [figure(run) is None for run in comparison.runs] == [False] * len(NEAR) + [True] * len(FAR)
     assert compared([*seeds(NEAR), *seeds(FAR, precision="fp8")]).contrasts[0].speedup is not None
+
+
+def test_the_tables_say_emulated_in_place_of_times_and_rates() -> None:
+    comparison = compared([*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")])
+    for table in (group_table(comparison), run_table(comparison)):
+        for heading in ("median step", "samples/s"):
+            column = [row[table.head.index(heading)] for row in table.rows]
+            half = len(column) // 2
+            assert EMULATED not in column[:half]
+            assert column[half:] == [EMULATED] * half
+        assert "peak allocated" not in table.head, "on a CPU nobody has one"
+
+
+def test_the_peak_of_emulated_steps_is_not_that_of_the_run() -> None:
+    def peak(*precisions: str) -> int | None:
+        records: list[Record] = [started(precision=precisions[0])]
+        for turn, name in enumerate(precisions):
+            size, last = 1000 * (turn + 1), 10 * (turn + 1)
+            records += trained([1.0] * 10, precision=name, first=last - 9)
+            records.append(
+                BlockFinished(
+                    time=100.0 + last, step=last, precision=name, steps=10, peak_allocated_bytes=size
+                )
+            )
+        return peak_of(figures(records))
+
+    assert peak("fp8-emulated") is None
+    assert peak("bf16", "fp8-emulated") == 1000
+    assert peak("bf16", "fp8") == 2000
+
+
+def letters(comparison: Compared) -> list[str]:
+    return [contrast.baseline.letter + contrast.other.letter for contrast in comparison.contrasts]
+
+
+@pytest.mark.parametrize("fp8", ["fp8", "fp8-emulated"])
+def test_fp8_is_also_judged_against_bf16_of_the_same_training(fp8: str) -> None:
+    comparison = compared([*seeds(NEAR), *seeds(FAR, precision=fp8), *seeds(NEAR, precision="bf16")])
+    assert letters(comparison) == ["AB", "AC", "CB"]
+    contrast = comparison.contrasts[-1]
+    assert contrast.outcome == "differ"
+    assert contrast.difference == pytest.approx(1.0)
+    assert contrast.interval is not None
+    assert contrast.interval.confidence == pytest.approx(1 - (1 - CONFIDENCE) / 3)
+    assert (contrast.speedup is None) == (fp8 == "fp8-emulated")
+    assert verdict(contrast, comparison).startswith(f"B {precision_label(fp8)} against C AMP bf16")
+
+
+def test_where_bf16_comes_first_or_differs_in_more_fp8_has_no_second_verdict() -> None:
+    fp8 = seeds(FAR, precision="fp8")
+    assert letters(compared([*seeds(NEAR, precision="bf16"), *fp8])) == ["AB"]
+    other_rate = seeds(NEAR, precision="bf16", config={"learning_rate": 0.2})
+    assert letters(compared([*seeds(NEAR), *other_rate, *fp8])) == ["AB", "AC"]
+    recipe = seeds(FAR, precision="fp8", config={"fp8_recipe": "rowwise"})
+    assert letters(compared([*seeds(NEAR), *seeds(NEAR, precision="bf16"), *recipe])) == ["AB", "AC", "BC"]
 
 
 def test_a_speed_up_is_told_with_its_range() -> None:

@@ -1,5 +1,7 @@
 """Whether a precision pays: what is measured, what the hardware has, and how both are told."""
 
+import importlib.util
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ from amptui.engine.estimate import Ratio
 from amptui.engine.precision import Tf32Flags
 from amptui.reports.doctor.gpus import Gpu
 from amptui.reports.doctor.precisions import (
+    TORCHAO,
     Measured,
     best_of,
+    check_float8,
     check_precision,
     check_unsupported,
     cpu_flags,
@@ -18,7 +22,9 @@ from amptui.reports.doctor.precisions import (
     gpu_reason,
     measure,
     precision_checks,
+    torchao_trouble,
 )
+from tests.checkout import ROOT
 
 CPU = torch.device("cpu")
 
@@ -111,6 +117,7 @@ def test_what_the_engine_does_not_run_is_told_with_what_it_does() -> None:
             gpu("NVIDIA H200", (9, 0)),
             "Tensor Cores support TF32 (compute capability 9.0)",
         ),
+        ("fp8", gpu("NVIDIA L4", (8, 9)), "Tensor Cores support float8 (compute capability 8.9)"),
         ("fp16", gpu("NVIDIA GeForce GTX 1660", (7, 5)), "NVIDIA GeForce GTX 1660 has no Tensor Cores"),
     ],
 )
@@ -144,10 +151,78 @@ def test_a_kernel_that_does_not_say_has_no_flags(tmp_path: Path) -> None:
     assert cpu_flags(tmp_path) == frozenset()
 
 
+# ------------------------------------------------------------------------------------- FP8
+
+
+@pytest.mark.parametrize(
+    ("torchao", "trouble", "emulated", "severity", "text", "hint"),
+    [
+        (None, "", "", "info", "fp8 needs torchao, which is not installed", "pip install 'amptui[fp8]'"),
+        ("0.11.0", "", "", "warning", "torchao 0.11.0 is too old for fp8", "pip install 'torchao>=0.15'"),
+        (
+            "0.16.0+cpu",
+            "torchao cannot be used: ImportError: no config",
+            "",
+            "warning",
+            "no fp8: torchao cannot be used: ImportError: no config (torchao 0.16.0+cpu)",
+            "install the torchao that was made for this torch; fp8 is tested with torchao 0.18",
+        ),
+        (
+            "0.18.0",
+            "",
+            "Tesla T4 does not multiply float8",
+            "info",
+            "fp8 is emulated here, without a speed of its own: Tesla T4 does not multiply float8",
+            "",
+        ),
+    ],
+)
+def test_what_fp8_lacks_is_told_with_what_to_do(
+    torchao: str | None, trouble: str, emulated: str, severity: str, text: str, hint: str
+) -> None:
+    check = check_float8(torchao, trouble, emulated)
+    assert check is not None
+    assert (check.name, check.severity, check.text, check.hint) == ("fp8", severity, text, hint)
+    assert check.facts["torchao"] == torchao
+    assert check.facts["usable"] == (torchao == "0.18.0")
+
+
+def test_where_fp8_lacks_nothing_its_speed_is_measured_instead() -> None:
+    assert check_float8("0.18.0", "", "") is None
+
+
+def test_the_oldest_torchao_is_that_of_the_project() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    least = f"torchao>={'.'.join(map(str, TORCHAO))}"
+    assert least in extras["fp8"]
+    assert least in extras["test"]
+
+
+def test_this_machine_is_told_what_it_makes_of_fp8() -> None:
+    if importlib.util.find_spec("torchao") is not None and torchao_trouble():
+        pytest.skip(f"another release of torchao: {torchao_trouble()}")
+    (check,) = [check for check in precision_checks() if check.name == "fp8"]
+    if torch.cuda.is_available():
+        assert check.facts
+    elif importlib.util.find_spec("torchao") is None:
+        assert check.hint == "pip install 'amptui[fp8]'"
+    else:
+        assert (check.severity, check.facts["emulated"], check.facts["usable"]) == ("info", True, True)
+
+
+def test_float8_products_are_measured_like_the_others() -> None:
+    """On a GPU that has them; torch has the operator for CPUs as well."""
+    (found,) = measure(CPU, ("fp8",), size=32, budget_seconds=0.02).values()
+    if found.trouble:
+        pytest.skip(f"this torch multiplies no float8 on a CPU: {found.trouble}")
+    assert found.ratio is not None
+    assert found.ratio.value > 0
+
+
 @pytest.mark.gpu
 @pytest.mark.real_gpu("how fast a GPU multiplies matrices")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_every_precision_is_told_and_float16_measured() -> None:
     checks = {check.name: check for check in precision_checks()}
-    assert set(checks) == {"tf32", "fp16", "bf16"}
+    assert set(checks) == {"tf32", "fp16", "bf16", "fp8"}
     assert checks["fp16"].facts["speedup"]

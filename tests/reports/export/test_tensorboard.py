@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from amptui.records.findings import Float8LayerWindow, UpdatesMeasured
+from amptui.records.findings import Float8LayerWindow, StepTimed, UpdatesMeasured
 from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
 from amptui.records.steps import StepRecord
 from tests.reports.export import hostile
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import backoff, device, float8_factor, float8_window, skip, step, steps
 from tests.telemetry.record_samples import run as started
+from tests.telemetry.timed_steps import BUSY, HOST, phases
 
 pytest.importorskip("tensorboard", reason="needs amptui[tensorboard]")
 with warnings.catch_warnings():
@@ -101,6 +102,23 @@ def test_headroom_of_steps_outside_float16_is_a_curve_of_its_own(tmp_path: Path)
     )
     assert curve(events, "float16/headroom_doublings") == [(2, 3.0)]
     assert curve(events, "float16/headroom_doublings_if_float16_ran") == [(1, 2.0), (3, 0.0)]
+
+
+def test_times_of_emulated_float8_are_curves_of_their_own(tmp_path: Path) -> None:
+    precisions = ("bf16", "fp8-emulated", "fp8")
+    events = exported(
+        tmp_path,
+        *(step(n, precision=name, step_seconds=0.5 * n) for n, name in enumerate(precisions, 1)),
+        StepTimed(
+            time=103.0, step=3, precision="fp8-emulated", settling=False, phases=phases(*HOST, device=BUSY)
+        ),
+    )
+    assert curve(events, "throughput/step_seconds") == [(1, 0.5), (3, 1.5)]
+    assert curve(events, "throughput/step_seconds_fp8_emulated") == [(2, 1.0)]
+    assert [at for at, _ in curve(events, "throughput/samples_per_second_fp8_emulated")] == [2]
+    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("phases/")]
+    assert tags
+    assert all(tag.endswith("_fp8_emulated") for tag in tags)
 
 
 def test_what_is_not_finite_stays_so_and_what_was_not_measured_is_not_there(tmp_path: Path) -> None:
