@@ -18,6 +18,7 @@ from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
 LIST = r"1 live +1 ended[\s\S]*▸"
+QUESTION = "remove this run"
 
 
 @pytest.fixture
@@ -60,12 +61,12 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
         terminal.press("G")
         terminal.wait_for("▸◆mnist-deep")
         terminal.press("x")
-        terminal.wait_for("remove this run[\\s\\S]*1 journal")
+        terminal.wait_for(rf"{QUESTION}[\s\S]*1 journal")
         terminal.press("n")
-        terminal.wait_for(r"1 live +1 ended[\s\S]*x remove")
+        terminal.wait_for(rf"\A(?![\s\S]*{QUESTION})[\s\S]*x remove")
         assert ended.exists()
         terminal.press("x")
-        terminal.wait_for("remove this run")
+        terminal.wait_for(QUESTION)
         time.sleep(READING_SECONDS)  # a yes that comes sooner is no answer
         terminal.press("y")
         terminal.wait_for("removed .*mnist-deep-20261125-101500")

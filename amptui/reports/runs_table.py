@@ -53,11 +53,12 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
 
     At most ``limit`` runs; if it is None, as many as a terminal has lines for, or `PAGE_RUNS` in JSON and
     where ``out`` is no terminal. Of older runs no file is opened; how many there are is told below the table,
-    or on standard error. With ``json`` each run is one object a line: ``type`` (Run) and the fields of
-    `KeptRun`; ``with_end`` adds a line of the type End. Raises ``RunFolderError`` if the folder of runs
+    or on standard error, which also names what is on a file system that does not answer. With ``json`` each
+    run is one object a line: ``type`` (Run) and the fields of `KeptRun`; ``with_end`` adds a line of the
+    type End. Raises ``RunFolderError`` if the folder of runs
     cannot be read, ``OutputError`` if the list cannot be written.
     """
-    folders = run_folders()
+    folders, unreachable = run_folders()
     size = shutil.get_terminal_size() if out.isatty() and not json else None
     width = size.columns if size is not None else None
     page = _page(len(folders), size) if limit is None else limit
@@ -72,6 +73,8 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
         put(inert_line(out, "no runs yet; `amptui train mnist-deep` starts one"), out)
     if older and width is None and limit is None:
         complain(_older(older, None))
+    if unreachable:
+        complain(_unreachable(unreachable))
     return 0
 
 
@@ -113,6 +116,11 @@ def _older(runs: int, width: int | None) -> str:
     plural = "s" if runs > 1 else ""
     line = f"{units.count(runs)} older run{plural} not listed: use `amptui runs --all` or `--limit N`"
     return line if width is None or len(line) <= width else _cut(f"{units.count(runs)} older: --all", width)
+
+
+def _unreachable(folders: Sequence[str]) -> str:
+    plural = "" if len(folders) == 1 else f" and {units.count(len(folders) - 1)} more"
+    return f"not listed: {printable(min(folders))}{plural}: the file system does not answer"
 
 
 def _json_line(run: KeptRun) -> str:

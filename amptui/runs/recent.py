@@ -35,12 +35,19 @@ def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:
     return [os.path.basename(folder) for folder in _newest_first(_saved_folders(matches))]  # noqa: PTH119
 
 
-def run_folders() -> list[str]:
-    """The folders of all runs of this user, saved and elsewhere, newest first as for :func:`kept_names`.
+class RunFolders(NamedTuple):
+    """The folders of all runs of this user, saved and elsewhere."""
 
-    Raises ``RunFolderError`` if the folder of all runs cannot be read.
-    """
-    return _newest_first([*_saved_folders(None), *runs_elsewhere().runs])
+    newest_first: list[str]
+    """By the same times as :func:`kept_names`."""
+    unreachable: list[str]
+    """Those on a file system that does not answer, in no order."""
+
+
+def run_folders() -> RunFolders:
+    """Raises ``RunFolderError`` if the folder of all runs cannot be read."""
+    elsewhere = runs_elsewhere()
+    return RunFolders(_newest_first([*_saved_folders(None), *elsewhere.runs]), elsewhere.unreachable)
 
 
 class ListedRun(NamedTuple):

@@ -47,7 +47,7 @@ def test_a_saved_run_needs_no_entry() -> None:
     run_in(default_base() / "m-1")
     note_elsewhere(default_base() / "m-1")
     assert not index_folder().exists()
-    assert run_folders() == [str(default_base() / "m-1")]
+    assert run_folders().newest_first == [str(default_base() / "m-1")]
 
 
 def test_runs_elsewhere_stand_among_the_others_by_age(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_runs_elsewhere_stand_among_the_others_by_age(tmp_path: Path) -> None:
     for written, folder in enumerate(folders):
         note_elsewhere(folder)
         os.utime(RunDir(folder).journal_path, (written, written))
-    assert run_folders() == [*map(str, reversed(folders))]
+    assert run_folders().newest_first == [*map(str, reversed(folders))]
     assert kept_names() == ["c", "a"], "a name means a saved run"
 
 

@@ -270,7 +270,9 @@ class RunListApp(CanvasApp):
     def _answer(self, key: str, plan: RemovalPlan) -> None:
         """Only a clear yes removes the run; one that comes at once is no answer."""
         if key == "y" and time.monotonic() - self._asked_at < READING_SECONDS:
+            self._say("too soon to be a yes: press y again")
             return
+        self._say("")
         self._state = replace(self._state, removal=None)
         if key == "y" and self._asked_of is not None:
             self._removals.remove(self._asked_of, plan, self._tell_removed)

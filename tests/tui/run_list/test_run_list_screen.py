@@ -177,6 +177,7 @@ def test_a_name_that_is_typed_without_the_slash_removes_nothing(monkeypatch: pyt
             await screen.pilot.press("end", *"ox")
             await screen.shows("remove this run?")
             await screen.pilot.press("y")
+            await screen.shows("press y again")
             await screen.shows("remove this run?")
             await screen.pilot.press("1")
             assert "remove this run?" not in screen.text
