@@ -17,7 +17,8 @@ from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.device.accelerator import TRAINABLE
 from amptui.engine.checkpoint.disk_file import load_plain
-from amptui.engine.precision import default_amp, unsupported_in_scripts
+from amptui.engine.float8 import supported_float8
+from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.guest.amp_monitor import PrecisionName, must_have_closure
 from amptui.guest.framework import FrameworkMonitor, model_of
 from amptui.guest.loop.named_optimizers import NamedOptimizer
@@ -59,8 +60,11 @@ def watch(
     by default ``checkpoints`` in the accelerator's ``project_dir`` or the current folder. With automatic
     checkpoint naming the accelerator itself chooses.
 
-    Several processes, fp8 and weights other than float32 are only observed, and only in the main process.
-    DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
+    In ``fp8`` the Linear layers of the model multiply in float8, as in :func:`amptui.watch`; a model that has
+    none that can trains in ``bf16``, which is told in one line.
+
+    Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
+    main process. DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
 
     Raises TypeError for arguments of other kinds, RuntimeError after ``prepare()``, and ValueError for a
     precision that the device does not support. If anything else of amptui's own fails, it writes one line to
@@ -99,7 +103,8 @@ class AcceleratorMonitor(FrameworkMonitor):
         self._amp: SwitchedAmp | None = None
         self._is_open = False
         self.may_stop = accelerator.num_processes == 1
-        self._unsupported = unsupported_in_scripts(accelerator.device)
+        self._unsupported = unsupported_precisions(accelerator.device)
+        precision = precision and supported_float8(precision, self._unsupported)
         self._check_precisions(precision, amp)
         self._first_precision = precision or _own_precision(accelerator)
         self._unsupported.pop(self._first_precision, None)  # the script uses it
@@ -170,7 +175,7 @@ class AcceleratorMonitor(FrameworkMonitor):
                 raise
             self._reason = f"{type(error).__name__}: {error}"
             return None
-        amp.follow(amp.precisions[self._first_precision])
+        amp.begin(self._first_precision)
         self._amp = amp
         if accelerator.scaler is None:
             accelerator.register_save_state_pre_hook(self._save_scaler)
@@ -314,6 +319,7 @@ class AcceleratorMonitor(FrameworkMonitor):
             )
         if must_have_closure(optimizer):
             self._unsupported["fp16"] = f"{type(optimizer).__name__} calls its closure again"
+        self._take_layers(self._amp, first.model)
         return WatchedScript(
             first=first,
             amp=self._amp,
@@ -324,6 +330,17 @@ class AcceleratorMonitor(FrameworkMonitor):
             ends_steps=self._ends_steps,
             no_closure=self._no_xray,
         )
+
+    def _take_layers(self, amp: SwitchedAmp, model: nn.Module) -> None:
+        """Begin in FP8, if that was asked for, now that there is a model; else in bfloat16, and say why."""
+        unsupported = amp.take_layers({"": model}, self._unsupported)
+        self._unsupported.update(unsupported)
+        if amp.precision.float8 is None:
+            return
+        name = self._first_precision
+        if why := unsupported.get(name) or amp.begin(name):
+            amp.follow(amp.precisions["bf16"])
+            complain(f"no {name} here, training is in bf16: {why}")
 
     @property
     def _ends_steps(self) -> bool:

@@ -41,8 +41,8 @@ def watch(
     default their ``fp16`` or ``bf16``, or else ``fp16`` on a GPU and ``bf16`` on a CPU. The key ``s`` saves a
     checkpoint as the Trainer does, ``q`` ends the training as a callback would.
 
-    Several processes, fp8 and weights other than float32 are only observed, and only in the main process.
-    DeepSpeed, FSDP and ``nn.DataParallel`` are not watched.
+    Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
+    main process. DeepSpeed, FSDP and ``nn.DataParallel`` are not watched.
 
     Raises TypeError for arguments of other kinds, RuntimeError once training has begun, and ValueError for a
     precision that the device does not support. If anything else of amptui's own fails, it writes one line to

@@ -93,8 +93,9 @@ class PrecisionMonitor(Callback):
     the run's own.
 
     It takes over a Trainer with one device and ``precision`` "32-true", "16-mixed" or "bf16-mixed" under
-    automatic optimization; any other training is only observed, on rank 0, and the screen says why. A fault
-    of amptui's own is told in one line, and the training goes on. Raises ValueError for another ``amp``.
+    automatic optimization, and switches it to any precision, FP8 among them. Any other training is only
+    observed, on rank 0, and the screen says why. A fault of amptui's own is told in one line, and the
+    training goes on. Raises ValueError for another ``amp``.
     """
 
     def __init__(

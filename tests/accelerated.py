@@ -48,7 +48,7 @@ class Loop(Own):
         batches = list(self.loader(steps))
         for step in range(1, steps + 1):
             precision = switches.get(step, precision)
-            scales, dtype = precision == "fp16", AUTOCAST.get(precision)
+            scales, dtype = precision == "fp16", AUTOCAST.get(self.use_layers_of(precision))
             total = 0.0
             for inputs, labels in batches[(step - 1) * self.accumulate : step * self.accumulate]:
                 with nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype):

@@ -1,7 +1,7 @@
 """A loop as people write it for watch(), in each of its forms, and one that switches precisions by itself."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import AmpMonitor, Monitor
+from amptui.engine.float8 import Float8Form, Float8Linears
 from amptui.guest.run import GuestRun
 from amptui.records.control import PrecisionRequest, Request, new_number
 from tests.observed import AUTOCAST
@@ -47,6 +48,7 @@ class Own:
         self.clip_norm = clip_norm
         self.accumulate = accumulate
         self.losses: list[float] = []
+        self.float8 = Float8Linears(self.model)
 
     def scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(self.device, growth_interval=8, init_scale=2.0**16)
@@ -62,13 +64,20 @@ class Own:
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
-    def bare(self, steps: int = STEPS) -> torch.amp.GradScaler:
+    def use_layers_of(self, precision: str) -> str:
+        """Let the layers multiply as they do in ``precision``; return the one of the rest."""
+        form: Float8Form | None = "emulated" if precision == "fp8-emulated" else None
+        assert self.float8.prepare(form) == ""
+        self.float8.become(form)
+        return "bf16" if form else precision
+
+    def bare(self, steps: int = STEPS, switches: Mapping[int, str] = SWITCHES) -> torch.amp.GradScaler:
         """The handwritten loop that switches precisions by itself; returns its scaler."""
         scaler, precision = self.scaler(), "fp32"
         batches = list(self.loader(steps))
         for step in range(1, steps + 1):
-            precision = SWITCHES.get(step, precision)
-            scales, dtype = precision == "fp16", AUTOCAST.get(precision)
+            precision = switches.get(step, precision)
+            scales, dtype = precision == "fp16", AUTOCAST.get(self.use_layers_of(precision))
             self.optimizer.zero_grad()
             total = 0.0
             for batch in batches[(step - 1) * self.accumulate : step * self.accumulate]:
@@ -150,7 +159,7 @@ def ask(monitor: Monitor, request: Request) -> None:
     thread.join()
 
 
-def switching(monitor: Monitor, switches: dict[int, str]) -> Callable[[int], None]:
+def switching(monitor: Monitor, switches: Mapping[int, str]) -> Callable[[int], None]:
     """Ask for the precision of the next step in time: it is taken at the end of the step before."""
 
     def before(step: int) -> None:

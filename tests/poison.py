@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.findings import (
+    Float8Layers,
+    LayerLeftOut,
     MemoryBreakdown,
     MemoryKind,
     ModelCompiled,
@@ -230,6 +232,22 @@ def _second_optimizer() -> Iterator[Record]:
     yield samples.skip(3, optimizer="discriminator")
 
 
+def _of_float8() -> Iterator[Record]:
+    yield Float8Layers(
+        time=100.3,
+        step=122,
+        precision="fp8",
+        recipe="tensorwise",
+        emulated=False,
+        layers=1,
+        names=("a",),
+        parameters=9,
+        left_out=(LayerLeftOut(name="b", kind="Linear", why="size", shape=(10, 64)),),
+        left_out_count=1,
+    )
+    yield samples.float8_window(122, channel_error=0.9)
+
+
 def records() -> Iterator[Record]:
     """A run with a record of every type, nothing in it poisoned yet."""
     yield PhaseChanged(time=99.0, phase="importing", detail="importing torch")
@@ -267,7 +285,7 @@ def records() -> Iterator[Record]:
     layers = (samples.layer("a", 0.5), samples.layer("b", 0.99))
     dtypes = {"a": "float16", "b": "float32"}
     yield samples.xray(122, layers=layers, operators=operators, output_dtypes=dtypes)
-    yield samples.compared(122, pairs=(samples.pair(),))
+    yield from (*_of_float8(), samples.compared(122, pairs=(samples.pair(),)))
     for precision in ("fp32", "fp16"):
         phase = PhaseSeconds(name="forward", host_seconds=0.1, device_seconds=None)
         yield StepTimed(time=100.3, step=122, precision=precision, settling=False, phases=(phase,))

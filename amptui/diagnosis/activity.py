@@ -6,7 +6,13 @@ from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import round_words, running
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
-from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, PhaseChanged
+from amptui.records.run import (
+    AMP_PRECISIONS,
+    FP8_PRECISIONS,
+    PhaseChanged,
+    is_emulated,
+    reference_precision,
+)
 from amptui.telemetry.comparison import BASELINES
 from amptui.telemetry.view import SessionView
 
@@ -114,24 +120,27 @@ def _float8(view: SessionView) -> str:
 
 
 def compared_precisions(view: SessionView) -> tuple[str, ...]:
-    """What ``c`` compares: FP32 with the AMP precision that is running, or with the one of ``p``."""
+    """What ``c`` compares: FP8 with its reference while it runs; else FP32 with AMP, of now or of ``p``."""
     if view.run is None:
         return ()
+    if view.precision in FP8_PRECISIONS:
+        return reference_precision(view.precision), view.precision
     amp = view.precision if view.precision in AMP_PRECISIONS else None
     return _without_amp(view), amp or view.run.amp_precision
 
 
 def unsupported_requests(view: SessionView) -> frozenset[RequestKind]:
-    """What a key would ask for in vain, since the device does not support the precisions."""
-    if view.run is None or not view.run.unsupported:
+    """What a key would ask for in vain: the device does not support the precisions, or does not time them."""
+    if view.run is None:
         return frozenset()
     precisions: dict[RequestKind, tuple[str, ...]] = {
         "precision": (switch_target(view),),
         "comparison": compared_precisions(view),
     }
-    return frozenset(
+    refused = {
         kind for kind, names in precisions.items() if not view.run.unsupported.keys().isdisjoint(names)
-    )
+    }
+    return frozenset(refused | ({"comparison"} if any(map(is_emulated, precisions["comparison"])) else set()))
 
 
 def _without_amp(view: SessionView) -> str:

@@ -15,8 +15,8 @@ from amptui.diagnosis.safety_findings import safety_findings
 from amptui.diagnosis.worth_findings import worth_findings
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import AMP_PRECISIONS, LOW_PRECISIONS, base_precision
-from amptui.telemetry.comparison import MIN_STEPS
+from amptui.records.run import base_precision, reference_precision
+from amptui.telemetry.comparison import MIN_STEPS, low_precision_now
 from amptui.telemetry.view import SessionView
 
 SAFETY_SUBJECTS: tuple[Subject, ...] = (
@@ -36,9 +36,9 @@ class AmpAnswer:
 
     step: int
     precision: str | None
-    """The AMP precision in question; None where the run's weights leave autocast no choice."""
+    """The AMP precision or FP8 in question; None where the run's weights leave autocast no choice."""
     baseline: str
-    """What it is compared with."""
+    """What it is compared with: a precision without autocast, or bf16 if FP8 is in question."""
     steps: int
     """How many ran in that precision."""
     findings: tuple[Finding, ...] = ()
@@ -113,7 +113,7 @@ def amp_answer(
     answer = AmpAnswer(
         step=view.step,
         precision=precision,
-        baseline=view.comparison.baseline or "fp32",
+        baseline=question.comparison.baseline or reference_precision(precision),
         steps=steps_in(view, precision),
         findings=findings,
     )
@@ -126,18 +126,10 @@ def amp_answer(
 
 def precision_in_question(view: SessionView) -> str | None:
     """The AMP precision or FP8 that runs, else the AMP precision that ran most, else that of ``p``."""
-    compared, current = view.compared, base_precision(view.precision or "")
-    if current in OTHER_PRECISIONS:
+    if base_precision(view.precision or "") in OTHER_PRECISIONS:
         return None
-    if compared is not None and not compared.over:  # precisions alternate: the answer must not
-        in_turns = [row.precision for row in compared.rows if row.precision in AMP_PRECISIONS]
-        if in_turns:
-            return in_turns[0]
-    elif current in LOW_PRECISIONS:
-        return current
-    if view.comparison.amp is not None:
-        return base_precision(view.comparison.amp)
-    return None if view.run is None else view.run.amp_precision
+    low = low_precision_now(view.precision, view.compared) or view.comparison.low
+    return low or (None if view.run is None else view.run.amp_precision)
 
 
 def steps_in(view: SessionView, precision: str) -> int:

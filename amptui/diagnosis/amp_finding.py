@@ -1,10 +1,11 @@
-"""A finding: one measured fact about AMP in this run, with its step, precision, scale and age."""
+"""A finding: one measured fact about AMP or FP8 in this run, with its step, precision, scale and age."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from amptui.records.findings import is_old
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.comparison import compare
+from amptui.telemetry.view import Comparison, SessionView
 
 Subject = Literal[
     "speed", "memory", "limit", "overflow", "forward", "float16", "float8", "agreement", "loss", "weights"
@@ -33,7 +34,7 @@ class Finding:
     happened: bool = True
     """Whether it happened to training steps; otherwise it is what would happen."""
     about: str = ""
-    """The AMP precision that it speaks of; empty for the run as a whole."""
+    """The AMP precision or FP8 that it speaks of; empty for the run as a whole."""
     value: float | None = None
     """A ratio, a share or a count, as the subject has it."""
     low: float | None = None
@@ -43,6 +44,8 @@ class Finding:
     """What a count is of."""
     place: str = ""
     """The module, layer or parameter."""
+    channel: int | None = None
+    """The one of ``place`` that stands far above the others."""
     step: int | None = None
     """The step of the evidence, the newest of several."""
     age_steps: int | None = None
@@ -66,10 +69,16 @@ def never(subject: Subject, about: str, **facts: object) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the findings are asked for: a view, and the AMP precision in question."""
+    """What the findings are asked for: a view, and the AMP precision or FP8 in question."""
 
     view: SessionView
     precision: str
+
+    @property
+    def comparison(self) -> Comparison:
+        """The precision in question beside its reference: the view's own may be of another one."""
+        comparison = self.view.comparison
+        return comparison if comparison.low == self.precision else compare(comparison.rows, self.precision)
 
     def freshness(self, step: int, scale: float | None = None) -> Freshness:
         """Of a measurement of one ``step``, at a loss scale if that matters to it."""

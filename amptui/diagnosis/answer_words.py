@@ -1,4 +1,4 @@
-"""The answer on AMP in words: short ones for a line and a table, sentences for logs and pages."""
+"""The answer on AMP or FP8 in words: short ones for a line and a table, sentences for logs and pages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Subject
 from amptui.diagnosis.float16_verdicts import cosine_words, underflow_words
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import family_label, precision_label
 from amptui.diagnosis.speed import (
     NO_STEPS,
     disturbed_words,
@@ -17,12 +17,23 @@ from amptui.diagnosis.speed import (
     speed_of,
     times_speed,
 )
+from amptui.records.run import FP8_PRECISIONS, reference_precision
 
 SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
 
-NO_AMP = "AMP changes nothing here: the weights are not float32"
+NO_AMP = "AMP changes nothing here: weights or layers are not float32"
 
 # ------------------------------------------------------------------------------ the answer in short
+
+
+def question_words(precision: str | None) -> str:
+    """``is AMP worth it, is it safe``: what is answered, with the precision in question."""
+    return f"is {_short_family(precision)} worth it, is it safe"
+
+
+def _short_family(precision: str | None) -> str:
+    """``AMP`` or ``FP8``, where emulated is said beside it."""
+    return family_label(precision).removesuffix(" emulated")
 
 
 def worth_words(answer: AmpAnswer) -> str:
@@ -50,15 +61,15 @@ def _speed_words(speed: Finding, *, than: str) -> str:
     if speed.state in ("faster", "slower", "same", "open"):
         return speed_of(speed.value or 1.0, speed.low, speed.high, than).words
     return _NO_SPEED.get(speed.state, NO_STEPS).format(
-        speed=times_speed(speed.value, than), disturbed=disturbed_words(speed.value, speed.low)
+        speed=times_speed(speed.value, than), disturbed=disturbed_words(speed.value, speed.low), than=than
     )
 
 
 _NO_SPEED = {
     "disturbed": "{disturbed}",
     "first impression": "~{speed}, provisional",
-    "AMP never ran": "never tried here",
-    "FP32 never ran": "never compared with FP32",
+    "never ran": "never tried here",
+    "reference never ran": "never compared with {than}",
     "too few steps": "too few steps for a speed",
     "unsupported": "not supported here",
     "observed": "needs watch() in the script",
@@ -167,7 +178,8 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
         }.get(measured_by, "")
     speed, agreement = answer.of("speed"), answer.of("agreement")
     if speed.measured_by == "precision" and speed.freshness == "never measured":
-        return "precision", "tries it" if speed.state == "AMP never ran" else "tries FP32"
+        other = "it" if speed.state == "never ran" else precision_label(answer.baseline)
+        return "precision", f"tries {other}"
     if agreement.freshness != "fresh":
         return "x-ray", "compares gradients"
     if speed.high is None and speed.measured_by == "comparison":
@@ -181,7 +193,7 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
 def finding_words(finding: Finding) -> str:
     """A finding in a few words, without its label."""
     if finding.subject == "speed":
-        return _speed_words(finding, than="FP32")
+        return _speed_words(finding, than=precision_label(reference_precision(finding.about)))
     return _WORDS[finding.subject].get(finding.state, "not measured").format(**_fields(finding))
 
 
@@ -217,7 +229,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         **dict.fromkeys(("less", "more", "same"), "{less_memory}"),
     },
     "limit": {
-        "compute": "compute-bound: AMP can speed up {percent} of the step",
+        "compute": "compute-bound: {can_speed_up} {percent} of the step",
         "input": "input-bound: {percent} waits for data",
         "launch": "launch-bound: little to gain",
         "unknown": "the GPU idles, cause unknown",
@@ -245,7 +257,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
     "float8": {
         "keeps": "at most {percent} off in the {place}",
-        "loses": "FP8 loses most of the {place}",
+        "loses": "FP8 loses most of the {place}{by_channel}",
     },
     "agreement": {
         "agree": "worst {cosine}{in_place}",
@@ -261,11 +273,11 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     "loss": {
         "not finite": "the loss is {loss} in {precision}",
         "validation not finite": "the validation loss is {loss}",
-        "mid-run": "{other_loss} FP32, {loss} AMP",
+        "mid-run": "{other_loss} {reference}, {loss} {family}",
         "finite": "finite: {loss}",
-        "same": "{loss}, FP32 {other_loss}: the same within noise",
-        "higher": "{loss}, FP32 {other_loss}: higher by more than the noise",
-        "lower": "{loss}, FP32 {other_loss}: lower by more than the noise",
+        "same": "{loss}, {reference} {other_loss}: the same within noise",
+        "higher": "{loss}, {reference} {other_loss}: higher by more than the noise",
+        "lower": "{loss}, {reference} {other_loss}: lower by more than the noise",
     },
     "weights": {
         "lost": "weights hold NaN or Inf{in_place}",
@@ -284,7 +296,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("speed", "first impression"): "~{ratio} provisional",
     ("speed", "disturbed"): "{ratio}, mean {mean}",
     ("speed", "observed"): "needs watch()",
-    ("speed", "emulated"): "emulated",
+    **{(subject, "emulated"): "emulated" for subject in ("speed", "memory", "limit")},
     **{("memory", state): "{less_percent}" for state in ("less", "more", "same")},
     ("limit", "compute"): "compute-bound: {percent}",
     ("limit", "input"): "input-bound: {percent}",
@@ -301,13 +313,15 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
         ("float16", state): "{share} underflows" for state in ("survives", "outweighed", "kept", "underflows")
     },
     ("float16", "skipped mostly"): "{count} of {whole} skipped",
+    ("float8", "keeps"): "{percent} off in {place}",
+    ("float8", "loses"): "loses {place}{in_channel}",
     **{
         ("agreement", state): "{cosine}{in_place}"
         for state in ("agree", "differ", "disagree", "as in reference")
     },
     ("loss", "not finite"): "{loss} in {precision}",
     ("loss", "validation not finite"): "validation {loss}",
-    ("loss", "mid-run"): "FP32 {other_loss} AMP {loss}",
+    ("loss", "mid-run"): "{reference} {other_loss} {family} {loss}",
     ("loss", "same"): "same within noise",
     ("loss", "higher"): "{loss}, not {other_loss}",
     ("loss", "lower"): "{loss}, not {other_loss}",
@@ -318,14 +332,18 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
 
 _FEWEST: Mapping[tuple[Subject, str], str] = {
     **{("float16", state): "{share} lost" for state in ("survives", "outweighed", "kept", "underflows")},
-    ("loss", "mid-run"): "{other_loss} → AMP {loss}",
+    ("float8", "keeps"): "{percent} off",
+    ("float8", "loses"): "{place}",
+    ("loss", "mid-run"): "{other_loss} → {short_family} {loss}",
 }
 """Where these do not fit either."""
 
 
 def _fields(finding: Finding) -> dict[str, str]:
     """What the words may name."""
-    value, place = finding.value, finding.place
+    value, place, channel = finding.value, finding.place, finding.channel
+    family = family_label(finding.about)
+    least = " at most" if finding.about in FP8_PRECISIONS else ""  # only Linear layers are in float8
     saving = 1 - (1.0 if value is None else value)
     return {
         "count": units.count(value),
@@ -346,6 +364,12 @@ def _fields(finding: Finding) -> dict[str, str]:
         "scale": units.count(finding.loss_scale),
         "place": place,
         "in_place": f" in {place}" if place else "",
+        "by_channel": "" if channel is None else f": channel {channel} sets the scale",
+        "in_channel": "" if channel is None else f", channel {channel}",
+        "family": family,
+        "short_family": _short_family(finding.about),
+        "can_speed_up": f"{family} can speed up{least}",
+        "reference": precision_label(reference_precision(finding.about)),
         "precision": precision_label(finding.precision),
         "about": finding.about,
     }

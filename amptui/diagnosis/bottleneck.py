@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from amptui.base import units
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import family_label, precision_label
 from amptui.diagnosis.speed import times_speed
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.records.run import LOW_PRECISIONS, base_precision, is_emulated
 from amptui.records.samples import GpuSample
-from amptui.telemetry.comparison import LITTLE_SPEED
+from amptui.telemetry.comparison import LITTLE_SPEED, compare
 from amptui.telemetry.timing import enqueued, kept_up, on_device, seconds_of, shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming
 
@@ -99,9 +99,11 @@ def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
     With a share p of the step in forward and backward this is 1 / (1 - p), if they took no time at all;
     input-bound, 1 / (share of the input). With several ``ranks`` forward and backward contain communication,
     which takes as long in any precision: there is no number then. Empty too where the weights are not
-    float32: what AMP would change there is not known.
+    float32, where what AMP would change is not known, and of emulated steps.
     """
     if not timing.bound or base_precision(timing.precision) in OTHER_PRECISIONS:
+        return ""
+    if is_emulated(timing.precision):
         return ""
     if timing.bound == "input":
         return (
@@ -116,17 +118,20 @@ def _amp_limit(timing: PrecisionTiming, ranks: int) -> str:
     shares = shares_of(timing.phases)
     amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
     part = f"{units.percent(amp)} of the step"
-    is_amp = base_precision(timing.precision) in AMP_PRECISIONS
-    if ranks > 1 and is_amp:
-        return f"forward and backward still take {part}, including communication, which AMP does not speed up"
+    is_low = base_precision(timing.precision) in LOW_PRECISIONS
+    if ranks > 1 and is_low:
+        name = family_label(timing.precision)
+        return (
+            f"forward and backward still take {part}, including communication, which {name} does not speed up"
+        )
     if ranks > 1:
         return f"AMP can speed up forward and backward, {part}, but not the communication in them"
     if 1 - amp < LITTLE_REST:
         share = f"forward and backward still take {part}"
-        if not is_amp:
+        if not is_low:
             share = f"AMP can speed up forward and backward, {part}"
         return f"{share}; little else takes time"
-    if is_amp:
+    if is_low:
         return f"forward and backward still take {part}: at most {_times(1 / (1 - amp))} more"
     return f"AMP can speed up only forward and backward, {part}: at most {_times(1 / (1 - amp))}"
 
@@ -134,16 +139,17 @@ def _amp_limit(timing: PrecisionTiming, ranks: int) -> str:
 def limit_beside(
     timing: PrecisionTiming, others: Sequence[PrecisionTiming], comparison: Comparison, *, ranks: int = 1
 ) -> str:
-    """The limit of one of several timings; if AMP was slower than the baseline, that instead."""
+    """The limit of one of several timings; if AMP or FP8 was slower than its reference, that instead."""
     by_precision = {other.precision: other for other in others if other.bound}
-    amp_name = timing.precision if timing.precision in AMP_PRECISIONS else comparison.amp
-    baseline, amp = by_precision.get(comparison.baseline or ""), by_precision.get(amp_name or "")
-    if baseline is None or amp is None or timing not in (baseline, amp):
+    if timing.precision in LOW_PRECISIONS and timing.precision not in (comparison.baseline, comparison.low):
+        comparison = compare(comparison.rows, timing.precision)
+    baseline, low = by_precision.get(comparison.baseline or ""), by_precision.get(comparison.low or "")
+    if baseline is None or low is None or timing not in (baseline, low) or is_emulated(low.precision):
         return limit(timing, ranks=ranks)
-    why = why_slower(baseline, amp)
+    why = why_slower(baseline, low)
     if why and timing is baseline:
-        speed = times_speed(_whole(baseline) / _whole(amp), precision_label(baseline.precision))
-        why = f"{precision_label(amp.precision)} gains nothing: {speed}"
+        speed = times_speed(_whole(baseline) / _whole(low), precision_label(baseline.precision))
+        why = f"{precision_label(low.precision)} gains nothing: {speed}"
     return why or limit(timing, ranks=ranks)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
-from amptui.records.run import EAGER_SUFFIX, DataInfo, base_precision
+from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, DataInfo, base_precision
 from amptui.records.steps import StepRecord
 from amptui.telemetry.view import SessionView
 
@@ -32,6 +32,7 @@ _GLYPHS: Mapping[str, str] = {
     "fp8-emulated": "▽",
     "fp16 weights": "△",
     "bf16 weights": "○",
+    "float8 layers": "◁",
     "float64": "◇",
     "mixed": "◐",
 }
@@ -46,6 +47,7 @@ _LETTERS: Mapping[str, str] = {
     "fp8-emulated": "E",
     "fp16 weights": "H",
     "bf16 weights": "b",
+    "float8 layers": "L",
     "float64": "D",
     "mixed": "M",
 }
@@ -56,6 +58,11 @@ def precision_label(name: str) -> str:
     """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; other names are labels."""
     base = base_precision(name)
     return _LABELS.get(base, base) + name[len(base) :]
+
+
+def family_label(name: str | None) -> str:
+    """``AMP`` for its precisions, and where none is named; for others their label."""
+    return "AMP" if not name or base_precision(name) in AMP_PRECISIONS else precision_label(name)
 
 
 def compared_label(name: str, result: PrecisionsCompared) -> str:

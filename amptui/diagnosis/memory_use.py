@@ -1,4 +1,4 @@
-"""How AMP changes a step's memory, and why it saves much or little: sizes, and sentences."""
+"""How AMP and FP8 change a step's memory, and why it saves much or little: sizes, and sentences."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -7,11 +7,11 @@ from amptui.base import units
 from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import RequestKind
 from amptui.records.findings import MemoryBreakdown, XRayTaken
-from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision
-from amptui.telemetry.comparison import BASELINES
+from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision, is_emulated
+from amptui.telemetry.comparison import references
 
 LITTLE_MEMORY = 0.05
-"""Less than this fraction of FP32's memory is little saving."""
+"""Less than this fraction of the reference's memory is little saving."""
 
 _UNCHANGED = {
     "weights": "weights",
@@ -26,18 +26,24 @@ _MAIN_SHARE = 0.5
 
 
 class MemorySides(NamedTuple):
-    """The newest breakdown without AMP and with it; None if there is none."""
+    """The newest breakdown in a reference precision and in a lower one; None if there is none."""
 
     full: MemoryBreakdown | None
-    amp: MemoryBreakdown | None
+    low: MemoryBreakdown | None
 
 
-def sides(memory: Sequence[MemoryBreakdown]) -> MemorySides:
-    """The newest without AMP and the newest with it."""
+def sides(memory: Sequence[MemoryBreakdown], low: str | None = None) -> MemorySides:
+    """The newest in bf16 and in FP8 if ``low`` is that, else the newest without AMP and with it.
+
+    None of emulated FP8, whose memory says nothing of it.
+    """
+    if is_emulated(low or ""):
+        return MemorySides(None, None)
     newest_first = sorted(memory, key=lambda breakdown: -breakdown.step)
-    full = (one for one in newest_first if base_precision(one.precision) in BASELINES)
-    amp = (one for one in newest_first if one.precision in AMP_PRECISIONS)
-    return MemorySides(next(full, None), next(amp, None))
+    names = (low,) if low in FP8_PRECISIONS else AMP_PRECISIONS
+    full = (one for one in newest_first if base_precision(one.precision) in references(names[0]))
+    below = (one for one in newest_first if one.precision in names)
+    return MemorySides(next(full, None), next(below, None))
 
 
 def size_of(breakdown: MemoryBreakdown, *kinds: str) -> int | None:
@@ -53,12 +59,13 @@ def other_bytes(breakdown: MemoryBreakdown) -> int | None:
     return max(0, breakdown.peak_allocated_bytes - sum(kind.size_bytes for kind in breakdown.kinds))
 
 
-def why_little(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> str:
-    """Where the memory goes that AMP did not save; empty until breakdowns or an X-ray exist."""
-    full, amp = sides(memory)
-    if full is not None and amp is not None and _have_peaks(full, amp):
-        return f"{_owners(amp)}; {_differences(full, amp)}"
-    return saved_for_backward(xray) if xray is not None else ""
+def why_little(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None, low: str | None = None) -> str:
+    """Where the memory goes that ``low`` did not save; empty until breakdowns or an X-ray exist."""
+    full, below = sides(memory, low)
+    if full is not None and below is not None and _have_peaks(full, below):
+        return f"{_owners(below)}; {_differences(full, below)}"
+    # An X-ray measures what AMP saves beside FP32.
+    return saved_for_backward(xray) if xray is not None and low not in FP8_PRECISIONS else ""
 
 
 def saved_for_backward(xray: XRayTaken) -> str:
@@ -83,15 +90,18 @@ def saved_for_backward(xray: XRayTaken) -> str:
 
 
 def memory_sentences(
-    memory: Sequence[MemoryBreakdown], xray: XRayTaken | None, accepts: Collection[RequestKind] = ()
+    memory: Sequence[MemoryBreakdown],
+    xray: XRayTaken | None,
+    accepts: Collection[RequestKind] = (),
+    low: str | None = None,
 ) -> tuple[str, ...]:
-    """Why AMP saves memory or not, or what to measure to find out; none before the first breakdown.
+    """Why ``low`` saves memory or not, or what to measure to find out; none before the first breakdown.
 
     ``accepts``: what the run can be asked for.
     """
     if not memory:
         return ()
-    sentences = (_peak_sentence(*sides(memory)), _saved_in_xray(memory, xray, accepts))
+    sentences = (_peak_sentence(*sides(memory, low)), _saved_in_xray(memory, xray, accepts))
     return tuple(filter(None, sentences))
 
 
@@ -102,20 +112,20 @@ def _have_peaks(*breakdowns: MemoryBreakdown) -> bool:
 # ------------------------------------------------------------------------------------- the peak
 
 
-def _peak_sentence(full: MemoryBreakdown | None, amp: MemoryBreakdown | None) -> str:
+def _peak_sentence(full: MemoryBreakdown | None, low: MemoryBreakdown | None) -> str:
     """How the peak changed and why; with one side only, what AMP could change."""
-    if full is None or amp is None:
-        return _foretold(full) if full is not None else ""
-    differences = _differences(full, amp)
-    if not _have_peaks(full, amp):
-        return "; ".join(text for text in (_unchanged_words(amp), differences) if text)
-    before, after = full.peak_allocated_bytes or 0, amp.peak_allocated_bytes or 0
+    if full is None or low is None:
+        return _foretold(full) if full is not None and full.precision not in AMP_PRECISIONS else ""
+    differences = _differences(full, low)
+    if not _have_peaks(full, low):
+        return "; ".join(text for text in (_unchanged_words(low), differences) if text)
+    before, after = full.peak_allocated_bytes or 0, low.peak_allocated_bytes or 0
     saving = 1 - after / before
     if saving >= LITTLE_MEMORY:
-        return f"peak fell by {units.number_of_bytes(before - after)}: {differences}; {_unchanged_words(amp)}"
+        return f"peak fell by {units.number_of_bytes(before - after)}: {differences}; {_unchanged_words(low)}"
     rose = saving <= -LITTLE_MEMORY
     moved = f"rose by {units.number_of_bytes(after - before)}" if rose else "barely changed"
-    return f"peak {moved}: {_owners(amp)}; {differences}"
+    return f"peak {moved}: {_owners(low)}; {differences}"
 
 
 def _foretold(full: MemoryBreakdown) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from amptui.diagnosis.amp_finding import Finding, Grade, Question, never
 from amptui.records.findings import Float16Window, XRayTaken
-from amptui.records.run import FP8_PRECISIONS, Severity, base_precision
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Severity, base_precision
 from amptui.telemetry.comparison import losses_after
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict
@@ -105,13 +105,20 @@ def _skipped_place(verdict: ScalerVerdict) -> str:
 
 
 def _nonfinite_gradients(question: Question) -> Finding:
-    """Of the newest measured step in bf16, which has FP32's range and no scaler: ``finite`` or not."""
+    """Of the newest measured step in bf16 or FP8, which have FP32's range and no scaler: ``finite`` or not.
+
+    During an A/B test it may be a step of the other precision: a NaN before it would be in the weights.
+    """
     view, numerics = question.view, question.view.numerics
     last = _last_step_in(view, question.precision)
     if last is None:
         return never("overflow", question.precision, state="never ran", measured_by="precision")
     step, bad = numerics.measured_step, numerics.nonfinite_gradients
-    if step is None or bad is None or precision_at(view, step) != question.precision:
+    if step is None or bad is None:
+        return never("overflow", question.precision)
+    precision, test = precision_at(view, step), view.compared
+    alternates = test is not None and not test.over and not bad
+    if precision != question.precision and not alternates:
         return never("overflow", question.precision)
     return question.aged(
         Finding(
@@ -121,7 +128,7 @@ def _nonfinite_gradients(question: Question) -> Finding:
             about=question.precision,
             value=bad,
             step=step,
-            precision=question.precision,
+            precision=precision,
             measured_by="trace" if bad else "",
         )
     )
@@ -137,7 +144,7 @@ def _forward(question: Question) -> Finding:
         return never("forward", question.precision, measured_by="trace")
     verdict = judge_trace(trace)
     about = base_precision(trace.precision) if trace.first is not None else "fp16"
-    if trace.first is not None and trace.precision not in ("fp16", "bf16"):
+    if trace.first is not None and about not in LOW_PRECISIONS:
         about = ""  # not AMP's doing, and it breaks the run
     nearest = trace.first or (trace.nearest[0] if trace.nearest else None)
     grade = _GRADES[verdict.severity]
@@ -227,12 +234,13 @@ def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
 def _float8(question: Question) -> Finding:
     """Whether the newest step that was measured in this precision ``keeps`` or ``loses`` its factors.
 
-    ``value`` is the error of the median channel of the worst one.
+    ``value`` is the error of the median channel of the worst one; ``channel`` is the one that sets its scale.
     """
     seen = question.view.numerics.float8
     if seen is None or base_precision(seen.precision) != question.precision:
         return never("float8", question.precision, measured_by="histogram")
     worst = seen.worst[0]
+    is_outlier = bool(seen.lossy) and math.isfinite(worst.factor.channel_excess)
     finding = Finding(
         subject="float8",
         state="loses" if seen.lossy else "keeps",
@@ -241,6 +249,7 @@ def _float8(question: Question) -> Finding:
         value=worst.factor.channel_error,
         whole=seen.factors,
         place=f"{worst.factor.role} of {worst.layer or 'the model'}",
+        channel=worst.factor.channel if is_outlier else None,
         step=seen.step,
         precision=question.precision,
         measured_by="histogram",
@@ -282,10 +291,10 @@ def _agreement(question: Question) -> Finding:
 
 
 def _loss(question: Question) -> Finding:
-    """``not finite``, ``validation not finite``; else both precisions' loss, ``apart``, or AMP's alone.
+    """``not finite``, ``validation not finite``; else both precisions' loss, ``mid-run``, or the newest.
 
-    ``value`` is AMP's loss after as many steps since the switch as ``low``, the baseline's: no fair race,
-    since each began where the other left off.
+    ``value`` is the loss in question after as many steps since the switch as ``low``, the reference's: no
+    fair race, since each began where the other left off.
     """
     view, last = question.view, question.view.last
     if last is not None and last.loss is not None and not math.isfinite(last.loss) and not last.skipped:
@@ -309,14 +318,15 @@ def _loss(question: Question) -> Finding:
             step=view.validated.step,
             precision=precision_at(view, view.validated.step),
         )
-    losses = None if question.precision in FP8_PRECISIONS else losses_after(view)  # these are of AMP
-    if losses is not None and losses.baseline is not None and losses.amp is not None:
+    tally = question.comparison
+    losses = losses_after(view, tally)
+    if losses is not None and losses.baseline is not None and losses.low is not None:
         return Finding(
             subject="loss",
             state="mid-run",
             grade="neutral",
             about=question.precision,
-            value=losses.amp,
+            value=losses.low,
             low=losses.baseline,
             whole=losses.steps,
             step=view.step,

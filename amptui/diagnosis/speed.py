@@ -1,14 +1,14 @@
-"""What AMP gained in words: a comparison's result, the running ratio, and why there is little gain."""
+"""What AMP or FP8 gained in words: a comparison's result, the running ratio, and why there is little gain."""
 
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from amptui.base import units
-from amptui.diagnosis.labels import compared_label, precision_label
+from amptui.diagnosis.labels import compared_label, family_label, precision_label
 from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
 from amptui.records.answers import RequestKind
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import RunStarted, base_precision
+from amptui.records.run import FP8_PRECISIONS, RunStarted, base_precision, is_emulated, reference_precision
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
@@ -17,6 +17,9 @@ PROVISIONAL = "~"
 
 NOT_MEASURED = "not measured"
 """In the row of a precision that ran, in place of a figure that was not measured."""
+
+EMULATED = "emulated"
+"""In the row of emulated FP8, in place of time and memory."""
 
 NO_STEPS = "no steps yet"
 
@@ -120,7 +123,7 @@ def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
     result, tally = view.compared, view.comparison
     if result is None or result.baseline != tally.baseline or running(view) is not None:
         return None
-    return next((row for row in result.rows[1:] if row.precision == tally.amp and row.speedup), None)
+    return next((row for row in result.rows[1:] if row.precision == tally.low and row.speedup), None)
 
 
 def running(view: SessionView) -> PrecisionsCompared | None:
@@ -189,37 +192,63 @@ def _skips_beside(stats: PrecisionStats) -> str:
 
 def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) -> str:
     """What a speed-up still needs; empty when there is one. ``accepts``: what the run can be asked for."""
-    if comparison.missing == "more steps":
-        rows = {row.precision: row for row in comparison.rows}
-        sides = ((comparison.baseline or "", ""), (comparison.amp or "", "AMP"))
-        few = [
-            f"{label or precision_label(name)} {rows[name].steps} of {MIN_STEPS}{_skips_beside(rows[name])}"
-            for name, label in sides
-            if name in rows and rows[name].steps < MIN_STEPS
-        ]
-        return f"not enough steps: {', '.join(few)}"
-    if comparison.missing in ("AMP", "baseline"):
-        other = "AMP" if comparison.missing == "AMP" else "FP32"
-        return f"press p to compare with {other}" if "precision" in accepts else f"no steps in {other}"
-    if comparison.missing == "steady steps":
-        ratios = disturbed_words(comparison.by_median, comparison.by_mean)
-        hint = "; press c to alternate precisions" if "comparison" in accepts else ""
-        return f"uneven step times: AMP {ratios}{hint}"
-    if comparison.missing == "steps" and comparison.rows and not (comparison.baseline or comparison.amp):
-        return "neither FP32 nor AMP ran"
-    return {"": "", "steps": NO_STEPS}[comparison.missing]
+    low, baseline = comparison.low, comparison.baseline
+    match comparison.missing:
+        case "emulated":
+            return "emulated in float32: its time says nothing of FP8"
+        case "more steps":
+            rows = {row.precision: row for row in comparison.rows}
+            labels = {baseline or "": precision_label(baseline or ""), low or "": family_label(low)}
+            few = [
+                f"{label} {rows[name].steps} of {MIN_STEPS}{_skips_beside(rows[name])}"
+                for name, label in labels.items()
+                if name in rows and rows[name].steps < MIN_STEPS
+            ]
+            return f"not enough steps: {', '.join(few)}"
+        case "low" | "baseline":
+            return _other_side(comparison, accepts)
+        case "steady steps":
+            ratios = disturbed_words(comparison.by_median, comparison.by_mean)
+            hint = "; press c to alternate precisions" if "comparison" in accepts else ""
+            return f"uneven step times: {family_label(low)} {ratios}{hint}"
+        case "steps":
+            return "neither FP32 nor AMP ran" if comparison.rows and not (baseline or low) else NO_STEPS
+    return ""
+
+
+def _other_side(comparison: Comparison, accepts: Collection[RequestKind]) -> str:
+    """Which precision has to run, and the key for it: ``c`` runs FP8's reference, ``p`` another precision."""
+    other = family_label(comparison.low)
+    if comparison.missing == "baseline":
+        other = precision_label(reference_precision(comparison.low or ""))
+    in_float8 = comparison.low in FP8_PRECISIONS
+    kind, key = ("comparison", "c") if in_float8 else ("precision", "p")
+    return f"press {key} to compare with {other}" if kind in accepts else f"no steps in {other}"
 
 
 def of_steps(stats: PrecisionStats, figure: str, missing: str = NOT_MEASURED) -> str:
-    """A figure from measured or, marked, warm-up steps; none from a single one of these: it loads kernels."""
+    """A figure from measured or, marked, warm-up steps; none from a single one of these: it loads kernels.
+
+    Emulated steps have none: they would be taken for FP8's.
+    """
+    if is_emulated(stats.precision):
+        return EMULATED
     if figure == units.NOT_AVAILABLE or 0 < stats.provisional_steps < MIN_PROVISIONAL_STEPS:
         return missing
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
 
 
+def peak_words(stats: PrecisionStats, missing: str = NOT_MEASURED) -> str:
+    """Its peak memory; that of emulated steps is not FP8's."""
+    if stats.peak_allocated_bytes is None:
+        return missing
+    return EMULATED if is_emulated(stats.precision) else units.number_of_bytes(stats.peak_allocated_bytes)
+
+
 def provisional_lines(comparison: Comparison) -> list[str]:
     """What ``~`` means in the table: the steps behind it; empty if no figure is provisional."""
-    marked = [row for row in comparison.rows if row.provisional_steps >= MIN_PROVISIONAL_STEPS]
+    rows = [row for row in comparison.rows if not is_emulated(row.precision)]
+    marked = [row for row in rows if row.provisional_steps >= MIN_PROVISIONAL_STEPS]
     counts = [f"{row.provisional_steps:,} in {precision_label(row.precision)}" for row in marked]
     return [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
 
@@ -236,7 +265,7 @@ def uncounted(view: SessionView) -> list[str]:
 
 
 def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> list[str]:
-    """One or two sentences for each gain that AMP did not bring; none for those that it did.
+    """One or two sentences for each gain that AMP or FP8 did not bring; none for those that it did.
 
     ``accepts``: what the run can be asked for; an X-ray would show where the memory goes.
     """
@@ -244,9 +273,11 @@ def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> li
     sentences = [_held_back(comparison)] if comparison.held_back_by else []
     saving = comparison.memory_saving
     if saving is not None and saving < LITTLE_MEMORY and not comparison.missing:
-        breakdown = why_little(view.memory, view.numerics.xray)
+        breakdown = why_little(view.memory, view.numerics.xray, comparison.low)
         guess = "probably mostly weights, gradients and optimizer state, which stay FP32"
-        hint = "; press x for the breakdown" if "x-ray" in accepts and not breakdown else ""
+        # An X-ray measures what AMP keeps beside FP32.
+        can_measure = "x-ray" in accepts and comparison.low not in FP8_PRECISIONS
+        hint = "; press x for the breakdown" if can_measure and not breakdown else ""
         sentences.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
     return sentences
 
@@ -256,23 +287,24 @@ def unfair_losses(view: SessionView) -> tuple[str, ...]:
 
     Empty until there are both.
     """
-    losses = losses_after(view)
+    comparison = view.comparison
+    losses = losses_after(view, comparison)
     if losses is None:
         return ()
-    before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"
-    both = f"{before}, AMP {units.loss(losses.amp)}"
+    before = f"{precision_label(comparison.baseline or '')} {units.loss(losses.baseline)}"
+    both = f"{before}, {family_label(comparison.low)} {units.loss(losses.low)}"
     after = f"loss after {units.count(losses.steps)} steps of each: {both}"
     return f"{after}; mid-run losses start where the other precision left off", f"{after}; no fair race"
 
 
 def _held_back(comparison: Comparison) -> str:
     rows = {row.precision: row for row in comparison.rows}
-    baseline, amp = rows[comparison.baseline or ""], rows[comparison.amp or ""]
+    baseline, low = rows[comparison.baseline or ""], rows[comparison.low or ""]
     if comparison.held_back_by == "input":
-        full, half = units.share(baseline.data_fraction, 1), units.share(amp.data_fraction, 1)
-        waits = f"{precision_label(baseline.precision)} spends {full} of each step waiting for data"
-        return f"input-bound: {waits}, {precision_label(amp.precision)} {half}; speed up data loading first"
-    idle = f"the GPU is idle {units.share(100 - (amp.utilization_percent or 0.0), 100)} of the time"
+        before, after = units.share(baseline.data_fraction, 1), units.share(low.data_fraction, 1)
+        waits = f"{precision_label(baseline.precision)} spends {before} of each step waiting for data"
+        return f"input-bound: {waits}, {precision_label(low.precision)} {after}; speed up data loading first"
+    idle = f"the GPU is idle {units.share(100 - (low.utilization_percent or 0.0), 100)} of the time"
     slower = comparison.speedup is not None and comparison.speedup < 1 - LITTLE_SPEED
-    more = ", and AMP's casts add kernel launches" if slower else ""
+    more = f", and {family_label(low.precision)}'s casts add kernel launches" if slower else ""
     return f"launch-bound: {idle}{more}; use larger batches, CUDA graphs or torch.compile"

@@ -13,6 +13,7 @@ from amptui.diagnosis.speed import (
     NOT_MEASURED,
     explanations,
     of_steps,
+    peak_words,
     provisional_lines,
     result_cards,
     uncounted,
@@ -76,7 +77,7 @@ def _row(stats: PrecisionStats) -> tuple[str, ...]:
         units.count(stats.steps_made),
         of_steps(stats, units.milliseconds(stats.median_step_seconds)),
         of_steps(stats, units.rate(stats.samples_per_second)),
-        units.number_of_bytes(stats.peak_allocated_bytes).replace(units.NOT_AVAILABLE, NOT_MEASURED),
+        peak_words(stats),
         _measured_loss(stats.last_loss),
         units.count(stats.skipped),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.records.run import AMP_PRECISIONS
+from amptui.records.run import LOW_PRECISIONS, is_emulated
 from amptui.telemetry.view import PrecisionFlops
 
 MIN_SHARE = 0.1
@@ -58,7 +58,7 @@ def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
         ]
     hints = _lower_bound(precisions)
     for flops in precisions:
-        if flops.counted.precision in AMP_PRECISIONS:
+        if flops.counted.precision in LOW_PRECISIONS and not is_emulated(flops.counted.precision):
             hints += _hints(flops)
     return list(dict.fromkeys(hints))
 

@@ -1,4 +1,4 @@
-"""Is AMP worth it here: what was found on speed, memory, and what limits them."""
+"""Is AMP or FP8 worth it here: what was found on speed, memory, and what limits them."""
 
 from collections.abc import Mapping
 
@@ -6,36 +6,25 @@ from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, 
 from amptui.diagnosis.bottleneck import AMP_PHASES
 from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PrecisionMeasured
-from amptui.records.run import FP8_PRECISIONS, base_precision
-from amptui.telemetry.comparison import BASELINES, compare
+from amptui.records.run import reference_precision
+from amptui.telemetry.comparison import references
 from amptui.telemetry.timing import shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming
 
 
 def worth_findings(question: Question) -> tuple[Finding, ...]:
-    """One finding each on speed, memory and limit."""
-    tally = _tally(question)
-    if question.precision == "fp8-emulated":
-        speed, memory = (never(name, question.precision, state="emulated") for name in ("speed", "memory"))
-        return speed, memory, never("limit", question.precision)
+    """One finding each on speed, memory and limit: ``emulated`` if FP8 is, which then has none of them."""
+    tally = question.comparison
+    if tally.missing == "emulated":
+        subjects: tuple[Subject, ...] = ("speed", "memory", "limit")
+        return tuple(never(subject, question.precision, state="emulated") for subject in subjects)
     return _speed(question, tally), _memory(question, tally), _limit(question, tally)
 
 
-def _tally(question: Question) -> Comparison:
-    """The baseline beside the precision in question alone: the view's own is of the one that ran most."""
-    comparison = question.view.comparison
-    if question.precision in FP8_PRECISIONS:
-        return compare(comparison.rows, (question.precision,))
-    if comparison.amp is None or base_precision(comparison.amp) == question.precision:
-        return comparison
-    sides = {question.precision, *BASELINES}
-    return compare([row for row in comparison.rows if row.precision in sides])
-
-
 def _in_turns(question: Question) -> tuple[PrecisionMeasured, PrecisionMeasured] | None:
-    """The rows of an A/B test for the baseline and the precision in question, once there is a ratio."""
+    """The rows of an A/B test for its reference and the precision in question, once there is a ratio."""
     result = question.view.compared
-    if result is None or not result.rows or result.baseline not in BASELINES:
+    if result is None or not result.rows or result.baseline not in references(question.precision):
         return None
     rows = [row for row in result.rows[1:] if row.precision == question.precision and row.speedup]
     return (result.rows[0], rows[0]) if rows else None
@@ -65,12 +54,14 @@ def _speed(question: Question, tally: Comparison) -> Finding:
     if run is not None and question.precision in run.unsupported:
         return never("speed", question.precision, state="observed" if run.observed else "unsupported")
     state, measured_by = _MISSING.get(tally.missing, ("no steps", "comparison"))
+    if state == "reference never ran" and reference_precision(question.precision) != "fp32":
+        measured_by = "comparison"  # `p` may lead elsewhere
     return never("speed", question.precision, state=state, measured_by=measured_by)
 
 
 _MISSING: Mapping[str, tuple[str, Measurement]] = {
-    "AMP": ("AMP never ran", "precision"),
-    "baseline": ("FP32 never ran", "precision"),
+    "low": ("never ran", "precision"),
+    "baseline": ("reference never ran", "precision"),
     "more steps": ("too few steps", "comparison"),
 }
 """The state of a speed that is not known, and what would measure it."""
@@ -86,7 +77,7 @@ def _compared(
     high: float | None = None,
     step: int,
 ) -> Finding:
-    """What AMP's steps came to beside the baseline's."""
+    """What the steps in question came to beside the reference's."""
     return Finding(
         subject=subject,
         state=state,
@@ -111,12 +102,12 @@ _GRADES: Mapping[str, Grade] = {
 
 
 def _memory(question: Question, tally: Comparison) -> Finding:
-    """``less``, ``same`` or ``more``: AMP's peak by the baseline's, below 1 if it saves."""
+    """``less``, ``same`` or ``more``: the peak by the reference's, below 1 if it saves."""
     rows, result = _in_turns(question), question.view.compared
     ratio, step = None, question.view.step
     if rows is not None and result is not None and rows[0].peak_allocated_bytes:
-        amp = rows[1].peak_allocated_bytes
-        ratio, step = None if amp is None else amp / rows[0].peak_allocated_bytes, result.step
+        peak = rows[1].peak_allocated_bytes
+        ratio, step = None if peak is None else peak / rows[0].peak_allocated_bytes, result.step
     if ratio is None and tally.memory_saving is not None:
         ratio, step = 1 - tally.memory_saving, question.view.step
     if ratio is None:
@@ -128,22 +119,25 @@ def _memory(question: Question, tally: Comparison) -> Finding:
 def _limit(question: Question, tally: Comparison) -> Finding:
     """What steps wait for: ``compute``, ``input``, ``launch``, ``unknown``, or that it is not known yet.
 
-    In AMP if its steps were timed, else in the baseline. ``value`` is the share of the step that AMP can
-    speed up, or, input-bound, the share of waiting for data.
+    In the precision in question if its steps were timed, else in its reference. ``value`` is the share of the
+    step that it can speed up, or, input-bound, the share of waiting for data.
     """
     timings = {timing.precision: timing for timing in question.view.timings if timing.bound}
-    timing = timings.get(question.precision) or timings.get(tally.baseline or "fp32")
+    reference = tally.baseline or reference_precision(question.precision)
+    timing = timings.get(question.precision) or timings.get(reference)
     if timing is None:
         return Finding(
             subject="limit",
             state=tally.held_back_by or "not measured",
             grade="neutral" if tally.held_back_by else "unknown",
+            about=question.precision,
             freshness="fresh" if tally.held_back_by else "never measured",
         )
     return Finding(
         subject="limit",
         state=timing.bound,
         grade="neutral",
+        about=question.precision,
         value=_share(timing),
         precision=timing.precision,
         step=question.view.step,

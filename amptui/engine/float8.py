@@ -6,6 +6,7 @@ compiled code, a list of the model's own) notices nothing, and leaving float8 le
 """
 
 import importlib.util
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from amptui.base.text import one_line
 from amptui.device.accelerator import properties
+from amptui.engine.probes.gradients import is_sharded
 from amptui.recipe.request import FP8_RECIPES
 from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
 from amptui.records.run import FP8_PRECISIONS
@@ -32,9 +34,11 @@ NO_LAYER = "the model has no nn.Linear whose sizes are both divisible by 16"
 
 NO_FSDP = "FSDP divides the weights, which float8 layers need whole"
 
+NO_SHARDS = "its weights are divided among ranks, and float8 layers need them whole"
+
 NO_TORCHAO = "torchao is not installed: pip install 'amptui[fp8]'"
 
-ONLY_TRAIN = "only `amptui train` switches Linear layers to float8"
+OWN_FLOAT8 = "layers of the model are torchao's float8 layers already"
 
 NO_SPEED = "emulated float8 is computed in float32: its time says nothing of FP8"
 
@@ -65,16 +69,34 @@ def supported_float8(precision: str, unsupported: Mapping[str, str]) -> str:
 
 
 def float8_linears(
-    model: nn.Module, recipe: str | None, unsupported: Mapping[str, str], *, sharded: bool
+    model: nn.Module | Mapping[str, nn.Module],
+    recipe: str | None,
+    unsupported: Mapping[str, str],
+    *,
+    sharded: bool,
 ) -> tuple["Float8Linears | None", dict[str, str]]:
     """What can multiply in float8 here, None if nothing; and ``unsupported`` with this model's reasons."""
     if all(name in unsupported for name in FP8_PRECISIONS):
         return None, dict(unsupported)
     linears = Float8Linears(model, recipe)
-    if linears.linears and not sharded:
+    why = NO_FSDP if sharded else linears.hindrance
+    if not why:
         return linears, dict(unsupported)
-    why = NO_FSDP if sharded else NO_LAYER
     return None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, why)}
+
+
+def is_float8_layer(module: object) -> bool:
+    """Whether ``module`` is one of torchao's layers for training in float8.
+
+    Imports nothing, and calls no code of the module's.
+    """
+    kind = getattr(sys.modules.get("torchao.float8.float8_linear"), "Float8Linear", None)
+    return kind is not None and issubclass(type(module), kind)
+
+
+def has_float8_layers(model: nn.Module) -> bool:
+    """Whether any layer of ``model`` is one."""
+    return any(map(is_float8_layer, model.modules()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,21 +107,29 @@ class _Form:
     attributes: Mapping[str, Any]
 
 
+_PLAIN = _Form(nn.Linear, {})
+
+
 class Float8Linears:
     """The Linear layers of ``model`` that can multiply in float8, and what the others lack.
 
     Float8 products need both sizes of the weight to be multiples of 16. A subclass of ``nn.Linear`` and a
     layer with a ``forward`` of its own may compute something else: these stay as they are.
+
+    Of several models, ``model`` is a mapping of names, with which those of their layers begin.
     """
 
-    def __init__(self, model: nn.Module, recipe: str | None = None) -> None:
+    def __init__(self, model: nn.Module | Mapping[str, nn.Module], recipe: str | None = None) -> None:
         self.recipe = recipe or FP8_RECIPES[0]
         self.linears: dict[str, nn.Linear] = {}
         self.left_out: list[LayerLeftOut] = []
+        self.hindrance = ""
+        """Why nothing can multiply in float8; empty if something can."""
+        self._models = dict(model) if isinstance(model, Mapping) else {"": model}
         self._forms: dict[Float8Form, _Form] = {}
         self._form: Float8Form | None = None
-        for name, module in model.named_modules():
-            self._sort(name, module)
+        self._is_changing = False
+        self._look_for_layers()
 
     @property
     def form(self) -> Float8Form | None:
@@ -107,9 +137,16 @@ class Float8Linears:
         return self._form
 
     def prepare(self, form: Float8Form | None) -> str:
-        """Import torchao for ``form``, which takes seconds; return why that fails, in a line."""
-        if form is None or form in self._forms:
+        """Import torchao for ``form``, which takes seconds; return why that fails, in a line.
+
+        Layers that the models have got since are looked for.
+        """
+        if form is None:
             return ""
+        if self._form is None and not self._is_changing:
+            self._look_for_layers()
+        if self.hindrance or form in self._forms:
+            return self.hindrance
         try:
             self._forms[form] = _make_form(self.recipe, form)
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
@@ -117,17 +154,37 @@ class Float8Linears:
         return ""
 
     def become(self, form: Float8Form | None) -> None:
-        """Multiply as ``form`` says from the next call on; it must have been prepared."""
-        if form == self._form:
+        """Multiply as ``form`` says from the next call on; it must have been prepared.
+
+        An error of a script's alarm may come at any moment: the next call then completes this one.
+        """
+        if form == self._form and not self._is_changing:
             return
-        before = None if self._form is None else self._forms[self._form]
-        after = None if form is None else self._forms[form]
+        self._is_changing = True
+        after = _PLAIN if form is None else self._forms[form]
+        forms = {own.layer_class: own for own in (_PLAIN, *self._forms.values())}
         for linear in self.linears.values():
-            for name in before.attributes if before is not None else ():
-                del linear.__dict__[name]
-            linear.__class__ = nn.Linear if after is None else after.layer_class
-            linear.__dict__.update({} if after is None else after.attributes)
-        self._form = form
+            before = forms.get(type(linear))
+            if before is None:
+                continue  # a script has made something else of it
+            for name in before.attributes:
+                linear.__dict__.pop(name, None)
+            linear.__class__ = after.layer_class
+            linear.__dict__.update(after.attributes)
+        self._form, self._is_changing = form, False
+
+    def follow(self, models: Mapping[str, nn.Module]) -> None:
+        """Take the layers of ``models`` from now on; others, if there are any, leave float8."""
+        if models.keys() == self._models.keys() and all(
+            models[name] is model for name, model in self._models.items()
+        ):
+            return
+        form = self._form
+        self.become(None)
+        self._models = dict(models)
+        self._look_for_layers()
+        if not self.hindrance:
+            self.become(form)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -153,6 +210,20 @@ class Float8Linears:
             left_out=tuple(self.left_out[:MAX_NAMES]),
             left_out_count=len(self.left_out),
         )
+
+    def _look_for_layers(self) -> None:
+        self.linears, self.left_out = {}, []
+        visited: set[nn.Module] = set()
+        for prefix, model in self._models.items():
+            for name, module in model.named_modules(visited, prefix):
+                self._sort(name, module)
+        models = self._models.values()
+        if any(map(has_float8_layers, models)):
+            self.hindrance = OWN_FLOAT8
+        elif any(map(is_sharded, models)):
+            self.hindrance = NO_SHARDS
+        else:
+            self.hindrance = "" if self.linears else NO_LAYER
 
     def _sort(self, name: str, module: nn.Module) -> None:
         """Take the module, or note what hinders it; one without a matrix of its own multiplies nothing."""

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from amptui.base.errors import UsageError
 from amptui.device.accelerator import capabilities, properties
-from amptui.engine.float8 import ONLY_TRAIN, Float8Form, Float8Linears, why_no_float8
-from amptui.records.run import FP8_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS
+from amptui.engine.float8 import Float8Form, Float8Linears, why_no_float8
+from amptui.records.run import MIN_SOUND_SCALE, PRECISIONS
 
 _ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 
@@ -293,11 +293,6 @@ def unsupported_precisions(device: torch.device) -> dict[str, str]:
         "tf32": f"{name} does not support TF32, which needs compute capability 8.0",
         "bf16": f"{name} does not support bfloat16, which needs compute capability 8.0",
     }
-
-
-def unsupported_in_scripts(device: torch.device) -> dict[str, str]:
-    """The same for a script's own loop, which amptui gives no other layers."""
-    return unsupported_precisions(device) | dict.fromkeys(FP8_PRECISIONS, ONLY_TRAIN)
 
 
 def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:

@@ -384,7 +384,8 @@ class PrecisionSwitch:
         precision = self.precision
         assert precision.linears is not None, "a float8 precision has layers"
         self._told_float8.add(precision.float8)
-        self._emit(precision.linears.record(step=step + 1, precision=precision.name))
+        first_step = step + 1 - self._steps  # a script's first step is made before anything is told
+        self._emit(precision.linears.record(step=first_step, precision=precision.name))
 
     def _note_waits(self) -> None:
         """Explain once why each step waits for the GPU, if it does."""

@@ -1,7 +1,8 @@
 """Watches somebody else's loop and switches its precision: ``watch()`` gives it an autocast and a scaler."""
 
 import inspect
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -10,17 +11,19 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.precision import default_amp, sharded_dtype, unsupported_in_scripts
+from amptui.engine.float8 import supported_float8
+from amptui.engine.precision import default_amp, sharded_dtype, unsupported_precisions
 from amptui.engine.probes.gradients import is_sharded
-from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, named_optimizers
+from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, models_of, named_optimizers
 from amptui.guest.loop.script import WatchedScript
 from amptui.guest.loop.step_functions import ComputeLoss
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
-from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step
+from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step, close_monitors_of
+from amptui.recipe.request import FP8_RECIPES
 from amptui.records.run import PRECISIONS
 
-PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16"]
+PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated"]
 
 
 def watch(  # noqa: PLR0913 - options by name, as in torch
@@ -29,6 +32,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     *,
     precision: PrecisionName = "fp32",
     amp: Literal["fp16", "bf16"] | None = None,
+    fp8_recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] | None = None,
     scaler: GradScaler | None = None,
     clip_norm: float | None = None,
     samples_per_step: int | None = None,
@@ -43,6 +47,10 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     loop, or with :meth:`AmpMonitor.train_step`. It starts in ``precision``; ``amp`` is what AMP means, by
     default ``fp16`` on a GPU, and ``bf16`` on a CPU or where ``fp16`` would break the script.
 
+    In ``fp8`` the Linear layers of the models are torchao's float8 layers, by its ``fp8_recipe``: the same
+    objects with the same parameters. In other precisions, and once the monitor is closed, they are what they
+    were. ``fp8`` is ``fp8-emulated`` on a device that does not multiply float8.
+
     ``scaler``: one whose scale and settings :attr:`AmpMonitor.scaler` starts with. ``clip_norm``: the largest
     norm of the gradients, for :meth:`AmpMonitor.step`. ``samples_per_step``: how many samples one optimizer
     step takes. ``save``: writes whatever the script resumes from; the key ``s`` calls it after a step.
@@ -52,27 +60,33 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     Of several optimizers, ``model`` is a mapping of names to (model, optimizer) pairs, the most important one
     first: their precision is switched together, and ``monitor.step(name)`` makes the step of one.
 
-    Raises TypeError for arguments of other kinds, and ValueError for a precision that the device does not
-    support, for ``fp16`` with LBFGS or float16 weights, which no scaler can serve, and for a negative
-    ``start_step`` or a ``data_parallel`` below 1. If anything else of amptui's own fails, it writes one line
-    to standard error and the script continues in the current precision.
+    Raises TypeError for arguments of other kinds, and ValueError for a precision that the device or the
+    model does not support, for ``fp16`` with LBFGS or float16 weights, which no scaler can serve, and for a
+    negative ``start_step`` or a ``data_parallel`` below 1. If anything else of amptui's own fails, it writes
+    one line to standard error and the script continues in the current precision.
     """
     first, *others = pairs = named_optimizers(model, optimizer)
     start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
-    unsupported = {**_what_cannot_scale(pairs), **unsupported_in_scripts(device)}
+    if fp8_recipe not in (None, *FP8_RECIPES):
+        raise ValueError(f"no fp8_recipe {fp8_recipe!r}: use one of {', '.join(FP8_RECIPES)}")
+    unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
+    first_precision = supported_float8(precision, unsupported)
     usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
     amp_precision = amp or (precision if precision in ("fp16", "bf16") else usual_amp)
     for name in (precision, amp or precision):
         if name not in PRECISIONS:
             raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
-        if name in unsupported:
-            raise ValueError(f"precision {name}: {unsupported[name]}")
+        _check_supported(supported_float8(name, unsupported), unsupported)
+    close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
+    switched = SwitchedAmp(device, scaler)
+    unsupported = switched.take_layers(models_of(pairs), unsupported, recipe=fp8_recipe)
+    _check_supported(first_precision, unsupported)
     if (cast := sharded_dtype(first.model)) is not None:
         why = f"the MixedPrecisionPolicy of fully_shard() casts parameters to {cast}"
-        unsupported.update({name: why for name in PRECISIONS if name != precision})
-    switched = SwitchedAmp(device, scaler)
-    switched.follow(switched.precisions[precision])
+        unsupported.update({name: why for name in PRECISIONS if name != first_precision})
+    if why := switched.begin(first_precision):
+        raise ValueError(f"precision {precision}: {why}")
     script = WatchedScript(
         first=first,
         others=tuple(others),
@@ -85,6 +99,11 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         probes=not is_sharded(first.model),
     )
     return AmpMonitor(script, clip_norm=clip_norm, start_step=start_step)
+
+
+def _check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
+    if precision in unsupported:
+        raise ValueError(f"precision {precision}: {unsupported[precision]}")
 
 
 def _what_cannot_scale(pairs: Iterable[NamedOptimizer]) -> dict[str, str]:
@@ -179,6 +198,13 @@ class AmpMonitor(Monitor):
             names = ", ".join(map(repr, self._optimizers))
             raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
         return self._optimizers[name].optimizer
+
+    def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
+        try:
+            super()._close(error, at_exit=at_exit)
+        finally:
+            if os.getpid() == self._pid:
+                self._amp.leave_float8()  # also where no run could be opened
 
     def _see(self, batch: object) -> None:
         first = None if self._run is None else self._run.first

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.engine.precision import default_amp, unsupported_in_scripts
+from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.guest.amp_monitor import must_have_closure
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import WatchedScript
@@ -16,7 +16,7 @@ from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor
 from amptui.guest.run import tell_fault
-from amptui.records.run import AMP_PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS
 
 LIGHTNING_NAMES = {
     "fp32": "32-true",
@@ -24,8 +24,9 @@ LIGHTNING_NAMES = {
     "tf32": "32-true",
     "fp16": "16-mixed",
     "bf16": "bf16-mixed",
+    **dict.fromkeys(FP8_PRECISIONS, "bf16-mixed"),
 }
-"""What Lightning calls each precision."""
+"""What Lightning calls each precision: FP8 as what it is but for the Linear layers."""
 
 OWN_NAMES = {"32-true": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16"}
 """What amptui calls those of Lightning's that it can switch."""
@@ -110,7 +111,7 @@ def lightning_script(
     """
     precision = amp.precision.name
     usual_amp = precision if precision in AMP_PRECISIONS else default_amp(amp.device)
-    unsupported = unsupported_in_scripts(amp.device)
+    unsupported = amp.take_layers({"": model}, unsupported_precisions(amp.device))
     if has_closure or must_have_closure(optimizer):
         unsupported["fp16"] = f"{type(optimizer).__name__} runs its closure again, which no scaler allows"
     unsupported.pop(precision, None)  # it is the script's own choice

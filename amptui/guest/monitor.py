@@ -148,10 +148,7 @@ class Monitor:
 
     def _take_over(self, script: ObservedScript | WatchedScript) -> None:
         """Close the monitors that watch one of the script's optimizers: a notebook's cell was run again."""
-        optimizers = [script.optimizer, *(pair.optimizer for pair in script.others)]
-        for monitor in list(_OPEN):
-            if monitor._watches(optimizers):
-                monitor._replaced()
+        close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
         _OPEN.add(self)
 
     def _watches(self, optimizers: Iterable[Optimizer]) -> bool:
@@ -298,6 +295,14 @@ class Monitor:
             if is_from_signal_handler(fault):
                 raise
             tell_fault("the run was not closed cleanly", fault)
+
+
+def close_monitors_of(optimizers: Iterable[Optimizer]) -> None:
+    """Close the monitors that watch one of ``optimizers``, since another one will."""
+    optimizers = list(optimizers)
+    for monitor in list(_OPEN):
+        if monitor._watches(optimizers):
+            monitor._replaced()
 
 
 def samples_of(batch: object) -> int:

@@ -16,9 +16,11 @@ perhaps cleared. ``several values``: what was backpropagated is no single number
 scaled it.
 """
 
-OTHER_PRECISIONS = ("fp16 weights", "bf16 weights", "float64", "mixed", "unknown")
+FLOAT8_LAYERS = "float8 layers"
+
+OTHER_PRECISIONS = ("fp16 weights", "bf16 weights", FLOAT8_LAYERS, "float64", "mixed", "unknown")
 """What a script's steps may run in beside the precisions that can be switched to: weights of another dtype,
-several precisions in one step, or one that cannot be told."""
+float8 layers that the script has made itself, several precisions in one step, or one that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

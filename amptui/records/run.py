@@ -49,6 +49,11 @@ def reference_precision(precision: str) -> str:
     return "bf16" if base_precision(precision) in FP8_PRECISIONS else "fp32"
 
 
+def is_emulated(precision: str) -> bool:
+    """Whether float32 products stand for those of FP8: time and memory say nothing of it."""
+    return base_precision(precision) == "fp8-emulated"
+
+
 EAGER_SUFFIX = " eager"
 """Steps in ``fp32 eager`` ran without the ``torch.compile`` that was asked for, to measure what it gains."""
 

@@ -1,15 +1,24 @@
-"""Statistics of each precision of a run, and AMP's gain over the baseline once there are enough steps."""
+"""Statistics of each precision of a run, and a low precision's gain once there are enough steps."""
 
 import math
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from amptui.records.run import AMP_PRECISIONS, LOW_PRECISIONS, PRECISION_ORDER, PRECISIONS
+from amptui.records.findings import PrecisionsCompared
+from amptui.records.run import (
+    AMP_PRECISIONS,
+    LOW_PRECISIONS,
+    PRECISION_ORDER,
+    PRECISIONS,
+    base_precision,
+    is_emulated,
+    reference_precision,
+)
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionSwitch, Series, SessionView
@@ -50,7 +59,8 @@ class PrecisionLedger:
     """
 
     _accounts: dict[str, "_Account"] = field(default_factory=dict)
-    _comparison: Comparison | None = field(default=None, init=False)
+    _comparisons: dict[str, Comparison] = field(default_factory=dict, init=False)
+    """Since the last change, by the precision in question."""
 
     def add(self, stretch: Stretch) -> None:
         """Count a stretch of steps."""
@@ -69,12 +79,12 @@ class PrecisionLedger:
         """Add energy that the training GPU used while a precision trained."""
         self._account(spent.precision).add_energy(spent)
 
-    def comparison(self) -> Comparison:
-        """The precisions used so far, in the order of ``PRECISION_ORDER``, and AMP's gain."""
-        if self._comparison is None:
+    def comparison(self, precision: str = "") -> Comparison:
+        """The precisions used so far, in the order of ``PRECISION_ORDER``, and a gain by :func:`compare`."""
+        if precision not in self._comparisons:
             rows = [account.stats() for account in self._accounts.values() if account.used]
-            self._comparison = compare(rows)
-        return self._comparison
+            self._comparisons[precision] = compare(rows, precision)
+        return self._comparisons[precision]
 
     @property
     def skipped(self) -> int:
@@ -87,7 +97,7 @@ class PrecisionLedger:
         return StepsOfSize(0, False, None) if account is None else account.steps_of(samples)
 
     def _account(self, precision: str) -> "_Account":
-        self._comparison = None
+        self._comparisons.clear()
         return self._accounts.setdefault(precision, _Account(precision))
 
 
@@ -276,34 +286,58 @@ def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | 
     return min(1.0, waited / whole) if whole else None
 
 
-def compare(rows: Sequence[PrecisionStats], precisions: Collection[str] = AMP_PRECISIONS) -> Comparison:
-    """The rows in order, and the gain of the most used of ``precisions`` over the most used baseline.
+def references(precision: str) -> tuple[str, ...]:
+    """What ``precision`` may be judged against: any precision without autocast for AMP, ``bf16`` for FP8."""
+    reference = reference_precision(precision)
+    return BASELINES if reference in BASELINES else (reference,)
 
-    The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the medians. It has no
-    interval, because the two were measured at different times and it includes any drift between them. If the
-    ratio of the means says the opposite, other work disturbed the steps and there is none.
+
+def low_precision_now(current: str | None, compared: PrecisionsCompared | None) -> str:
+    """The AMP precision or FP8 that runs, or that an A/B test alternates with another; "" if neither does.
+
+    During a test it stays the same: the first that is not the baseline.
+    """
+    names: tuple[str, ...] = (base_precision(current or ""),)
+    if compared is not None and not compared.over:
+        names = tuple(row.precision for row in compared.rows if row.precision != compared.baseline)
+    return next((name for name in names if name in LOW_PRECISIONS), "")
+
+
+def compare(rows: Sequence[PrecisionStats], precision: str = "") -> Comparison:
+    """The rows in order, and the gain of ``precision`` over the most used of its :func:`references`.
+
+    Without ``precision`` that of the most used AMP precision. The speed-up is the ratio of the medians. It
+    has no interval, because the two were measured at different times and it includes any drift between them.
+    If the ratio of the means says the opposite, other work disturbed the steps and there is none.
     Both sides need ``MIN_STEPS`` counted steps; before that something is missing, and from
     ``MIN_PROVISIONAL_STEPS`` on there is a provisional speed-up.
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
-    baseline = _most_used([row for row in rows if row.precision in BASELINES])
-    amp = _most_used([row for row in rows if row.precision in precisions])
+    names: tuple[str, ...] = (precision,) if precision else AMP_PRECISIONS
+    baseline = _most_used([row for row in rows if row.precision in references(names[0])])
+    low = _most_used([row for row in rows if row.precision in names])
     comparison = Comparison(
         rows=tuple(rows),
         baseline=baseline.precision if baseline else None,
-        amp=amp.precision if amp else None,
+        low=low.precision if low else precision or None,
     )
-    if baseline is None or amp is None:
-        return replace(comparison, missing="AMP" if baseline else "baseline" if amp else "steps")
-    speedup = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
-    memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
+    if is_emulated(precision):
+        return replace(comparison, missing="emulated")
+    if baseline is None or low is None:
+        return replace(comparison, missing="low" if baseline else "baseline" if low else "steps")
+    return _with_gain(comparison, baseline, low)
+
+
+def _with_gain(comparison: Comparison, baseline: PrecisionStats, low: PrecisionStats) -> Comparison:
+    speedup = _ratio(baseline.median_step_seconds, low.median_step_seconds)
+    memory_left = _ratio(low.peak_allocated_bytes, baseline.peak_allocated_bytes)
     comparison = replace(comparison, memory_saving=None if memory_left is None else 1 - memory_left)
-    if min(baseline.steps, amp.steps) >= MIN_STEPS:
-        by_mean = _ratio(baseline.mean_step_seconds, amp.mean_step_seconds)
+    if min(baseline.steps, low.steps) >= MIN_STEPS:
+        by_mean = _ratio(baseline.mean_step_seconds, low.mean_step_seconds)
         if speedup is not None and by_mean is not None and _contradict(speedup, by_mean):
             return replace(comparison, missing="steady steps", by_median=speedup, by_mean=by_mean)
-        return replace(comparison, speedup=speedup, held_back_by=held_back_by(baseline, amp, speedup))
-    enough = min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS
+        return replace(comparison, speedup=speedup, held_back_by=held_back_by(baseline, low, speedup))
+    enough = min(baseline.measured_steps, low.measured_steps) >= MIN_PROVISIONAL_STEPS
     return replace(comparison, missing="more steps", provisional_speedup=speedup if enough else None)
 
 
@@ -313,24 +347,24 @@ def _contradict(one: float, other: float) -> bool:
 
 
 def held_back_by(
-    baseline: PrecisionStats, amp: PrecisionStats, speedup: float | None
+    baseline: PrecisionStats, low: PrecisionStats, speedup: float | None
 ) -> Literal["", "input", "launch"]:
-    """What kept AMP from gaining speed; empty if it gained, or if nothing measured explains it."""
+    """What kept ``low`` from gaining speed; empty if it gained, or if nothing measured explains it."""
     if speedup is None or speedup >= 1 + LITTLE_SPEED:
         return ""
-    percents = [p for p in (baseline.utilization_percent, amp.utilization_percent) if p is not None]
+    percents = [p for p in (baseline.utilization_percent, low.utilization_percent) if p is not None]
     # A busy GPU has work queued: the host may wait for data meanwhile at no cost.
     if any(percent >= IDLE_GPU_PERCENT for percent in percents):
         return ""
-    waits = [row.data_fraction for row in (baseline, amp) if row.data_fraction is not None]
+    waits = [row.data_fraction for row in (baseline, low) if row.data_fraction is not None]
     if len(waits) == 2 and min(waits) > INPUT_BOUND_SHARE:
         return "input" if speedup > 1 - LITTLE_SPEED else ""
     return "launch" if len(percents) == 2 else ""
 
 
 def ordered(comparison: Comparison) -> list[PrecisionStats]:
-    """The baseline beside AMP first, then the other precisions that were used."""
-    first = (comparison.baseline, comparison.amp)
+    """The two sides of the comparison first, then the other precisions that were used."""
+    first = (comparison.baseline, comparison.low)
     return sorted(
         comparison.rows,
         key=lambda stats: first.index(stats.precision) if stats.precision in first else len(first),
@@ -370,21 +404,21 @@ class LossesAfter:
     steps: int
     baseline: float | None
     """None if no loss was measured, NaN if none was finite."""
-    amp: float | None
+    low: float | None
 
 
-def losses_after(view: SessionView) -> LossesAfter | None:
+def losses_after(view: SessionView, comparison: Comparison) -> LossesAfter | None:
     """The losses in the longest stretch of either side, after as many steps as the shorter one has.
 
     None while either has fewer than ``MIN_STEPS_AFTER``.
     """
-    baseline = _longest(view.switches, view.comparison.baseline, view.step)
-    amp = _longest(view.switches, view.comparison.amp, view.step)
-    steps = min(len(baseline), len(amp))
+    baseline = _longest(view.switches, comparison.baseline, view.step)
+    low = _longest(view.switches, comparison.low, view.step)
+    steps = min(len(baseline), len(low))
     if steps < MIN_STEPS_AFTER:
         return None
-    first, last = (_mean_loss(view.loss, stretch.start + steps) for stretch in (baseline, amp))
-    return LossesAfter(steps=steps, baseline=first, amp=last)
+    before, after = (_mean_loss(view.loss, stretch.start + steps) for stretch in (baseline, low))
+    return LossesAfter(steps=steps, baseline=before, low=after)
 
 
 def _longest(switches: tuple[PrecisionSwitch, ...], precision: str | None, last_step: int) -> range:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from amptui.records.findings import FlopsCounted
-from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER, RunStarted, base_precision
+from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER, RunStarted, base_precision, is_emulated
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.view import PrecisionFlops
 
@@ -52,7 +52,8 @@ class FlopsWatch:
         counted, steps = max(candidates, key=lambda candidate: candidate[1].steps)
         if self._shapes_vary:
             counted = replace(counted, shapes_vary=True)
-        return replace(flops_now(counted, steps.median_seconds, run), other_sizes=steps.others)
+        seconds = None if is_emulated(precision) else steps.median_seconds
+        return replace(flops_now(counted, seconds, run), other_sizes=steps.others)
 
     def _borrowed(self, precision: str) -> list[FlopsCounted]:
         """Another precision's counts: a compiled model is counted once, and computes as much in each.

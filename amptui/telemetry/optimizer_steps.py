@@ -7,7 +7,7 @@ from amptui.records import findings, samples
 from amptui.records import run as records
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.steps import StepRecord, Steps
-from amptui.telemetry.comparison import PrecisionLedger
+from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
 from amptui.telemetry.flops import FlopsWatch
 from amptui.telemetry.gpu_use import EnergyWatch, UtilizationWatch
 from amptui.telemetry.metrics import Metrics
@@ -134,8 +134,9 @@ class OptimizerSteps:
     # -------------------------------------------------------------------------------- views
 
     def in_front(self, view: SessionView) -> SessionView:
-        """``view`` with these steps; its ``run``, ``precision`` and ``step`` are read."""
-        comparison = self.ledger.comparison()
+        """``view`` with these steps; its ``run``, ``precision``, ``compared`` and ``step`` are read."""
+        low = low_precision_now(view.precision, view.compared)
+        comparison = self.ledger.comparison(low if low in records.FP8_PRECISIONS else "")
         return replace(
             view,
             epoch=self.epoch.number,

@@ -215,26 +215,29 @@ class PrecisionStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The precisions of this run side by side, and AMP's gain over the baseline once it is known."""
+    """The precisions of this run side by side, and what the lower one of two gained, once that is known."""
 
     rows: tuple[PrecisionStats, ...] = ()
     baseline: str | None = None
-    amp: str | None = None
-    missing: Literal["", "steps", "AMP", "baseline", "more steps", "steady steps"] = ""
-    """Why there is no speed-up to show yet: no steps at all, none on one side, too few, or such that were
-    disturbed so much that median and mean disagree."""
+    """What ``low`` is judged against; None if none of those precisions ran."""
+    low: str | None = None
+    """The AMP precision or FP8 in question, which may have no row yet; None if no AMP ran."""
+    missing: Literal["", "steps", "low", "baseline", "more steps", "steady steps", "emulated"] = ""
+    """Why there is no speed-up to show: no steps at all, none on one side, too few, or such that were
+    disturbed so much that median and mean disagree. Emulated FP8 has no speed and no memory."""
     by_median: float | None = None
     """Of disturbed steps, the ratio of the medians, which says the opposite of that of the means."""
     by_mean: float | None = None
     speedup: float | None = None
-    """The baseline's median step time over AMP's: above 1, AMP is faster. Only A/B runs have intervals."""
+    """The baseline's median step time over that of ``low``: above 1, ``low`` is faster. Only A/B runs have
+    intervals."""
     memory_saving: float | None = None
-    """The fraction of the baseline's peak allocated memory that AMP saved; negative if it needed more."""
+    """The fraction of the baseline's peak allocated memory that ``low`` saved; negative if it needed more."""
     provisional_speedup: float | None = None
     """The same while there are too few counted steps, from medians of at least two steps: only a first
     impression."""
     held_back_by: Literal["", "input", "launch"] = ""
-    """What kept AMP from gaining speed, if it gained little and something measured shows it."""
+    """What kept ``low`` from gaining speed, if it gained little and something measured shows it."""
 
 
 Bound = Literal["", "compute", "input", "launch", "unknown"]

@@ -307,7 +307,7 @@ class WatchApp(RunScreen):
             self._ask_for("checkpoint")
 
     def action_compare(self) -> None:
-        """Compare FP32 with AMP in alternating blocks, or end a comparison that is running."""
+        """Alternate blocks of FP32 and AMP, or bf16 and FP8; or end a comparison that is running."""
         self._show_first_optimizer()
         if ab_comparison.running(self._view) is None:
             self._ask_for("comparison", steps="a comparison needs steps")

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.activity import state_words
+from amptui.diagnosis.amp_answer import precision_in_question
+from amptui.diagnosis.answer_words import question_words
 from amptui.diagnosis.event_words import run_ended
 from amptui.records.run import RunFailed
 from amptui.telemetry.view import SessionView
@@ -132,6 +134,9 @@ class Frame:
             title = TITLES[place.name]
             if place.name == "loss" and (label := optimizer_line.front_label(view)):
                 title = f"{title} of {label}"
+                part.text(1, 0, f" {title} ")
+            if place.name == "answer":
+                title = question_words(precision_in_question(view))
                 part.text(1, 0, f" {title} ")
             _draw_headline(part, title, panel.headline(view, screen))
             panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)

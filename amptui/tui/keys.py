@@ -39,7 +39,7 @@ RUN_KEYS = (
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
     Key("m", ("m",), "choose_precision", "precision", "choose any precision that this device supports"),
-    Key("c", ("c",), "compare", "compare", "alternate FP32 and AMP: the speed-up with a 95% interval"),
+    Key("c", ("c",), "compare", "compare", "alternate FP32 and AMP, or bf16 and FP8: speed-up and interval"),
     Key(
         "x",
         ("x",),

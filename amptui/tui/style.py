@@ -123,6 +123,7 @@ _PRECISION_STYLES = {
     # As the numbers are of that type; glyph and letter tell them from AMP.
     "fp16 weights": Style.FP16,
     "bf16 weights": Style.BF16,
+    "float8 layers": Style.FP8,
 }
 
 

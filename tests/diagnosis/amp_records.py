@@ -52,6 +52,13 @@ def both(amp: str = "fp16", steps: int = 300, **changes: Any) -> Records:
     ]
 
 
+def in_float8(precision: str, before: str = "bf16", **changes: Any) -> Records:
+    """FP32, 300 steps in ``before``, then as many in float8, a fifth shorter than AMP's."""
+    facts = {"step_seconds": 0.8 * FAST, **changes}
+    beginning = both(before) if before != "fp32" else [*started(), *made(1, 600)]
+    return [*beginning, *switched(601, before, precision), *made(601, 900, precision, **facts)]
+
+
 def survives(step: int, **changes: Any) -> Record:
     return samples.window(step, **changes)
 

@@ -7,13 +7,13 @@ prints the answer of each, and the key that it advises, as a table.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amptui.diagnosis.amp_answer import Safety, Worth, amp_answer
 from amptui.diagnosis.amp_finding import Subject
 from amptui.diagnosis.answer_words import answer_line, next_measurement
-from amptui.records.findings import PhaseSeconds, ReferenceAgreement, StepTimed
+from amptui.records.findings import Float8LayerWindow, PhaseSeconds, ReferenceAgreement, StepTimed
 from amptui.records.ranks import RanksDisagree, RankValue
 from amptui.records.run import PauseChanged, Record, Validated, Validation
 from amptui.telemetry.session import Session
@@ -21,9 +21,11 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.panels.answer_panel import key_of
 from amptui.tui.panels.screen_state import ScreenState
 from tests.diagnosis.amp_records import (
+    FAST,
     SLOW,
     Records,
     both,
+    in_float8,
     in_float16,
     loses,
     made,
@@ -98,13 +100,42 @@ def bf16_agrees() -> Records:
     ]
 
 
-def in_float8(precision: str) -> Records:
-    """Steps in bf16, faster than FP32's, and then in float8."""
-    return [*both("bf16"), *switched(601, "bf16", precision), *made(601, 900, precision)]
-
-
 def fp8_after_bf16() -> Records:
     return in_float8("fp8")
+
+
+def fp8_slower_than_bf16_and_faster_than_fp32() -> Records:
+    return in_float8("fp8", step_seconds=1.5 * FAST)
+
+
+def fp8_without_bf16() -> Records:
+    return in_float8("fp8", before="fp32")
+
+
+def fp8_beside_fp16_alone() -> Records:
+    return in_float8("fp8", before="fp16")
+
+
+def fp8_and_bf16_in_turns() -> Records:
+    """While the test runs in bf16, whose steps before it were of another load."""
+    rows = (
+        samples.measured("bf16", peak_allocated_bytes=1000),
+        samples.measured("fp8", peak_allocated_bytes=900, speedup=1.25, speedup_low=1.21, speedup_high=1.29),
+    )
+    comparison = samples.compared(900, baseline="bf16", rows=rows, over=False, reason="running", chosen="fp8")
+    return [*in_float8("fp8"), comparison, *switched(901, "fp8", "bf16"), *made(901, 910, "bf16")]
+
+
+def bf16_after_fp8() -> Records:
+    return [*in_float8("fp8"), *switched(901, "fp8", "bf16"), *made(901, 1000, "bf16")]
+
+
+def emulated_fp8_with_an_outlier() -> Records:
+    """One channel of an input stands a million times above the others."""
+    factor = samples.float8_factor("input", 0.99, channel=3, channel_excess=1e6)
+    layer = Float8LayerWindow(name="mlp.fc", factors=(factor,))
+    window = replace(samples.float8_window(890, layer), precision="fp8-emulated")
+    return [*emulated_fp8_after_bf16(), window]
 
 
 def emulated_fp8_after_bf16() -> Records:
@@ -116,7 +147,7 @@ def fp8_that_loses() -> Records:
 
 
 def fp8_that_lost_long_ago() -> Records:
-    return [*fp8_that_loses(), *made(901, 2000, "fp8")]
+    return [*fp8_that_loses(), *made(901, 2000, "fp8", step_seconds=0.8 * FAST)]
 
 
 def fp8_that_agrees() -> Records:
@@ -396,9 +427,21 @@ SITUATIONS: dict[str, Situation] = {
         Situation(fp8_that_loses, "faster", "warning", ("float8", "loses"), precision="fp8"),
         Situation(fp8_that_lost_long_ago, "faster", "unknown", precision="fp8"),
         Situation(fp8_that_agrees, "faster", "safe", precision="fp8"),
+        Situation(fp8_slower_than_bf16_and_faster_than_fp32, "slower", "no trouble", precision="fp8"),
+        Situation(fp8_without_bf16, "unknown", "no trouble", precision="fp8"),
+        Situation(fp8_beside_fp16_alone, "unknown", "no trouble", precision="fp8"),
+        Situation(fp8_and_bf16_in_turns, "faster", "no trouble", precision="fp8"),
+        Situation(bf16_after_fp8, "faster", "no trouble", precision="bf16"),
         Situation(fp8_that_differs, "faster", "warning", ("agreement", "differ"), precision="fp8"),
         Situation(fp8_that_differs_as_bf16_does, "faster", "no trouble", precision="fp8"),
         Situation(emulated_fp8_after_bf16, "unknown", "no trouble", precision="fp8-emulated"),
+        Situation(
+            emulated_fp8_with_an_outlier,
+            "unknown",
+            "warning",
+            ("float8", "loses"),
+            precision="fp8-emulated",
+        ),
         Situation(all_skipped, "unknown", "error", ("overflow", "skipped mostly")),
         Situation(all_skipped_then_bf16, "faster", "no trouble", precision="bf16"),
         Situation(calibrating, "unknown", "no trouble"),

@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.activity import (
+    compared_precisions,
     is_stopping,
     pending_words,
     phase_words,
     refusal_words,
     state_words,
     switch_target,
+    unsupported_requests,
     waiting_fraction,
     waiting_words,
 )
@@ -142,6 +144,25 @@ def target_after(first: str, *precisions: str, **facts: Any) -> str:
     for step, (previous, current) in enumerate(pairwise((first, *precisions)), 2):
         session.fold([PrecisionChanged(time=2.0, step=step, previous=previous, current=current)])
     return switch_target(session.view())
+
+
+@pytest.mark.parametrize(
+    ("current", "sides", "offered"),
+    [
+        ("fp32", ("fp32", "bf16"), True),
+        ("tf32", ("tf32", "bf16"), True),
+        ("fp16", ("fp32", "fp16"), True),
+        ("fp8", ("bf16", "fp8"), True),
+        ("fp8-emulated", ("bf16", "fp8-emulated"), False),
+    ],
+)
+def test_c_compares_what_runs_with_what_it_is_judged_against(
+    current: str, sides: tuple[str, ...], *, offered: bool
+) -> None:
+    session = Session()
+    session.fold([replace(run(), precision=current, amp_precision="bf16", unsupported={})])
+    assert compared_precisions(session.view()) == sides
+    assert ("comparison" not in unsupported_requests(session.view())) == offered
 
 
 def test_p_switches_between_fp32_and_amp_and_through_fp8_once_it_was_chosen() -> None:

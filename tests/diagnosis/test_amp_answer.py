@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from amptui.diagnosis.amp_answer import amp_answer, answer_json
-from amptui.diagnosis.amp_finding import Subject
+from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_json
+from amptui.diagnosis.amp_finding import Finding, Subject
 from amptui.diagnosis.answer_words import (
     NO_AMP,
     SIGNS,
@@ -26,9 +26,10 @@ from amptui.diagnosis.answer_words import (
     short_words,
     worth_words,
 )
+from amptui.diagnosis.speed import why_no_ratio
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import JsonLines, PlainFront
-from amptui.records.findings import OLD_STEPS
+from amptui.records.findings import OLD_STEPS, Float8LayerWindow
 from amptui.reports.export import safety
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -36,7 +37,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
-from tests.diagnosis.amp_records import both, in_float16, made, started, survives
+from tests.diagnosis.amp_records import both, in_float8, in_float16, made, started, survives, switched
 from tests.diagnosis.amp_situations import SITUATIONS, advised_key, view_of
 from tests.telemetry import record_samples as samples
 
@@ -220,6 +221,88 @@ def test_what_is_not_measured_says_what_would_measure_it() -> None:
     missing = {finding.subject: finding.measured_by for finding in answer.findings if finding.value is None}
     assert missing["speed"] == missing["overflow"] == "precision"
     assert (missing["agreement"], missing["forward"], missing["float16"]) == ("x-ray", "trace", "histogram")
+
+
+def fp8_in(name: str) -> tuple[AmpAnswer, list[str]]:
+    view = view_of(name)
+    return amp_answer(view), [*summary_lines(view), *screen(view, 200, 60), card(view)]
+
+
+def test_fp8_is_judged_against_bf16_in_speed_memory_and_loss() -> None:
+    answer, _ = fp8_in("fp8_and_bf16_in_turns")
+    speed, memory, loss = (answer.of(subject) for subject in ("speed", "memory", "loss"))
+    assert (answer.baseline, speed.state, speed.value, speed.low, speed.high) == (
+        *("bf16", "faster", 1.25, 1.21, 1.29),
+    )
+    assert memory.state == "less"
+    assert memory.value == pytest.approx(0.9)
+    assert (loss.state, loss.about, loss.whole) == ("mid-run", "fp8", 300)
+    assert answer_line(answer).startswith("FP8: 1.25× the speed of AMP bf16 (1.21 to 1.29); ")
+
+
+@pytest.mark.parametrize("name", [name for name in SITUATIONS if "fp8" in name and "bf16_after" not in name])
+def test_nothing_calls_fp8_amp(name: str) -> None:
+    answer, texts = fp8_in(name)
+    words = [finding_words(finding) for finding in answer.findings]
+    words += [short_words(finding) for finding in answer.findings]
+    for text in (*words, answer_line(answer)):
+        assert "AMP" not in text.replace("AMP bf16", "")
+    assert not any("AMP FP8" in text or "AMP fp8" in text for text in texts)
+    assert amp_answer(view_of(name)).headline_key == answer.headline_key
+
+
+@pytest.mark.parametrize("sides", [("fp32", "bf16"), ("bf16", "fp8")])
+def test_a_log_does_not_repeat_the_answer_with_each_block(sides: tuple[str, str]) -> None:
+    baseline, low = sides
+    session = Session()
+    session.fold(in_float8("fp8") if low == "fp8" else both("bf16"))
+    rows = (samples.measured(baseline), samples.measured(low, speedup=1.3, speedup_low=1.2, speedup_high=1.4))
+    test = samples.compared(900, baseline=baseline, rows=rows, over=False, reason="running", chosen=low)
+    start = 901 if low == "fp8" else 601
+    session.fold([samples.xray(start - 10, precision=low, loss_scale=None), test])
+    keys, previous = set(), low
+    for block in range(6):
+        name, first = sides[block % 2], start + 20 * block
+        session.fold([*switched(first, previous, name), *made(first, first + 19, name)])
+        previous = name
+        answer = amp_answer(session.view())
+        assert (answer.precision, answer.safety, answer.worth) == (low, "safe", "faster")
+        keys.add(answer.headline_key)
+    assert len(keys) == 1
+
+
+def test_what_fp8_can_gain_is_an_upper_limit() -> None:
+    finding = Finding(subject="limit", state="compute", grade="neutral", value=0.97, about="fp8")
+    assert finding_words(finding) == "compute-bound: FP8 can speed up at most 97% of the step"
+    assert finding_words(replace(finding, about="bf16")) == "compute-bound: AMP can speed up 97% of the step"
+
+
+def test_emulated_fp8_has_losses_and_no_cost_on_any_surface() -> None:
+    answer, texts = fp8_in("emulated_fp8_after_bf16")
+    assert {answer.of(subject).state for subject in ("speed", "memory", "limit")} == {"emulated"}
+    assert answer.of("loss").state == "mid-run"
+    rows = [line for line in texts if "emulated" in line]
+    assert rows
+    assert not any(
+        " ms" in line.split("FP8 emulated")[-1] for line in rows if line.startswith("FP8 emulated")
+    )
+    view = view_of("emulated_fp8_after_bf16")
+    assert view.comparison.speedup is view.comparison.memory_saving is None
+    assert why_no_ratio(view.comparison).startswith("emulated ")
+
+
+@pytest.mark.parametrize("excess", [1e6, math.nan, math.inf])
+def test_an_outlier_is_named_by_layer_and_channel(excess: float) -> None:
+    factor = samples.float8_factor("weight", 0.99, channel=3, channel_excess=excess)
+    window = samples.float8_window(890, Float8LayerWindow(name="mlp.fc", factors=(factor,)))
+    session = Session()
+    session.fold([*in_float8("fp8"), window])
+    answer = amp_answer(session.view())
+    assert answer.safety == "warning"
+    assert answer.cause == answer.of("float8")
+    assert (answer.cause.place, answer.cause.channel) == ("weight of mlp.fc", 3 if excess == 1e6 else None)
+    assert ("channel 3 " in safe_words(answer)) == (excess == 1e6)
+    assert "weight of mlp.fc" in safe_words(answer)
 
 
 def test_a_run_that_takes_no_requests_is_offered_no_key() -> None:

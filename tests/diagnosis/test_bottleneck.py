@@ -1,5 +1,7 @@
 """What a step waits for, and what another precision can give at most, in words."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -125,7 +127,7 @@ def limits(
         judged_timing("fp32", fp32, steps=steps),
         judged_timing("fp16", fp16, steps=MIN_STEPS),
     )
-    one, other = (limit_beside(item, timings, Comparison(baseline="fp32", amp="fp16")) for item in timings)
+    one, other = (limit_beside(item, timings, Comparison(baseline="fp32", low="fp16")) for item in timings)
     return one, other
 
 
@@ -152,6 +154,23 @@ def test_whatever_is_slower_by_more_than_a_little_is_so_in_some_part(
     assume(sum(after) != pytest.approx(1.05 * sum(before)))
     why = why_slower(judged(*before), judged(*after, amp=True))
     assert ("instead of" in why) == (sum(after) > 1.05 * sum(before))
+
+
+def test_each_low_precision_is_timed_beside_its_reference() -> None:
+    """Whichever is in question: FP8 beside bf16, and bf16 beside FP32 where FP8 never ran."""
+    fp32, bf16, fp8 = (
+        judged_timing(name, phases(0.0, seconds, seconds, None, 0.01), steps=MIN_STEPS)
+        for name, seconds in (("fp32", 0.1), ("bf16", 0.3), ("fp8", 0.5))
+    )
+    timings = (fp32, bf16, fp8)
+    beside_bf16 = Comparison(baseline="bf16", low="fp8")
+    assert limit_beside(fp8, timings, beside_bf16).startswith("FP8 took longer than AMP bf16: ")
+    assert limit_beside(bf16, timings, beside_bf16).startswith("FP8 gains nothing: ")
+    assert limit_beside(fp32, timings, beside_bf16) == limit(fp32)
+    emulated = replace(fp8, precision="fp8-emulated")
+    beside_emulated = Comparison(baseline="bf16", low="fp8-emulated", missing="emulated")
+    assert limit_beside(emulated, (bf16, emulated), beside_emulated) == ""
+    assert limit_beside(bf16, (bf16, emulated), beside_emulated) == limit(bf16)
 
 
 def test_amp_that_is_no_slower_keeps_what_it_can_give() -> None:

@@ -104,6 +104,39 @@ def test_a_ratio_that_is_missing_says_what_it_needs(batches: list[list[StepRecor
     assert why_no_ratio(view.comparison) == words
 
 
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([steps(1, 30, precision="fp8")], "no steps in AMP bf16"),
+        ([steps(1, 30), steps(31, 60, precision="fp8")], "no steps in AMP bf16"),
+        (
+            [steps(1, 12, precision="bf16"), steps(13, 17, precision="fp8")],
+            "not enough steps: AMP bf16 12 of 20, FP8 5 of 20",
+        ),
+        ([steps(1, 30, precision="bf16"), steps(31, 60, precision="fp8")], ""),
+        ([steps(1, 30, precision="bf16"), steps(31, 60, precision="fp8-emulated")], "emulated in float32: "),
+    ],
+)
+def test_in_fp8_the_ratio_needs_bf16(batches: list[list[StepRecord]], words: str) -> None:
+    comparison = view_of(*(record for batch in batches for record in batch)).comparison
+    assert why_no_ratio(comparison).startswith(words)
+    assert bool(words) == (comparison.speedup is None)
+    if comparison.missing == "baseline":
+        assert why_no_ratio(comparison, {"comparison"}) == "press c to compare with AMP bf16"
+
+
+def test_memory_that_fp8_does_not_lower_is_beside_that_of_bf16() -> None:
+    bf16, fp8 = steps(1, 30, precision="bf16"), steps(31, 60, precision="fp8", step_seconds=0.002)
+    view = view_of(
+        *bf16, *fp8, device(1.0, "bf16", 1000), device(1.0, "fp8", 1100), device(1.0, "fp32", 9999)
+    )
+    one_xray = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
+    (text,) = explanations(replace(view, numerics=replace(view.numerics, xray=one_xray)), {"x-ray"})
+    assert text == (
+        "10% more peak memory: probably mostly weights, gradients and optimizer state, which stay FP32"
+    )
+
+
 @pytest.mark.parametrize(("precision", "other"), [("fp32", "AMP"), ("bf16", "FP32")])
 def test_the_key_that_gets_a_ratio_is_named_where_it_works(precision: str, other: str) -> None:
     comparison = view_of(*steps(1, 30, precision=precision)).comparison

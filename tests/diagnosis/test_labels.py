@@ -46,6 +46,7 @@ def test_no_two_precisions_are_told_alike(tell: object) -> None:
         ("fp4", "fp4", "?"),
         ("fp16 weights", "fp16 weights", "H"),
         ("bf16 weights", "bf16 weights", "b"),
+        ("float8 layers", "float8 layers", "L"),
         ("float64", "float64", "D"),
         ("mixed", "mixed precisions", "M"),
         ("unknown", "precision unknown", "?"),
@@ -66,6 +67,8 @@ def test_glyphs_have_one_character_each_on_ascii_terminals() -> None:
 def test_only_precisions_of_one_number_type_share_a_colour() -> None:
     assert precision_style("fp16 weights") == precision_style("fp16")
     assert css_class("fp16 weights") == "fp16"
+    assert precision_style("float8 layers") == precision_style("fp8")
+    assert css_class("float8 layers") == "fp8"
     for name in ("float64", "mixed", "unknown"):
         assert css_class(name) == "other"
         assert precision_style(name) not in {precision_style(precision) for precision in PRECISIONS}

@@ -147,7 +147,19 @@ def test_the_rest_of_a_peak_that_was_not_measured_is_not_zero() -> None:
 def test_the_newest_of_each_side_are_compared() -> None:
     older, newer = replace(FP32, precision="ieee", step=5), replace(FP16, precision="bf16", step=900)
     both_sides = sides((FP32, older, FP16, newer))
-    assert (both_sides.full, both_sides.amp) == (FP32, newer)
+    assert (both_sides.full, both_sides.low) == (FP32, newer)
+
+
+def test_fp8_is_beside_bf16_and_emulated_beside_nothing() -> None:
+    bf16, fp8 = replace(FP16, precision="bf16"), replace(FP16, precision="fp8", step=5)
+    emulated = replace(fp8, precision="fp8-emulated")
+    assert sides((FP32, bf16, fp8), "fp8") == (bf16, fp8)
+    assert sides((FP32, bf16, fp8), "bf16") == (FP32, bf16)
+    assert sides((FP32, bf16, emulated), "fp8-emulated") == (None, None)
+    (sentence,) = memory_sentences((FP32, bf16, fp8), None, low="fp8")
+    assert sentence.startswith("peak barely changed")
+    assert memory_sentences((FP32, bf16), None, low="fp8") == ()
+    assert memory_sentences((FP32, bf16, emulated), None, low="fp8-emulated") == ()
 
 
 # -------------------------------------------------------------------------------- in a session

@@ -253,6 +253,30 @@ def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
 
 
 @needs_torchao
+def test_float8_and_bf16_alternate_and_float8_goes_on() -> None:
+    """The form for hardware, with torch's operator for CPUs, in blocks of its own and out of them again."""
+    prepared = prepare(Tiny(epochs=60), precision="bf16")
+    prepared.unsupported.pop("fp8")
+    modules = [(type(module), id(module)) for module in prepared.model.modules()]
+    log = Log()
+    control = Control(log.emit)
+    test = {6: ComparisonRequest(("bf16", "fp8")), 300: ComparisonRequest()}
+    log.watch = switching(control, {3: "fp8", **test, 310: "bf16"})
+    train(prepared, log, control)
+    if any(note.severity == "error" for note in log.of(Note)):
+        pytest.skip("this torch multiplies no float8 on a CPU")
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.over, result.baseline, result.chosen) == (True, "bf16", "fp8")
+    assert [row.precision for row in result.rows] == ["bf16", "fp8"]
+    assert result.rounds >= 1
+    assert result.rows[1].speedup is not None
+    after = [step.precision for step in log.of(StepRecord) if 301 <= step.step <= 305]
+    assert after == ["fp8"] * 5
+    assert {step.precision for step in log.of(StepRecord) if step.step > 311} == {"bf16"}
+    assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
+
+
+@needs_torchao
 def test_an_xray_compares_float8_with_fp32_and_changes_nothing() -> None:
     log = log_of(prepare(Tiny(), precision="fp8"), at={3: XRayRequest()})
     (xray,) = log.of(XRayTaken)
@@ -295,3 +319,28 @@ def test_a_first_float8_step_that_fails_is_undone() -> None:
     log = log_of(prepare(Broken(), steps=10), at={3: "fp8-emulated"})
     assert losses(log) == losses(log_of(prepare(Tiny(), steps=10)))
     assert any(note.severity == "error" and "no float8" in note.text for note in log.of(Note))
+
+
+@needs_torchao
+def test_a_change_that_an_alarm_interrupts_is_completed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    attributes = [vars(module).keys() for module in model]
+    linears = Float8Linears(model)
+    assert linears.prepare("emulated") == ""
+    layers = dict(linears.linears)
+
+    class Interrupted(dict[str, nn.Linear]):
+        def values(self) -> Any:
+            yield layers["0"]
+            raise TimeoutError
+
+    for form in ("emulated", None):
+        with monkeypatch.context() as patch:
+            patch.setattr(linears, "linears", Interrupted(layers))
+            with pytest.raises(TimeoutError):
+                linears.become(form)
+        assert len({type(module) for module in model}) == 2
+        linears.become(form)
+        assert len({type(module) for module in model}) == 1
+    assert [type(module) for module in model] == [nn.Linear, nn.Linear]
+    assert [vars(module).keys() for module in model] == attributes

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.module import _global_module_registration_hooks
 from torch.optim import Optimizer, optimizer
 
 import amptui
@@ -39,6 +40,7 @@ def hooked() -> dict[str, Any]:
         "before steps": dict(optimizer._global_optimizer_pre_hooks),
         "after steps": dict(optimizer._global_optimizer_post_hooks),
         "excepthook": sys.excepthook,
+        "parts of modules": dict(_global_module_registration_hooks),
     }
 
 

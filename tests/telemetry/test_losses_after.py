@@ -5,7 +5,7 @@ import math
 import pytest
 
 from amptui.records.steps import StepRecord
-from amptui.telemetry.comparison import MIN_STEPS_AFTER, losses_after
+from amptui.telemetry.comparison import MIN_STEPS_AFTER, LossesAfter, losses_after
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from tests.telemetry.record_samples import step, steps
@@ -18,6 +18,10 @@ def view_of(*batches: list[StepRecord]) -> SessionView:
     return session.view()
 
 
+def compared(view: SessionView) -> LossesAfter | None:
+    return losses_after(view, view.comparison)
+
+
 def falling(first: int, last: int, precision: str, begin: float) -> list[StepRecord]:
     """A loss that falls by a thousandth a step from ``begin`` on."""
     return [
@@ -27,12 +31,12 @@ def falling(first: int, last: int, precision: str, begin: float) -> list[StepRec
 
 
 def test_both_losses_are_of_the_same_number_of_steps() -> None:
-    losses = losses_after(view_of(falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)))
+    losses = compared(view_of(falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)))
     assert losses is not None
     # The mean of the last 20 of 120 steps, the 110th on average.
     assert losses.steps == 120
     assert losses.baseline == pytest.approx(2.0 - 0.1095)
-    assert losses.amp == pytest.approx(1.0 - 0.1095)
+    assert losses.low == pytest.approx(1.0 - 0.1095)
 
 
 def test_the_longest_stretch_of_either_counts() -> None:
@@ -42,17 +46,17 @@ def test_the_longest_stretch_of_either_counts() -> None:
         falling(201, 230, "fp32", 5.0),
         falling(231, 260, "fp16", 7.0),
     )
-    losses = losses_after(view)
+    losses = compared(view)
     assert losses is not None
     assert losses.steps == 100
     assert losses.baseline == pytest.approx(1.9105)
-    assert losses.amp == pytest.approx(0.9105)
+    assert losses.low == pytest.approx(0.9105)
 
 
 def test_early_steps_of_a_long_run_are_told_to_the_resolution_that_is_kept() -> None:
     view = view_of(falling(1, 20_000, "fp32", 30.0), falling(20_001, 20_100, "fp16", 1.0))
     assert view.loss.bucket_steps > 1
-    losses = losses_after(view)
+    losses = compared(view)
     assert losses is not None
     assert losses.baseline == pytest.approx(30 - 0.0895, abs=view.loss.bucket_steps / 1000)
 
@@ -67,7 +71,7 @@ def test_early_steps_of_a_long_run_are_told_to_the_resolution_that_is_kept() -> 
     ids=["nothing", "one side", "too few"],
 )
 def test_too_little_is_not_compared(batches: list[list[StepRecord]]) -> None:
-    assert losses_after(view_of(*batches)) is None
+    assert compared(view_of(*batches)) is None
 
 
 @pytest.mark.parametrize(("loss", "told"), [(math.nan, math.nan), (math.inf, math.nan), (None, None)])
@@ -80,7 +84,7 @@ def test_what_was_not_finite_and_what_was_not_measured_are_told_apart(
         steps(1001, 1504, precision="fp16", loss=loss),
         steps(1505, 1505 + later_steps),
     )
-    losses = losses_after(view)
+    losses = compared(view)
     assert losses is not None
     assert losses.steps == 504
-    assert losses.amp == (None if told is None else pytest.approx(told, nan_ok=True))
+    assert losses.low == (None if told is None else pytest.approx(told, nan_ok=True))

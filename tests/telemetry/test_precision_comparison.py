@@ -33,7 +33,7 @@ def test_the_speed_up_is_the_ratio_of_the_medians() -> None:
         steps(31, 31, step_seconds=9.0),
         steps(32, 61, precision="fp16", step_seconds=0.002),
     )
-    assert (comparison.baseline, comparison.amp) == ("fp32", "fp16")
+    assert (comparison.baseline, comparison.low) == ("fp32", "fp16")
     assert comparison.speedup == pytest.approx(2.0)
     assert comparison.missing == ""
     fp32, fp16 = comparison.rows
@@ -214,7 +214,7 @@ def test_a_first_impression_gives_way_to_a_speed_up() -> None:
     ("batches", "missing"),
     [
         ([], "steps"),
-        ([steps(1, 30)], "AMP"),
+        ([steps(1, 30)], "low"),
         ([steps(1, 30, precision="bf16")], "baseline"),
         ([steps(1, 30), steps(31, 42, precision="fp16")], "more steps"),
         ([steps(1, 3, precision="tf32"), steps(4, 15, precision="bf16")], "more steps"),
@@ -234,14 +234,14 @@ def test_the_most_used_precision_of_each_kind_is_compared() -> None:
         steps(91, 120, precision="fp16"),
         steps(121, 200, precision="bf16"),
     )
-    assert (comparison.baseline, comparison.amp) == ("tf32", "bf16")
+    assert (comparison.baseline, comparison.low) == ("tf32", "bf16")
     assert [row.precision for row in comparison.rows] == ["ieee", "tf32", "fp16", "bf16"]
 
 
 def test_a_precision_of_a_later_version_has_its_row_and_nothing_else() -> None:
     comparison = compared(steps(1, 30, precision="fp4"))
     assert [row.precision for row in comparison.rows] == ["fp4"]
-    assert (comparison.baseline, comparison.amp) == (None, None)
+    assert (comparison.baseline, comparison.low) == (None, None)
 
 
 def test_the_memory_saving_needs_both_peaks() -> None:

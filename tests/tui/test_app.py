@@ -8,7 +8,7 @@ import pytest
 
 from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest, XRayRequest
-from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
+from amptui.records.run import PRECISIONS, PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keyboard import MouseReported, Pointing
@@ -130,16 +130,19 @@ async def test_an_unsupported_precision_is_refused_with_the_reason() -> None:
         assert "switching" not in screen.header
 
 
+SWITCH_HINT = f"enter or 1-{len(PRECISIONS)}: switch"
+
+
 @awaited
 async def test_m_opens_a_menu_that_asks_for_the_chosen_precision() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("m")
-        assert "enter or 1-5: switch" in screen.text
+        assert SWITCH_HINT in screen.text
         await screen.press("down", "enter")
-        assert "enter or 1-5: switch" not in screen.text
+        assert SWITCH_HINT not in screen.text
         assert screen.wanted == "ieee"
         await screen.press("m", "escape")
-        assert "enter or 1-5: switch" not in screen.text
+        assert SWITCH_HINT not in screen.text
         assert screen.wanted == "ieee"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.speed import round_words, times_speed
-from amptui.records.control import ComparisonRequest
+from amptui.records.control import ComparisonRequest, PrecisionRequest
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import PauseChanged, PrecisionChanged, RunFinished
 from tests.telemetry import record_samples
@@ -109,6 +109,49 @@ async def test_it_compares_the_precisions_in_use() -> None:
 async def test_in_a_run_that_began_in_amp_it_compares_with_fp32() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         assert await asked_for(screen) == ("fp32", "fp16")
+
+
+IN_FLOAT8 = (measured("bf16"), measured("fp8", speedup=1.25, speedup_low=1.21, speedup_high=1.29))
+
+
+@awaited
+async def test_in_fp8_it_compares_with_bf16_and_p_goes_its_own_way() -> None:
+    """``p`` into FP8, ``c``, ``p`` out of the comparison, and ``c`` again: each from where the run is."""
+    first = (started(precision="fp8"), *steps(5, "fp8"), switched(6, "fp8", "bf16"), step(6, "bf16"))
+    async with watching(*first, size=(200, 60)) as screen:
+        assert await asked_for(screen) == ("fp32", "bf16")
+        await screen.answer(ComparisonRequest, "unavailable")
+        await screen.press("p")
+        assert screen.wanted == "fp8"
+        await screen.answer(PrecisionRequest)
+        await screen.feed(switched(7, "bf16", "fp8"), step(7, "fp8"))
+        assert await asked_for(screen) == ("bf16", "fp8")
+        await screen.answer(ComparisonRequest)
+        test = {"baseline": "bf16", "chosen": "fp8"}
+        await screen.feed(in_turns(2, IN_FLOAT8, **test), switched(8, "fp8", "bf16"), step(8, "bf16"))
+        assert "comparing  ● AMP bf16 ▼ FP8" in screen.header
+        assert f"▼ FP8  {times_speed(1.25, 'AMP bf16')}" in screen.lines[1]
+        await screen.press("p")
+        assert screen.wanted == "fp32"
+        await screen.answer(PrecisionRequest)
+        await screen.feed(over(rows=IN_FLOAT8, baseline="bf16", chosen="fp8"), switched(9, "bf16", "fp32"))
+        assert f"FP8 {times_speed(1.25, 'AMP bf16')} (1.21 to 1.29)" in screen.text
+        await screen.feed(step(9))
+        assert await asked_for(screen) == ("fp32", "bf16")
+
+
+@awaited
+async def test_emulated_fp8_offers_no_comparison_and_says_why_it_is_refused() -> None:
+    async with watching(started(precision="fp32"), *steps(5), size=(200, 60)) as screen:
+        assert " c compare" in screen.footer
+        await screen.feed(switched(6, "fp32", "fp8-emulated"), step(6, "fp8-emulated"))
+        assert " c compare" not in screen.footer
+        assert "comparison" not in screen.state.accepts
+        assert await asked_for(screen) == ("bf16", "fp8-emulated")
+        await screen.answer(ComparisonRequest, "unavailable", "its time says nothing")
+        assert "its time says nothing" in screen.notice
+        await screen.feed(switched(7, "fp8-emulated", "bf16"), step(7, "bf16"))
+        assert " c compare" in screen.footer
 
 
 @pytest.mark.parametrize("running", ["fp32", "bf16"])

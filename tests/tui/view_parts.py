@@ -107,10 +107,10 @@ def comparison_of(blocks: Sequence[tuple[str, int]], skips: set[int]) -> Compari
             )
         )
     if len(rows) < 2:
-        return Comparison(rows=tuple(rows), baseline="fp32", amp="fp16", missing="AMP")
+        return Comparison(rows=tuple(rows), baseline="fp32", low="fp16", missing="low")
     speedup = STEP_SECONDS["fp32"] / STEP_SECONDS["fp16"]
     return Comparison(
-        rows=tuple(rows), baseline="fp32", amp="fp16", speedup=speedup, memory_saving=1 - 1.18 / 1.9
+        rows=tuple(rows), baseline="fp32", low="fp16", speedup=speedup, memory_saving=1 - 1.18 / 1.9
     )
 
 

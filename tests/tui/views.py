@@ -208,7 +208,7 @@ def first_impression() -> SessionView:
         for row, steps, seconds in zip(compared().comparison.rows, (9, 4), (0.583, 0.316), strict=True)
     )
     comparison = Comparison(
-        rows=(fp32, amp), baseline="fp32", amp="fp16", missing="more steps", provisional_speedup=0.583 / 0.316
+        rows=(fp32, amp), baseline="fp32", low="fp16", missing="more steps", provisional_speedup=0.583 / 0.316
     )
     return replace(trained((("fp32", 9), ("fp16", 4))), comparison=comparison)
 

@@ -205,7 +205,7 @@ class Probes:
             trace = None
             if series is not None:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
-            float8 = None
+            float8, is_answer = None, bool(self._window_answers)
             if measures_float8 and self._linears is not None:
                 float8 = stack.enter_context(Float8WindowProbe(self._linears))
             flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
@@ -216,7 +216,7 @@ class Probes:
             self.flops.add(flops.record(step=step, precision=precision.name), counted_inputs)
         if float8 is not None:
             with self.suppress_errors("float8 window"):
-                self._send_float8(float8, step, precision)
+                self._send_float8(float8, step, precision, is_answer=is_answer)
         if trace is not None and series is not None:
             with self.suppress_errors("trace", failed=series.end):
                 self._send_trace(trace, series, step, precision)
@@ -372,9 +372,9 @@ class Probes:
 
         self._push(trace.values(), precision.scale, deliver)
 
-    def _send_float8(self, probe: Float8WindowProbe, step: int, precision: Precision) -> None:
-        is_answer = bool(self._window_answers)
-
+    def _send_float8(
+        self, probe: Float8WindowProbe, step: int, precision: Precision, *, is_answer: bool
+    ) -> None:
         def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
             if values is not None:
                 self._emit(probe.record(values, step=step, precision=precision.name, requested=is_answer))

@@ -16,9 +16,11 @@ from typing import Any, Protocol
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_compiling
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from amptui.engine.float8 import is_float8_layer
 from amptui.guest.loop.backward_pass import BackwardPass, call_site, mark_scaled, read_pass
 from amptui.guest.loop.computed_precision import PrecisionReader
 from amptui.guest.loop.guard import Guarded, is_settled, leave_traceback, not_compiled
@@ -72,6 +74,9 @@ class Listener(Guarded, Protocol):
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
         """An optimizer has been built: its steps may come."""
+
+    def float8_layer_came(self) -> None:
+        """A float8 layer has become a part of some model."""
 
     def after_autocast(self, context: torch.autocast) -> None:
         """A context of autocast was entered."""
@@ -167,6 +172,7 @@ class LoopHooks:
             removals.append(Patch(torch.autograd, "backward", self._around_backward).remove)
             removals.append(Patch(torch.autocast, "__enter__", self._around_autocast).remove)
             removals.append(Patch(Optimizer, "__init__", self._around_building).remove)
+            removals.append(register_module_module_registration_hook(self._see_module).remove)
             self._patch_scaler(GradScaler)
             removals.append(register_optimizer_step_pre_hook(self._before_step).remove)
             removals.append(register_optimizer_step_post_hook(self._after_step).remove)
@@ -281,6 +287,14 @@ class LoopHooks:
                 raise
 
         return build_optimizer
+
+    def _see_module(self, _module: object, _name: object, child: object) -> None:
+        try:
+            if is_float8_layer(child):  # torchao puts others in the place of the layers that it converts
+                self._tell("float8_layer_came")
+        except BaseException as error:
+            leave_traceback(error)
+            raise
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A fused optimizer is called even where its scaler skips the step.

@@ -1,7 +1,7 @@
 """The models and optimizers that a script names to ``observe()`` and ``watch()``, checked."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -50,6 +50,11 @@ def named_optimizers(model: nn.Module | Pairs, optimizer: Optimizer | None) -> t
     if len({id(pair.optimizer) for pair in pairs}) < len(pairs):
         raise ValueError("the same optimizer stands under two names")
     return pairs
+
+
+def models_of(pairs: Iterable[NamedOptimizer]) -> dict[str, nn.Module]:
+    """The models by the names of their optimizers; the only one has none."""
+    return {pair.name: pair.model for pair in pairs}
 
 
 def _checked_pair(name: object, pair: object) -> NamedOptimizer:

@@ -300,6 +300,9 @@ class ObservedLoop:
             watcher.stop()
         self.on_fault(error)
 
+    def float8_layer_came(self) -> None:
+        self.state.layer_changes += 1
+
     def after_autocast(self, _context: object) -> None:
         for watcher in self.optimizers:
             watcher.forward_begins()

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import suppressed
 from amptui.device.accelerator import capabilities, capture_check
 from amptui.engine.allocator import AllocatorWatch
+from amptui.engine.float8 import has_float8_layers
 from amptui.engine.lr_schedule import LearningRateReader
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.engine.probes.gradient_norms import GradientNorms
@@ -31,8 +32,9 @@ from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_step import DroppedBatches, LoopStep, RowSender
 from amptui.guest.loop.model_inputs import FreshSamples, ModelInputs
-from amptui.guest.loop.parameter_owner import kind_of
+from amptui.guest.loop.parameter_owner import LooseParameters, kind_of
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
+from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import Phase, PhaseChanged, PrecisionChanged, Record
 from amptui.records.steps import Steps
 
@@ -62,6 +64,10 @@ class LoopState:
     """Whether hooks are in place: an optimizer that comes now may be in the middle of its first step."""
     is_alone: bool = True
     """Whether the loop has one optimizer."""
+    float8_precision: str = ""
+    """The name of FP8 while layers of the script multiply in float8 for amptui; else empty."""
+    layer_changes: int = 0
+    """How often layers of any model may have changed what they multiply in."""
     stepping: Optimizer | None = None
     """The optimizer that a scaler has just been called with, for which the hooks call."""
 
@@ -133,6 +139,9 @@ class ObservedOptimizer:
         self._optimizer = weakref.ref(optimizer, self._let_go)
         self.model_kind, self.kind = kind_of(model), type(optimizer).__name__
         self.is_sharded = is_sharded(model)
+        self._model = weakref.ref(model)
+        self._has_float8 = isinstance(model, LooseParameters) and model.has_float8_layers
+        self._look_at_layers()
         self._has_frozen_parts = not all(parameter.requires_grad for parameter in model.parameters())
         has_norms = self._optimizers <= _MAX_MEASURED_OPTIMIZERS
         if has_norms and self._optimizers > 1:
@@ -355,6 +364,8 @@ class ObservedOptimizer:
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         self.step += 1
+        if self._layer_changes != self._state.layer_changes:
+            self._look_at_layers()
         precision, warming_up = self._precision(), self._begin_step()
         is_first = not self._state.has_begun
         if is_first:
@@ -378,9 +389,26 @@ class ObservedOptimizer:
 
     def _precision(self) -> str:
         passes = self._loop_step.passes
-        if passes.may_be_lower and passes.precision == "fp32" and self._has_frozen_parts:
-            return "unknown"  # what needs no gradients leaves no graph
-        return passes.precision or self.account.weights_word or "unknown"
+        precision = passes.precision or self.account.weights_word or "unknown"
+        if passes.may_be_lower and precision == "fp32" and self._has_frozen_parts:
+            precision = "unknown"  # what needs no gradients leaves no graph
+        return self._with_float8(precision) if self._has_float8 else precision
+
+    def _with_float8(self, precision: str) -> str:
+        """What a step ran in whose graph shows ``precision`` around float8 layers."""
+        # A model that watch() was not given has only layers of the script's own.
+        if not self._state.float8_precision or self.keeper is None:
+            return FLOAT8_LAYERS
+        if precision == "bf16":
+            return self._state.float8_precision
+        return precision if precision in ("mixed", "unknown") else FLOAT8_LAYERS
+
+    def _look_at_layers(self) -> None:
+        """See whether layers of the model multiply in float8: compiled graphs do not show it."""
+        self._layer_changes = self._state.layer_changes
+        model = self._model()
+        if model is not None and not isinstance(model, LooseParameters):
+            self._has_float8 = has_float8_layers(model)
 
     def _begin_step(self) -> bool:
         """Count a step; return whether it is a warm-up step, which none is after the first that is not."""

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
+from amptui.engine.float8 import has_float8_layers
+
 _WRAPPERS = (
     "torch.nn.parallel",
     "torch.distributed",
@@ -20,11 +22,15 @@ _WRAPPERS = (
 
 
 class LooseParameters(nn.Module):
-    """The parameters of an optimizer that no one module holds; none is registered here."""
+    """The parameters of an optimizer that no one module holds; none is registered here.
 
-    def __init__(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    ``has_float8_layers``: whether one of the modules that hold them is a float8 layer.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[str, Tensor]], *, has_float8_layers: bool = False) -> None:
         super().__init__()
         self._named_tensors = tuple(parameters)
+        self.has_float8_layers = has_float8_layers
 
     def named_parameters(self, *_: object, **__: object) -> Iterator[tuple[str, Parameter]]:
         yield from self._named_tensors  # type: ignore[misc]  # an optimizer takes any leaf tensor
@@ -62,7 +68,9 @@ def owner_of(optimizer: Optimizer) -> nn.Module:
     for holder in sorted(holders, key=lambda holder: (len(holder.optimized_ids), holder.size)):
         kind = type(holder.module).__name__
         names |= {id(p): f"{kind}.{name}" for name, p in holder.tensors.items() if id(p) in parameter_ids}
-    return LooseParameters((names[id(p)], p) for params in groups for p in params)
+    has_float8 = any(has_float8_layers(holder.module) for holder in holders)
+    parameters = ((names[id(p)], p) for params in groups for p in params)
+    return LooseParameters(parameters, has_float8_layers=has_float8)
 
 
 def objects_alive(is_wanted: Callable[[type], bool]) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.engine.precision import Precision
-from amptui.guest.loop.named_optimizers import NamedOptimizer
+from amptui.guest.loop.named_optimizers import NamedOptimizer, models_of
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.recipe.experiment import Experiment
@@ -47,6 +47,11 @@ class Script:
     def optimizer(self) -> Optimizer:
         """The one that trains it now."""
         return self.first.optimizer
+
+    @property
+    def models(self) -> Mapping[str, nn.Module]:
+        """All that the script has named, or what came in their places."""
+        return models_of((self.first, *self.others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

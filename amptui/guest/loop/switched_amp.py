@@ -1,15 +1,22 @@
-"""AMP that can be switched while a script runs: one autocast and one scaler that follow the precision."""
+"""What follows the precision of a script that runs: its autocast, its scaler, its float8 layers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
+from amptui.engine.float8 import Float8Linears, float8_linears
 from amptui.engine.precision import Precision, build_precisions
+from amptui.records.run import FP8_PRECISIONS
 
-AUTOCAST_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+AUTOCAST_DTYPES = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    **dict.fromkeys(FP8_PRECISIONS, torch.bfloat16),
+}
 
 
 class SwitchedScaler(GradScaler):
@@ -58,7 +65,7 @@ class SwitchedScaler(GradScaler):
 
 
 class SwitchedAmp:
-    """The autocast and the scaler of a loop whose precision changes between two steps.
+    """The autocast, the scaler and the float8 layers of a loop whose precision changes between two steps.
 
     ``like`` is a scaler whose scale and settings the loop's own scaler starts with. Raises ValueError if that
     one is disabled.
@@ -74,7 +81,50 @@ class SwitchedAmp:
         self.precisions = build_precisions(device, self.scaler)
         self._autocasts: dict[tuple[str, bool], torch.autocast] = {}
         """Of each precision, with and without a cache; never entered: an entered one is not reentrant."""
+        self.linears: Float8Linears | None = None
+        """The layers that can multiply in float8, if there are any."""
         self.follow(self.precisions["fp32"])
+
+    def take_layers(
+        self,
+        models: Mapping[str, nn.Module],
+        unsupported: Mapping[str, str],
+        *,
+        recipe: str | None = None,
+    ) -> dict[str, str]:
+        """Let the Linear layers of ``models`` multiply in float8 in FP8, by a ``recipe`` of torchao's.
+
+        Returns ``unsupported`` with why they cannot, if so.
+        """
+        if self.linears is not None:
+            self.linears.become(None)
+        self.linears, unsupported = float8_linears(models, recipe, unsupported, sharded=False)
+        for precision in self.precisions.values():
+            precision.linears = self.linears
+        return unsupported
+
+    def begin(self, precision: str) -> str:
+        """Run the script's first steps in ``precision``; return why that cannot be, if so."""
+        why = self.precisions[precision].reason_not_to_enter()
+        if not why:
+            self.follow(self.precisions[precision])
+            self.precision.enter()
+        return why
+
+    def without_float8(self, save: Callable[[], object]) -> object:
+        """Call ``save``, to which the model has its own layers: a file of it needs no torchao to be read."""
+        if self.linears is None:
+            return save()
+        with self.linears.kept():
+            self.linears.become(None)
+            return save()
+
+    def leave_float8(self) -> None:
+        """Give the script its own layers back; what it trains from here on in FP8 is in bfloat16."""
+        if self.linears is not None:
+            self.linears.become(None)
+        if self.precision.float8 is not None:
+            self.follow(self.precisions["bf16"])
 
     def follow(self, precision: Precision) -> None:
         """Run the steps from here on in ``precision``."""

@@ -28,14 +28,27 @@ from amptui.guest.loop.observed_optimizer import LoopState, ObservedOptimizer
 from amptui.guest.loop.script import NO_SAVE, WatchedScript
 from amptui.guest.loop.step_functions import ComputeLoss, CountedSteps, Pass
 from amptui.records.control import CheckpointRequest, Control, XRayRequest
-from amptui.records.run import AMP_PRECISIONS, Note, Severity
+from amptui.records.own_loop import FLOAT8_LAYERS
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Note, Severity
 
 
-def _hint(precision: str, computed_precision: str) -> str:
+def _computed_words(precision: str, computed_precision: str, weights_word: str) -> str:
+    """What steps ran in that were to run in ``precision``: FP8 is more than its layers."""
+    if computed_precision == FLOAT8_LAYERS and precision in FP8_PRECISIONS:
+        around = f"and {weights_word}" if weights_word else "without autocast to bfloat16"
+        return f"{FLOAT8_LAYERS} {around}"
+    return computed_precision
+
+
+def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
     """What to do about steps that were not computed in the chosen precision."""
-    if computed_precision in WEIGHTS_WORDS.values():
+    if computed_precision in WEIGHTS_WORDS.values() or (weights_word and precision in FP8_PRECISIONS):
         return "that is what the weights are"
-    if precision in AMP_PRECISIONS:
+    if computed_precision == FLOAT8_LAYERS and precision not in FP8_PRECISIONS:
+        return "the script has made them itself"
+    if computed_precision == "bf16" and precision in FP8_PRECISIONS:
+        return "the model that is trained now has no float8 layers"
+    if precision in LOW_PRECISIONS:
         return "run each forward pass in a new `with monitor.autocast():`"
     return "leave autocast to amptui: use `with monitor.autocast():` for each forward pass"
 
@@ -98,8 +111,10 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
         is_observed = self.step < self._probes_until and not self._in_attempt
-        if is_observed and self._boundary.probes.traces and self._traced_step != self.step + 1:
-            self._enter_probes()
+        if is_observed and self._traced_step != self.step + 1:
+            probes = self._boundary.probes
+            if probes.traces or probes.float8_is_due:
+                self._enter_probes()
 
     def after_pass(self, backward: BackwardPass) -> None:
         """See :meth:`ObservedOptimizer.after_pass`; measures the float16 window where it is due."""
@@ -265,6 +280,8 @@ class SwitchedOptimizer(ObservedOptimizer):
     def _look(self) -> None:
         """Deliver the numbers that have arrived, and handle the requests."""
         boundary = self._boundary
+        if (linears := self._script.amp.linears) is not None:
+            linears.follow(self._script.models)
         boundary.look()
         boundary.pause_if_wanted(self._handle_requests)
         self._handle_requests()
@@ -296,7 +313,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         """Call the script's own function; return its error, if it raised one."""
         start = time.perf_counter()
         try:
-            path = save()
+            path = self._script.amp.without_float8(save)
         except Exception as error:  # a full disk must not end a training
             if is_from_signal_handler(error):
                 raise
@@ -310,8 +327,16 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def _follow_switch(self) -> None:
         """Let autocast and scaler follow the precision of the next step."""
-        if self._script.amp.precision is not self._switch.precision:
-            self._script.amp.follow(self._switch.precision)
+        precision, state = self._switch.precision, self._state
+        if self._script.amp.precision is not precision:
+            self._script.amp.follow(precision)
+        if precision.linears is not None:  # an alarm of the script's may have come while they changed
+            precision.linears.become(precision.float8)
+        float8_precision = "" if precision.float8 is None else precision.name
+        if state.float8_precision != float8_precision:
+            state.float8_precision = float8_precision
+            state.layer_changes += 1
+            self.begin_interval()  # importing torchao took seconds
 
     def _check_precision(self, computed_precision: str) -> None:
         """Say once in each stretch that its steps were computed in another precision than the chosen one."""
@@ -319,15 +344,17 @@ class SwitchedOptimizer(ObservedOptimizer):
         if computed_precision in (precision, "unknown") or self._noted_precision == precision:
             return
         self._noted_precision = precision
-        hint = _hint(precision, computed_precision)
-        self._note("warning", f"steps in {precision} were computed in {computed_precision}: {hint}")
-        self._switch.cannot_compare(f"steps in {precision} compute in {computed_precision}")
+        weights_word = self.account.weights_word
+        words = _computed_words(precision, computed_precision, weights_word)
+        hint = _hint(precision, computed_precision, weights_word)
+        self._note("warning", f"steps in {precision} were computed in {words}: {hint}")
+        self._switch.cannot_compare(f"steps in {precision} compute in {words}")
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
 
     def close(self, *, waits: bool) -> None:
-        """See :meth:`ObservedOptimizer.close`; restores the flags of torch that a precision has changed."""
+        """See :meth:`ObservedOptimizer.close`; restores the flags and the layers that a precision changed."""
         was_active = self.active
         self._observation.close()
         super().close(waits=waits)
@@ -337,6 +364,7 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._switch.finish(self.step)
         if self._switch.precision.name in ("ieee", "tf32"):
             self._script.precisions["fp32"].enter()
+        self._script.amp.leave_float8()
 
     def stop(self) -> None:
         self.operation_counts.inputs = None

@@ -262,7 +262,7 @@ def launch_hints(size: Measured, request: BenchRequest) -> list[str]:
     bound = [timing.precision for timing in size.view.timings if timing.bound == "launch"]
     overall = size.view.comparison
     if mode is None and not bound and overall.held_back_by == "launch":
-        bound = [name for name in (overall.baseline, overall.amp) if name is not None]
+        bound = [name for name in (overall.baseline, overall.low) if name is not None]
     hints = []
     for name in bound if mode is not None else ():
         gain = size.gain_by_compiling(base_precision(name))

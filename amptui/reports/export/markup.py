@@ -9,6 +9,7 @@ from importlib import resources
 from amptui.base.text import printable
 from amptui.base.units import SEVERITY_SIGNS
 from amptui.diagnosis.labels import signed_label
+from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import PRECISIONS, Severity, base_precision
 
 _VOID = frozenset({"meta"})
@@ -116,9 +117,10 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
 def css_class(precision: str | None) -> str:
     """The CSS class with a precision's colour; ``other`` for unknown names in a journal.
 
-    Weights of half precision have the colour of their type; glyph and letter tell them from AMP.
+    Weights of half precision and float8 layers have the colour of their type; glyph and letter tell them from
+    AMP and FP8.
     """
-    base = base_precision(precision or "").removesuffix(" weights")
+    base = base_precision(precision or "").removesuffix(" weights").replace(FLOAT8_LAYERS, "fp8")
     return base if base in PRECISIONS else "other"
 
 

@@ -6,7 +6,7 @@ from amptui.base import units
 from amptui.diagnosis import float16_verdicts, loss_scale
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Grade
-from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows
+from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows, question_words
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.records.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
@@ -38,7 +38,7 @@ def conclusions(view: SessionView) -> Markup | None:
     numbers = facts([*_gradients(numerics), *_scale(view)])
     outlook = paragraph(loss_scale.outlook(numerics.outlook), "note")
     line = paragraph(answer_line(answer), "verdict")
-    return card("is AMP worth it, is it safe?", line, *said, numbers, outlook)
+    return card(f"{question_words(answer.precision)}?", line, *said, numbers, outlook)
 
 
 def _finding(sign: str, grade: Grade, label: str, words: str, evidence: str) -> Markup:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from amptui.base import units
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.event_words import run_ended
-from amptui.diagnosis.labels import SYNTHETIC, precision_label
+from amptui.diagnosis.labels import SYNTHETIC, family_label, precision_label
 from amptui.diagnosis.speed import (
     NO_STEPS,
     NOT_MEASURED,
@@ -13,6 +13,7 @@ from amptui.diagnosis.speed import (
     interval_ends,
     less_or_more,
     of_steps,
+    peak_words,
     provisional_lines,
     result_cards,
     result_of_the_pair,
@@ -21,7 +22,7 @@ from amptui.diagnosis.speed import (
 )
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.records.findings import MemoryBreakdown
-from amptui.records.run import RunFailed, RunFinished
+from amptui.records.run import RunFailed, RunFinished, reference_precision
 from amptui.reports.export.markup import Markup, card, chip, element, paragraph, table
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.comparison import ordered
@@ -71,7 +72,7 @@ def figures(recording: RecordedRun) -> Markup:
     if tally.memory_saving is not None:
         saving = units.percent(abs(tally.memory_saving))
         tiles.append(
-            (precision_label(tally.amp or ""), saving, f"{less_or_more(tally.memory_saving)} peak memory")
+            (precision_label(tally.low or ""), saving, f"{less_or_more(tally.memory_saving)} peak memory")
         )
     tiles.append(("steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"))
     tiles.append(("errors", units.count(view.errors), units.counted(view.warnings, "warning")))
@@ -97,7 +98,7 @@ def _speed(view: SessionView) -> list[tuple[str, str, str]]:
     than = f"the speed of {precision_label(tally.baseline or '')}"
     if measured is not None and (interval := interval_ends(measured.speedup_low, measured.speedup_high)):
         than += f" ({interval})"
-    return [(precision_label(tally.amp or ""), units.ratio(speedup), than)]
+    return [(precision_label(tally.low or ""), units.ratio(speedup), than)]
 
 
 def _validation(recording: RecordedRun) -> list[tuple[str, str, str]]:
@@ -111,7 +112,7 @@ def _validation(recording: RecordedRun) -> list[tuple[str, str, str]]:
 _ROWS: tuple[tuple[str, Callable[[PrecisionStats], str]], ...] = (
     ("median step", lambda stats: of_steps(stats, units.milliseconds(stats.median_step_seconds))),
     ("samples", lambda stats: of_steps(stats, units.rate(stats.samples_per_second))),
-    ("peak allocated", lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
+    ("peak allocated", lambda stats: peak_words(stats, units.NOT_AVAILABLE)),
     ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
     ("GPU utilization", lambda stats: units.percent(_of_one(stats.utilization_percent))),
     ("last loss", lambda stats: units.loss(stats.last_loss)),
@@ -131,7 +132,7 @@ def _of_one(percent: float | None) -> float | None:
 
 
 def comparison(view: SessionView) -> Markup | None:
-    """The precisions side by side, and AMP's gain or why it is unknown."""
+    """The precisions side by side, and the gain of AMP or FP8, or why it is unknown."""
     tally = view.comparison
     if not tally.rows:
         return None
@@ -154,8 +155,9 @@ def comparison(view: SessionView) -> Markup | None:
 def _gain(view: SessionView) -> list[str]:
     """Why there is no ratio, or why it is small; the ratio itself is in the answer."""
     tally = view.comparison
-    if not {tally.baseline, tally.amp} <= {stats.precision for stats in tally.rows}:
-        return ["FP32 and AMP did not both run: nothing to compare"]
+    if not {tally.baseline, tally.low} <= {stats.precision for stats in tally.rows}:
+        than = precision_label(reference_precision(tally.low or ""))
+        return [f"{than} and {family_label(tally.low)} did not both run: nothing to compare"]
     unknown = tally.speedup is None and result_of_the_pair(view) is None
     return [*([why_no_ratio(tally)] if unknown else []), *explanations(view)]
 

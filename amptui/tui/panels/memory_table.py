@@ -5,7 +5,13 @@ from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.memory_use import memory_sentences, other_bytes, sides, signed_bytes
+from amptui.diagnosis.memory_use import (
+    MemorySides,
+    memory_sentences,
+    other_bytes,
+    sides,
+    signed_bytes,
+)
 from amptui.records.findings import MemoryBreakdown
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
@@ -83,14 +89,15 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     rows = _rows(view.memory, by_dtype=_first_column(canvas.width) > _KIND_WIDTH)
     y = _draw_bars(canvas, view.memory, rows)
     text: list[str] = []
-    for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts):
+    for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts, view.comparison.low):
         room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows)) - len(text)
         text += wrapped(sentence, canvas.width, lines=min(_SENTENCE_LINES, max(0, room)))
     # Sentences replace the smallest rows, but never the largest.
     spare = canvas.height - y - 1 - len(rows) - len(text)
     height = 1 + len(rows) if spare >= 0 else max(1 + _MIN_ROWS, 1 + len(rows) + spare)
     y += spare > 1
-    y += _draw_table(canvas.part(Rect(0, y, canvas.width, height)), view.memory, rows) + (spare > 0)
+    table = canvas.part(Rect(0, y, canvas.width, height))
+    y += _draw_table(table, view.memory, rows, sides(view.memory, view.comparison.low)) + (spare > 0)
     for line in text:
         canvas.text(0, y, line)
         y += 1
@@ -136,7 +143,7 @@ def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence
     totals = [sum(row.sizes[i] or 0 for row in rows) for i in range(len(memory))]
     width = canvas.width - _NAME_WIDTH - _AMOUNT_WIDTH - 1
     for i, breakdown in enumerate(memory):
-        name = precision_word(breakdown.precision)
+        name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
         canvas.text(0, 1 + i, name.text, name.style)
         bar = canvas.part(Rect(_NAME_WIDTH, 1 + i, width, 1))
         sizes = [(row.kind, row.sizes[i] or 0) for row in rows]
@@ -178,7 +185,9 @@ def _first_column(width: int) -> int:
     return wide if width >= wide + 2 * _COLUMN else _KIND_WIDTH
 
 
-def _draw_table(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
+def _draw_table(
+    canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row], pair: MemorySides
+) -> int:
     """As many rows as there are lines, the smallest left out first; return the number of lines."""
     first = _first_column(canvas.width)
     columns = memory[: (canvas.width - first) // _COLUMN]
@@ -190,13 +199,14 @@ def _draw_table(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequenc
     for i, breakdown in enumerate(columns):
         sizes = [row.sizes[i] for row in rows]
         cells = [Word("–" if size is None else units.number_of_bytes(size)) for size in sizes]
-        _draw_column(canvas, first + i * _COLUMN, [precision_word(breakdown.precision), *cells])
-    x, pair = first + len(columns) * _COLUMN, sides(memory)
-    full, amp = pair.full, pair.amp
-    if full is not None and amp is not None and canvas.width >= x + _CHANGE:
-        i, j = memory.index(full), memory.index(amp)
+        head = precision_word(breakdown.precision, _COLUMN - 1)
+        _draw_column(canvas, first + i * _COLUMN, [head, *cells])
+    x = first + len(columns) * _COLUMN
+    full, low = pair.full, pair.low
+    if full is not None and low is not None and canvas.width >= x + _CHANGE:
+        i, j = memory.index(full), memory.index(low)
         changes = [_change(row.kind, row.sizes[i], row.sizes[j]) for row in rows]
-        title = Word(f"{amp.precision} changes", Style.DIM)
+        title = Word(f"{low.precision} changes", Style.DIM)
         _draw_column(canvas, x, [title, *changes], width=_CHANGE)
     return 1 + len(rows)
 
@@ -213,7 +223,7 @@ def _draw_column(canvas: Canvas, x: int, words: Sequence[Word], *, width: int = 
 
 
 def _change(kind: str, before: int | None, after: int | None) -> Word:
-    """``-744 MiB``, what AMP saved or added for a kind; empty if not measured."""
+    """``-744 MiB``, what the lower precision saved or added for a kind; empty if not measured."""
     unknown = before is None or after is None
     if (before is None and after is None) or (unknown and kind in _OF_THE_PEAK):
         return Word("")

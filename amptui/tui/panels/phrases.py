@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.diagnosis.speed import EMULATED
+from amptui.records.run import is_emulated
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.renderables.gauges import draw_bar, draw_progress
 from amptui.tui.style import BOLD, Style, precision_style
@@ -60,9 +62,11 @@ def labelled(label: str, text: str, rank: int = 0, style: int = Style.TEXT) -> P
     return Phrase((Word(f"{label} ", Style.DIM), Word(text, style)), rank)
 
 
-def precision_word(precision: str) -> Word:
-    """``▲ AMP fp16``, bold in the style of the precision."""
+def precision_word(precision: str, width: int | None = None) -> Word:
+    """``▲ AMP fp16``, bold in its style; emulated FP8, where ``width`` is too small, is ``▽ emulated``."""
     label = f"{precision_glyph(precision)} {precision_label(precision)}"
+    if width is not None and is_emulated(precision) and text_width(label) > width:
+        label = f"{precision_glyph(precision)} {EMULATED}"
     return Word(label, precision_style(precision) | BOLD)
 
 

@@ -1,12 +1,12 @@
-"""The precisions of this run side by side, and what AMP gained."""
+"""The precisions of this run side by side, and what AMP or FP8 gained."""
 
 from collections.abc import Callable
 from typing import TypeAlias
 
 from amptui.base import units
 from amptui.diagnosis import speed
-from amptui.diagnosis.labels import precision_glyph, precision_label
-from amptui.records.run import AMP_PRECISIONS
+from amptui.diagnosis.labels import family_label, precision_glyph, precision_label
+from amptui.records.run import AMP_PRECISIONS, is_emulated, reference_precision
 from amptui.telemetry.comparison import MIN_STEPS, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas
@@ -47,6 +47,11 @@ def _of_steps(stats: PrecisionStats, figure: str) -> str:
     return speed.of_steps(stats, figure, units.NOT_AVAILABLE)
 
 
+def _cost(stats: PrecisionStats, figure: str) -> str:
+    """A figure that emulated steps do not have: that they are emulated stands above it."""
+    return "–" if is_emulated(stats.precision) else figure
+
+
 def _steps_cell(stats: PrecisionStats) -> str:
     """``580``, or ``12/20`` while there are too few for a ratio."""
     steps = units.count(stats.steps)
@@ -55,9 +60,9 @@ def _steps_cell(stats: PrecisionStats) -> str:
 
 _ROWS: tuple[_Row, ...] = (
     ("median", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.median_step_seconds))),
-    ("samples", 2, lambda stats: _of_steps(stats, units.rate(stats.samples_per_second))),
-    ("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
-    ("energy", 6, lambda stats: units.joules(stats.joules_per_1000_samples, per="1k")),
+    ("samples", 2, lambda stats: _cost(stats, _of_steps(stats, units.rate(stats.samples_per_second)))),
+    ("peak", 1, lambda stats: _cost(stats, units.number_of_bytes(stats.peak_allocated_bytes))),
+    ("energy", 6, lambda stats: _cost(stats, units.joules(stats.joules_per_1000_samples, per="1k"))),
     ("last loss", 3, lambda stats: units.loss(stats.last_loss)),
     ("skipped", 4, lambda stats: units.count(stats.skipped)),
     ("steps", 5, _steps_cell),
@@ -67,10 +72,14 @@ _ROWS: tuple[_Row, ...] = (
 _UNCERTAIN = ("median", "samples", "steps")
 """The lines that are dim while provisional."""
 
+_COSTS = ("median", "samples", "peak", "energy")
+"""The lines that emulated steps have no figure in."""
+
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
     ("median step", lambda stats: None if is_provisional(stats) else stats.median_step_seconds),
     ("peak allocated memory", lambda stats: stats.peak_allocated_bytes),
 )
+"""Not of emulated steps."""
 
 
 def headline(_view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -103,7 +112,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """What AMP gained, an A/B test's progress, or why there is no result yet."""
+    """What AMP or FP8 gained, an A/B test's progress, or why there is no result yet."""
     test = ab_comparison.running(view)
     if test is not None:
         phrases = [phrase(speed.round_words(test), Style.STRONG)]
@@ -136,14 +145,14 @@ def speed_words(comparison: Comparison) -> Word | None:
     Without an interval, a difference that may be chance is not coloured.
     """
     several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
-    amp = precision_label(comparison.amp or "") if several else "AMP"
-    than = precision_label(comparison.baseline or "fp32")
+    low = precision_label(comparison.low or "") if several else family_label(comparison.low)
+    than = precision_label(comparison.baseline or reference_precision(comparison.low or ""))
     speedup, provisional = comparison.speedup, comparison.provisional_speedup
     if speedup is not None and speedup > 0:
         gain = speed.speed_of(speedup, None, None, than)
-        return Word(f"{amp} {gain.words}", ab_comparison.GAIN_STYLES[gain.gain])
+        return Word(f"{low} {gain.words}", ab_comparison.GAIN_STYLES[gain.gain])
     if provisional is not None and provisional > 0:
-        return Word(f"{amp} {speed.PROVISIONAL}{speed.times_speed(provisional, than)}", Style.DIM)
+        return Word(f"{low} {speed.PROVISIONAL}{speed.times_speed(provisional, than)}", Style.DIM)
     return None
 
 
@@ -156,8 +165,10 @@ def _interval_hint(view: SessionView, screen: ScreenState) -> str:
 def _step_words(comparison: Comparison) -> tuple[Word, ...]:
     """``3.91 ms → 2.02 ms``, each in the style of its precision; empty while either is missing."""
     by_name = {stats.precision: stats for stats in comparison.rows}
-    before, after = by_name.get(comparison.baseline or ""), by_name.get(comparison.amp or "")
-    if before is None or after is None or None in (before.median_step_seconds, after.median_step_seconds):
+    before, after = by_name.get(comparison.baseline or ""), by_name.get(comparison.low or "")
+    if before is None or after is None or comparison.missing == "emulated":
+        return ()
+    if None in (before.median_step_seconds, after.median_step_seconds):
         return ()
     return (_step_word(before), Word(" → ", Style.DIM), _step_word(after))
 
@@ -188,7 +199,7 @@ def _table_height(columns: list[PrecisionStats]) -> int:
 
 
 def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lines: int) -> list[Line]:
-    """What AMP gained and why not more, or why that is unknown; then the steps that no figure counts.
+    """What AMP or FP8 gained and why not more, or why that is unknown; then the steps that no figure counts.
 
     The explanations take no more than ``spare_lines``, so that the table stays whole.
     """
@@ -216,7 +227,7 @@ def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line
 
 def _loss_lines(view: SessionView, width: int, room: int) -> list[Line]:
     """The losses after as many steps in the longest form that has room: none is cut."""
-    if view.comparison.speedup is None:
+    if view.comparison.speedup is None and view.comparison.missing != "emulated":
         return []
     forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in speed.unfair_losses(view))
     return next((lines for lines in forms if len(lines) <= room), [])
@@ -227,13 +238,15 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
     width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH) // len(columns))
     places = [(_LABEL_WIDTH + i * width, stats) for i, stats in enumerate(columns)]
     for x, stats in places:
-        head = precision_word(stats.precision)
+        head = precision_word(stats.precision, width - 1)
         canvas.text(x + 1, 0, head.text, head.style, width=width - 1, align="right")
     rows = [row for row in _rows_of(columns) if row[1] < lines - 1]
     for y, (label, _rank, cell) in enumerate(rows, 1):
         canvas.text(0, y, label, Style.DIM)
         for x, stats in places:
-            style = Style.DIM if label in _UNCERTAIN and is_provisional(stats) else Style.TEXT
+            dim = label in _UNCERTAIN and is_provisional(stats)
+            dim |= label in _COSTS and is_emulated(stats.precision)
+            style = Style.DIM if dim else Style.TEXT
             canvas.text(x + 1, y, cell(stats), style, width=width - 1, align="right")
     return 1 + len(rows)
 
@@ -241,7 +254,8 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
 def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:
     """The same figures as bars: a shorter bar is a smaller cost."""
     for title, measure in _BARS:
-        costs = [(stats.precision, cost) for stats in columns if (cost := measure(stats)) is not None]
+        measured = [stats for stats in columns if not is_emulated(stats.precision)]
+        costs = [(stats.precision, cost) for stats in measured if (cost := measure(stats)) is not None]
         if len(costs) < 2 or y + 1 + len(costs) > canvas.height:
             continue
         canvas.text(0, y, title, Style.DIM)

@@ -117,7 +117,7 @@ def _achieved(view: SessionView, width: int) -> list[Block]:
 
 
 def _rank(precision: str, view: SessionView) -> int:
-    first = (view.precision, view.comparison.baseline, view.comparison.amp)
+    first = (view.precision, view.comparison.baseline, view.comparison.low)
     return first.index(precision) if precision in first else len(first)
 
 

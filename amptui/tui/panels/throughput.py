@@ -1,8 +1,9 @@
 """The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
 from amptui.base import units
-from amptui.diagnosis.speed import NO_STEPS
+from amptui.diagnosis.speed import EMULATED, NO_STEPS
 from amptui.diagnosis.tensor_cores import mfu_words, rate_words
+from amptui.records.run import is_emulated
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison, step_time_breakdown
@@ -22,7 +23,12 @@ _MIN_CURVE = 5
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Samples a second and the time of a step over the last measured steps; what its operations come to."""
     samples = units.rate(view.samples_per_second, "samples")
-    return [*_achieved(view), phrase(f"{samples:>16}", Style.STRONG), _step_time(view)]
+    return [*_emulated(view), *_achieved(view), phrase(f"{samples:>16}", Style.STRONG), _step_time(view)]
+
+
+def _emulated(view: SessionView) -> list[Phrase]:
+    """The word, beside a speed of this training that is not FP8's."""
+    return [phrase(EMULATED, Style.DIM)] if is_emulated(view.precision or "") else []
 
 
 def _achieved(view: SessionView) -> list[Phrase]:
@@ -71,4 +77,4 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """Samples a second in the style of the current precision, and the time of a step."""
     samples = f"{units.rate(view.samples_per_second, 'samples'):<16}"
     rate = phrase(samples, ab_comparison.steady_style(view) | BOLD)
-    write_folded(canvas, "throughput", [rate, _step_time(view)])
+    write_folded(canvas, "throughput", [rate, _step_time(view), *_emulated(view)])

@@ -112,7 +112,7 @@ def test_a_launch_bound_precision_has_the_command_that_measures_what_cuda_graphs
 
 def test_so_has_a_gpu_that_is_idle_for_lack_of_launches() -> None:
     stats = [PrecisionStats(precision=name, **NO_STATS) for name in ("fp32", "fp16")]
-    comparison = Comparison(rows=tuple(stats), baseline="fp32", amp="fp16", held_back_by="launch")
+    comparison = Comparison(rows=tuple(stats), baseline="fp32", low="fp16", held_back_by="launch")
     (hint,) = hints(bench(measured(amp(1.01), comparison=comparison)))
     assert hint.startswith("FP32 and AMP fp16 are launch-bound: `amptui bench mnist-deep --compile reduce-")
 

@@ -50,7 +50,7 @@ def stats(precision: str) -> PrecisionStats:
     ],
 )
 def test_the_speed_is_said_plainly(speedup: float | None, word: Word | None) -> None:
-    assert precision_table.speed_words(Comparison(baseline="fp32", amp="fp16", speedup=speedup)) == word
+    assert precision_table.speed_words(Comparison(baseline="fp32", low="fp16", speedup=speedup)) == word
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,23 @@ def test_the_memory_is_said_plainly(saving: float | None, word: Word | None) -> 
 
 def test_the_baseline_stands_beside_amp_and_others_follow() -> None:
     rows = tuple(stats(name) for name in ("bf16", "fp16", "fp32", "tf32"))
-    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", low="fp16"))
     head = table(view, 80, 12)[0]
     assert head.split() == ["■", "FP32", "▲", "AMP", "fp16", "●", "AMP", "bf16", "◆", "TF32"]
+
+
+def test_emulated_steps_have_a_loss_and_a_count_but_no_cost() -> None:
+    rows = (stats("bf16"), stats("fp8-emulated"))
+    tally = Comparison(rows=rows, baseline="bf16", low="fp8-emulated", missing="emulated")
+    view = replace(views.compared(), comparison=tally, compared=None)
+    for width, head in ((30, "▽ emulated"), (80, "▽ FP8 emulated")):
+        lines = table(view, width, 20)
+        assert lines[0].endswith(head)
+        cells = {line[:8].strip(): line.split()[-1] for line in lines[1:7]}
+        assert (cells["median"], cells["samples"], cells["peak"]) == ("emulated", "–", "–")
+        assert cells["steps"] == lines[6].split()[-2]
+        assert "–" not in cells["last los"]
+    assert not any("▰" in line and "▽" in line for line in table(view, 80, 40))
 
 
 def test_figures_stand_under_their_precision() -> None:
@@ -264,7 +278,7 @@ def test_before_any_counted_step_nothing_is_claimed() -> None:
 
 def test_a_narrow_panel_shows_as_many_columns_as_fit() -> None:
     rows = tuple(stats(name) for name in ("fp32", "ieee", "tf32", "fp16", "bf16"))
-    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", low="fp16"))
     narrow = table(view, 30, 12)[0]
     wide = table(view, 80, 12)[0]
     assert narrow.split() == ["■", "FP32", "▲", "AMP", "fp16"]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.answer_words import question_words, safe_words, worth_words
 from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, Control, StopRequest
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record, RunFailed
@@ -15,6 +17,7 @@ from amptui.telemetry.view import Comparison
 from amptui.tui.keys import KEYS, RUN_KEYS
 from amptui.tui.replay.player import Player, Position
 from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp, position_words
+from tests.diagnosis.amp_situations import SITUATIONS, view_of
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import device, float8_window, step, traced, xray
 from tests.telemetry.record_samples import run as started
@@ -222,12 +225,28 @@ async def test_a_run_that_failed_or_paused_to_ask_is_only_looked_at(tmp_path: Pa
         assert not screen.has_left
 
 
+@pytest.mark.parametrize("name", ["fp8_that_agrees", "emulated_fp8_with_an_outlier"])
+@awaited
+async def test_a_recorded_answer_on_fp8_is_that_of_the_training(name: str, tmp_path: Path) -> None:
+    screen = Replay(tmp_path, [*SITUATIONS[name].build()])
+    answer = amp_answer(view_of(name))
+    async with screen.app.run_test(size=(200, 60)) as pilot:
+        screen.pilot = pilot
+        await screen.until(lambda: "replay paused" in screen.footer)
+        await screen.press("end")
+        await screen.until(lambda: "replay ended" in screen.footer)
+        assert worth_words(answer) in screen.lines[1]
+        assert safe_words(answer) in screen.lines[1]
+        assert question_words(answer.precision) in screen.text
+    screen.player.stop()
+
+
 @awaited
 async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> None:
     async with replaying(tmp_path, size=(200, 60)) as screen:
         await screen.press("end")
         await screen.until(lambda: "replay ended" in screen.footer)
-        assert why_no_ratio(Comparison(missing="AMP")) in screen.text
+        assert why_no_ratio(Comparison(missing="low")) in screen.text
         assert "press " not in screen.text
 
 

@@ -1,0 +1,459 @@
+"""watch() in FP8: the layers of the script's model multiply in float8, and are its own again afterwards."""
+
+import copy
+import importlib.util
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.fsdp import fully_shard
+
+import amptui
+from amptui import AmpMonitor
+from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
+from amptui.guest import monitor as guest_monitor
+from amptui.guest.run import GuestRun
+from amptui.records.answers import RequestRefused, RequestTaken
+from amptui.records.control import CheckpointRequest, HistogramRequest, PrecisionRequest, XRayRequest
+from amptui.records.findings import Float8Layers, Float8Window, XRayTaken
+from amptui.records.own_loop import FLOAT8_LAYERS
+from amptui.records.run import Note, PrecisionChanged, RunStarted
+from amptui.records.steps import StepRecord
+from tests.own_loops import FORMS, Form, Own, ask, switching
+from tests.run_records import of, records
+from tests.single_steps import read
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+
+SWITCHES = {1: "fp32", 3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp16", 13: "fp32"}
+
+STEPS = 14
+
+
+def kinds(model: nn.Module) -> list[str]:
+    return [type(module).__name__ for module in model.modules()]
+
+
+PLAIN = ["Sequential", "Linear", "ReLU", "Dropout", "Linear"]
+
+IN_FLOAT8 = ["Sequential", "Float8Linear", "ReLU", "Dropout", "Linear"]
+"""The second layer has 4 outputs."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("options", [{}, {"fused": True, "clip_norm": 0.5, "accumulate": 3}], ids=str)
+def test_switches_into_fp8_and_back_leave_the_bits_of_a_loop_that_switches_by_itself(
+    form: Form, options: dict[str, Any], runs: Path
+) -> None:
+    bare = Own(**options)
+    expected = bare.state(bare.bare(STEPS, SWITCHES))
+    own = Own(**options)
+    modules, parameters = list(own.model.modules()), list(map(id, own.model.parameters()))
+    seen: dict[int, list[str]] = {}
+    switch: list[Callable[[int], object]] = []
+
+    def before(step: int) -> None:
+        seen[step] = kinds(own.model)
+        switch[0](step)
+
+    with own.watch() as monitor:
+        switch.append(switching(monitor, SWITCHES))
+        own.watched(monitor, form, STEPS, before=before)
+        assert own.state(monitor.scaler) == expected
+    assert list(own.model.modules()) == modules
+    assert list(map(id, own.model.parameters())) == parameters
+    precision = "fp32"
+    for record in of(StepRecord, journal := records(runs)):
+        precision = SWITCHES.get(record.step, precision)
+        assert record.precision == precision
+        assert seen[record.step] == (IN_FLOAT8 if precision == "fp8-emulated" else PLAIN)
+    assert of(StepRecord, journal)[-1].step == STEPS
+    assert [(r.step, r.current) for r in of(PrecisionChanged, journal)] == list(SWITCHES.items())[1:]
+    (layers,) = of(Float8Layers, journal)
+    assert (layers.step, layers.emulated, layers.names) == (3, True, ("0",))
+    assert [layer.name for layer in layers.left_out] == ["3"]
+    assert [n for n in of(Note, journal) if n.severity == "warning"] == []
+    assert kinds(own.model) == PLAIN
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("after", ["fp32", "bf16"])
+def test_steps_after_fp8_are_those_of_a_plain_loop_from_the_same_state(form: Form, after: str) -> None:
+    own, plain = Own(), Own()
+    random: list[torch.Tensor] = []
+
+    def before(step: int) -> None:
+        if step == 4:
+            ask(monitor, PrecisionRequest(after))
+        if step == 5:  # what follows is computed twice
+            plain.model.load_state_dict(own.model.state_dict())
+            plain.optimizer.load_state_dict(copy.deepcopy(own.optimizer.state_dict()))
+            random.append(torch.get_rng_state())
+
+    with own.watch(precision="fp8-emulated") as monitor:
+        own.watched(monitor, form, 8, before)
+        result = own.state(monitor.scaler)[:-1]
+    batches = list(plain.loader(8))[4:]
+    torch.set_rng_state(random[0])
+    for batch in batches:
+        plain.optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=after == "bf16"):
+            loss = plain.loss(batch)
+        loss.backward()
+        plain.optimizer.step()
+    assert plain.state(plain.scaler())[:-1] == result
+
+
+def test_a_run_may_begin_in_fp8_which_is_emulated_here(runs: Path) -> None:
+    own = Own()
+    with own.watch(precision="fp8", fp8_recipe="rowwise") as monitor:
+        assert monitor.precision == "fp8-emulated"
+        assert kinds(own.model) == IN_FLOAT8
+        own.watched(monitor, "monitor", 3)
+    journal = records(runs)
+    (started,) = of(RunStarted, journal)
+    assert started.precision == "fp8-emulated"
+    assert "fp8-emulated" not in started.unsupported
+    (layers,) = of(Float8Layers, journal)
+    assert (layers.step, layers.recipe) == (1, "rowwise")
+    assert {step.precision for step in of(StepRecord, journal)} == {"fp8-emulated"}
+
+
+# ------------------------------------------------------------------------------ the script's layers
+
+
+def closes(own: Own, monitor: AmpMonitor) -> None:
+    monitor.close()
+
+
+def leaves_the_block(own: Own, monitor: AmpMonitor) -> None:
+    with monitor:
+        pass
+
+
+def raises_in_the_block(own: Own, monitor: AmpMonitor) -> None:
+    with pytest.raises(KeyError), monitor:
+        raise KeyError
+
+
+def is_watched_again(own: Own, monitor: AmpMonitor) -> None:
+    own.watch().close()
+
+
+def ends_the_script(own: Own, monitor: AmpMonitor) -> None:
+    monitor._close_at_exit()
+
+
+def has_a_fault_of_ours(own: Own, monitor: AmpMonitor) -> None:
+    assert monitor.loop is not None
+    monitor.loop.give_up(RuntimeError("a fault"))
+    assert kinds(own.model) == IN_FLOAT8  # the script goes on in the precision that it has
+    own.watched(monitor, "monitor", 1)
+    monitor.close()
+
+
+WAYS_TO_END = (
+    closes,
+    leaves_the_block,
+    raises_in_the_block,
+    is_watched_again,
+    ends_the_script,
+    has_a_fault_of_ours,
+)
+
+
+@pytest.mark.parametrize("end", WAYS_TO_END)
+def test_the_layers_are_plain_again_however_the_watching_ends(
+    end: Callable[[Own, AmpMonitor], None],
+) -> None:
+    own = Own()
+    whole = pickle.dumps(own.model)
+    state = {name: value.clone() for name, value in own.model.state_dict().items()}
+    monitor = own.watch(precision="fp8")
+    own.watched(monitor, "monitor", 2)
+    assert kinds(own.model) == IN_FLOAT8
+    end(own, monitor)
+    assert kinds(own.model) == PLAIN
+    assert monitor.precision == "bf16"
+    own.model.load_state_dict(state)
+    own.optimizer.zero_grad(set_to_none=True)
+    assert pickle.dumps(own.model) == whole
+
+
+def test_a_run_that_cannot_be_opened_trains_in_fp8_and_gives_the_layers_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> GuestRun:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(guest_monitor, "GuestRun", broken)
+    own = Own()
+    with own.watch(precision="fp8") as monitor:
+        own.watched(monitor, "monitor", 2)
+        assert kinds(own.model) == IN_FLOAT8
+    assert kinds(own.model) == PLAIN
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_error_of_the_scripts_leaves_the_layers_as_they_were(form: Form, runs: Path) -> None:
+    own, loss = Own(), Own.loss
+
+    def fails_once(batch: Any) -> torch.Tensor:
+        result = loss(own, batch)
+        if fails:
+            fails.clear()
+            raise ValueError("my own")
+        return result
+
+    fails: list[bool] = []
+    own.loss = fails_once  # type: ignore[method-assign]
+    with own.watch(precision="fp8") as monitor:
+        own.watched(monitor, form, 2)
+        fails.append(True)
+        with pytest.raises(ValueError, match="my own"):
+            own.watched(monitor, form, 2)
+        assert kinds(own.model) == IN_FLOAT8
+        own.watched(monitor, form, 2)
+    assert [step.precision for step in of(StepRecord, records(runs))] == ["fp8-emulated"] * 4
+
+
+def test_a_first_step_that_fails_in_float8_is_made_in_the_precision_before(runs: Path) -> None:
+    bare = Own()
+    with bare.watch() as monitor:
+        bare.watched(monitor, "closure", 6)
+        expected = bare.state(monitor.scaler)
+    own, loss = Own(), Own.loss
+
+    def fails_in_float8(batch: Any) -> torch.Tensor:
+        if kinds(own.model) == IN_FLOAT8:
+            raise RuntimeError("no float8")
+        return loss(own, batch)
+
+    own.loss = fails_in_float8  # type: ignore[method-assign]
+    with own.watch() as monitor:
+        own.watched(monitor, "closure", 6, switching(monitor, {3: "fp8-emulated"}))
+        assert monitor.precision == "fp32"
+        assert own.state(monitor.scaler) == expected
+
+
+def test_what_the_script_saves_has_its_own_layers(runs: Path) -> None:
+    own = Own()
+    saved: list[bytes] = []
+    with own.watch(precision="fp8", save=lambda: saved.append(pickle.dumps(own.model))) as monitor:
+        own.watched(
+            monitor, "monitor", 4, lambda step: ask(monitor, CheckpointRequest()) if step == 2 else None
+        )
+        assert kinds(own.model) == IN_FLOAT8
+    assert [request.request.kind for request in of(RequestTaken, records(runs))] == ["checkpoint"]
+    assert kinds(pickle.loads(saved[0])) == PLAIN  # noqa: S301 - this test has written it
+
+
+# ---------------------------------------------------------------------------------- other models
+
+
+def test_the_models_of_all_named_optimizers_switch_together(runs: Path) -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(16, 16), nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
+    models = {"g": first, "c": second}
+    pairs = {name: (model, torch.optim.SGD(model.parameters(), 0.01)) for name, model in models.items()}
+    with amptui.watch(pairs) as monitor:
+        for step in range(1, 7):
+            if step in (2, 4):
+                ask(monitor, PrecisionRequest("fp8-emulated" if step == 2 else "bf16"))
+            for name, model in models.items():
+                with monitor.autocast():
+                    loss = model(torch.randn(8, 16)).float().square().mean()
+                monitor.backward(loss)
+                monitor.step(name)
+        assert type(first) is nn.Linear
+    journal = records(runs)
+    for name, first_steps in (("", 2), ("c", 1)):  # a request is taken after a step of the first one
+        steps = [step.precision for step in of(StepRecord, journal) if step.optimizer == name]
+        assert steps == (["fp32"] * first_steps + ["fp8-emulated"] * 2 + ["bf16"] * (4 - first_steps))
+    (layers,) = of(Float8Layers, journal)
+    assert layers.names == ("g", "c.0")
+    assert [layer.name for layer in layers.left_out] == ["c.1"]
+
+
+def test_a_model_that_comes_in_anothers_place_takes_part_from_its_second_step_on(runs: Path) -> None:
+    own, fold = Own(), Own()
+    with own.watch(precision="fp8") as monitor:
+        own.watched(monitor, "scaler", 3)
+        before = own.model
+        own.model = fold.model
+        own.optimizer = torch.optim.AdamW(fold.model.parameters(), lr=1e-3)
+        own.watched(monitor, "scaler", 3)
+        assert kinds(before) == PLAIN
+        assert kinds(own.model) == IN_FLOAT8
+    assert kinds(own.model) == PLAIN
+    precisions = [step.precision for step in of(StepRecord, records(runs))]
+    assert precisions == ["fp8-emulated"] * 3 + ["bf16"] + ["fp8-emulated"] * 2
+
+
+def test_a_layer_that_comes_later_takes_part_from_the_next_switch_on(runs: Path) -> None:
+    own = Own()
+    with own.watch() as monitor:
+        own.model[3] = nn.Linear(32, 16)
+        own.optimizer.add_param_group({"params": own.model[3].parameters()})
+        own.watched(monitor, "monitor", 4, switching(monitor, {3: "fp8-emulated"}))
+        assert type(own.model[3]).__name__ == "Float8Linear"
+    (layers,) = of(Float8Layers, records(runs))
+    assert layers.names == ("0", "3")
+
+
+@pytest.fixture
+def process_group() -> Any:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_a_model_in_ddp_switches_like_any_other(runs: Path) -> None:
+    own = Own()
+    inner = own.model
+    own.model = nn.parallel.DistributedDataParallel(inner)  # type: ignore[assignment]
+    with own.watch() as monitor:
+        own.watched(monitor, "monitor", 6, switching(monitor, {3: "fp8-emulated", 5: "fp32"}))
+        assert kinds(inner) == PLAIN
+    steps = of(StepRecord, records(runs))
+    assert [step.precision for step in steps] == ["fp32"] * 2 + ["fp8-emulated"] * 2 + ["fp32"] * 2
+    assert of(Float8Layers, records(runs))[0].names == ("module.0",)
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+def narrow() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 10), nn.Linear(10, 4))
+
+
+def converted() -> nn.Module:
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig(emulate=True)
+    model: nn.Module = convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config=config)
+    return model
+
+
+def sharded() -> nn.Module:
+    model = nn.Sequential(nn.Linear(16, 16))
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
+    return model
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize(
+    ("build", "why"), [(narrow, NO_LAYER), (converted, OWN_FLOAT8), (sharded, NO_SHARDS)]
+)
+def test_models_that_cannot_are_refused_with_the_reason(
+    build: Callable[[], nn.Module], why: str, runs: Path
+) -> None:
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with pytest.raises(ValueError, match=f"precision fp8-emulated: {why}"):
+        amptui.watch(model, optimizer, precision="fp8")
+    with amptui.watch(model, optimizer) as monitor:
+        for step in range(3):
+            if step == 1:
+                ask(monitor, PrecisionRequest("fp8-emulated"))
+            with monitor.autocast():
+                loss = model(torch.randn(8, 16)).float().square().mean()
+            monitor.backward(loss)
+            monitor.step()
+    (refused,) = of(RequestRefused, records(runs))
+    assert (refused.reason, refused.detail) == ("unavailable", why)
+    assert of(RunStarted, records(runs))[0].unsupported["fp8-emulated"] == why
+
+
+def test_a_model_that_the_script_converts_later_is_refused_too(runs: Path) -> None:
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    own = Own()
+    with own.watch(precision="bf16") as monitor:
+        own.watched(monitor, "monitor", 1)
+        config = Float8LinearConfig(emulate=True)
+        convert_to_float8_training(own.model, config=config, module_filter_fn=is_first)
+        own.watched(monitor, "monitor", 3, switching(monitor, {2: "fp8-emulated"}))
+    (refused,) = of(RequestRefused, records(runs))
+    assert (refused.reason, refused.detail) == ("unavailable", OWN_FLOAT8)
+    assert [step.precision for step in of(StepRecord, records(runs))][-1] == FLOAT8_LAYERS
+
+
+def is_first(_module: nn.Module, name: str) -> bool:
+    return name == "0"
+
+
+def test_an_unknown_recipe_is_refused() -> None:
+    with pytest.raises(ValueError, match="no fp8_recipe 'mx'"):
+        Own().watch(fp8_recipe="mx")
+
+
+def test_float8_without_autocast_is_not_called_fp8(runs: Path) -> None:
+    own = Own()
+    with own.watch(precision="fp8") as monitor:
+        for batch in monitor.steps(list(own.loader(3))):
+            monitor.backward(own.loss(batch))
+            monitor.step()
+    journal = records(runs)
+    assert {step.precision for step in of(StepRecord, journal)} == {FLOAT8_LAYERS}
+    (warning,) = [note.text for note in of(Note, journal) if note.severity == "warning"]
+    assert warning.startswith(
+        "steps in fp8-emulated were computed in float8 layers without autocast to bfloat16: run each"
+    )
+
+
+# --------------------------------------------------------------------------------------- the keys
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_f_measures_the_factors_of_the_next_step_and_leaves_no_hook(form: Form, runs: Path) -> None:
+    own = Own()
+    hooked: list[bool] = []
+    with own.watch(precision="fp8") as monitor:
+
+        def before(step: int) -> None:
+            hooked.append(any(module._forward_hooks for module in own.model.modules()))
+            if step == 5:
+                ask(monitor, HistogramRequest())
+
+        own.watched(monitor, form, 10, before)
+    windows = of(Float8Window, records(runs))
+    assert [window.step for window in windows if window.requested] == [6]
+    assert {layer.name: len(layer.factors) for layer in windows[0].layers} == {"0": 3}
+    assert not any(hooked)
+
+
+def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:
+    bare = Own()
+    with bare.watch(precision="fp8") as monitor:
+        bare.watched(monitor, "closure", 6)
+        expected = bare.state(monitor.scaler)
+    own, first = Own(), set(runs.iterdir())
+    with own.watch(precision="fp8") as monitor:
+        own.watched(monitor, "closure", 6, lambda step: ask(monitor, XRayRequest()) if step == 3 else None)
+        assert own.state(monitor.scaler) == expected
+    (run,) = set(runs.iterdir()) - first
+    (xray,) = of(XRayTaken, list(read(run / "journal.jsonl")))
+    assert (xray.precision, xray.step) == ("fp8-emulated", 3)
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.parametrize("form", FORMS)
+def test_a_compiled_model_follows_its_layers(form: Form, runs: Path) -> None:
+    own = Own()
+    inner = own.model
+    torch.compiler.reset()
+    own.model = torch.compile(inner, backend="aot_eager")  # type: ignore[assignment]
+    with own.watch() as monitor:
+        own.watched(monitor, form, 8, switching(monitor, {3: "fp8-emulated", 6: "bf16"}))
+    assert kinds(inner) == PLAIN
+    steps = of(StepRecord, records(runs))
+    assert [step.precision for step in steps] == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
+    assert of(Float8Layers, records(runs))[0].names == ("_orig_mod.0",)
