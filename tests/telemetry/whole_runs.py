@@ -12,6 +12,7 @@ from amptui.records.findings import (
     ModelCompiled,
     OperatorCount,
     PhaseSeconds,
+    ReferenceAgreement,
     StepTimed,
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
@@ -41,6 +42,7 @@ from tests.telemetry.record_samples import (
     flops,
     followed,
     growth,
+    layer,
     module,
     nonfinite,
     pair,
@@ -91,6 +93,9 @@ GAN: tuple[Record, ...] = (
     dropped(60, loss=None, passes=1),
 )
 """A second optimizer beside the first."""
+
+BESIDE_BF16 = ReferenceAgreement(cosine=0.99999, relative_error=0.004, added_cosine=0.997, added_error=0.061)
+
 
 EVERYTHING: tuple[Record, ...] = (
     PhaseChanged(time=99.0, phase="first step", detail="cuDNN"),
@@ -155,6 +160,16 @@ EVERYTHING: tuple[Record, ...] = (
         left_out_count=1,
     ),
     float8_window(101, channel_error=0.9),
+    xray(
+        106,
+        precision="fp8",
+        loss_scale=None,
+        reference="bf16",
+        loss_reference=0.5005,
+        layers=(layer("mlp.fc", 0.997, in_float8=True, reference=BESIDE_BF16),),
+        operators=(OperatorCount(name="mm", dtype="bfloat16", count=3),),
+        output_dtypes={"mlp.fc": "bfloat16"},
+    ),
     Validated(time=102.7, step=102, epoch=1, validation=Validation(loss=0.5, accuracy=None, samples=10)),
     EpochFinished(
         time=103.0,
