@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
+from amptui.records.findings import FlopsCounted
 from amptui.records.run import LOW_PRECISIONS, is_emulated
 from amptui.telemetry.view import PrecisionFlops
 
@@ -79,15 +80,9 @@ def _hints(flops: PrecisionFlops) -> list[str]:
     if full >= MIN_SHARE * counted.flops:
         part = units.percent(full / counted.flops)
         hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
-    half = counted.flops_by_type.get("bfloat16", 0)
-    if counted.precision == "fp8" and half >= MIN_SHARE * counted.flops:
-        part = units.percent(half / counted.flops)
-        hints.append(
-            f"{part} of the operations in {label} run in bfloat16, at half its peak: "
-            "attention, convolutions and Linear layers left out"
-        )
     if not flops.on_gpu:
         return hints
+    hints += _beside_float8(counted)
     worst = counted.unaligned[0] if counted.unaligned else None
     if worst is not None and worst.padded and counted.unaligned_flops >= MIN_SHARE * counted.flops:
         sizes = " × ".join(map(units.count, worst.sizes))
@@ -104,6 +99,16 @@ def _hints(flops: PrecisionFlops) -> list[str]:
             "try --channels-last"
         )
     return hints
+
+
+def _beside_float8(counted: FlopsCounted) -> list[str]:
+    """What a step in FP8 multiplies in bfloat16, if it is much."""
+    half = counted.flops_by_type.get("bfloat16", 0)
+    if counted.precision != "fp8" or half < MIN_SHARE * counted.flops:
+        return []
+    part = units.percent(half / counted.flops)
+    where = "attention, convolutions and Linear layers left out"
+    return [f"{part} of the operations in FP8 run in bfloat16, at half of float8's peak: {where}"]
 
 
 def _aligned(size: int) -> int:

@@ -311,8 +311,11 @@ def test_a_lower_bound_names_what_has_no_formula() -> None:
 
 def test_what_stays_in_bfloat16_beside_float8_is_a_hint_if_it_is_much() -> None:
     (hint,) = hints(samples.flops("fp8", flops=1000, flops_by_type={"float8": 600, "bfloat16": 400}))
-    assert hint.startswith("40% of the operations in FP8 run in bfloat16, at half its peak")
+    assert hint.startswith("40% of the operations in FP8 run in bfloat16, at half of float8's peak")
     assert hints(samples.flops("fp8", flops=1000, flops_by_type={"float8": 950, "bfloat16": 50})) == []
+    assert (
+        hints(samples.flops("fp8", flops_by_type={"float8": 6, "bfloat16": 4}, flops=10), device="cpu") == []
+    )
 
 
 def test_emulated_float8_has_operations_but_no_speed_no_peak_and_no_hint() -> None:

@@ -150,7 +150,7 @@ def _columns(comparison: Compared, *, brief: bool = False) -> list[Column]:
         figure("best training loss", lambda run: run.best_training, units.loss, training - 35),
         _figure("final validation loss", lambda run: run.final_validation, units.loss, validation),
         figure("best validation loss", lambda run: run.best_validation, units.loss, validation - 35),
-        figure(target, comparison.seconds_to_target, _time, 56),
+        _not_of_emulated(figure(target, comparison.seconds_to_target, _time, 56)),
         figure("training time", lambda run: run.seconds, _time, 54),
     ]
 
