@@ -85,17 +85,6 @@ class WarmSource:
             said = [os.pread(file.fileno(), MAX_BYTES, 0) for file in (out, err)]
         return subprocess.CompletedProcess(command, status, *said)
 
-    def start_piped(
-        self, command: Sequence[str], environment: Mapping[str, str] = os.environ
-    ) -> "PipedProcess":
-        """Run it without a terminal; what it says comes through pipes."""
-        (out, its_out), (err, its_err) = os.pipe(), os.pipe()
-        with open(os.devnull) as nothing:  # noqa: PTH123
-            process = self.start(command, nothing.fileno(), its_out, its_err, environment)
-        os.close(its_out)
-        os.close(its_err)
-        return PipedProcess(process, out, err)
-
     def status_of(self, pid: int) -> int | None:
         """The exit status of one that has ended, once; None while it runs."""
         self._socket.send(json.dumps({"status": pid}).encode())
@@ -157,6 +146,7 @@ class PipedProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.kill()
         for end in self._ends:
             os.close(end)
         self.wait(PATIENCE_SECONDS)
@@ -205,3 +195,22 @@ def start_anew(
 def _take_terminal() -> None:
     if os.isatty(0):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def start_piped(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    warm: WarmSource | None = None,
+) -> PipedProcess:
+    """Run it without a terminal, anew or from ``warm``; what it says comes through pipes."""
+    (out, its_out), (err, its_err) = os.pipe(), os.pipe()
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        streams = (nothing.fileno(), its_out, its_err)
+        if warm is None:
+            process: Process = start_anew(command, *streams, {**environment, **ENVIRONMENT})
+        else:
+            process = warm.start(command, *streams, environment)
+    os.close(its_out)
+    os.close(its_err)
+    return PipedProcess(process, out, err)

@@ -177,12 +177,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"requests": options.requests, "seed": options.seed, "fsdp": options.fsdp}
         arguments |= {"samples": "960"}
-        request_ranks = train_ranks(None, "requests", options.ranks, Path(folder), **arguments, timeout=1800)
+        request_ranks = train_ranks("requests", options.ranks, Path(folder), **arguments, timeout=1800)
     rows = table(request_ranks, time.monotonic() - began, fsdp=options.fsdp)
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"samples": "9600", "epochs": "1", "slow_seconds": "0.005"}
         arguments |= {"options": {"fsdp": options.fsdp}}
-        plain_ranks = train_ranks(None, "plain", options.ranks, Path(folder), **arguments, timeout=600)
+        plain_ranks = train_ranks("plain", options.ranks, Path(folder), **arguments, timeout=600)
     rows += [*cost(plain_ranks[0]), *hash_cost(plain_ranks[0])]
     if options.kills and not options.fsdp:
         with tempfile.TemporaryDirectory() as folder:

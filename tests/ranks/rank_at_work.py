@@ -72,11 +72,11 @@ class Ended:
 
 
 def train_ranks(
-    warm: WarmSource | None,
     task: str,
     ranks: int,
     folder: Path,
     *,
+    warm: WarmSource | None = None,
     status: Any = 0,
     timeout: Any = 120,
     **arguments: Any,

@@ -32,7 +32,7 @@ def ranks(
 ) -> list[Ended]:
     """So many ranks that train in ``folder`` with these options, and end well."""
     folder.mkdir(exist_ok=True)
-    return train_ranks(warm, "asked", count, folder, model=model, settings=settings or {}, **options)
+    return train_ranks("asked", count, folder, warm=warm, model=model, settings=settings or {}, **options)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,9 @@ def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(
 
 def test_a_number_that_does_not_divide_the_global_batch_is_refused(warm: WarmSource, tmp_path: Path) -> None:
     ranks(warm, tmp_path, "Recorded", steps=2)
-    ended = train_ranks(warm, "asked", 3, tmp_path, model="Recorded", settings={}, resume=True, status=None)
+    ended = train_ranks(
+        "asked", 3, tmp_path, warm=warm, model="Recorded", settings={}, resume=True, status=None
+    )
     assert ended[0].status == 2
     assert ended[0].results["error"].endswith("; use --nproc 2")
     assert RunFailed.__name__ in ended[0].results["records"]

@@ -140,7 +140,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
     path = tmp_path / "weights.pt"
     arguments = {"odd": "yes", "unused": "yes"}
     options = {"fsdp": True, "save_weights": str(path), "clip_norm": 0.5}
-    ranks = train_ranks(warm, "plain", 2, tmp_path, **arguments, options=options)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, options=options)
     assert ranks[0].steps == ranks[1].steps
 
     log, alone = Log(), prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
@@ -152,7 +152,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
 
     options = {"fsdp": True, "init_weights": str(path)}
-    ranks = train_ranks(warm, "plain", 2, tmp_path, **arguments, options=options)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, options=options)
     log = Log()
     experiment = Recorded(epochs=2, batch_size=16, odd=True, unused=True)
     train(prepare(experiment, init_weights=str(path)), log)
@@ -173,7 +173,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
 def test_what_does_not_work_on_sharded_weights_is_explained(
     warm: WarmSource, tmp_path: Path, settings: dict[str, str], error: str
 ) -> None:
-    ranks = train_ranks(warm, "plain", 2, tmp_path, **settings, options={"fsdp": True}, status=1)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **settings, options={"fsdp": True}, status=1)
     assert ranks[0].results["error"].startswith(error)
 
 
@@ -181,7 +181,7 @@ def test_what_does_not_work_on_sharded_weights_is_explained(
 def test_norms_and_windows_are_those_of_the_global_gradient(warm: WarmSource, tmp_path: Path) -> None:
     # Of four biases in the last layer the third rank has none.
     ranks = train_ranks(
-        warm, "plain", 3, tmp_path, batch_norm="no", samples="320", width="3", options={"fsdp": True}
+        "plain", 3, tmp_path, warm=warm, batch_norm="no", samples="320", width="3", options={"fsdp": True}
     )
 
     log = Log()
@@ -200,7 +200,7 @@ def test_norms_and_windows_are_those_of_the_global_gradient(warm: WarmSource, tm
 @pytest.mark.slow
 def test_an_overflow_on_one_rank_skips_the_step_on_all(warm: WarmSource, tmp_path: Path) -> None:
     options = {"fsdp": True, "precision": "fp16"}
-    ranks = train_ranks(warm, "plain", 2, tmp_path, **POISONED, options=options)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **POISONED, options=options)
     assert ranks[0].results["skips"] == [3]
     assert ranks[0].steps == ranks[1].steps
     assert ranks[0].steps[1][1] == ranks[0].steps[2][1] != ranks[0].steps[3][1]
@@ -212,5 +212,5 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(warm: WarmSource, tmp_pat
 @pytest.mark.slow
 def test_lost_weights_end_the_run(warm: WarmSource, tmp_path: Path) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
-    ranks = train_ranks(warm, "plain", 2, tmp_path, **arguments, status=1)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, status=1)
     assert re.search(r"\b6 of 6 .* NaN\b", ranks[0].results["error"])
