@@ -40,8 +40,8 @@ if kind == "workers":
     import amptui
     from torch.utils.data import DataLoader, TensorDataset
     data = TensorDataset(torch.arange(8.0))
-    for context in ("fork", "spawn"):
-        loader = DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context=context)
+    for context, workers in (("fork", 2), ("spawn", 1)):  # each that is spawned imports torch
+        loader = DataLoader(data, batch_size=2, num_workers=workers, multiprocessing_context=context)
         print(sorted(value.item() for (batch,) in loader for value in batch))
     if (child := os.fork()) == 0:
         sys.exit(3)

@@ -236,7 +236,6 @@ def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> Non
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "the script was killed by SIGSEGV"),
                 ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
                 (
                     "os._exit(7)",

@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Self
 
 from tests.warm_source import MAX_BYTES
 
@@ -51,27 +53,33 @@ class WarmSource:
         assert said in (b"ready", b"threads"), f"tests.warm_source ended with {self._process.wait()}"
         self.forks = said == b"ready"
 
-    def start(self, command: Sequence[str], stdin: int, stdout: int, stderr: int) -> "Process":
+    def start(
+        self,
+        command: Sequence[str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        environment: Mapping[str, str] = os.environ,
+    ) -> "Process":
         """Run ``python -m amptui ...`` or ``python -c ...`` with those, in this environment and folder."""
         assert command[0] == sys.executable
+        whole = {**environment, **ENVIRONMENT}
         if not self.forks:
-            return start_anew(command, stdin, stdout, stderr, {**os.environ, **ENVIRONMENT})
-        asked = {
-            "arguments": command[1:],
-            "environment": {**os.environ, **ENVIRONMENT},
-            "folder": str(Path.cwd()),
-        }
+            return start_anew(command, stdin, stdout, stderr, whole)
+        asked = {"arguments": command[1:], "environment": whole, "folder": str(Path.cwd())}
         line = json.dumps(asked).encode()
         socket.send_fds(self._socket, [line], [stdin, stdout, stderr])
         return WarmProcess(self, int(self._socket.recv(16)))
 
-    def run(self, *arguments: str, module: str = "amptui") -> subprocess.CompletedProcess[bytes]:
-        """Run ``amptui``, or another module, without a terminal to its end; what it said."""
+    def run(
+        self, *arguments: str, module: str = "amptui", seconds: float = PATIENCE_SECONDS
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run ``amptui``, or another module, without a terminal to its end, in time; what it said."""
         command = [sys.executable, "-m", module, *arguments]
         with open(os.devnull) as nothing, TemporaryFile() as out, TemporaryFile() as err:  # noqa: PTH123
             process = self.start(command, nothing.fileno(), out.fileno(), err.fileno())
             try:
-                status = process.wait(PATIENCE_SECONDS)
+                status = process.wait(seconds)
             finally:
                 process.kill()
             said = [os.pread(file.fileno(), MAX_BYTES, 0) for file in (out, err)]
@@ -125,6 +133,50 @@ class WarmProcess:
 Process = WarmProcess | subprocess.Popen[bytes]
 
 
+class PipedProcess:
+    """A process and the pipes of its output, as :class:`subprocess.Popen` has them."""
+
+    def __init__(self, process: Process, out: int, err: int) -> None:
+        self._process, self._ends = process, (out, err)
+        self.pid = process.pid
+        self.poll, self.wait = process.poll, process.wait
+        self.send_signal, self.kill = process.send_signal, process.kill
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for end in self._ends:
+            os.close(end)
+        self.wait(PATIENCE_SECONDS)
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status; None as long as nobody has asked for it."""
+        return self._process.returncode
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """What it said, once it and all that it started have ended. Raises ``subprocess.TimeoutExpired``."""
+        limit, said, left = time.monotonic() + timeout, dict.fromkeys(self._ends, b""), set(self._ends)
+        while left:
+            ready, _, _ = select.select(left, [], [], max(0.0, limit - time.monotonic()))
+            if not ready:
+                raise subprocess.TimeoutExpired("amptui", timeout)
+            for end in ready:
+                data = os.read(end, MAX_BYTES)
+                said[end] += data
+                if not data:
+                    left.remove(end)
+        self.wait(max(0.0, limit - time.monotonic()))
+        out, err = (said[end].decode() for end in self._ends)
+        return out, err
+
+
 def start_anew(
     command: Sequence[str], stdin: int, stdout: int, stderr: int, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
@@ -143,3 +195,22 @@ def start_anew(
 def _take_terminal() -> None:
     if os.isatty(0):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def start_piped(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    warm: WarmSource | None = None,
+) -> PipedProcess:
+    """Run it without a terminal, anew or from ``warm``; what it says comes through pipes."""
+    (out, its_out), (err, its_err) = os.pipe(), os.pipe()
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        streams = (nothing.fileno(), its_out, its_err)
+        if warm is None:
+            process: Process = start_anew(command, *streams, {**environment, **ENVIRONMENT})
+        else:
+            process = warm.start(command, *streams, environment)
+    os.close(its_out)
+    os.close(its_err)
+    return PipedProcess(process, out, err)

@@ -29,6 +29,7 @@ from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, last_step, records_of, wait_until
+from tests.warm import PipedProcess, WarmSource, start_piped
 
 MODEL = f"{Path(__file__).parents[1] / 'ranks' / 'recorded.py'}:Recorded"
 
@@ -78,20 +79,18 @@ def is_compiling(run: Path) -> bool:
 def ranks(
     run: Path,
     *options: str,
+    warm: WarmSource | None = None,
     start: Sequence[str] = ALONE,
     until: Callable[[Path], bool] = has_begun,
     model: str = MODEL,
-) -> Iterator[subprocess.Popen[str]]:
-    """A run of two ranks without a terminal, from its first step on or ``until`` something else."""
+) -> Iterator[PipedProcess]:
+    """A run of two ranks without a terminal, from its first step on or ``until`` something else.
+
+    ``warm`` starts what starts them, with torch imported.
+    """
     own = ("--nproc", "2") if start == ALONE else ()
     command = [*start, "train", model, "--device", "cpu", "--run-dir", str(run), *own, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (
-        ended_afterwards(run),
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        ) as process,
-    ):
+    with ended_afterwards(run), start_piped(command, warm=warm) as process:
         try:
             wait_until(lambda: until(run) or process.poll() is not None, "it did not begin", seconds=90)
             yield process
@@ -108,7 +107,7 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def pid_of(rank: int, process: "subprocess.Popen[str]") -> int:
+def pid_of(rank: int, process: PipedProcess) -> int:
     """The process of one rank."""
     return next(
         member.pid
@@ -187,8 +186,10 @@ def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
-def test_ranks_train_to_the_end_and_leave_one_whole_journal(run: Path, start: Sequence[str]) -> None:
-    with ranks(run, "--epochs", "2", "--accumulate", "3", start=start) as process:
+def test_ranks_train_to_the_end_and_leave_one_whole_journal(
+    warm: WarmSource, run: Path, start: Sequence[str]
+) -> None:
+    with ranks(run, "--epochs", "2", "--accumulate", "3", start=start, warm=warm) as process:
         _, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
     (started,) = of(RunStarted, run)
@@ -208,9 +209,9 @@ def test_ranks_train_to_the_end_and_leave_one_whole_journal(run: Path, start: Se
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "status"), [(None, 143), (0, 143), (1, 0)])
-def test_sigterm_stops_all_ranks_cleanly(run: Path, rank: int | None, status: int) -> None:
+def test_sigterm_stops_all_ranks_cleanly(warm: WarmSource, run: Path, rank: int | None, status: int) -> None:
     """To the launcher, to rank 0 or to another rank."""
-    with ranks(run) as process:
+    with ranks(run, warm=warm) as process:
         os.kill(process.pid if rank is None else pid_of(rank, process), signal.SIGTERM)
         _, said = process.communicate(timeout=90)
     assert process.returncode == status, said
@@ -220,9 +221,9 @@ def test_sigterm_stops_all_ranks_cleanly(run: Path, rank: int | None, status: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_run_with_its_name(run: Path, rank: int) -> None:
+def test_a_killed_rank_ends_the_run_with_its_name(warm: WarmSource, run: Path, rank: int) -> None:
     """Rank 1 writes the end of a journal whose rank 0 was killed."""
-    with ranks(run) as process:
+    with ranks(run, warm=warm) as process:
         os.kill(pid_of(rank, process), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -231,8 +232,8 @@ def test_a_killed_rank_ends_the_run_with_its_name(run: Path, rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(run: Path) -> None:
-    with ranks(run, "--set", "loading_seconds=600", until=is_building) as process:
+def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(warm: WarmSource, run: Path) -> None:
+    with ranks(run, "--set", "loading_seconds=600", until=is_building, warm=warm) as process:
         os.kill(pid_of(1, process), signal.SIGKILL)
         process.communicate(timeout=100)
     assert process.returncode == 1
@@ -241,8 +242,8 @@ def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(run: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_run_that_waits_for_a_rank_can_be_stopped(run: Path) -> None:
-    with ranks(run, "--set", "loading_seconds=600", until=is_building) as process:
+def test_a_run_that_waits_for_a_rank_can_be_stopped(warm: WarmSource, run: Path) -> None:
+    with ranks(run, "--set", "loading_seconds=600", until=is_building, warm=warm) as process:
         process.terminate()
         process.communicate(timeout=100)
     assert process.returncode == 143
@@ -251,10 +252,14 @@ def test_a_run_that_waits_for_a_rank_can_be_stopped(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(run: Path) -> None:
+def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(
+    warm: WarmSource, run: Path
+) -> None:
     """It compiles for longer than a rank is waited for that cannot end well any more."""
     seconds = str(RANKS_PATIENCE_SECONDS + 8)
-    with ranks(run, "--compile", "--set", f"compile_seconds={seconds}", until=is_compiling) as process:
+    with ranks(
+        run, "--compile", "--set", f"compile_seconds={seconds}", until=is_compiling, warm=warm
+    ) as process:
         os.kill(pid_of(1, process), signal.SIGUSR1)
         _, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
@@ -263,13 +268,12 @@ def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "start"), [(0, ALONE), (1, TORCHRUN)], ids=["0, nproc", "1, torchrun"])
 def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
-    run: Path, rank: int, start: Sequence[str]
+    warm: WarmSource, run: Path, rank: int, start: Sequence[str]
 ) -> None:
     """Rank 0 keeps the journal: another rank writes its end, and the stacks."""
-    with ranks(run, "--hang-timeout", "5", start=start) as process:
+    with ranks(run, "--hang-timeout", "5", start=start, warm=warm) as process:
         family = _family(process.pid)
         os.kill(pid_of(rank, process), signal.SIGSTOP)
         _, said = process.communicate(timeout=100)
@@ -284,9 +288,11 @@ def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(run: Path, rank: int) -> None:
+def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(
+    warm: WarmSource, run: Path, rank: int
+) -> None:
     lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", "lag_seconds=600")
-    with ranks(run, "--hang-timeout", "5", *lags) as process:
+    with ranks(run, "--hang-timeout", "5", *lags, warm=warm) as process:
         family = _family(process.pid)
         _, said = process.communicate(timeout=100)
         _, alive = psutil.wait_procs(family, timeout=10)
@@ -300,15 +306,14 @@ def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(run: Path, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(run: Path, rank: int) -> None:
+def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(warm: WarmSource, run: Path) -> None:
     seconds = AWAITED_SECONDS + 4
-    lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", f"lag_seconds={seconds}")
-    with ranks(run, "--hang-timeout", "0", "--steps", "6", *lags) as process:
+    lags = ("--set", "lags_on_rank=1", "--set", "lag_step=3", "--set", f"lag_seconds={seconds}")
+    with ranks(run, "--hang-timeout", "0", "--steps", "6", *lags, warm=warm) as process:
         _, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
     waits = of(RanksAwaited, run)
-    assert {(wait.ranks, wait.phase, wait.step) for wait in waits} == {((rank,), "after_step", 3)}
+    assert {(wait.ranks, wait.phase, wait.step) for wait in waits} == {((1,), "after_step", 3)}
     assert [wait.over for wait in (waits[0], waits[-1])] == [False, True]
     assert last_step(run) == 6
 

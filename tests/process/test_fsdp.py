@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,15 @@ import torch
 from amptui.records.run import RunFinished, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
-from tests.process.test_elastic import ALONE, TORCHRUN, assert_lost, last, of, pid_of, ranks
+from tests.process.test_elastic import TORCHRUN, assert_lost, last, of, pid_of, ranks
+from tests.warm import WarmSource
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
-def test_a_sharded_model_is_trained_and_saved_whole(tmp_path: Path, start: Sequence[str]) -> None:
+def test_a_sharded_model_is_trained_and_saved_whole(warm: WarmSource, tmp_path: Path) -> None:
     run, weights = tmp_path / "run", tmp_path / "weights.pt"
-    with ranks(run, "--fsdp", "--epochs", "2", "--save-weights", str(weights), start=start) as process:
+    options = ("--fsdp", "--epochs", "2", "--save-weights", str(weights))
+    with ranks(run, *options, start=TORCHRUN, warm=warm) as process:
         _, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
     (started,) = of(RunStarted, run)
@@ -32,9 +32,9 @@ def test_a_sharded_model_is_trained_and_saved_whole(tmp_path: Path, start: Seque
 
 
 @pytest.mark.slow
-def test_sigterm_stops_a_sharded_run_cleanly(tmp_path: Path) -> None:
+def test_sigterm_stops_a_sharded_run_cleanly(warm: WarmSource, tmp_path: Path) -> None:
     run, weights = tmp_path / "run", tmp_path / "weights.pt"
-    with ranks(run, "--fsdp", "--save-weights", str(weights)) as process:
+    with ranks(run, "--fsdp", "--save-weights", str(weights), warm=warm) as process:
         os.kill(process.pid, signal.SIGTERM)
         _, said = process.communicate(timeout=90)
     assert process.returncode == 143, said
@@ -43,8 +43,8 @@ def test_sigterm_stops_a_sharded_run_cleanly(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_a_sharded_run_with_its_name(run: Path) -> None:
-    with ranks(run, "--fsdp") as process:
+def test_a_killed_rank_ends_a_sharded_run_with_its_name(warm: WarmSource, run: Path) -> None:
+    with ranks(run, "--fsdp", warm=warm) as process:
         os.kill(pid_of(1, process), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1

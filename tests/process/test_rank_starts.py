@@ -30,6 +30,7 @@ from tests.process.test_elastic import (
     ranks,
 )
 from tests.process.test_rank_restarts import has_a_checkpoint, held
+from tests.warm import PipedProcess, WarmSource, start_piped
 
 pytestmark = pytest.mark.slow
 
@@ -53,13 +54,13 @@ def adopting() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("start", "own"),
-    [(ALONE, ()), (ALONE, ("--fsdp",)), (TORCHRUN, ("--fsdp",))],
-    ids=["nproc", "fsdp", "torchrun"],
+    [(ALONE, ()), (TORCHRUN, ("--fsdp",))],
+    ids=["nproc, ddp", "torchrun, fsdp"],
 )
 def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
-    run: Path, start: Sequence[str], own: Sequence[str]
+    warm: WarmSource, run: Path, start: Sequence[str], own: Sequence[str]
 ) -> None:
-    with adopting(), ranks(run, *SLOWLY, *own, start=start) as process:
+    with adopting(), ranks(run, *SLOWLY, *own, start=start, warm=warm) as process:
         pids = [pid_of(rank, process) for rank in (0, 1)]
         process.kill()
         _, said = process.communicate(timeout=60)
@@ -77,9 +78,9 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     assert statuses == [1, 1]
 
 
-def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(run: Path) -> None:
+def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(warm: WarmSource, run: Path) -> None:
     options = ("--set", "loading_seconds=600", "--max-restarts", "2")
-    with ranks(run, *options, until=is_building) as process:
+    with ranks(run, *options, until=is_building, warm=warm) as process:
         process.kill()
         _, said = process.communicate(timeout=100)
     end = last(RunFailed, run)
@@ -99,13 +100,14 @@ def free_port() -> int:
 def started(
     run: Path,
     *variables: Mapping[str, object],
+    warm: WarmSource | None = None,
     options: Sequence[str] = (),
     command: Sequence[str] = ALONE,
     around: Mapping[int, Sequence[str]] = MappingProxyType({}),
-) -> Iterator[list["subprocess.Popen[str]"]]:
+) -> Iterator[list[PipedProcess]]:
     """A process of ``amptui train`` for each of ``variables``, which its environment has besides.
 
-    ``around`` has commands that start those with a rank.
+    ``around`` has commands that start those with a rank. With ``warm`` they start with torch imported.
     """
     bare = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
     words = [*command, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
@@ -117,15 +119,9 @@ def started(
                 "OMP_NUM_THREADS": "1",
                 **{name: str(value) for name, value in place.items()},
             }
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [*around.get(int(str(place.get("RANK", -1))), ()), *words],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env=environment,
-                )
-            )
+            start = [*around.get(int(str(place.get("RANK", -1))), ()), *words]
+            process = start_piped(start, environment=environment, warm=warm)
+            stack.enter_context(process)
             stack.callback(_kill, process.pid)
             processes.append(process)
         yield processes
@@ -148,9 +144,13 @@ OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOC
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
 
-@pytest.mark.parametrize("names", [PLAIN, OPEN_MPI, SLURM], ids=["plain", "mpirun", "srun"])
-@pytest.mark.parametrize("own", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [(PLAIN, ()), (OPEN_MPI, ("--fsdp",)), (SLURM, ())],
+    ids=["plain, ddp", "mpirun, fsdp", "srun, ddp"],
+)
 def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], own: tuple[str, ...]) -> None:
+    """What a launcher says is read before the model is wrapped: each wrapper needs one launcher only."""
     common: dict[str, object] = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     if names is SLURM:  # which names neither
         common = {"SLURM_STEP_ID": 0, "SLURM_JOB_ID": os.getpid(), "SLURM_STEP_NUM_NODES": 1}
@@ -165,11 +165,11 @@ def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], ow
     last(RunFinished, run)
 
 
-def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(run: Path) -> None:
+def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, run: Path) -> None:
     run.mkdir()
     (run / "journal.jsonl").touch()
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    with started(run, *[common | place(rank, *PLAIN) for rank in (0, 1)]) as processes:
+    with started(run, *[common | place(rank, *PLAIN) for rank in (0, 1)], warm=warm) as processes:
         said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1]
     assert [text.count("\n") for text in said] == [1, 0], said
@@ -185,7 +185,7 @@ def torchrun(node: int, port: int, *backend: str, max_restarts: int = 2) -> tupl
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
-    tmp_path: Path, killed: int
+    warm: WarmSource, tmp_path: Path, killed: int
 ) -> None:
     """The other one's ranks stop too, whichever has the store."""
     run, port = tmp_path / "run", free_port()
@@ -193,7 +193,7 @@ def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
         machines = []
         for node in (0, 1):
             command = torchrun(node, port, max_restarts=0)
-            machines += stack.enter_context(started(run, {}, options=SLOWLY, command=command))
+            machines += stack.enter_context(started(run, {}, options=SLOWLY, command=command, warm=warm))
         wait_until(lambda: has_begun(run), "it did not begin", seconds=120)
         (orphan,) = _family(machines[killed].pid)[1:]
         machines[killed].kill()
@@ -208,7 +208,9 @@ def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])
-def test_a_machine_that_takes_the_place_of_another_joins_the_run(tmp_path: Path, backend: str) -> None:
+def test_a_machine_that_takes_the_place_of_another_joins_the_run(
+    warm: WarmSource, tmp_path: Path, backend: str
+) -> None:
     """Its torchrun has counted no restart, the other one has."""
     run, go_on, port = tmp_path / "run", tmp_path / "go on", free_port()
     own = ("--checkpoint-every", "5", "--epochs", "5", "--resume", *held(go_on))
@@ -222,9 +224,9 @@ def test_a_machine_that_takes_the_place_of_another_joins_the_run(tmp_path: Path,
 
     with ExitStack() as stack:
 
-        def machine(node: int) -> "subprocess.Popen[str]":
+        def machine(node: int) -> PipedProcess:
             command = torchrun(node, port, *rendezvous)
-            (process,) = stack.enter_context(started(run, variables, options=own, command=command))
+            (process,) = stack.enter_context(started(run, variables, options=own, command=command, warm=warm))
             return process
 
         leader = machine(0)

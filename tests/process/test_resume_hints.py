@@ -12,6 +12,7 @@ from tests.living import records_of, wait_until
 from tests.process.test_elastic import ranks
 from tests.process.test_launch import request, start, train
 from tests.terminal import KNOBS
+from tests.warm import WarmSource
 
 
 @pytest.mark.parametrize("every", [2, None])
@@ -57,13 +58,15 @@ class Failing(Knobs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_error_on_a_rank_ends_with_the_command_that_resumes_the_run(tmp_path: Path, rank: int) -> None:
+def test_an_error_on_a_rank_ends_with_the_command_that_resumes_the_run(
+    warm: WarmSource, tmp_path: Path, rank: int
+) -> None:
     """Rank 0 tells of both: of its own one too."""
     run, gate, model = tmp_path / "run", tmp_path / "gate", tmp_path / "failing.py"
     model.write_text(FAILING.format(rank=rank))
     knobs = ("trouble=loss", "at=7", f"gate={gate}", "step_ms=0")
     options = [word for knob in knobs for word in ("--set", knob)]
-    with ranks(run, "--checkpoint-every", "3", *options, model=str(model)) as process:
+    with ranks(run, "--checkpoint-every", "3", *options, model=str(model), warm=warm) as process:
         wait_until(lambda: checkpoints(run / "checkpoints"), "there is no checkpoint")
         gate.touch()
         _, said = process.communicate(timeout=60)

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar, cast
 
 import torch
@@ -55,8 +55,11 @@ from tests.ranks.hindered_writing import (
 )
 from tests.ranks.recorded import COMPILED, STEPS, Recorded
 from tests.single_steps import one_by_one
+from tests.warm import WarmSource, start_anew
 
 T = TypeVar("T")
+
+_STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +72,33 @@ class Ended:
 
 
 def train_ranks(
-    task: str, ranks: int, folder: Path, *, status: Any = 0, timeout: Any = 120, **arguments: Any
+    task: str,
+    ranks: int,
+    folder: Path,
+    *,
+    warm: WarmSource | None = None,
+    status: Any = 0,
+    timeout: Any = 120,
+    **arguments: Any,
 ) -> list[Ended]:
     """Start so many ranks, which do ``task`` with its ``arguments``; return how each ended.
 
     Fails if one ends with another ``status``, unless that is None, or not within ``timeout`` seconds.
+    ``warm`` starts them with torch imported.
     """
     words = [str(ranks), task, str(folder), json.dumps(arguments)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.ranks.rank_at_work", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    command = [sys.executable, "-m", "tests.ranks.rank_at_work", *words]
+    with open(os.devnull) as nothing, TemporaryFile() as out:  # noqa: PTH123
+        streams = (nothing.fileno(), out.fileno(), _STDERR)
+        process = start_anew(command, *streams, os.environ) if warm is None else warm.start(command, *streams)
         try:
-            statuses = json.loads(process.communicate(timeout=timeout)[0].splitlines()[-1])
+            process.wait(timeout)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0)
+        statuses = json.loads(out.read().splitlines()[-1])
     ended = [_read(folder / f"{rank}.json", status) for rank, status in enumerate(statuses)]
     assert status is None or statuses == [status] * ranks, ended[0].results.get("error")
     return ended
@@ -403,7 +415,7 @@ _PORT_BYTES = 8
 
 
 def _fork_rank(rank: int, ranks: int, port: int, work: Callable[[], int]) -> int:
-    """Start one rank in a copy of this process, which has imported torch and computed nothing; its pid.
+    """Start one rank in a copy of this process, which has imported torch and no thread of its; its pid.
 
     It reads its port from the descriptor ``port``.
     """

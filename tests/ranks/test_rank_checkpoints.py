@@ -11,6 +11,7 @@ from tests.engine.working import Worker
 from tests.ranks.rank_at_work import Ended, train_ranks
 from tests.ranks.recorded import Recorded
 from tests.tiny import Log, losses, prepare, train
+from tests.warm import WarmSource
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +22,7 @@ NO_BATCH_NORM = {"batch_norm": "no"}
 
 
 def ranks(
+    warm: WarmSource,
     folder: Path,
     model: str = "Drawing",
     *,
@@ -30,45 +32,52 @@ def ranks(
 ) -> list[Ended]:
     """So many ranks that train in ``folder`` with these options, and end well."""
     folder.mkdir(exist_ok=True)
-    return train_ranks("asked", count, folder, model=model, settings=settings or {}, **options)
+    return train_ranks("asked", count, folder, warm=warm, model=model, settings=settings or {}, **options)
 
 
 @pytest.mark.parametrize(
     ("precision", "fsdp"), [("fp32", False), ("bf16", False), ("fp16", False), ("fp32", True), ("fp16", True)]
 )
-def test_resumed_ranks_repeat_the_rest_bit_for_bit(tmp_path: Path, precision: str, fsdp: bool) -> None:
+def test_resumed_ranks_repeat_the_rest_bit_for_bit(
+    warm: WarmSource, tmp_path: Path, precision: str, fsdp: bool
+) -> None:
     """From the checkpoint at the end of a stopped run, and from one written while the run went on."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    expected = ranks(whole, precision=precision, checkpoint_every=5, fsdp=fsdp)
+    expected = ranks(warm, whole, precision=precision, checkpoint_every=5, fsdp=fsdp)
     assert expected[0].results["checkpoints"][0] == 5
     assert expected[0].steps == expected[1].steps
 
     # One at the end of the epoch too, if the ranks agree on it before their last step.
-    assert ranks(stopped, precision=precision, steps=7, fsdp=fsdp)[0].results["checkpoints"] in ([7], [6, 7])
-    rest = ranks(stopped, precision=precision, resume=True, fsdp=fsdp)
+    assert ranks(warm, stopped, precision=precision, steps=7, fsdp=fsdp)[0].results["checkpoints"] in (
+        [7],
+        [6, 7],
+    )
+    rest = ranks(warm, stopped, precision=precision, resume=True, fsdp=fsdp)
     assert [rank.steps for rank in rest] == [expected[0].steps[7:]] * 2
     assert rest[0].results["losses"] == expected[0].results["losses"][7:]
     assert rest[0].results["validations"] == expected[0].results["validations"][1:]
 
     for path in checkpoints(whole / "checkpoints")[:-1]:
         path.unlink()
-    rest = ranks(whole, precision=precision, resume=True, fsdp=fsdp)
+    rest = ranks(warm, whole, precision=precision, resume=True, fsdp=fsdp)
     assert [rank.steps for rank in rest] == [expected[0].steps[5:]] * 2
 
 
-def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(tmp_path: Path) -> None:
+def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(
+    warm: WarmSource, tmp_path: Path
+) -> None:
     """It has a worker; the interruption is in the middle of an epoch of three steps."""
     options: dict[str, Any] = {"accumulate": 2, "settings": {"loader": "yes", "dropout": "0.2"}}
-    expected = ranks(tmp_path / "whole", "Recorded", **options)
-    ranks(tmp_path / "stopped", "Recorded", steps=4, **options)
-    rest = ranks(tmp_path / "stopped", "Recorded", resume=True, **options)
+    expected = ranks(warm, tmp_path / "whole", "Recorded", **options)
+    ranks(warm, tmp_path / "stopped", "Recorded", steps=4, **options)
+    rest = ranks(warm, tmp_path / "stopped", "Recorded", resume=True, **options)
     assert len(expected[0].steps) == 6
     assert [rank.steps for rank in rest] == [expected[0].steps[4:]] * 2
     assert rest[0].results["losses"] == expected[0].results["losses"][4:]
 
 
-def test_each_rank_has_random_states_of_its_own_in_the_file(tmp_path: Path) -> None:
-    ranks(tmp_path, count=3, steps=2)
+def test_each_rank_has_random_states_of_its_own_in_the_file(warm: WarmSource, tmp_path: Path) -> None:
+    ranks(warm, tmp_path, count=3, steps=2)
     checkpoint = read(checkpoints(tmp_path / "checkpoints")[0])
     assert checkpoint.world_size == 3
     assert [rank["batches"] for rank in checkpoint.ranks] == [2, 2]
@@ -77,10 +86,12 @@ def test_each_rank_has_random_states_of_its_own_in_the_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("fsdp", [False, True])
-def test_another_number_of_ranks_goes_on_with_the_same_global_batch(tmp_path: Path, fsdp: bool) -> None:
+def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
+    warm: WarmSource, tmp_path: Path, fsdp: bool
+) -> None:
     """Two ranks, then four, then one process: the losses of one process with the global batch."""
-    ranks(tmp_path, "Recorded", settings=NO_BATCH_NORM, steps=4, fsdp=fsdp)
-    four = ranks(tmp_path, "Recorded", count=4, settings=NO_BATCH_NORM, steps=8, resume=True, fsdp=fsdp)
+    ranks(warm, tmp_path, "Recorded", settings=NO_BATCH_NORM, steps=4, fsdp=fsdp)
+    four = ranks(warm, tmp_path, "Recorded", count=4, settings=NO_BATCH_NORM, steps=8, resume=True, fsdp=fsdp)
     assert any(
         note.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].results["notes"]
     )
@@ -102,20 +113,24 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(tmp_path: Pa
 
 
 @pytest.mark.parametrize("fsdp", [False, True])
-def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(tmp_path: Path, fsdp: bool) -> None:
+def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(
+    warm: WarmSource, tmp_path: Path, fsdp: bool
+) -> None:
     """It is one file, as was a sharded model's in version 0.1.0."""
     settings = {"epochs": "2", **NO_BATCH_NORM}
     folder = tmp_path / "checkpoints"
     Worker(RECORDED, checkpoint_dir=folder, steps=5, batch_size=16, settings=settings).end()
-    two = ranks(tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
+    two = ranks(warm, tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
     log = Log()
     train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
     assert two[0].results["losses"] == pytest.approx(losses(log)[5:], rel=1e-5)
 
 
-def test_a_number_that_does_not_divide_the_global_batch_is_refused(tmp_path: Path) -> None:
-    ranks(tmp_path, "Recorded", steps=2)
-    ended = train_ranks("asked", 3, tmp_path, model="Recorded", settings={}, resume=True, status=None)
+def test_a_number_that_does_not_divide_the_global_batch_is_refused(warm: WarmSource, tmp_path: Path) -> None:
+    ranks(warm, tmp_path, "Recorded", steps=2)
+    ended = train_ranks(
+        "asked", 3, tmp_path, warm=warm, model="Recorded", settings={}, resume=True, status=None
+    )
     assert ended[0].status == 2
     assert ended[0].results["error"].endswith("; use --nproc 2")
     assert RunFailed.__name__ in ended[0].results["records"]

@@ -14,11 +14,16 @@ from tests.ranks.rank_at_work import train_ranks
 from tests.ranks.recorded import Recorded
 from tests.ranks.test_rank_failure import NO_SPACE, SHARED_MEMORY
 from tests.tiny import Log, losses, prepare, train
+from tests.warm import WarmSource
 
 
 @pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_two_ranks_train_as_one_process_with_the_global_batch(tmp_path: Path, fsdp: bool) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, batch_norm="no", samples="72", options={"fsdp": fsdp})
+def test_two_ranks_train_as_one_process_with_the_global_batch(
+    warm: WarmSource, tmp_path: Path, fsdp: bool
+) -> None:
+    ranks = train_ranks(
+        "plain", 2, tmp_path, warm=warm, batch_norm="no", samples="72", options={"fsdp": fsdp}
+    )
     assert ranks[0].steps == ranks[1].steps
 
     log = Log()
@@ -30,9 +35,9 @@ def test_two_ranks_train_as_one_process_with_the_global_batch(tmp_path: Path, fs
 
 
 @pytest.mark.slow
-def test_a_loader_of_an_experiment_is_shared_by_the_ranks(tmp_path: Path) -> None:
+def test_a_loader_of_an_experiment_is_shared_by_the_ranks(warm: WarmSource, tmp_path: Path) -> None:
     """101 samples are 12 batches of 8, and one of 5, which is left out: six steps of two ranks."""
-    ranks = train_ranks("plain", 2, tmp_path, batch_norm="no", loader="yes", samples="101")
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, batch_norm="no", loader="yes", samples="101")
     assert ranks[0].steps == ranks[1].steps
 
     log = Log()
@@ -46,11 +51,11 @@ def test_a_loader_of_an_experiment_is_shared_by_the_ranks(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "fsdp"), [("fp32", False), ("fp16", False), ("fp16", True)])
 def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
-    tmp_path: Path, precision: str, fsdp: bool
+    warm: WarmSource, tmp_path: Path, precision: str, fsdp: bool
 ) -> None:
     """The last step of an epoch has only two of four batches."""
     options = {"accumulate": 4, "precision": precision, "clip_norm": 0.5}
-    ranks = train_ranks("plain", 2, tmp_path, batch_norm="no", options={**options, "fsdp": fsdp})
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, batch_norm="no", options={**options, "fsdp": fsdp})
     assert ranks[0].steps == ranks[1].steps
 
     log = Log()
@@ -64,9 +69,11 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "fsdp"), [(2, False), (3, False), (2, True), (3, True)])
 def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights(
-    tmp_path: Path, ranks: int, fsdp: bool
+    warm: WarmSource, tmp_path: Path, ranks: int, fsdp: bool
 ) -> None:
-    results = train_ranks("requests", ranks, tmp_path, requests=200, seed=11, fsdp=fsdp, timeout=280)
+    results = train_ranks(
+        "requests", ranks, tmp_path, warm=warm, requests=200, seed=11, fsdp=fsdp, timeout=280
+    )
     assert all(rank.steps == results[0].steps for rank in results[1:])
     precisions = [precision for precision, _ in results[0].steps]
     assert len(set(precisions)) == 3
@@ -78,8 +85,10 @@ def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights
 
 
 @pytest.mark.slow
-def test_a_single_bit_that_differs_on_one_rank_is_told(tmp_path: Path) -> None:
-    results = train_ranks("plain", 2, tmp_path, flips_on_rank="1", slow_seconds="0.02", epochs="40")
+def test_a_single_bit_that_differs_on_one_rank_is_told(warm: WarmSource, tmp_path: Path) -> None:
+    results = train_ranks(
+        "plain", 2, tmp_path, warm=warm, flips_on_rank="1", slow_seconds="0.02", epochs="40"
+    )
     (what, step, count, ranks), *later = results[0].results["disagreements"]
     assert (what, count, ranks, later) == ("weights", 1, [1], [])
     assert step >= 5
@@ -88,10 +97,10 @@ def test_a_single_bit_that_differs_on_one_rank_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overflow", ["gradients", "loss"])
-def test_a_skip_names_the_rank_that_overflowed(tmp_path: Path, overflow: str) -> None:
+def test_a_skip_names_the_rank_that_overflowed(warm: WarmSource, tmp_path: Path, overflow: str) -> None:
     poisoned = {"overflows_on_rank": "1", "overflow_step": "7", "overflow": overflow}
     slowly = {"options": {"precision": "fp16"}, "slow_seconds": "0.02", "epochs": "12"}
-    first, second = train_ranks("plain", 2, tmp_path, **poisoned, **slowly)
+    first, second = train_ranks("plain", 2, tmp_path, warm=warm, **poisoned, **slowly)
     assert 7 in first.results["skipped"]
     assert [7, [1]] in first.results["overflowed"]
     assert all(step in first.results["skipped"] for step, _ in first.results["overflowed"])
@@ -100,34 +109,38 @@ def test_a_skip_names_the_rank_that_overflowed(tmp_path: Path, overflow: str) ->
 
 
 @pytest.mark.slow
-def test_a_run_that_one_rank_s_loss_ended_names_it(tmp_path: Path) -> None:
+def test_a_run_that_one_rank_s_loss_ended_names_it(warm: WarmSource, tmp_path: Path) -> None:
     poisoned = {"overflows_on_rank": "1", "overflow_step": "9", "overflow": "loss"}
     options = {"precision": "bf16"}
-    first, _ = train_ranks("plain", 2, tmp_path, **poisoned, options=options, epochs="12", status=1)
+    first, _ = train_ranks(
+        "plain", 2, tmp_path, warm=warm, **poisoned, options=options, epochs="12", status=1
+    )
     assert "; rank 1 had the first loss that was not finite, in step 9; " in first.results["error"]
 
 
 @pytest.mark.slow
-def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(tmp_path: Path) -> None:
+def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(warm: WarmSource, tmp_path: Path) -> None:
     """Each pass of an X-ray takes longer than ranks wait for one that hangs."""
     plain, probed = tmp_path / "plain", tmp_path / "probed"
     plain.mkdir()
     probed.mkdir()
     settings = {"dropout": "0.3", "slow_seconds": "0.001"}
     slow = {**settings, "xray_seconds": "4", "options": {"hang_timeout": 3.0}}
-    ranks = train_ranks("probed", 2, probed, **slow)
+    ranks = train_ranks("probed", 2, probed, warm=warm, **slow)
     assert ranks[0].results["answers"].count(["RequestTaken", "x-ray"]) == 2
     assert ranks[0].results["answers"].count(["RequestTaken", "trace"]) == 2
     assert ranks[0].steps == ranks[1].steps
 
     options = {"steps": len(ranks[0].steps)}
-    alone = train_ranks("plain", 2, plain, **settings, epochs="1000", options=options)
+    alone = train_ranks("plain", 2, plain, warm=warm, **settings, epochs="1000", options=options)
     assert alone[0].steps == ranks[0].steps
 
 
 @pytest.mark.slow
-def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(tmp_path: Path) -> None:
-    ranks = train_ranks("refused", 2, tmp_path, communicates="yes")
+def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    ranks = train_ranks("refused", 2, tmp_path, warm=warm, communicates="yes")
     assert ranks[0].results["answers"] == [["RequestRefused", "x-ray"]]
     assert ranks[0].results["refusals"][0].startswith("loss() communicates with other ranks (allreduce)")
     assert ranks[0].steps == ranks[1].steps
@@ -135,8 +148,12 @@ def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_switch_that_fails_on_one_rank_is_undone_on_all(tmp_path: Path, rank: int) -> None:
-    ranks = train_ranks("switched", 2, tmp_path, fails_in="bf16", fails_on_rank=str(rank), dropout="0.3")
+def test_a_switch_that_fails_on_one_rank_is_undone_on_all(
+    warm: WarmSource, tmp_path: Path, rank: int
+) -> None:
+    ranks = train_ranks(
+        "switched", 2, tmp_path, warm=warm, fails_in="bf16", fails_on_rank=str(rank), dropout="0.3"
+    )
     assert ranks[0].results["answers"][:2] == [["RequestRefused", "precision"]] * 2
     assert ranks[0].steps == ranks[1].steps
     assert {precision for precision, _ in ranks[0].steps} == {"fp32"}
@@ -144,19 +161,21 @@ def test_a_switch_that_fails_on_one_rank_is_undone_on_all(tmp_path: Path, rank: 
 
 
 @pytest.mark.slow
-def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(tmp_path: Path) -> None:
+def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(
+    warm: WarmSource, tmp_path: Path
+) -> None:
     ranks = train_ranks(
-        "switched", 2, tmp_path, fails_in="bf16", fails_on_rank="1", fails_late="yes", status=1
+        "switched", 2, tmp_path, warm=warm, fails_in="bf16", fails_on_rank="1", fails_late="yes", status=1
     )
     assert ranks[0].results["error"].startswith("rank 1: ArithmeticError: a wrong number")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
-def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
+def test_a_rank_that_compiles_is_not_called_hung(warm: WarmSource, tmp_path: Path) -> None:
     """It makes the others wait, in training and in validation, longer than one that hangs could."""
     slow = {"compile_seconds": "6", "options": {"compile_mode": "default", "hang_timeout": 3.0}}
-    ranks = train_ranks("compiled", 2, tmp_path, **slow)
+    ranks = train_ranks("compiled", 2, tmp_path, warm=warm, **slow)
     assert ranks[0].steps == ranks[1].steps
     for rank in ranks:
         compiled = rank.results["compiled"]
@@ -166,17 +185,23 @@ def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
-def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(
+    warm: WarmSource, tmp_path: Path
+) -> None:
     hangs = {"fails_in": "fp32", "fails_on_rank": "1", "hangs": "yes", "compile_seconds": "0.1"}
     options = {"compile_mode": "default", "hang_timeout": 4.0}
-    ranks = train_ranks("compiled", 2, tmp_path, **hangs, options=options, status=1)
+    ranks = train_ranks("compiled", 2, tmp_path, warm=warm, **hangs, options=options, status=1)
     assert ranks[0].results["error"].startswith("rank 1 hung")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "fsdp"), [(0, False), (1, False), (1, True)])
-def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(tmp_path: Path, rank: int, fsdp: bool) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, fails_on_rank=str(rank), options={"fsdp": fsdp}, status=1)
+def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(
+    warm: WarmSource, tmp_path: Path, rank: int, fsdp: bool
+) -> None:
+    ranks = train_ranks(
+        "plain", 2, tmp_path, warm=warm, fails_on_rank=str(rank), options={"fsdp": fsdp}, status=1
+    )
     error = ranks[0].results["error"]
     assert "ArithmeticError: a wrong number" in error
     assert error.startswith("rank 1: ") == (rank == 1)
@@ -194,30 +219,32 @@ def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(tmp_path: Path, ran
     ids=["NCCL", "the model"],
 )
 def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
-    tmp_path: Path, rank: int, raised: str, said: str
+    warm: WarmSource, tmp_path: Path, rank: int, raised: str, said: str
 ) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, fails_on_rank=str(rank), fails_with=raised, status=1)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, fails_on_rank=str(rank), fails_with=raised, status=1)
     assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(said)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(tmp_path: Path) -> None:
-    ranks = train_ranks("without GPU", 2, tmp_path, rank=1, status=1)
+def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    ranks = train_ranks("without GPU", 2, tmp_path, warm=warm, rank=1, status=1)
     assert ranks[0].results["error"].startswith("rank 1: device cuda")
     assert "RankLost" in ranks[0].results["records"]
 
 
 @pytest.mark.slow
-def test_a_parameter_without_a_gradient_is_explained(tmp_path: Path) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, unused="yes", status=1)
+def test_a_parameter_without_a_gradient_is_explained(warm: WarmSource, tmp_path: Path) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, unused="yes", status=1)
     assert ranks[0].results["error"].startswith("a parameter of the model took no part in loss()")
 
 
 @pytest.mark.slow
-def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(tmp_path: Path) -> None:
+def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(warm: WarmSource, tmp_path: Path) -> None:
     """DDP gives out those of batch norm before each forward pass."""
-    ranks = train_ranks("plain", 2, tmp_path, epochs="1", lag_seconds="1")
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, epochs="1", lag_seconds="1")
     waiting, slow = (
         statistics.median(seconds for seconds in rank.results["compute"] if not math.isnan(seconds))
         for rank in ranks
@@ -226,7 +253,7 @@ def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_loss_that_communicates_has_no_compute_time(tmp_path: Path) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, epochs="1", communicates="yes")
+def test_a_loss_that_communicates_has_no_compute_time(warm: WarmSource, tmp_path: Path) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, epochs="1", communicates="yes")
     assert ranks[0].results["compute"]
     assert all(math.isnan(seconds) for seconds in ranks[0].results["compute"])

@@ -19,6 +19,7 @@ from tests.ranks.odd_model import OddModel
 from tests.ranks.rank_at_work import train_ranks
 from tests.ranks.recorded import Recorded
 from tests.tiny import Log, losses, prepare, train
+from tests.warm import WarmSource
 
 POISONED = {"overflows_on_rank": "1", "overflow": "loss"}
 """The third loss of rank 1 is infinite."""
@@ -133,11 +134,13 @@ def test_the_mean_loss_stays_in_float32(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.slow
-def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: Path) -> None:
+def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
+    warm: WarmSource, tmp_path: Path
+) -> None:
     path = tmp_path / "weights.pt"
     arguments = {"odd": "yes", "unused": "yes"}
     options = {"fsdp": True, "save_weights": str(path), "clip_norm": 0.5}
-    ranks = train_ranks("plain", 2, tmp_path, **arguments, options=options)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, options=options)
     assert ranks[0].steps == ranks[1].steps
 
     log, alone = Log(), prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
@@ -149,7 +152,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
 
     options = {"fsdp": True, "init_weights": str(path)}
-    ranks = train_ranks("plain", 2, tmp_path, **arguments, options=options)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, options=options)
     log = Log()
     experiment = Recorded(epochs=2, batch_size=16, odd=True, unused=True)
     train(prepare(experiment, init_weights=str(path)), log)
@@ -168,17 +171,17 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
     ],
 )
 def test_what_does_not_work_on_sharded_weights_is_explained(
-    tmp_path: Path, settings: dict[str, str], error: str
+    warm: WarmSource, tmp_path: Path, settings: dict[str, str], error: str
 ) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, **settings, options={"fsdp": True}, status=1)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **settings, options={"fsdp": True}, status=1)
     assert ranks[0].results["error"].startswith(error)
 
 
 @pytest.mark.slow
-def test_norms_and_windows_are_those_of_the_global_gradient(tmp_path: Path) -> None:
+def test_norms_and_windows_are_those_of_the_global_gradient(warm: WarmSource, tmp_path: Path) -> None:
     # Of four biases in the last layer the third rank has none.
     ranks = train_ranks(
-        "plain", 3, tmp_path, batch_norm="no", samples="320", width="3", options={"fsdp": True}
+        "plain", 3, tmp_path, warm=warm, batch_norm="no", samples="320", width="3", options={"fsdp": True}
     )
 
     log = Log()
@@ -195,9 +198,9 @@ def test_norms_and_windows_are_those_of_the_global_gradient(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
+def test_an_overflow_on_one_rank_skips_the_step_on_all(warm: WarmSource, tmp_path: Path) -> None:
     options = {"fsdp": True, "precision": "fp16"}
-    ranks = train_ranks("plain", 2, tmp_path, **POISONED, options=options)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **POISONED, options=options)
     assert ranks[0].results["skips"] == [3]
     assert ranks[0].steps == ranks[1].steps
     assert ranks[0].steps[1][1] == ranks[0].steps[2][1] != ranks[0].steps[3][1]
@@ -207,7 +210,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lost_weights_end_the_run(tmp_path: Path) -> None:
+def test_lost_weights_end_the_run(warm: WarmSource, tmp_path: Path) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
-    ranks = train_ranks("plain", 2, tmp_path, **arguments, status=1)
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, status=1)
     assert re.search(r"\b6 of 6 .* NaN\b", ranks[0].results["error"])

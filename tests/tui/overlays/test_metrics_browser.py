@@ -19,6 +19,7 @@ from amptui.tui.overlays.overlay import CLOSE, Answer
 from amptui.tui.panels.metric_charts import charts_of
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import Window, visible_window
+from tests.costly_laws import COSTLY
 from tests.tui import views
 from tests.tui.numerics_views import ALL as NUMERICS_VIEWS
 from tests.tui.overlays.opened import SCREEN, drawn, lines, text
@@ -243,6 +244,7 @@ def test_a_chart_that_is_gone_is_not_shown() -> None:
     assert "nothing is logged yet" in browsing.text
 
 
+@COSTLY
 @given(
     size=st.tuples(st.integers(40, 200), st.integers(12, 60)),
     place=st.integers(0, len(TITLES) - 1),
@@ -255,7 +257,10 @@ def test_the_line_reads_the_series_at_the_step_of_the_cursor(
     view, screen = views.logged(), replace(SCREEN, zoom=zoom)
     browser, chart = MetricsBrowser(), charts_of(view)[place]
     drawn(browser, view, *size, screen=screen)
-    for key in (*["right"] * place, "enter", *keys):
+    for _ in range(place):
+        browser.press("right", view)
+    drawn(browser, view, *size, screen=screen)  # the page that the chart is on, before it is enlarged
+    for key in ("enter", *keys):
         browser.press(key, view)
         shown = drawn(browser, view, *size, screen=screen).lines()
     assert shown[0].strip("╭─╮ ") == chart.title
