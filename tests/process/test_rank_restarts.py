@@ -59,10 +59,11 @@ def resumed(warm: WarmSource, run: Path, *options: str, start: Sequence[str] = A
 @pytest.mark.parametrize(
     ("start", "own"),
     [
+        (ALONE, ("--max-restarts", "1")),
         (ALONE, ("--max-restarts", "1", "--fsdp")),
         (RESTARTED_TORCHRUN, ()),
     ],
-    ids=["fsdp", "torchrun"],
+    ids=["nproc", "fsdp", "torchrun"],
 )
 def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     warm: WarmSource, run: Path, go_on: Path, start: Sequence[str], own: Sequence[str]
