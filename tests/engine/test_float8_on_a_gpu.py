@@ -16,6 +16,7 @@ from tests.tiny import Tiny, log_of, losses, prepare
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
     pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao"),
     pytest.mark.skipif(
         torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
