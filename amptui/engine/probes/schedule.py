@@ -376,14 +376,20 @@ class Probes:
         self, probe: Float8WindowProbe, step: int, precision: Precision, *, is_answer: bool
     ) -> None:
         def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
+            device_seconds = 0.0
             if values is not None:
+                device_seconds = probe.device_seconds
                 self._emit(probe.record(values, step=step, precision=precision.name, requested=is_answer))
+            self._float8_cadence.charge(max(probe.seconds, device_seconds))
 
         row = probe.values()
+        self._float8_cadence.begin()
         if row.numel():
             self._push(row, None, deliver)
-        self._float8_cadence.begin()
-        self._float8_cadence.charge(probe.seconds)
+        else:
+            self._float8_cadence.charge(probe.seconds)
+        if probe.trouble is not None:
+            raise probe.trouble
 
     def _send_buffers(self, step: int) -> None:
         began = time.perf_counter()

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from amptui.engine.float8 import Float8Linears
+from amptui.engine.probes.float8_window import Float8WindowProbe
 from amptui.records.control import (
     ComparisonRequest,
     Control,
@@ -85,6 +87,19 @@ def test_no_window_and_no_trace_of_float8_waits() -> None:
     assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
     assert len(trained.log.of(ModulesTraced)) == 1
     assert trained.marks.places() == NOWHERE
+
+
+def test_a_window_is_charged_what_the_device_takes() -> None:
+    """The host only launches it, in less time."""
+    linears = Float8Linears(model := nn.Linear(512, 512, device="cuda"))
+    assert linears.prepare("hardware") == ""
+    linears.become("hardware")
+    with device.configured(kernel_us=20_000):
+        with (probe := Float8WindowProbe(linears)), torch.autocast("cuda", torch.bfloat16):
+            model(torch.randn(16, 512, device="cuda")).sum().backward()
+        torch.cuda.synchronize()
+    assert probe.device_seconds > 3 * 20 * 0.02  # three factors, 20 operators and more each
+    assert probe.seconds < probe.device_seconds
 
 
 def test_an_x_ray_of_float8_leaves_the_training_as_it_is() -> None:
