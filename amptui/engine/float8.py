@@ -183,18 +183,22 @@ class Float8Linears:
             linear.__dict__.update(after.attributes)
         self._form, self._is_changing = form, False
 
-    def follow(self, models: Mapping[str, nn.Module]) -> None:
-        """Take the layers of ``models`` from now on; others, if there are any, leave float8."""
+    def follow(self, models: Mapping[str, nn.Module]) -> bool:
+        """Take the layers of ``models`` from now on; others, if there are any, leave float8.
+
+        Returns whether these are other models.
+        """
         if models.keys() == self._models.keys() and all(
             models[name] is model for name, model in self._models.items()
         ):
-            return
+            return False
         form = self._form
         self.become(None)
         self._models = dict(models)
         self._look_for_layers()
         if not self.hindrance:
             self.become(form)
+        return True
 
     @contextmanager
     def kept(self) -> Iterator[None]:
