@@ -108,11 +108,6 @@ def capabilities(device: torch.device) -> Capabilities:
     return kinds.get(device.type) or Capabilities(title=device.type)
 
 
-def title_of(device_type: str) -> str:
-    """What people call the devices of a type: ``CUDA``, or ``ROCm`` in such a build."""
-    return capabilities(torch.device(device_type)).title
-
-
 # ----------------------------------------------------------------------------- which there are
 
 

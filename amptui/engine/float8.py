@@ -5,6 +5,7 @@ to torchao's subclass of ``nn.Linear``. So whatever holds on to a module or a pa
 compiled code, a list of the model's own) notices nothing, and leaving float8 leaves no trace.
 """
 
+import importlib
 import importlib.util
 import logging
 import sys
@@ -12,12 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.accelerator import capabilities, properties
 from amptui.engine.probes.gradients import is_sharded
@@ -151,11 +154,13 @@ class Float8Linears:
             self._look_for_layers()
         if self.hindrance or form in self._forms:
             return self.hindrance
+        if why := _why_no_torchao():
+            return why
         try:
             with _quiet_loggers():
                 self._forms[form] = _make_form(self.recipe, form)
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
-            return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
+            return _why_unusable(error)
         return ""
 
     def become(self, form: Float8Form | None) -> None:
@@ -178,18 +183,22 @@ class Float8Linears:
             linear.__dict__.update(after.attributes)
         self._form, self._is_changing = form, False
 
-    def follow(self, models: Mapping[str, nn.Module]) -> None:
-        """Take the layers of ``models`` from now on; others, if there are any, leave float8."""
+    def follow(self, models: Mapping[str, nn.Module]) -> bool:
+        """Take the layers of ``models`` from now on; others, if there are any, leave float8.
+
+        Returns whether these are other models.
+        """
         if models.keys() == self._models.keys() and all(
             models[name] is model for name, model in self._models.items()
         ):
-            return
+            return False
         form = self._form
         self.become(None)
         self._models = dict(models)
         self._look_for_layers()
         if not self.hindrance:
             self.become(form)
+        return True
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -271,6 +280,27 @@ def _quiet_loggers() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@cache
+def _why_no_torchao() -> str:
+    """Import torchao; return why that fails, in a line, and the same ever after.
+
+    Python keeps the parts of a package whose import failed: a second import of it may pass.
+    """
+    try:
+        with _quiet_loggers():
+            importlib.import_module("amptui.engine.float8_layers")
+    except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
+        return _why_unusable(error)
+    return ""
+
+
+def _why_unusable(error: Exception) -> str:
+    """The line that tells ``error``; raises it again if a script's signal handler did."""
+    if is_from_signal_handler(error):
+        raise error
+    return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
 
 
 def _make_form(recipe: str, form: Float8Form) -> _Form:

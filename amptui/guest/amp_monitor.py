@@ -21,7 +21,7 @@ from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step, close_monitors_of
 from amptui.recipe.request import FP8_RECIPES
-from amptui.records.run import PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS
 
 PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated"]
 
@@ -78,6 +78,8 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         if name not in PRECISIONS:
             raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
         _check_supported(supported_float8(name, unsupported), unsupported)
+    if amp not in (None, *AMP_PRECISIONS):
+        raise ValueError(f"amp is {' or '.join(AMP_PRECISIONS)}, not {amp}")
     close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
     switched = SwitchedAmp(device, scaler)
     unsupported = switched.take_layers(models_of(pairs), unsupported, recipe=fp8_recipe)
@@ -85,8 +87,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     if (cast := sharded_dtype(first.model)) is not None:
         why = f"the MixedPrecisionPolicy of fully_shard() casts parameters to {cast}"
         unsupported.update({name: why for name in PRECISIONS if name != first_precision})
-    if why := switched.begin(first_precision):
-        raise ValueError(f"precision {precision}: {why}")
     script = WatchedScript(
         first=first,
         others=tuple(others),
@@ -98,7 +98,13 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         data_parallel=data_parallel,
         probes=not is_sharded(first.model),
     )
-    return AmpMonitor(script, clip_norm=clip_norm, start_step=start_step)
+    try:
+        if why := switched.begin(first_precision):
+            raise ValueError(f"precision {precision}: {why}")
+        return AmpMonitor(script, clip_norm=clip_norm, start_step=start_step)
+    except BaseException:  # Ctrl+C, or an alarm of the script's
+        switched.leave_float8()
+        raise
 
 
 def _check_supported(precision: str, unsupported: Mapping[str, str]) -> None:

@@ -1,6 +1,10 @@
 """FP8: which layers take part, what they compute, and that leaving it leaves no trace."""
 
 import importlib.util
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +81,54 @@ def test_a_device_without_float8_products_emulates_them() -> None:
 def test_without_torchao_the_command_that_installs_it_is_named() -> None:
     with pytest.raises(UsageError, match=r"pip install 'amptui\[fp8\]'"):
         prepare(Tiny(), precision="fp8")
+
+
+HALF_IMPORTED = """
+import torch
+from amptui.engine.float8 import Float8Linears
+for form in ("hardware", "emulated"):
+    linears = Float8Linears(torch.nn.Linear(16, 16))
+    print(linears.prepare(form), linears.prepare(form), sep="\\n")
+"""
+
+
+def test_a_torchao_that_could_not_be_imported_once_is_not_used_later(tmp_path: Path) -> None:
+    """A second import of a package whose first one failed may pass: Python keeps its parts."""
+    package = tmp_path / "torchao"
+    package.mkdir()
+    (package / "part.py").write_text("raises = True\n")
+    (package / "__init__.py").write_text(
+        "from torchao import part\n"
+        "if part.raises:\n"
+        "    part.raises = False\n"
+        "    raise ImportError('made for another\\ntorch')\n"
+    )
+    (package / "float8.py").write_text("import torch\nraise RuntimeError('a part of it was used')\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    process = subprocess.run(
+        [sys.executable, "-c", HALF_IMPORTED], env=environment, capture_output=True, text=True, check=True
+    )
+    why = "torchao cannot be used: ImportError: made for another torch"
+    assert process.stdout.splitlines() == [why] * 4
+
+
+@needs_torchao
+def test_an_alarm_that_finds_torchao_being_made_ready_reaches_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def alarm(*_: object) -> None:
+        raise TimeoutError
+
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, alarm)
+    try:
+        monkeypatch.setattr("amptui.engine.float8._make_form", interrupted)
+        with pytest.raises(TimeoutError):
+            Float8Linears(nn.Linear(16, 16)).prepare("emulated")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @needs_torchao

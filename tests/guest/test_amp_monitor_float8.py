@@ -457,3 +457,24 @@ def test_a_compiled_model_follows_its_layers(form: Form, runs: Path) -> None:
     steps = of(StepRecord, records(runs))
     assert [step.precision for step in steps] == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
     assert of(Float8Layers, records(runs))[0].names == ("_orig_mod.0",)
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_watch_that_is_interrupted_leaves_the_layers_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Ctrl+C, or an alarm of the script's, while the run is opened: there is no monitor to close."""
+
+    def interrupted(*_: object) -> GuestRun:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(guest_monitor, "GuestRun", interrupted)
+    own = Own()
+    with pytest.raises(KeyboardInterrupt):
+        own.watch(precision="fp8")
+    assert kinds(own.model) == PLAIN
+
+
+def test_amp_is_not_fp8() -> None:
+    own = Own()
+    with pytest.raises(ValueError, match="amp is fp16 or bf16, not fp8"):
+        own.watch(precision="fp8", amp="fp8")
+    assert kinds(own.model) == PLAIN

@@ -5,15 +5,16 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.device.accelerator import capabilities
+from amptui.engine.failure import explain
 from amptui.engine.float8 import Float8Linears
 from amptui.engine.probes.float16_window import count_keys
 from amptui.records.findings import Float8Factor, Float8Format, Float8LayerWindow, Float8Role, Float8Window
@@ -63,47 +64,93 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
     Zeros, flushed, subnormal and saturated elements are fractions of all; errors are |rounded - exact| by
     |exact|, of the whole and of the median channel; then the ends of the scale, the channel with the largest
     absolute value, and that by the median channel's; then the counts by exponent. Does not wait for the
-    device, except for one that has no float64: there the host computes them.
+    device, except for one that has no float64: there the host computes them. Temporaries are as large as a
+    piece of the factor.
     """
-    number_range = RANGES[format_]
     if not capabilities(factor.device).float64:
         factor, scale = factor.cpu(), scale.cpu()
-    exact = factor.detach().reshape(-1, factor.shape[-1]).float()
-    scale = scale.expand(factor.shape).reshape(exact.shape) if scale.dim() else scale
-    scaled = exact * scale
-    limited = scaled.clamp(-number_range.largest, number_range.largest)
-    rounded = limited.to(number_range.dtype).float()
-    sizes, is_zero = rounded.abs(), exact == 0
-    error_squares = (rounded / scale - exact).double().square().sum(0)
-    squares = exact.double().square().sum(0)
-    peaks = exact.abs().amax(0)
+    elements = factor.detach().reshape(-1, factor.shape[-1])
+    scales = scale.expand(factor.shape).reshape(elements.shape) if scale.dim() else scale.expand_as(elements)
+    rows = max(1, _PIECE // elements.shape[-1])
+    pieces = zip(elements.split(rows), scales.split(rows), strict=True)
+    sums = reduce(_Sums.plus, (_sums_of(piece.float(), own, RANGES[format_]) for piece, own in pieces))
+    peaks = sums.peaks
     numbers = (
-        is_zero.double().mean(),
-        ((sizes == 0) & ~is_zero).double().mean(),
-        ((sizes > 0) & (sizes < number_range.smallest_normal)).double().mean(),
-        (scaled.abs() > number_range.saturates_above).double().mean(),
-        (error_squares.sum() / squares.sum()).sqrt(),
-        (error_squares / squares).sqrt().nanmedian(),  # of channels that are not all zero
+        (sums.error_squares.sum() / sums.squares.sum()).sqrt(),
+        _nanmedian((sums.error_squares / sums.squares).sqrt()),  # of channels that are not all zero
         scale.amin(),
         scale.amax(),
         peaks.argmax(),
-        peaks.amax() / peaks.where(peaks > 0, math.nan).nanmedian(),
+        peaks.amax() / _nanmedian(peaks.where(peaks > 0, math.nan)),
     )
-    return torch.cat([torch.stack([number.float() for number in numbers]), _by_exponent(scaled, is_zero)])
+    shares = (sums.kinds.double() / elements.numel()).float()
+    return torch.cat([shares, torch.stack([number.float() for number in numbers]), sums.counts])
 
 
-def _by_exponent(scaled: Tensor, is_zero: Tensor) -> Tensor:
-    """[_BINS] float32: how many elements of ``scaled`` have each exponent; NaN and Inf are left out."""
-    pieces = zip(scaled.flatten().split(_PIECE), is_zero.flatten().split(_PIECE), strict=True)
-    return torch.stack([_count_piece(values, zeros) for values, zeros in pieces]).sum(0)
+class _Sums(NamedTuple):
+    """Of some rows of a factor."""
+
+    kinds: Tensor
+    """[4] int64: zeros, flushed, subnormal and saturated elements."""
+    error_squares: Tensor
+    """[channels] float64, like ``squares``: of |rounded - exact|."""
+    squares: Tensor
+    peaks: Tensor
+    """[channels] float32: the largest absolute values."""
+    counts: Tensor
+    """[_BINS] float32: how many elements have each exponent once scaled; NaN and Inf are left out."""
+
+    def plus(self, other: "_Sums") -> "_Sums":
+        return _Sums(
+            kinds=self.kinds + other.kinds,
+            error_squares=self.error_squares + other.error_squares,
+            squares=self.squares + other.squares,
+            peaks=self.peaks.maximum(other.peaks),
+            counts=self.counts + other.counts,
+        )
 
 
-def _count_piece(scaled: Tensor, is_zero: Tensor) -> Tensor:
+def _sums_of(exact: Tensor, scale: Tensor, number_range: Range) -> _Sums:
+    scaled, is_zero = exact * scale, exact == 0
+    rounded = scaled.clamp(-number_range.largest, number_range.largest).to(number_range.dtype).float()
+    sizes = rounded.abs()
+    kinds = (
+        is_zero,
+        (sizes == 0) & ~is_zero,
+        (sizes > 0) & (sizes < number_range.smallest_normal),
+        scaled.abs() > number_range.saturates_above,
+    )
+    return _Sums(
+        kinds=torch.stack([kind.sum() for kind in kinds]),
+        error_squares=(rounded / scale - exact).double().square().sum(0),
+        squares=exact.double().square().sum(0),
+        peaks=exact.abs().amax(0),
+        counts=_count_exponents(scaled.flatten(), is_zero.flatten()),
+    )
+
+
+def _nanmedian(values: Tensor) -> Tensor:
+    """The same as torch's, which waits for a GPU to count NaN; of nothing else NaN."""
+    ordered = values.sort().values  # NaN last
+    middle = ((~ordered.isnan()).sum() - 1).clamp_(min=0) >> 1
+    return ordered.gather(0, middle.reshape(1))[0]
+
+
+def _count_exponents(scaled: Tensor, is_zero: Tensor) -> Tensor:
     exponents = (scaled.abs().view(torch.int32) >> 23) - 127
     # Bin 0 is of zeros and the last of NaN and Inf: neither is kept.
     keys = exponents.clamp(_MIN_EXPONENT, _MAX_EXPONENT).sub_(_MIN_EXPONENT - 1)
     keys = keys.masked_fill_(is_zero, 0).masked_fill_(exponents == 128, _BINS + 1)
     return count_keys(keys, _BINS + 2)[1:-1]
+
+
+def _mark(device: torch.device) -> torch.Event | None:
+    """An event where the device's work is now; None on a device that times none."""
+    if not capabilities(device).timed_events:
+        return None
+    event = torch.Event(device, enable_timing=True)
+    event.record(torch.accelerator.current_stream(device.index))
+    return event
 
 
 def _bounded(layers: Iterable[Float8LayerWindow]) -> tuple[Float8LayerWindow, ...]:
@@ -136,6 +183,10 @@ class Float8WindowProbe:
         self._hooks = ExitStack()
         self._measured: dict[tuple[str, Float8Role], tuple[Float8Format, int, Tensor]] = {}
         self._seconds: list[float] = []
+        self._marks: list[tuple[torch.Event, torch.Event]] = []
+        """On a GPU: before and after each measurement."""
+        self.trouble: Exception | None = None
+        """Why a factor could not be measured, if so: a lack of memory, for example."""
 
     def __enter__(self) -> "Float8WindowProbe":
         self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
@@ -152,6 +203,11 @@ class Float8WindowProbe:
     def seconds(self) -> float:
         """The host's, spent on measuring."""
         return sum(self._seconds)
+
+    @property
+    def device_seconds(self) -> float:
+        """The device's, 0.0 for a CPU; call it when the row has arrived."""
+        return sum(before.elapsed_time(after) for before, after in self._marks) / 1000
 
     def values(self) -> Tensor:
         """All numbers in one row, for :meth:`record`; empty if no layer ran."""
@@ -218,7 +274,9 @@ class Float8WindowProbe:
         from torchao.float8.config import ScalingGranularity
         from torchao.float8.float8_utils import tensor_to_scale
 
-        began = time.perf_counter()
+        if not factor.numel():
+            return  # a batch without rows
+        began, before = time.perf_counter(), _mark(factor.device)
         format_: Float8Format = "e5m2" if cast.target_dtype is torch.float8_e5m2 else "e4m3"
         rowwise = cast.scaling_granularity is ScalingGranularity.AXISWISE
         try:
@@ -230,9 +288,12 @@ class Float8WindowProbe:
                 round_scales_to_power_of_2=config.round_scales_to_power_of_2,
             )
             numbers = factor_numbers(factor, scale, format_)
-        except (RuntimeError, IndexError) as error:
+        except RuntimeError as error:  # out of memory, for example: the step must not fail
             if is_from_signal_handler(error):
                 raise
-            return  # out of memory, or a batch without rows: the step must not fail
+            self.trouble = self.trouble or explain(error, doing=f"measuring {name}", batch_size=None)
+            return
         self._measured[name, role] = format_, factor.numel(), numbers
+        if before is not None and (after := _mark(factor.device)) is not None:
+            self._marks.append((before, after))
         self._seconds.append(time.perf_counter() - began)

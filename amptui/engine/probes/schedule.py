@@ -5,7 +5,7 @@ No measurement waits for the device: its numbers arrive a few steps later, throu
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -128,8 +128,17 @@ class _TraceSeries:
 class Probes:
     """Decides when to measure, measures, and emits the results; used by the thread that trains."""
 
-    def __init__(self, trained: Trained, gradients: GradientProbe, emit: Callable[[Record], object]) -> None:
+    def __init__(
+        self,
+        trained: Trained,
+        gradients: GradientProbe,
+        emit: Callable[[Record], object],
+        *,
+        memory_left_out: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._model = trained.model
+        self._memory_left_out = memory_left_out
+        """Within it the allocator's peak is not the training's."""
         self._device = trained.device
         self._enabled = trained.probes
         self.flops = FlopSchedule(trained.model, emit)
@@ -207,6 +216,7 @@ class Probes:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
             float8, is_answer = None, bool(self._window_answers)
             if measures_float8 and self._linears is not None:
+                stack.enter_context(self._memory_left_out())
                 float8 = stack.enter_context(Float8WindowProbe(self._linears))
             flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
@@ -376,14 +386,20 @@ class Probes:
         self, probe: Float8WindowProbe, step: int, precision: Precision, *, is_answer: bool
     ) -> None:
         def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
+            device_seconds = 0.0
             if values is not None:
+                device_seconds = probe.device_seconds
                 self._emit(probe.record(values, step=step, precision=precision.name, requested=is_answer))
+            self._float8_cadence.charge(max(probe.seconds, device_seconds))
 
         row = probe.values()
+        self._float8_cadence.begin()
         if row.numel():
             self._push(row, None, deliver)
-        self._float8_cadence.begin()
-        self._float8_cadence.charge(probe.seconds)
+        else:
+            self._float8_cadence.charge(probe.seconds)
+        if probe.trouble is not None:
+            raise probe.trouble
 
     def _send_buffers(self, step: int) -> None:
         began = time.perf_counter()

@@ -280,8 +280,9 @@ class SwitchedOptimizer(ObservedOptimizer):
     def _look(self) -> None:
         """Deliver the numbers that have arrived, and handle the requests."""
         boundary = self._boundary
-        if (linears := self._script.amp.linears) is not None:
-            linears.follow(self._script.models)
+        linears = self._script.amp.linears
+        if linears is not None and linears.follow(self._script.models):
+            self._state.layer_changes += 1
         boundary.look()
         boundary.pause_if_wanted(self._handle_requests)
         self._handle_requests()

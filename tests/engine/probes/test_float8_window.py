@@ -7,11 +7,13 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.engine.probes.float8_window import MAX_COUNTED_LAYERS, RANGES, factor_numbers
 from amptui.records import codec
 from amptui.records.control import HistogramRequest
 from amptui.records.findings import Float8Format, Float8LayerWindow, Float8Role, Float8Window
+from amptui.records.run import Note
 from tests.telemetry.record_samples import float8_factor, float8_window
 from tests.tiny import Tiny, log_of, losses, prepare
 
@@ -79,6 +81,42 @@ def test_errors_scales_and_the_largest_channel(format_: Float8Format) -> None:
     peaks = factor.abs().amax(0)
     assert row[8] == 5
     assert math.isclose(row[9], float(peaks[5] / peaks[peaks > 0].median()), rel_tol=1e-6)
+
+
+class Sizes(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that an operator makes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.largest_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.largest_bytes = max(self.largest_bytes, result.untyped_storage().nbytes())
+        return result
+
+
+@FORMATS
+@pytest.mark.parametrize("by_row", [True, False], ids=["scales", "scale"])
+def test_a_large_factor_is_measured_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, format_: Float8Format, by_row: bool
+) -> None:
+    torch.manual_seed(0)
+    factor = torch.randn(1000, 24, dtype=torch.bfloat16) * torch.logspace(-12, 2, 24).bfloat16()
+    scale = torch.rand(1000, 1) * 100 if by_row else torch.tensor(50.0)
+    whole = factor_numbers(factor, scale, format_)
+    monkeypatch.setattr("amptui.engine.probes.float8_window._PIECE", 250)
+    with Sizes() as sizes:
+        pieces = factor_numbers(factor, scale, format_)
+    torch.testing.assert_close(pieces, whole, rtol=1e-6, atol=0)
+    assert sizes.largest_bytes <= factor.numel() * factor.itemsize
+
+
+@pytest.mark.parametrize("values", [[3.0, 1.0, 2.0], [4.0, 1.0, 3.0, 2.0], [math.nan, 5.0, 1.0, math.nan]])
+def test_the_median_channel_is_torchs(values: list[float]) -> None:
+    row = factor_numbers(torch.tensor([values]).nan_to_num(), torch.tensor(1.0), "e4m3")
+    assert row[9] == max(torch.tensor(values).nan_to_num()) / torch.tensor(values).nanmedian()
 
 
 class Outlier(Tiny):
@@ -226,3 +264,16 @@ def test_a_record_has_the_counts_that_are_not_zero() -> None:
             assert factor.first_exponent is not None
             top = factor.first_exponent + len(factor.counts) - 1
             assert top == {"e4m3": 8, "e5m2": 15}[factor.format]  # the scale maps the largest onto the limit
+
+
+@needs_torchao
+def test_what_hinders_a_measurement_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("amptui.engine.probes.float8_window.factor_numbers", no_memory)
+    log = log_of(prepare(Tiny(), precision="fp8"), at={n: HistogramRequest() for n in range(1, 5)})
+    assert log.of(Float8Window) == []
+    (note,) = [note for note in log.of(Note) if "float8 window" in note.text]
+    assert "out of memory measuring" in note.text
+    assert losses(log) == losses(log_of(prepare(Tiny(), precision="fp8", probes=False)))

@@ -2,11 +2,14 @@
 
 import importlib.util
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from amptui.engine.float8 import Float8Linears
+from amptui.engine.probes.float8_window import Float8WindowProbe, factor_numbers
 from amptui.records.control import (
     ComparisonRequest,
     Control,
@@ -16,7 +19,7 @@ from amptui.records.control import (
     XRayRequest,
 )
 from amptui.records.findings import Float8Layers, Float8Window, ModulesTraced, PrecisionsCompared, XRayTaken
-from amptui.records.run import PrecisionChanged
+from amptui.records.run import BlockFinished, PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.simcuda import device
 from tests.simcuda.training import run
@@ -85,6 +88,38 @@ def test_no_window_and_no_trace_of_float8_waits() -> None:
     assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
     assert len(trained.log.of(ModulesTraced)) == 1
     assert trained.marks.places() == NOWHERE
+
+
+def test_a_window_is_charged_what_the_device_takes() -> None:
+    """The host only launches it, in less time."""
+    linears = Float8Linears(model := nn.Linear(512, 512, device="cuda"))
+    assert linears.prepare("hardware") == ""
+    linears.become("hardware")
+    with device.configured(kernel_us=20_000):
+        with (probe := Float8WindowProbe(linears)), torch.autocast("cuda", torch.bfloat16):
+            model(torch.randn(16, 512, device="cuda")).sum().backward()
+        torch.cuda.synchronize()
+    assert probe.device_seconds > 3 * 20 * 0.02  # three factors, 20 operators and more each
+    assert probe.seconds < probe.device_seconds
+
+
+def test_the_peak_is_the_trainings_and_not_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(*arguments: Any) -> Tensor:
+        torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        return factor_numbers(*arguments)
+
+    monkeypatch.setattr("amptui.engine.probes.float8_window.factor_numbers", large)
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 15:
+            control.ask(HistogramRequest())
+
+    trained = run(control=control, script=script, steps=30, precision="fp8")
+    assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
+    (block,) = trained.log.of(BlockFinished)
+    assert block.peak_allocated_bytes is not None
+    assert 0 < block.peak_allocated_bytes < 64 << 20
 
 
 def test_an_x_ray_of_float8_leaves_the_training_as_it_is() -> None:
