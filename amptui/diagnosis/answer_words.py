@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Subject
 from amptui.diagnosis.float16_verdicts import cosine_words, underflow_words
-from amptui.diagnosis.labels import family_label, precision_label, short_label
+from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
 from amptui.diagnosis.speed import (
     NO_STEPS,
     disturbed_words,
@@ -372,7 +372,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "kind": "NaN" if value is not None and math.isnan(value) else "Inf",
         "scale": units.count(finding.loss_scale),
         "place": place,
-        "in_place": f" in {place}" if place else "",
+        "in_place": f" in {layer_label(place)}" if place else "",
         "by_channel": "" if channel is None else f": channel {channel} sets the scale",
         "in_channel": "" if channel is None else f", channel {channel}",
         "family": family,

@@ -119,13 +119,14 @@ def window_missing(view: SessionView) -> str:
 
 
 def window_title(window: Float8Window, view: SessionView) -> str:
-    """``float8 factors of step 1,204: FP8 emulated, tensorwise``, and whether it is old."""
-    title = f"float8 factors of step {window.step:,}: {precision_label(window.precision)}, {window.recipe}"
+    """``float8 factors of step 1,204 (old: 300 steps ago): FP8 emulated, tensorwise``."""
+    age = ""
     if newest(view, "histogram") is not None:
-        return f"{title}; {MEASURING}"
-    if is_old(window.step, None, now=view.step, scale_now=None):
-        return f"{title}; {age_words(view.step - window.step)}"
-    return title
+        age = f" ({MEASURING})"
+    elif is_old(window.step, None, now=view.step, scale_now=None):
+        age = f" ({age_words(view.step - window.step)})"
+    what = f"{precision_label(window.precision)}, {window.recipe}"
+    return f"float8 factors of step {window.step:,}{age}: {what}"
 
 
 def scale_words(factor: Float8Factor) -> str:

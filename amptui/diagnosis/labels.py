@@ -70,10 +70,14 @@ def family_label(name: str | None) -> str:
     return "AMP" if not name or base_precision(name) in AMP_PRECISIONS else precision_label(name)
 
 
+def layer_label(name: str) -> str:
+    """``mlp.fc``; ``layer 0`` for ``0``, as an ``nn.Sequential`` names it; ``the model`` without a name."""
+    return f"layer {name}" if name.isdecimal() else name or "the model"
+
+
 def factor_label(role: Float8Role, layer: str) -> str:
     """``output gradient of mlp.fc``, ``weight of layer 0``: a factor of a float8 layer's products."""
-    name = f"layer {layer}" if layer.isdecimal() else layer or "the model"
-    return f"{'output gradient' if role == 'gradient' else role} of {name}"
+    return f"{'output gradient' if role == 'gradient' else role} of {layer_label(layer)}"
 
 
 def compared_label(name: str, result: PrecisionsCompared) -> str:

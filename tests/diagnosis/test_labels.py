@@ -7,6 +7,7 @@ import pytest
 from amptui.diagnosis.labels import (
     factor_label,
     has_no_loss,
+    layer_label,
     loss_form_words,
     optimizers_left_out,
     precision_glyph,
@@ -67,6 +68,7 @@ def test_a_factor_is_named_by_its_layer() -> None:
     assert factor_label("gradient", "mlp.fc") == "output gradient of mlp.fc"
     assert factor_label("weight", "0") == "weight of layer 0"
     assert factor_label("input", "") == "input of the model"
+    assert [layer_label(name) for name in ("mlp.fc", "0", "")] == ["mlp.fc", "layer 0", "the model"]
 
 
 def test_glyphs_have_one_character_each_on_ascii_terminals() -> None:
