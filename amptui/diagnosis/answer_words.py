@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Subject
 from amptui.diagnosis.float16_verdicts import cosine_words, underflow_words
-from amptui.diagnosis.labels import family_label, precision_label
+from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
 from amptui.diagnosis.speed import (
     NO_STEPS,
     disturbed_words,
@@ -46,6 +46,12 @@ def worth_words(answer: AmpAnswer) -> str:
     return words
 
 
+def shortest_worth_words(answer: AmpAnswer) -> str:
+    """``1.65×``; ``no speed`` of emulated FP8, whose label beside it says emulated."""
+    speed = answer.of("speed")
+    return "no speed" if speed.state == "emulated" else short_words(speed)
+
+
 def worth_and_interval(answer: AmpAnswer) -> str:
     """``1.65× the speed of FP32 (1.61 to 1.69)``."""
     interval = interval_words(answer.of("speed"))
@@ -73,7 +79,7 @@ _NO_SPEED = {
     "too few steps": "too few steps for a speed",
     "unsupported": "not supported here",
     "observed": "needs watch() in the script",
-    "emulated": "its speed says nothing of FP8",
+    "emulated": "says nothing about speed",
 }
 
 
@@ -256,7 +262,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "empty": "no gradients",
     },
     "float8": {
-        "keeps": "at most {percent} off in the {place}",
+        "keeps": "worst for its format: {percent} off in the {place}",
         "loses": "FP8 loses most of the {place}{by_channel}",
     },
     "agreement": {
@@ -332,8 +338,11 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
 
 _FEWEST: Mapping[tuple[Subject, str], str] = {
     **{("float16", state): "{share} lost" for state in ("survives", "outweighed", "kept", "underflows")},
+    ("speed", "reference never ran"): "never compared",
+    ("overflow", "never ran"): "no steps yet",
     ("float8", "keeps"): "{percent} off",
     ("float8", "loses"): "{place}",
+    **{("agreement", state): "{cosine}" for state in ("agree", "differ", "disagree", "as in reference")},
     ("loss", "mid-run"): "{other_loss} → {short_family} {loss}",
 }
 """Where these do not fit either."""
@@ -363,7 +372,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "kind": "NaN" if value is not None and math.isnan(value) else "Inf",
         "scale": units.count(finding.loss_scale),
         "place": place,
-        "in_place": f" in {place}" if place else "",
+        "in_place": f" in {layer_label(place)}" if place else "",
         "by_channel": "" if channel is None else f": channel {channel} sets the scale",
         "in_channel": "" if channel is None else f", channel {channel}",
         "family": family,
@@ -371,7 +380,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "can_speed_up": f"{family} can speed up{least}",
         "reference": precision_label(reference_precision(finding.about)),
         "precision": precision_label(finding.precision),
-        "about": finding.about,
+        "about": short_label(finding.about),
     }
 
 
@@ -432,7 +441,8 @@ def short_evidence(finding: Finding) -> tuple[str, ...]:
         return ()
     step = f"step {units.count(finding.step)}"
     scale = "" if finding.loss_scale is None else f" at scale {units.count(finding.loss_scale)}"
-    return f"{step} {finding.precision}{scale}", f"{step} {finding.precision}", step
+    precision = short_label(finding.precision)
+    return f"{step} {precision}{scale}", f"{step} {precision}", step
 
 
 def answer_lines(answer: AmpAnswer) -> list[str]:

@@ -6,7 +6,7 @@ from decimal import ROUND_DOWN, Decimal
 
 from amptui.base import units
 from amptui.diagnosis.activity import newest
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import layer_label, precision_label
 from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS, first_and_more
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
 from amptui.records.run import Severity
@@ -231,7 +231,7 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
             return "no layer has a gradient to compare"
     assert verdict.worst is not None, "in all other states there is a layer"
     if verdict.state in ("overflow", "not finite"):
-        first = verdict.worst.name or "the model"
+        first = layer_label(verdict.worst.name)
         where = f"NaN or Inf in {verdict.count} of {verdict.layers} layers' gradients, first {first}"
         overflow = f"overflow at scale {units.count(xray.loss_scale)}"
         skips = f"{overflow}: the scaler would skip this step and halve its scale"
@@ -269,7 +269,7 @@ def _also_in_reference(xray: XRayTaken, verdict: XRayVerdict) -> str:
 
 
 def _layer_words(layer: LayerAgreement, digits: int = 3) -> str:
-    return f"{cosine_words(layer.cosine, digits)} in {layer.name or 'the model'}"
+    return f"{cosine_words(layer.cosine, digits)} in {layer_label(layer.name)}"
 
 
 def cosine_words(cosine: float | None, digits: int = 3) -> str:

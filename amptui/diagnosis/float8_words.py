@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.diagnosis.activity import newest
 from amptui.diagnosis.answer_words import age_words
 from amptui.diagnosis.float16_verdicts import MEASURING
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import factor_label, precision_label
 from amptui.records.findings import (
     Float8Factor,
     Float8Layers,
@@ -28,10 +28,10 @@ _HINDRANCES: Mapping[FloatHindrance, str] = {
 
 
 def layers_event(record: Float8Layers) -> str:
-    """``FP8 emulated, tensorwise: 16 of 17 layers in float8, emulated in float32``."""
+    """``FP8 emulated, tensorwise: 16 of 17 layers in float8, computed in float32``."""
     layers = units.counted(record.layers + record.left_out_count, "layer")
     what = f"{units.count(record.layers)} of {layers} in float8"
-    emulated = ", emulated in float32" if record.emulated else ""
+    emulated = ", computed in float32" if record.emulated else ""
     return f"{precision_label(record.precision)}, {record.recipe}: {what}{emulated}"
 
 
@@ -56,7 +56,7 @@ def _left_out(layer: LayerLeftOut) -> str:
 def window_event(seen: Float8Seen) -> str:
     """``FP8 loses most of the input of mlp.fc: channel 17 is 1e+05 times the median one``.
 
-    Without a loss ``FP8 keeps all 24 factors: the worst, the input of mlp.fc, is 3.1% off``.
+    Without a loss ``FP8 keeps all 24 factors; worst for its format: 3.1% off in the input of mlp.fc``.
     """
     label, worst = precision_label(seen.precision), seen.worst[0]
     if not seen.lossy:
@@ -64,7 +64,7 @@ def window_event(seen: Float8Seen) -> str:
         all_factors = units.counted(seen.factors, "factor")
         if is_zero(worst.factor):
             return f"{label} keeps all {all_factors}: all are zero"
-        return f"{label} keeps all {all_factors}: the worst, {_of(worst)}, is {off} off"
+        return f"{label} keeps all {all_factors}; worst for its format: {off} off in {_of(worst)}"
     more = f" and {units.counted(seen.lossy - 1, 'other factor')}" if seen.lossy > 1 else ""
     factor = worst.factor
     if math.isnan(factor.channel_error):
@@ -79,20 +79,19 @@ def window_details(seen: Float8Seen) -> list[str]:
 
 
 def _factor_words(one: LayerFactor) -> str:
-    """``mlp.fc input e4m3: 3.1% off in the median channel, flushed 0%, subnormal 1.2%, saturated 0%``."""
+    """``mlp.fc input E4M3: 3.1% off in the median channel, flushed 0%, subnormal 1.2%, saturated 0%``."""
     factor = one.factor
     shares = {"flushed": factor.flushed, "subnormal": factor.subnormal, "saturated": factor.saturated}
     parts = [f"{name} {units.share(share, 1)}" for name, share in shares.items()]
     off = f"{units.percent(factor.channel_error, 1)} off in the median channel"
     if is_zero(factor):
         off = "all zero"
-    where = f"{one.layer or 'the model'} {factor.role} {factor.format}"
+    where = f"{one.layer or 'the model'} {factor.role} {format_words(factor)}"
     return f"{where}: {', '.join([off, *parts])}, scale {scale_words(factor)}"
 
 
 def _of(one: LayerFactor) -> str:
-    role = {"input": "input", "weight": "weight", "gradient": "output gradient"}[one.factor.role]
-    return f"the {role} of {one.layer or 'the model'}"
+    return f"the {factor_label(one.factor.role, one.layer)}"
 
 
 # ------------------------------------------------------------------------- the page of all factors
@@ -120,13 +119,14 @@ def window_missing(view: SessionView) -> str:
 
 
 def window_title(window: Float8Window, view: SessionView) -> str:
-    """``float8 factors of step 1,204: FP8 emulated, tensorwise``, and whether it is old."""
-    title = f"float8 factors of step {window.step:,}: {precision_label(window.precision)}, {window.recipe}"
+    """``float8 factors of step 1,204 (old: 300 steps ago): FP8 emulated, tensorwise``."""
+    age = ""
     if newest(view, "histogram") is not None:
-        return f"{title}; {MEASURING}"
-    if is_old(window.step, None, now=view.step, scale_now=None):
-        return f"{title}; {age_words(view.step - window.step)}"
-    return title
+        age = f" ({MEASURING})"
+    elif is_old(window.step, None, now=view.step, scale_now=None):
+        age = f" ({age_words(view.step - window.step)})"
+    what = f"{precision_label(window.precision)}, {window.recipe}"
+    return f"float8 factors of step {window.step:,}{age}: {what}"
 
 
 def scale_words(factor: Float8Factor) -> str:

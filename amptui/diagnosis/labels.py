@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from amptui.base import units
-from amptui.records.findings import PrecisionsCompared
+from amptui.records.findings import Float8Role, PrecisionsCompared
 from amptui.records.own_loop import LossForm
-from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, DataInfo, base_precision
+from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, LOW_PRECISIONS, DataInfo, base_precision
 from amptui.records.steps import StepRecord
 from amptui.telemetry.view import SessionView
 
@@ -60,9 +60,24 @@ def precision_label(name: str) -> str:
     return _LABELS.get(base, base) + name[len(base) :]
 
 
+def short_label(name: str) -> str:
+    """``fp16`` for ``fp16``, ``FP8 emulated`` for ``fp8-emulated``: beside others, without AMP."""
+    return precision_label(name).removeprefix("AMP ") if base_precision(name) in LOW_PRECISIONS else name
+
+
 def family_label(name: str | None) -> str:
     """``AMP`` for its precisions, and where none is named; for others their label."""
     return "AMP" if not name or base_precision(name) in AMP_PRECISIONS else precision_label(name)
+
+
+def layer_label(name: str) -> str:
+    """``mlp.fc``; ``layer 0`` for ``0``, as an ``nn.Sequential`` names it; ``the model`` without a name."""
+    return f"layer {name}" if name.isdecimal() else name or "the model"
+
+
+def factor_label(role: Float8Role, layer: str) -> str:
+    """``output gradient of mlp.fc``, ``weight of layer 0``: a factor of a float8 layer's products."""
+    return f"{'output gradient' if role == 'gradient' else role} of {layer_label(layer)}"
 
 
 def compared_label(name: str, result: PrecisionsCompared) -> str:

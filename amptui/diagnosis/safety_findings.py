@@ -4,7 +4,8 @@ import math
 from bisect import bisect_right
 from dataclasses import replace
 
-from amptui.diagnosis.amp_finding import Finding, Grade, Question, never
+from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, never
+from amptui.diagnosis.labels import factor_label
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Severity, base_precision
 from amptui.telemetry.comparison import losses_after
@@ -112,7 +113,9 @@ def _nonfinite_gradients(question: Question) -> Finding:
     view, numerics = question.view, question.view.numerics
     last = _last_step_in(view, question.precision)
     if last is None:
-        return never("overflow", question.precision, state="never ran", measured_by="precision")
+        runs_now = view.precision == question.precision
+        how: Measurement = "" if runs_now else "precision"
+        return never("overflow", question.precision, state="never ran", measured_by=how)
     step, bad = numerics.measured_step, numerics.nonfinite_gradients
     if step is None or bad is None:
         return never("overflow", question.precision)
@@ -248,7 +251,7 @@ def _float8(question: Question) -> Finding:
         about=question.precision,
         value=worst.factor.channel_error,
         whole=seen.factors,
-        place=f"{worst.factor.role} of {worst.layer or 'the model'}",
+        place=factor_label(worst.factor.role, worst.layer),
         channel=worst.factor.channel if is_outlier else None,
         step=seen.step,
         precision=question.precision,

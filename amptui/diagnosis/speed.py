@@ -195,7 +195,7 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
     low, baseline = comparison.low, comparison.baseline
     match comparison.missing:
         case "emulated":
-            return "emulated in float32: its time says nothing of FP8"
+            return "emulated: its time says nothing about FP8"
         case "more steps":
             rows = {row.precision: row for row in comparison.rows}
             labels = {baseline or "": precision_label(baseline or ""), low or "": family_label(low)}

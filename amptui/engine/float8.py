@@ -44,7 +44,7 @@ NO_TORCHAO = "torchao is not installed: pip install 'amptui[fp8]'"
 
 OWN_FLOAT8 = "layers of the model are torchao's float8 layers already"
 
-NO_SPEED = "emulated float8 is computed in float32: its time says nothing of FP8"
+NO_SPEED = "emulated float8 is computed in float32: its time says nothing about FP8"
 
 _MIN_CAPABILITY = (8, 9)
 """The first with Tensor Cores for float8: Ada, then Hopper (CUDA C++ Programming Guide)."""
@@ -61,7 +61,7 @@ def why_no_float8(device: torch.device) -> dict[str, str]:
     if not kind.float8:
         return dict.fromkeys(FP8_PRECISIONS, f"{kind.title} has no float8 numbers, as far as amptui knows")
     if kind.float8 == "emulated":
-        return {"fp8": f"amptui multiplies float8 only on NVIDIA GPUs, not on {kind.title}"}
+        return {"fp8": "amptui's FP8 needs an NVIDIA GPU"}
     facts = properties(device)
     if facts.compute_capability is not None and facts.compute_capability >= _MIN_CAPABILITY:
         return {}

@@ -25,7 +25,7 @@ from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
 from amptui.telemetry.view import RunStatus, SessionView
 
-STATE_VERSION = 8
+STATE_VERSION = 9
 """To be raised when the meaning of a field of the state changes but not its name, and when screens of an
 earlier version would not know the records that come after it."""
 

@@ -240,6 +240,9 @@ class WatchApp(RunScreen):
     def _ask_early(self) -> None:
         """The run has begun: ask for what was kept. One that ended before that is asked for nothing."""
         early, self._early = self._early, ()
+        if self._runs_in_float8 and self._shows_float16:  # what the key opened before that was known
+            self._state = replace(self._state, focus=None)
+            self._open_float8()
         for kind in () if self._over else early:
             self._send(kind)
 
@@ -386,7 +389,7 @@ class WatchApp(RunScreen):
 
         In FP8 a page of float8's factors opens instead, which leads on to that panel.
         """
-        if base_precision(self._view.precision or "") in FP8_PRECISIONS and not self._shows_float16:
+        if self._runs_in_float8 and not self._shows_float16:
             self._open_float8()
             self._measure_numerics()
             return
@@ -396,6 +399,10 @@ class WatchApp(RunScreen):
             self._early = tuple(kind for kind in self._early if kind != "histogram")
             return
         self._measure_numerics()
+
+    @property
+    def _runs_in_float8(self) -> bool:
+        return base_precision(self._view.precision or "") in FP8_PRECISIONS
 
     @property
     def _shows_float16(self) -> bool:

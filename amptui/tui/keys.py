@@ -33,7 +33,7 @@ RUN_KEYS = (
         ("p",),
         "toggle_precision",
         "AMP",
-        "switch the running training between FP32, AMP and a chosen FP8",
+        "switch the running training: FP32, AMP and, once chosen, FP8",
     ),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
@@ -118,28 +118,31 @@ def footer_hints(
     *,
     paused: bool = False,
     switches_to: str = "",
+    in_float8: bool = False,
     several_optimizers: bool = False,
     has_traceback: bool = False,
 ) -> tuple[tuple[str, str], ...]:
     """The footer's hints: each key with its word; ``switches_to`` is the precision that ``p`` asks for.
 
-    If the run ended with a traceback, its key is the first, which has a place on every screen.
+    ``in_float8``: ``f`` opens the page of float8. If the run ended with a traceback, its key is the first,
+    which has a place on every screen.
     """
     target = precision_label(switches_to).removesuffix(" emulated").split()[-1] if switches_to else ""
+    words = {"toggle_precision": target, "focus_numerics": "float8" if in_float8 else ""}
     traceback = [key for key in keys if has_traceback and key.action == "show_output"]
     return (
         *((key.label, "traceback") for key in traceback),
-        *_hints([key for key in keys if key not in traceback], paused, target, several_optimizers),
+        *_hints([key for key in keys if key not in traceback], paused, words, several_optimizers),
     )
 
 
 def _hints(
-    keys: Iterable[Key], paused: bool, target: str, several_optimizers: bool
+    keys: Iterable[Key], paused: bool, words: Mapping[str, str], several_optimizers: bool
 ) -> Iterable[tuple[str, str]]:
     return (
         (
             key.label,
-            (paused and key.hint_paused) or (key.action == "toggle_precision" and target) or key.hint,
+            (paused and key.hint_paused) or words.get(key.action) or key.hint,
         )
         for key in keys
         if key.hint and (several_optimizers or key.action != "next_optimizer")

@@ -87,7 +87,7 @@ def test_float8_is_emulated_or_refused_where_it_was_never_run(
         "xpu": ["fp8"],
         "mps": ["fp8", "fp8-emulated"],
     }
-    assert why["cuda"]["fp8"] == "amptui multiplies float8 only on NVIDIA GPUs, not on ROCm"
+    assert why["cuda"]["fp8"] == "amptui's FP8 needs an NVIDIA GPU"
     assert why["mps"]["fp8-emulated"] == "MPS has no float8 numbers, as far as amptui knows"
 
 

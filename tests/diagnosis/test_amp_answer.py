@@ -40,6 +40,7 @@ from amptui.tui.panels.screen_state import ScreenState
 from tests.diagnosis.amp_records import both, in_float8, in_float16, made, started, survives, switched
 from tests.diagnosis.amp_situations import SITUATIONS, advised_key, view_of
 from tests.telemetry import record_samples as samples
+from tests.telemetry.whole_runs import session_of
 
 situations = pytest.mark.parametrize("name", SITUATIONS)
 
@@ -277,6 +278,13 @@ def test_what_fp8_can_gain_is_an_upper_limit() -> None:
     assert finding_words(replace(finding, about="bf16")) == "compute-bound: AMP can speed up 97% of the step"
 
 
+def test_before_its_first_step_fp8_has_no_steps_and_no_key_for_them() -> None:
+    finding = amp_answer(session_of(started("fp8-emulated")).view()).of("overflow")
+    assert (finding.state, finding.measured_by) == ("never ran", "")
+    assert finding_words(finding) == "no FP8 emulated steps yet"
+    assert short_words(finding, 12) == "no steps yet"
+
+
 def test_emulated_fp8_has_losses_and_no_cost_on_any_surface() -> None:
     answer, texts = fp8_in("emulated_fp8_after_bf16")
     assert {answer.of(subject).state for subject in ("speed", "memory", "limit")} == {"emulated"}
@@ -288,7 +296,7 @@ def test_emulated_fp8_has_losses_and_no_cost_on_any_surface() -> None:
     )
     view = view_of("emulated_fp8_after_bf16")
     assert view.comparison.speedup is view.comparison.memory_saving is None
-    assert why_no_ratio(view.comparison).startswith("emulated ")
+    assert why_no_ratio(view.comparison).startswith("emulated: ")
 
 
 @pytest.mark.parametrize("excess", [1e6, math.nan, math.inf])

@@ -316,7 +316,7 @@ def test_an_event_says_which_layers_multiply_in_float8_and_why_others_do_not() -
     ]
     emulated = replace(record, precision="fp8-emulated", emulated=True, layers=1, left_out_count=0)
     assert event_text(the_event(emulated)) == (
-        "FP8 emulated, rowwise: 1 of 1 layer in float8, emulated in float32"
+        "FP8 emulated, rowwise: 1 of 1 layer in float8, computed in float32"
     )
 
 
@@ -325,11 +325,11 @@ def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_t
     layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("weight", 0.03), gradient))
     kept = the_event(float8_window(4, layer))
     assert kept.severity == "info"
-    assert (
-        event_text(kept) == "FP8 keeps all 2 factors: the worst, the output gradient of mlp.fc, is 30.0% off"
+    assert event_text(kept) == (
+        "FP8 keeps all 2 factors; worst for its format: 30.0% off in the output gradient of mlp.fc"
     )
     assert event_details(kept)[0] == (
-        "mlp.fc gradient e5m2: 30.0% off in the median channel, flushed 0.40%, subnormal 25.0%, "
+        "mlp.fc gradient E5M2: 30.0% off in the median channel, flushed 0.40%, subnormal 25.0%, "
         "saturated 0%, scale 2.00 to 4.10 k"
     )
     spoiled = Float8LayerWindow(name="", factors=(float8_factor("input", 0.9), float8_factor("weight", 0.5)))
@@ -345,8 +345,8 @@ def test_zeros_lose_nothing_and_nan_is_no_channel_above_the_others() -> None:
     zeros = float8_factor("gradient", math.nan, zeros=1.0, channel_excess=math.nan)
     fine = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03), zeros))
     kept = the_event(float8_window(4, fine))
-    assert event_text(kept) == "FP8 keeps all 2 factors: the worst, the input of a, is 3.0% off"
-    assert event_details(kept)[1].startswith("a gradient e4m3: all zero, flushed")
+    assert event_text(kept) == "FP8 keeps all 2 factors; worst for its format: 3.0% off in the input of a"
+    assert event_details(kept)[1].startswith("a gradient E4M3: all zero, flushed")
     nothing = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(zeros,))))
     assert event_text(nothing) == "FP8 keeps all 1 factor: all are zero"
     spoiled = float8_factor("weight", math.nan, channel_excess=math.nan)

@@ -114,7 +114,7 @@ def test_a_ratio_that_is_missing_says_what_it_needs(batches: list[list[StepRecor
             "not enough steps: AMP bf16 12 of 20, FP8 5 of 20",
         ),
         ([steps(1, 30, precision="bf16"), steps(31, 60, precision="fp8")], ""),
-        ([steps(1, 30, precision="bf16"), steps(31, 60, precision="fp8-emulated")], "emulated in float32: "),
+        ([steps(1, 30, precision="bf16"), steps(31, 60, precision="fp8-emulated")], "emulated: "),
     ],
 )
 def test_in_fp8_the_ratio_needs_bf16(batches: list[list[StepRecord]], words: str) -> None:

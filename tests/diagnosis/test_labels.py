@@ -5,12 +5,15 @@ from typing import get_args
 import pytest
 
 from amptui.diagnosis.labels import (
+    factor_label,
     has_no_loss,
+    layer_label,
     loss_form_words,
     optimizers_left_out,
     precision_glyph,
     precision_label,
     precision_letter,
+    short_label,
     signed_label,
     step_loss_words,
 )
@@ -54,6 +57,18 @@ def test_no_two_precisions_are_told_alike(tell: object) -> None:
 )
 def test_precisions_have_names_for_people(name: str, label: str, letter: str) -> None:
     assert (precision_label(name), precision_letter(name)) == (label, letter)
+
+
+def test_beside_others_a_precision_is_named_without_amp() -> None:
+    names = ("fp32", "fp16", "bf16", "fp8", "fp8-emulated", "")
+    assert [short_label(name) for name in names] == ["fp32", "fp16", "bf16", "FP8", "FP8 emulated", ""]
+
+
+def test_a_factor_is_named_by_its_layer() -> None:
+    assert factor_label("gradient", "mlp.fc") == "output gradient of mlp.fc"
+    assert factor_label("weight", "0") == "weight of layer 0"
+    assert factor_label("input", "") == "input of the model"
+    assert [layer_label(name) for name in ("mlp.fc", "0", "")] == ["mlp.fc", "layer 0", "the model"]
 
 
 def test_glyphs_have_one_character_each_on_ascii_terminals() -> None:

@@ -72,6 +72,17 @@ async def test_in_a_run_that_begins_in_amp_the_kept_switch_is_to_fp32() -> None:
 
 
 @awaited
+async def test_f_leads_to_float8_once_the_run_has_begun_in_fp8() -> None:
+    async with watching() as screen:
+        await screen.press("f")
+        assert (screen.overlay, screen.state.focus) == (None, "numerics")
+        screen.session.fold([started(precision="fp8-emulated")])
+        await screen.until(lambda: screen.overlay == "float8")
+        assert screen.state.focus is None
+        assert pending(screen) == ["histogram"]
+
+
+@awaited
 async def test_a_comparison_kept_for_a_run_without_tf32_compares_with_that() -> None:
     async with watching() as screen:
         await screen.press("c")

@@ -47,6 +47,12 @@ def test_the_footer_names_what_p_switches_to() -> None:
     assert words == ["FP32", "ieee", "TF32", "fp16", "bf16", "FP8", "FP8"]
 
 
+def test_the_footer_names_the_page_that_f_opens() -> None:
+    usual, in_float8 = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, in_float8=True))
+    assert (usual["f"], in_float8["f"]) == ("float16", "float8")
+    assert {**in_float8, "f": "float16"} == usual
+
+
 def test_a_traceback_comes_first_in_the_footer() -> None:
     hints = footer_hints(ENDED_KEYS, has_traceback=True)
     assert hints[0] == ("t", "traceback")

@@ -9,7 +9,7 @@ from amptui.telemetry.float8 import LayerFactor, is_zero, normal_share, ranked_f
 
 _HEAD = (
     *("factor", "format", "median channel off", "whole off", "zero", "flushed", "subnormal", "normal"),
-    *("saturated", "scale", "channel of the largest value", "by the median channel's"),
+    *("saturated", "scale", "top channel", "times the median channel"),
 )
 
 

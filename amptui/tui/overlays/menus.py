@@ -6,7 +6,7 @@ from typing import ClassVar
 from amptui.diagnosis.labels import signed_label
 from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
 from amptui.tui.overlays.overlay import (
     CLOSE,
@@ -30,7 +30,7 @@ MEANINGS = {
     "fp16": "autocast to float16, with loss scaling",
     "bf16": "autocast to bfloat16, no loss scaling",
     "fp8": "bf16, and Linear layers multiply in float8",
-    "fp8-emulated": "float8's numbers without its speed",
+    "fp8-emulated": "float8's numbers, not its speed",
 }
 """What each precision is, in half a line."""
 
@@ -38,7 +38,8 @@ TERMS = (
     ("loss scale", "fp16's factor on the loss, so that small gradients survive"),
     ("headroom", "how often the loss scale can double before an overflow"),
     ("underflow", "gradients too small for float16: zero, or with few bits"),
-    ("cosine", "1 if AMP's gradients point where FP32's do"),
+    ("cosine", "1 if the gradients of AMP or FP8 point where FP32's do"),
+    ("factor", "input, weight or output gradient of a float8 layer"),
 )
 """Words that the screen uses, for those who have not met them."""
 
@@ -50,6 +51,11 @@ _HELP_LABEL_WIDTH = len("run folder")
 _LABEL_WIDTH = max(len(f"1 {signed_label(name)}") for name in PRECISIONS)
 
 _MIN_MEANING_WIDTH = 10
+
+_MIN_MENU_WIDTH = 72
+
+_BORDERS = 4
+"""Cells of a box beside its text."""
 
 _MAX_MEANING_LINES = 12
 """As many as the longest text takes in the fewest columns."""
@@ -123,14 +129,19 @@ class PrecisionMenu(Overlay):
         self._line = PRECISIONS.index(view.precision) if view.precision in PRECISIONS else 0
 
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-        inner = open_box(canvas, "precision", width=72, height=len(PRECISIONS) + 4)
         refused = unsupported(view)
+        texts = [
+            (refused.get(name) or MEANINGS[name], " (now)" if name == view.precision else "")
+            for name in PRECISIONS
+        ]
+        widest = max(text_width(words + now) for words, now in texts)
+        width = max(_MIN_MENU_WIDTH, _BORDERS + 3 + _LABEL_WIDTH + widest)
+        inner = open_box(canvas, "precision", width=width, height=len(PRECISIONS) + 4)
         for y, name in enumerate(PRECISIONS):
             style = Style.DIM if name in refused else precision_style(name)
             inner.text(0, y, "▸" if y == self._line else " ", Style.KEY | BOLD)
             inner.text(2, y, f"{y + 1} {signed_label(name)}", style, width=_LABEL_WIDTH)
-            words = refused.get(name) or MEANINGS[name]
-            now = " (now)" if name == view.precision else ""
+            words, now = texts[y]
             room = max(0, inner.width - 3 - _LABEL_WIDTH)
             words = whole_words(words, room - len(now))
             inner.text(3 + _LABEL_WIDTH, y, f"{words}{now}", Style.DIM, width=room)

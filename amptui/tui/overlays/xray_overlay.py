@@ -153,6 +153,7 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
         "caution": [phrase(float16_verdicts.MASKS_DIFFER, Style.WARNING)] if xray.random else [],
         "saved": _saved(xray),
         "memory": _memory(xray),
+        "products": _float8_products(xray),
         "outputs": _outputs(xray),
     }
     return {label: phrases for label, phrases in lines.items() if phrases}
@@ -206,11 +207,15 @@ def _outputs(xray: XRayTaken) -> list[Phrase]:
         more = f" (+{len(islands) - _MAX_ISLANDS})" if len(islands) > _MAX_ISLANDS else ""
         names = ", ".join(islands[:_MAX_ISLANDS]) + more
         phrases.append(labelled("in FP32:", names, style=precision_style("fp32")))
-    in_float8 = sum(bool(layer.in_float8) for layer in xray.layers)
-    if xray.reference:
-        layers = f"{in_float8:,} of {units.counted(len(xray.layers), 'layer')}"
-        phrases.insert(0, labelled("in float8:", layers, style=precision_style(xray.precision)))
     return phrases
+
+
+def _float8_products(xray: XRayTaken) -> list[Phrase]:
+    """How many layers multiply in float8, whose outputs are bfloat16's all the same."""
+    if not xray.reference:
+        return []
+    layers = units.counted(sum(bool(layer.in_float8) for layer in xray.layers), "layer")
+    return [labelled("in float8:", layers, style=precision_style(xray.precision))]
 
 
 def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:

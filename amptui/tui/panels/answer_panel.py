@@ -16,6 +16,7 @@ from amptui.diagnosis.answer_words import (
     safety_grade,
     short_evidence,
     short_words,
+    shortest_worth_words,
     worth_words,
 )
 from amptui.diagnosis.labels import precision_label
@@ -82,7 +83,7 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     name = precision_word(answer.precision or "")
     grade = safety_grade(answer)
     trouble = grade in ("warning", "error")
-    worth, shortest_worth = worth_words(answer), short_words(answer.of("speed"))
+    worth, shortest_worth = worth_words(answer), shortest_worth_words(answer)
     interval = interval_words(answer.of("speed"))
     forms = [f"{SIGNS[grade]} {words}" for words in safe_forms(answer)]
     # Words of trouble may push the speed off the line, all others leave it its room if they can.

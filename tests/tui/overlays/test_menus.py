@@ -75,5 +75,13 @@ def test_numbers_choose_and_others_do_nothing() -> None:
         assert PrecisionMenu(view).press(key, view) == CLOSE
 
 
+def test_a_wide_screen_cuts_no_reason() -> None:
+    reason = "NVIDIA A100-SXM4-80GB does not multiply float8, which needs compute capability 8.9"
+    view = replace(views.compared(), run=views.run_started(unsupported={"fp8": reason}))
+    wide, narrow = (lines(PrecisionMenu(view), view, *size) for size in ((120, 40), (80, 24)))
+    assert any(reason in line for line in wide)
+    assert not any(reason in line for line in narrow)
+
+
 def test_before_the_first_record_the_menu_starts_at_its_first_line() -> None:
     assert PrecisionMenu(EMPTY_VIEW).press("enter", EMPTY_VIEW).precision == PRECISIONS[0]
