@@ -71,7 +71,7 @@ def test_what_needs_a_gpu_and_takes_long_passes_on_a_pretended_one(
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
 def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path, tmp_path: Path) -> None:
-    paths = HERE / "on_it" / "test_float8.py", ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
+    paths = HERE / "on_it" / "test_float8_waits.py", ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
     counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow", *paths, capability="9.0")
     assert counts["tests"] > counts["skipped"] == 0
 
