@@ -40,7 +40,9 @@ def throttled_words(gpu: GpuSample, width: int) -> str:
 
 
 def evidence(timing: PrecisionTiming) -> str:
-    """The numbers behind a bottleneck; empty until enough steps were timed."""
+    """The numbers behind a bottleneck; empty until enough steps were timed. Emulated steps have none."""
+    if is_emulated(timing.precision):
+        return "computed in float32: these times are not FP8's"
     tell = {
         "": lambda _timing: "",
         "input": _input_evidence,
@@ -102,8 +104,6 @@ def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
     float32, where what AMP would change is not known, and of emulated steps.
     """
     if not timing.bound or base_precision(timing.precision) in OTHER_PRECISIONS:
-        return ""
-    if is_emulated(timing.precision):
         return ""
     if timing.bound == "input":
         return (

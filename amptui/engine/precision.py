@@ -296,11 +296,12 @@ def unsupported_precisions(device: torch.device) -> dict[str, str]:
     }
 
 
-def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
-    """Raise UsageError if the device does not support ``precision``."""
+def check_supported(precision: str, unsupported: Mapping[str, str], *, resumes: bool = False) -> None:
+    """Raise UsageError if the device does not support ``precision``; a run that ``resumes`` has no other."""
     if precision in unsupported:
         others = ", ".join(name for name in PRECISIONS if name not in unsupported)
-        raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=f"use one of {others}")
+        hint = "resume the run where that is supported" if resumes else f"use one of {others}"
+        raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=hint)
 
 
 def check_enterable(precision: Precision, unsupported: Mapping[str, str]) -> None:

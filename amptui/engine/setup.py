@@ -184,9 +184,9 @@ def choose(request: TrainRequest) -> Choices:
         check_compiler(device)
     unsupported = unsupported_precisions(device)
     precision = supported_float8(request.precision or "fp32", unsupported)
-    check_supported(precision, unsupported)
     amp_precision = request.amp_precision or default_amp(device)
-    check_supported(amp_precision, unsupported)
+    for name in (precision, amp_precision):
+        check_supported(name, unsupported, resumes=request.resume)
     return Choices(device, precision, amp_precision, unsupported)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from amptui.records.findings import PhaseSeconds, StepTimed
-from amptui.records.run import PRECISION_ORDER
+from amptui.records.run import PRECISION_ORDER, is_emulated
 from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, median
 from amptui.telemetry.view import Bound, Comparison, PrecisionTiming
 
@@ -114,8 +114,10 @@ def judged_timing(
     - launch (on a device only): sum of min(host, device) by the sum of device, over forward, backward, clip
       and optimizer, is at least ``LAUNCH_BOUND_SHARE``, and the GPU is not busy as far as NVML knows.
     - compute: otherwise, unless NVML reports less than ``IDLE_GPU_PERCENT``: then the cause is unknown.
+
+    Nothing for emulated steps, which take the time of other operations.
     """
-    enough = steps >= MIN_STEPS and sum(map(seconds_of, phases)) > 0
+    enough = steps >= MIN_STEPS and sum(map(seconds_of, phases)) > 0 and not is_emulated(precision)
     return PrecisionTiming(
         precision=precision,
         steps=steps,

@@ -191,3 +191,5 @@ def test_a_cpu_runs_everything_but_tf32_and_what_needs_torchao() -> None:
     check_supported("bf16", unsupported)
     with pytest.raises(UsageError, match="use one of fp32, ieee, fp16, bf16"):
         check_supported("tf32", unsupported)
+    with pytest.raises(UsageError, match="where that is supported"):
+        check_supported("tf32", {"tf32": "no"}, resumes=True)
