@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from amptui.base.script_signals import is_from_signal_handler
+from amptui.base.script_signals import aside, is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.accelerator import capabilities, properties
 from amptui.engine.probes.gradients import is_sharded
@@ -55,7 +55,8 @@ _ALIGNMENT = 16
 
 def why_no_float8(device: torch.device) -> dict[str, str]:
     """The float8 precisions that ``device`` does not support, each with a short reason; no model is asked."""
-    if importlib.util.find_spec("torchao") is None:
+    # Python's search takes an alarm's OSError for a file that is not there, and no alarm comes to a thread.
+    if aside(partial(importlib.util.find_spec, "torchao")) is None:
         return dict.fromkeys(FP8_PRECISIONS, NO_TORCHAO)
     kind = capabilities(device)
     if not kind.float8:
@@ -290,7 +291,7 @@ def _why_no_torchao() -> str:
     """
     try:
         with _quiet_loggers():
-            importlib.import_module("amptui.engine.float8_layers")
+            aside(partial(importlib.import_module, "amptui.engine.float8_layers"))
     except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
         return _why_unusable(error)
     return ""
