@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from amptui.data import vision
 from amptui.data.synthetic import synthetic_images
+from amptui.reports.doctor.precisions import torchao_trouble
 from tests import deprecations, reruns, survival
 from tests.warm import WarmSource
 
@@ -134,6 +135,13 @@ def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Non
 def runs() -> Path:
     """The folder that the runs of a test are in."""
     return Path.home() / ".local" / "state" / "amptui" / "runs"
+
+
+@pytest.fixture(scope="session")
+def usable_torchao() -> None:
+    """Skips what needs torchao where it is missing or was made for another torch."""
+    if trouble := torchao_trouble():
+        pytest.skip(trouble)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """FP8 in Accelerate, Fabric, Lightning and the Hugging Face Trainer: the layers switch, and come back."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.own_loops import ask, switching
 from tests.run_records import of, records
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao"),
+    pytest.mark.usefixtures("usable_torchao"),
     pytest.mark.filterwarnings("default"),  # the frameworks' own
 ]
 

@@ -1,6 +1,5 @@
 """The GPU check where there is no GPU, and the parts of it that need none."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from amptui.data.mnist import FILES, FOLDER
 from amptui.data.synthetic import synthetic_images
 from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
+from amptui.reports.doctor.precisions import torchao_trouble
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import open_lab
@@ -52,7 +52,7 @@ def test_what_a_cpu_can_run_runs_in_small(tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout, done.stderr)
     answers = {found["check"]: found for found in map(json.loads, out.read_text().splitlines())}
     assert list(answers) == [check.name for check in command.CHECKS]
-    float8 = ("float8",) if importlib.util.find_spec("torchao") is not None else ()
+    float8 = () if torchao_trouble() else ("float8",)
     assert [name for name, found in answers.items() if found["ok"]] == [
         *("machine", "goes_on", *float8, "overhead", "tutorial_loop")
     ]

@@ -31,7 +31,7 @@ from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, swit
 
 CPU = torch.device("cpu")
 
-needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+needs_torchao = pytest.mark.usefixtures("usable_torchao")
 
 
 class Kinds(nn.Module):

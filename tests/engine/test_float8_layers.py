@@ -14,10 +14,10 @@ from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-pytest.importorskip("torchao")
-
 from amptui.engine.float8 import Float8Form, Float8Linears
 from amptui.recipe.request import FP8_RECIPES
+
+pytestmark = pytest.mark.usefixtures("usable_torchao")
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Float8 as a GPU multiplies it: against the emulated numbers, in a run that switches, and compiled."""
 
-import importlib.util
 import math
 
 import pytest
@@ -17,7 +16,7 @@ from tests.tiny import Tiny, log_of, losses, prepare
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
-    pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao"),
+    pytest.mark.usefixtures("usable_torchao"),
     pytest.mark.skipif(
         torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
         reason="float8 products need compute capability 8.9",

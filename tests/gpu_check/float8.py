@@ -1,12 +1,12 @@
 """The checks of FP8: that its steps wait for nothing, and what it gives a transformer with wide layers."""
 
-import importlib.util
 from statistics import mean, median
 
 import torch
 
 from amptui.records.findings import Float8Layers, Float8Window, FlopsCounted
 from amptui.records.run import Note
+from amptui.reports.doctor.precisions import torchao_trouble
 from tests.benchmarks.lab import last_line
 from tests.benchmarks.watched import finished_run
 from tests.gpu_check.bench import Bench, Found, steps_of, unmeasured
@@ -51,8 +51,8 @@ def float8(bench: Bench) -> Found:
 
 def _missing(bench: Bench) -> Found | None:
     """Why nothing can be checked here."""
-    if importlib.util.find_spec("torchao") is None:
-        return {"ok": None, "skipped": "needs torchao"}
+    if trouble := torchao_trouble():
+        return {"ok": None, "skipped": trouble}
     if bench.on_gpu and torch.cuda.get_device_capability() < (8, 9):
         return {"ok": None, "skipped": "needs compute capability 8.9"}
     return None

@@ -1,7 +1,6 @@
 """watch() in FP8: the layers of the script's model multiply in float8, and are its own again afterwards."""
 
 import copy
-import importlib.util
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,7 @@ from tests.own_loops import FORMS, Form, Own, ask, switching
 from tests.run_records import of, records
 from tests.single_steps import read
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+pytestmark = pytest.mark.usefixtures("usable_torchao")
 
 SWITCHES = {1: "fp32", 3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp16", 13: "fp32"}
 

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torchao")
-
 from amptui.engine.float8 import NO_FSDP
 from tests.ranks.rank_at_work import train_ranks
 from tests.ranks.recorded import Recorded
 from tests.tiny import Log, losses, prepare, train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("usable_torchao")]
 
 
 def test_ranks_in_float8_keep_the_same_weights_and_learn_as_one_process_does(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Tests that need a GPU run on a pretended one: torch's CUDA build above a CUDA runtime of our own."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -69,7 +68,7 @@ def test_what_needs_a_gpu_and_takes_long_passes_on_a_pretended_one(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+@pytest.mark.usefixtures("usable_torchao")
 def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path, tmp_path: Path) -> None:
     paths = HERE / "on_it" / "test_float8_waits.py", ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
     counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow", *paths, capability="9.0")

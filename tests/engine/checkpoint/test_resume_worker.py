@@ -1,6 +1,5 @@
 """The trainer's thread and checkpoints: how a run goes on in a new process, and what waits for its end."""
 
-import importlib.util
 import shutil
 import threading
 from dataclasses import replace
@@ -143,7 +142,7 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     assert note.text == f"tf32 is not supported here: {NO_TF32}; continuing in fp32"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+@pytest.mark.usefixtures("usable_torchao")
 def test_a_run_in_float8_is_resumed_in_it(tmp_path: Path) -> None:
     stopped(tmp_path)
     (path,) = checkpoints(tmp_path)

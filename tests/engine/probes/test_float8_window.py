@@ -1,6 +1,5 @@
 """The windows of float8 products: each number against torch's own casts, bin by bin, and in a real run."""
 
-import importlib.util
 import math
 from typing import Any, get_args
 
@@ -17,7 +16,7 @@ from amptui.records.run import Note
 from tests.telemetry.record_samples import float8_factor, float8_window
 from tests.tiny import Tiny, log_of, losses, prepare
 
-needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+needs_torchao = pytest.mark.usefixtures("usable_torchao")
 
 FORMATS = pytest.mark.parametrize("format_", ["e4m3", "e5m2"])
 

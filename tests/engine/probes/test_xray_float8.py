@@ -1,7 +1,6 @@
 """One batch in FP32, bf16 and FP8: against a computation of its own, and no bit of the training changed."""
 
 import copy
-import importlib.util
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,7 +17,7 @@ from amptui.records.findings import LayerAgreement, XRayTaken
 from tests.engine.probes.test_xray_leaves_no_trace import first_batch, state, trained
 from tests.tiny import Log, Tiny, log_of, losses, prepare
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+pytestmark = pytest.mark.usefixtures("usable_torchao")
 
 
 class Dropped(Tiny):

@@ -1,6 +1,5 @@
 """Float8 layers that a script has made itself: its steps are called by them, whatever runs around them."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,7 +19,7 @@ from amptui.records.steps import StepRecord
 from tests.guest.loop.seen_steps import sgd, steps_of, watching
 from tests.run_records import of, records
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+pytestmark = pytest.mark.usefixtures("usable_torchao")
 
 
 def net() -> nn.Module:

@@ -32,8 +32,8 @@ def test_fp8_has_the_lines_of_pytorch_and_the_command() -> None:
     ast.parse("\n".join(lines["pytorch"]))
 
 
+@pytest.mark.usefixtures("usable_torchao")
 def test_the_lines_of_fp8_train_the_layers_that_amptui_takes() -> None:
-    pytest.importorskip("torchao", reason="needs amptui[fp8]")
     model = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
     expected = Float8Linears(model)
     if why := expected.prepare("hardware"):

@@ -252,9 +252,8 @@ def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
 
 
 @pytest.fixture
-def float8_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def float8_here(usable_torchao: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes this CPU for hardware that multiplies float8, which torch's operator also does on a CPU."""
-    pytest.importorskip("torchao", reason="needs amptui[fp8]")
     a = torch.zeros(16, 16, dtype=torch.float8_e4m3fn)
     one = torch.ones(())
     try:

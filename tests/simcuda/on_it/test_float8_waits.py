@@ -1,6 +1,5 @@
 """Float8 as the hardware multiplies it: layers that change class on the device, and no wait for it."""
 
-import importlib.util
 from collections import Counter
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.simcuda.training import run
 from tests.tiny import losses
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao"),
+    pytest.mark.usefixtures("usable_torchao"),
     pytest.mark.skipif(
         torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
         reason="float8 products need compute capability 8.9",
