@@ -170,8 +170,9 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(tmp_path: P
 def test_what_does_not_work_on_sharded_weights_is_explained(
     tmp_path: Path, settings: dict[str, str], error: str
 ) -> None:
+    """FSDP2 raises it on every rank, and rank 0 may hear of another's first."""
     ranks = train_ranks("plain", 2, tmp_path, **settings, options={"fsdp": True}, status=1)
-    assert ranks[0].results["error"].startswith(error)
+    assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(error)
 
 
 @pytest.mark.slow
