@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from amptui.data import vision
 from amptui.data.synthetic import synthetic_images
-from amptui.reports.doctor.precisions import torchao_trouble
+from amptui.engine.float8 import torchao_trouble
 from tests import deprecations, reruns, survival
 from tests.warm import WarmSource
 

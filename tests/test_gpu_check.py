@@ -15,9 +15,9 @@ import torchvision
 
 from amptui.data.mnist import FILES, FOLDER
 from amptui.data.synthetic import synthetic_images
+from amptui.engine.float8 import torchao_trouble
 from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.modelspec import parse_model
-from amptui.reports.doctor.precisions import torchao_trouble
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import open_lab

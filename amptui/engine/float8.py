@@ -255,6 +255,11 @@ class Float8Linears:
             self.left_out.append(LayerLeftOut(name=name, kind=kind, why=hindrance, shape=shape))
 
 
+def torchao_trouble(recipe: str | None = None, form: Float8Form = "emulated") -> str:
+    """Why torchao cannot make float8 layers here, in a line; empty if it can. Importing it takes seconds."""
+    return Float8Linears(nn.Linear(_ALIGNMENT, _ALIGNMENT), recipe).prepare(form)
+
+
 def _hindrance(module: nn.Module) -> FloatHindrance | None:
     if not isinstance(module, nn.Linear):
         return "kind"

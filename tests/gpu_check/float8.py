@@ -4,9 +4,9 @@ from statistics import mean, median
 
 import torch
 
+from amptui.engine.float8 import torchao_trouble
 from amptui.records.findings import Float8Layers, Float8Window, FlopsCounted
 from amptui.records.run import Note
-from amptui.reports.doctor.precisions import torchao_trouble
 from tests.benchmarks.lab import last_line
 from tests.benchmarks.watched import finished_run
 from tests.gpu_check.bench import Bench, Found, steps_of, unmeasured

@@ -23,10 +23,9 @@ from amptui.process.training import Training
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest
-from amptui.records.answers import RequestRefused
 from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.findings import Float8Layers, ModelCompiled
-from amptui.records.run import FP8_PRECISIONS, PRECISIONS, Record, is_emulated
+from amptui.records.run import PRECISIONS, Record, is_emulated
 from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
 
@@ -90,18 +89,26 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     return status
 
 
-def plan_precisions(names: Sequence[str] | None, device: "torch.device", *, compiles: bool = False) -> Plan:
+def plan_precisions(
+    names: Sequence[str] | None,
+    device: "torch.device",
+    *,
+    fp8_recipe: str | None = None,
+    compiles: bool = False,
+) -> Plan:
     """The precisions of ``names``, or all worth measuring, that ``device`` supports; and why not the others.
 
     Whether the model has a layer for FP8 shows once it is built. Raises ``UsageError`` if fewer than two are
     left; one is enough if it runs eagerly and compiled.
     """
-    from amptui.engine.float8 import NO_SPEED
+    from amptui.engine.float8 import NO_SPEED, torchao_trouble
     from amptui.engine.precision import unsupported_precisions
 
     worth = tuple(name for name in PRECISIONS if not is_emulated(name)) if names is None else names
     left_out = {"fp8-emulated": NO_SPEED} | unsupported_precisions(device)
     left_out = {name: why for name, why in left_out.items() if name in worth}
+    if "fp8" in worth and "fp8" not in left_out and (trouble := torchao_trouble(fp8_recipe, "hardware")):
+        left_out["fp8"] = trouble
     if names is None and device.type == "cpu":
         left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
     precisions = tuple(dict.fromkeys(worth))
@@ -138,8 +145,13 @@ def float16_slowdown(size: int = 512) -> float:
 
 
 def _make_plan(request: BenchRequest) -> Plan:
-    device = device_of(request.training)
-    return plan_precisions(request.precisions, device, compiles=request.training.compile_mode is not None)
+    training = request.training
+    return plan_precisions(
+        request.precisions,
+        device_of(training),
+        fp8_recipe=training.fp8_recipe,
+        compiles=training.compile_mode is not None,
+    )
 
 
 def device_of(training: TrainRequest) -> "torch.device":
@@ -180,7 +192,7 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
                 request.training,
                 precision=plan.precisions[0],
                 batch_size=batch_size,
-                min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
+                min_steps=MAX_ROUNDS * sides * MAX_BLOCK_STEPS,
                 interactive=False,
                 probes=False,
                 max_rounds=request.rounds,
@@ -251,7 +263,7 @@ class _Comparison:
     """Asks a training for the comparison of the planned precisions.
 
     At once, or where FP8 is among them once the model is built: only then is it known whether it has a layer
-    for it, and whether torchao can be used.
+    for it.
     """
 
     plan: Plan
@@ -259,8 +271,7 @@ class _Comparison:
     left_out: dict[str, str] = field(default_factory=dict)
     error: UsageError | None = None
     """That too few precisions are left."""
-    _number: int | None = None
-    """Of the newest request."""
+    _has_asked: bool = False
 
     def begin(self, training: Training) -> None:
         """To be called before the trainer starts."""
@@ -270,18 +281,8 @@ class _Comparison:
     def look(self, training: Training) -> None:
         """To be called now and then."""
         view = training.recording.view()
-        if view.run is None or self.error is not None:
-            return
-        if self._number is None:
+        if view.run is not None and not self._has_asked:
             self._leave_out(view.run.unsupported)
-            self._ask(training)
-            return
-        answer = next((one for one in view.answers if one.request.number == self._number), None)
-        if not isinstance(answer, RequestRefused) or answer.reason != "unavailable":
-            return
-        if "fp8" in self.plan.precisions:
-            # What the device and the model can do is known by now: it is torchao that cannot be used.
-            self._leave_out(dict.fromkeys(FP8_PRECISIONS, answer.detail))
             self._ask(training)
 
     def _leave_out(self, unsupported: Mapping[str, str]) -> None:
@@ -294,11 +295,11 @@ class _Comparison:
         self.error = nothing_to_compare(self.plan, compiles=self.compiles)
 
     def _ask(self, training: Training) -> None:
+        self._has_asked = True
         if self.error is not None:
             training.control.ask(StopRequest("nothing to compare"))
         else:
-            request = ComparisonRequest(self.plan.precisions, eager=self.compiles)
-            self._number = training.control.ask(request)
+            training.control.ask(ComparisonRequest(self.plan.precisions, eager=self.compiles))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ def precision_checks() -> list[Check]:
     import torch
 
     from amptui.device.accelerator import default_device
+    from amptui.engine.float8 import torchao_trouble
     from amptui.engine.precision import unsupported_precisions
 
     gpus = read_gpus()
@@ -93,15 +94,6 @@ def precision_checks() -> list[Check]:
         ),
         *([] if no_float8 is None else [no_float8]),
     ]
-
-
-def torchao_trouble() -> str:
-    """Why float8 layers cannot be made of torchao here; empty if they can."""
-    from torch import nn
-
-    from amptui.engine.float8 import Float8Linears
-
-    return Float8Linears(nn.Linear(16, 16)).prepare("emulated")
 
 
 def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from amptui.engine.estimate import Ratio
+from amptui.engine.float8 import torchao_trouble
 from amptui.engine.precision import Tf32Flags
 from amptui.reports.doctor.gpus import Gpu
 from amptui.reports.doctor.precisions import (
@@ -22,7 +23,6 @@ from amptui.reports.doctor.precisions import (
     gpu_reason,
     measure,
     precision_checks,
-    torchao_trouble,
 )
 from tests.checkout import ROOT
 
