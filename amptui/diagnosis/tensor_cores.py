@@ -116,4 +116,4 @@ def _aligned(size: int) -> int:
 
 
 def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -6,7 +6,7 @@ from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, 
 from amptui.diagnosis.bottleneck import AMP_PHASES
 from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PrecisionMeasured
-from amptui.records.run import reference_precision
+from amptui.records.run import base_precision, reference_precision
 from amptui.telemetry.comparison import references
 from amptui.telemetry.timing import shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming
@@ -54,6 +54,8 @@ def _speed(question: Question, tally: Comparison) -> Finding:
     if run is not None and question.precision in run.unsupported:
         return never("speed", question.precision, state="observed" if run.observed else "unsupported")
     state, measured_by = _MISSING.get(tally.missing, ("no steps", "comparison"))
+    if state == "never ran" and base_precision(question.view.precision or "") == question.precision:
+        state, measured_by = "no steps", "comparison"  # its first step is under way
     if state == "reference never ran" and reference_precision(question.precision) != "fp32":
         measured_by = "comparison"  # `p` may lead elsewhere
     return never("speed", question.precision, state=state, measured_by=measured_by)

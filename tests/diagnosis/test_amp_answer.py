@@ -285,6 +285,15 @@ def test_before_its_first_step_fp8_has_no_steps_and_no_key_for_them() -> None:
     assert short_words(finding, 12) == "no steps yet"
 
 
+def test_a_precision_in_its_first_step_has_no_speed_yet_and_no_key_that_tries_it() -> None:
+    view = session_of([*started(), *made(1, 300), *switched(301, "fp32", "bf16")]).view()
+    speed = amp_answer(view, "bf16").of("speed")
+    assert (speed.state, speed.measured_by) == ("no steps", "comparison")
+    before = session_of([*started(), *made(1, 300)]).view()
+    speed = amp_answer(before, "bf16").of("speed")
+    assert (speed.state, speed.measured_by) == ("never ran", "precision")
+
+
 def test_emulated_fp8_has_losses_and_no_cost_on_any_surface() -> None:
     answer, texts = fp8_in("emulated_fp8_after_bf16")
     assert {answer.of(subject).state for subject in ("speed", "memory", "limit")} == {"emulated"}

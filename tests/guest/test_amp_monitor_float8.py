@@ -356,7 +356,7 @@ def test_models_that_cannot_are_refused_with_the_reason(
 ) -> None:
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with pytest.raises(ValueError, match=f"precision fp8-emulated: {why}"):
+    with pytest.raises(ValueError, match=f"precision fp8: {why}"):
         amptui.watch(model, optimizer, precision="fp8")
     with amptui.watch(model, optimizer) as monitor:
         for step in range(3):

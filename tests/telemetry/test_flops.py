@@ -330,7 +330,7 @@ def test_emulated_float8_has_operations_but_no_speed_no_peak_and_no_hint() -> No
     assert (emulated.flops_per_second, emulated.peak_flops_per_second, emulated.mfu) == (None, None, None)
     assert (rate_words(emulated), mfu_words(emulated), flops_line(emulated)) == ("n/a", "n/a", "")
     assert hints(samples.flops("fp8-emulated", **TROUBLED)) == []
-    assert flops_line(counted_in("fp8")) == "FP8: 414 TFLOP/s, 21% MFU (dense peak 1979 TFLOP/s)"
+    assert flops_line(counted_in("fp8")) == "FP8: 414 TFLOP/s, 21% MFU (dense peak 1,979 TFLOP/s)"
 
 
 def test_one_hint_is_given_once() -> None:

@@ -73,8 +73,9 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """Precision, speed and safety in one line, then the key that measures what is missing."""
     answer = amp_answer(view)
     if answer.precision is None:
-        words = NO_AMP if view.run is not None else "AMP"
-        canvas.text(1, 0, whole_words(words, canvas.width - 2), Style.DIM, width=canvas.width - 2)
+        if view.run is not None:  # before, the precision is not known
+            words = whole_words(NO_AMP, canvas.width - 2)
+            canvas.text(1, 0, words, Style.DIM, width=canvas.width - 2)
         return
     write(canvas, 1, 0, fitting(_phrases(answer, screen, canvas.width - 2), canvas.width - 2))
 
