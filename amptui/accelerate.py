@@ -25,7 +25,7 @@ from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.guest.run import tell_fault
-from amptui.records.run import AMP_PRECISIONS, PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
 
 _T = TypeVar("_T")
 
@@ -153,7 +153,7 @@ class AcceleratorMonitor(FrameworkMonitor):
             if name not in PRECISIONS:
                 raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
             if name in self._unsupported:
-                raise ValueError(f"precision {name}: {self._unsupported[name]}")
+                raise ValueError(f"precision {precision_option(name)}: {self._unsupported[name]}")
 
     def _replace(self, name: str, around: Callable[..., Any]) -> None:
         """Let ``around``, which gets the accelerator's method first, do what the method of that name does."""

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from amptui.base.errors import UsageError
 from amptui.device.accelerator import capabilities, properties, why_no_scaler
 from amptui.engine.float8 import Float8Form, Float8Linears, why_no_float8
-from amptui.records.run import FP8_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS
+from amptui.records.run import MIN_SOUND_SCALE, PRECISIONS, precision_option
 
 _ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 
@@ -301,19 +301,14 @@ def check_supported(precision: str, unsupported: Mapping[str, str], *, resumes: 
     if precision in unsupported:
         others = ", ".join(name for name in PRECISIONS if name not in unsupported)
         hint = "resume the run where that is supported" if resumes else f"use one of {others}"
-        raise UsageError(f"precision {_option(precision)}: {unsupported[precision]}", hint=hint)
+        raise UsageError(f"precision {precision_option(precision)}: {unsupported[precision]}", hint=hint)
 
 
 def check_enterable(precision: Precision, unsupported: Mapping[str, str]) -> None:
     """Raise UsageError if the model cannot be trained in ``precision``, now that it is built."""
     check_supported(precision.name, unsupported)
     if why := precision.reason_not_to_enter():
-        raise UsageError(f"precision {_option(precision.name)}: {why}", hint="use --precision bf16")
-
-
-def _option(precision: str) -> str:
-    """The name that options have for it: FP8 has one, whichever form of it was taken."""
-    return "fp8" if precision in FP8_PRECISIONS else precision
+        raise UsageError(f"precision {precision_option(precision.name)}: {why}", hint="use --precision bf16")
 
 
 def sharded_dtype(model: nn.Module) -> torch.dtype | None:

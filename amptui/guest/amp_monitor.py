@@ -21,7 +21,7 @@ from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step, close_monitors_of
 from amptui.recipe.request import FP8_RECIPES
-from amptui.records.run import AMP_PRECISIONS, PRECISIONS
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
 
 PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated"]
 
@@ -100,7 +100,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     )
     try:
         if why := switched.begin(first_precision):
-            raise ValueError(f"precision {precision}: {why}")
+            raise ValueError(f"precision {precision_option(precision)}: {why}")
         return AmpMonitor(script, clip_norm=clip_norm, start_step=start_step)
     except BaseException:  # Ctrl+C, or an alarm of the script's
         switched.leave_float8()
@@ -109,7 +109,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
 
 def _check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
     if precision in unsupported:
-        raise ValueError(f"precision {precision}: {unsupported[precision]}")
+        raise ValueError(f"precision {precision_option(precision)}: {unsupported[precision]}")
 
 
 def _what_cannot_scale(pairs: Iterable[NamedOptimizer]) -> dict[str, str]:

@@ -69,6 +69,11 @@ def base_precision(name: str) -> str:
     return name.removesuffix(EAGER_SUFFIX)
 
 
+def precision_option(name: str) -> str:
+    """What options call it: FP8 has one name, whichever form of it this device has."""
+    return "fp8" if name in FP8_PRECISIONS else name
+
+
 Severity = Literal["info", "warning", "error"]
 NonFiniteKind = Literal["nan", "inf"]
 PauseCause = Literal["", "loss scale", "weights"]
