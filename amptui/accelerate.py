@@ -19,12 +19,13 @@ from amptui.device.accelerator import TRAINABLE
 from amptui.engine.checkpoint.disk_file import load_plain
 from amptui.engine.float8 import supported_float8
 from amptui.engine.precision import default_amp, unsupported_precisions
-from amptui.guest.amp_monitor import PrecisionName, must_have_closure
+from amptui.guest.amp_monitor import PrecisionName, check_fp8_recipe, must_have_closure
 from amptui.guest.framework import FrameworkMonitor, model_of
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.guest.run import tell_fault
+from amptui.recipe.request import Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
 
 _T = TypeVar("_T")
@@ -45,6 +46,7 @@ def watch(
     *,
     precision: PrecisionName | None = None,
     amp: Literal["fp16", "bf16"] | None = None,
+    fp8_recipe: Fp8Recipe | None = None,
     samples_per_step: int | None = None,
     save_dir: str | Path | None = None,
 ) -> "AcceleratorMonitor":
@@ -60,15 +62,15 @@ def watch(
     by default ``checkpoints`` in the accelerator's ``project_dir`` or the current folder. With automatic
     checkpoint naming the accelerator itself chooses.
 
-    In ``fp8`` the Linear layers of the model multiply in float8, as in :func:`amptui.watch`; a model that has
-    none that can trains in ``bf16``, which is told in one line.
+    In ``fp8`` the Linear layers of the model multiply in float8 by ``fp8_recipe``, as in
+    :func:`amptui.watch`; a model that has none that can trains in ``bf16``, which is told in one line.
 
     Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
     main process. DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
 
     Raises TypeError for arguments of other kinds, RuntimeError after ``prepare()``, and ValueError for a
-    precision that the device does not support. If anything else of amptui's own fails, it writes one line to
-    standard error and the script continues in the current precision.
+    precision that the device does not support or an unknown ``fp8_recipe``. If anything else of amptui's own
+    fails, it writes one line to standard error and the script continues in the current precision.
     """
     if not isinstance(accelerator, Accelerator):
         raise TypeError(f"accelerator must be an accelerate.Accelerator, not {type(accelerator).__name__}")
@@ -76,7 +78,12 @@ def watch(
         raise RuntimeError("call amptui.accelerate.watch() before accelerator.prepare()")
     folder = None if save_dir is None else Path(save_dir)
     return AcceleratorMonitor(
-        accelerator, precision=precision, amp=amp, samples_per_step=samples_per_step, save_dir=folder
+        accelerator,
+        precision=precision,
+        amp=amp,
+        fp8_recipe=fp8_recipe,
+        samples_per_step=samples_per_step,
+        save_dir=folder,
     )
 
 
@@ -91,6 +98,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         *,
         precision: str | None,
         amp: str | None,
+        fp8_recipe: str | None,
         samples_per_step: int | None = None,
         save_dir: Path | None = None,
     ) -> None:
@@ -98,6 +106,8 @@ class AcceleratorMonitor(FrameworkMonitor):
         self._accelerator = accelerator
         self._samples_per_step = samples_per_step
         self._save_dir = save_dir
+        check_fp8_recipe(fp8_recipe)
+        self._fp8_recipe = fp8_recipe
         self._models: list[nn.Module] = []
         self._optimizers: list[Optimizer] = []
         self._amp: SwitchedAmp | None = None
@@ -169,7 +179,7 @@ class AcceleratorMonitor(FrameworkMonitor):
             return None
         accelerator = self._accelerator
         try:
-            amp = SwitchedAmp(accelerator.device, accelerator.scaler)
+            amp = SwitchedAmp(accelerator.device, accelerator.scaler, fp8_recipe=self._fp8_recipe)
         except Exception as error:  # whatever fails here, the script goes on
             if is_from_signal_handler(error):
                 raise
@@ -340,7 +350,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         name = self._first_precision
         if why := unsupported.get(name) or amp.begin(name):
             amp.follow(amp.precisions["bf16"])
-            complain(f"no {name} here, training is in bf16: {why}")
+            complain(f"no {precision_option(name)} here, training is in bf16: {why}")
 
     @property
     def _ends_steps(self) -> bool:

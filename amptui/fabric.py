@@ -11,6 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
+from amptui.guest.amp_monitor import check_fp8_recipe
 from amptui.guest.framework import (
     LIGHTNING_NAMES,
     OWN_NAMES,
@@ -25,6 +26,7 @@ from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.run import tell_fault
+from amptui.recipe.request import Fp8Recipe
 
 NO_CLOSURE = "only the loop itself can run its forward passes"
 
@@ -34,10 +36,11 @@ class Precision(FabricPrecision):
 
     ``precision`` is what the loop starts in, as ``Fabric(precision=...)`` takes it: "32-true", "16-mixed" or
     "bf16-mixed". ``amp`` is what AMP means: by default that of ``precision``, else ``fp16`` on a GPU and
-    ``bf16`` on a CPU. ``scaler``, ``samples_per_step`` and ``save`` are as in :func:`amptui.watch`.
+    ``bf16`` on a CPU. ``fp8_recipe``, ``scaler``, ``samples_per_step`` and ``save`` are as in
+    :func:`amptui.watch`.
 
     All optimizers that make steps are watched, from the first one's first step on. Several processes are only
-    observed, on rank 0. Raises ValueError for another precision or ``amp``.
+    observed, on rank 0. Raises ValueError for another precision, ``amp`` or ``fp8_recipe``.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Precision(FabricPrecision):
         precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true",
         *,
         amp: Literal["fp16", "bf16"] | None = None,
+        fp8_recipe: Fp8Recipe | None = None,
         scaler: torch.amp.GradScaler | None = None,
         samples_per_step: int | None = None,
         save: Callable[[], object] | None = None,
@@ -53,6 +57,8 @@ class Precision(FabricPrecision):
             raise ValueError(f"precision must be one of {', '.join(OWN_NAMES)}, not {precision!r}")
         self._first = OWN_NAMES[precision]
         self._amp_precision = checked_amp(amp)
+        check_fp8_recipe(fp8_recipe)
+        self._fp8_recipe = fp8_recipe
         self._like = scaler
         self._samples_per_step = samples_per_step
         self._save = save
@@ -120,7 +126,7 @@ class Precision(FabricPrecision):
         if self._amp is None:
             devices = (parameter.device for module in self._modules for parameter in module.parameters())
             device = next(devices, torch.device("cpu"))
-            amp = self._amp = SwitchedAmp(device, self._like)
+            amp = self._amp = SwitchedAmp(device, self._like, fp8_recipe=self._fp8_recipe)
             amp.follow(amp.precisions[self._first])
             self._theirs = {
                 "16-mixed": MixedPrecision("16-mixed", device.type, amp.scaler),

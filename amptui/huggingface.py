@@ -17,6 +17,7 @@ from amptui.guest.amp_monitor import PrecisionName
 from amptui.guest.framework import harmless_event
 from amptui.guest.monitor import samples_of
 from amptui.guest.run import ScriptRun
+from amptui.recipe.request import Fp8Recipe
 
 _STATE = "amptui"
 """Where ``trainer_state.json`` has the scaler's state, among the states of callbacks."""
@@ -34,12 +35,14 @@ def watch(
     *,
     precision: PrecisionName | None = None,
     amp: Literal["fp16", "bf16"] | None = None,
+    fp8_recipe: Fp8Recipe | None = None,
 ) -> "TrainerMonitor":
     """Watch ``trainer`` and switch its precision; call it once, before ``train()``.
 
     It starts in ``precision``, by default in that of its TrainingArguments; ``amp`` is what AMP means, by
-    default their ``fp16`` or ``bf16``, or else ``fp16`` on a GPU and ``bf16`` on a CPU. The key ``s`` saves a
-    checkpoint as the Trainer does, ``q`` ends the training as a callback would.
+    default their ``fp16`` or ``bf16``, or else ``fp16`` on a GPU and ``bf16`` on a CPU, and
+    ``fp8_recipe`` is as in :func:`amptui.watch`. The key ``s`` saves a checkpoint as the Trainer does, ``q``
+    ends the training as a callback would.
 
     Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
     main process. DeepSpeed, FSDP and ``nn.DataParallel`` are not watched.
@@ -52,7 +55,7 @@ def watch(
         raise TypeError(f"trainer must be a transformers.Trainer, not {type(trainer).__name__}")
     if trainer.accelerator._models or trainer.accelerator._optimizers:
         raise RuntimeError("call amptui.huggingface.watch() before trainer.train() and trainer.evaluate()")
-    return TrainerMonitor(trainer, precision=precision, amp=amp)
+    return TrainerMonitor(trainer, precision=precision, amp=amp, fp8_recipe=fp8_recipe)
 
 
 class TrainerMonitor(AcceleratorMonitor):
@@ -61,9 +64,11 @@ class TrainerMonitor(AcceleratorMonitor):
     _no_xray = _NO_XRAY
     _ends_steps = True
 
-    def __init__(self, trainer: Trainer, *, precision: str | None, amp: str | None) -> None:
+    def __init__(
+        self, trainer: Trainer, *, precision: str | None, amp: str | None, fp8_recipe: str | None
+    ) -> None:
         self._trainer = trainer
-        super().__init__(trainer.accelerator, precision=precision, amp=amp)
+        super().__init__(trainer.accelerator, precision=precision, amp=amp, fp8_recipe=fp8_recipe)
         if not trainer.is_world_process_zero():
             return
         if trainer.args.n_gpu > 1:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from amptui.device.accelerator import TRAINABLE, older_scalers
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
+from amptui.guest.amp_monitor import check_fp8_recipe
 from amptui.guest.framework import (
     LIGHTNING_NAMES,
     OWN_NAMES,
@@ -33,6 +34,7 @@ from amptui.guest.loop.script import ONLY_OBSERVED, ObservedScript, WatchedScrip
 from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
 from amptui.guest.monitor import samples_of
 from amptui.guest.run import tell_fault
+from amptui.recipe.request import Fp8Recipe
 
 NO_CLOSURE = "the Trainer runs no forward pass twice"
 
@@ -89,18 +91,24 @@ class PrecisionMonitor(Callback):
     """Shows a training on amptui's screen, whose keys switch its precision, compare, pause, save and stop.
 
     ``amp`` is what AMP means: by default the Trainer's own mixed precision, else ``fp16`` on a GPU and
-    ``bf16`` on a CPU. ``dirpath`` is the folder of the checkpoints that the key ``s`` asks for: by default
-    the run's own.
+    ``bf16`` on a CPU; ``fp8_recipe`` is as in :func:`amptui.watch`. ``dirpath`` is the folder of the
+    checkpoints that the key ``s`` asks for: by default the run's own.
 
     It takes over a Trainer with one device and ``precision`` "32-true", "16-mixed" or "bf16-mixed" under
     automatic optimization, and switches it to any precision, FP8 among them. Any other training is only
     observed, on rank 0, and the screen says why. A fault of amptui's own is told in one line, and the
-    training goes on. Raises ValueError for another ``amp``.
+    training goes on. Raises ValueError for another ``amp`` or ``fp8_recipe``.
     """
 
     def __init__(
-        self, *, amp: Literal["fp16", "bf16"] | None = None, dirpath: str | Path | None = None
+        self,
+        *,
+        amp: Literal["fp16", "bf16"] | None = None,
+        fp8_recipe: Fp8Recipe | None = None,
+        dirpath: str | Path | None = None,
     ) -> None:
+        check_fp8_recipe(fp8_recipe)
+        self._fp8_recipe = fp8_recipe
         self._amp = checked_amp(amp)
         self._dirpath = dirpath
         self._plugin: SwitchedPrecision | None = None
@@ -129,7 +137,7 @@ class PrecisionMonitor(Callback):
         if isinstance(theirs, SwitchedPrecision):  # of an earlier fit
             self._plugin = theirs
             return
-        amp = SwitchedAmp(strategy.root_device, getattr(theirs, "scaler", None))
+        amp = SwitchedAmp(strategy.root_device, getattr(theirs, "scaler", None), fp8_recipe=self._fp8_recipe)
         amp.follow(amp.precisions[self._own_precision])
         strategy.precision_plugin = self._plugin = SwitchedPrecision(amp)
 

@@ -38,7 +38,7 @@ def linears(model: nn.Module) -> set[str]:
     return {type(module).__name__ for module in model.modules() if isinstance(module, nn.Linear)}
 
 
-def check(runs: Path, model: nn.Module, layer: str) -> None:
+def check(runs: Path, model: nn.Module, layer: str, *, recipe: str) -> None:
     """Steps ran in what was asked for, and the model has its own layers."""
     journal = records(runs)
     precision, steps = "", of(StepRecord, journal)
@@ -48,6 +48,7 @@ def check(runs: Path, model: nn.Module, layer: str) -> None:
     assert len(steps) >= STEPS
     (layers,) = of(Float8Layers, journal)
     assert (layers.step, layers.names, layers.emulated) == (3, (layer,), True)
+    assert layers.recipe == recipe
     assert linears(model) == {"Linear"}
 
 
@@ -62,7 +63,7 @@ def test_accelerate_leaves_the_bits_of_a_handwritten_loop(runs: Path) -> None:
     with amptui.accelerate.watch(accelerator) as monitor:
         own.accelerated(accelerator, STEPS, during=switching(monitor, SWITCHES))
         assert own.bits() == bare.bits()
-    check(runs, own.model, "0")
+    check(runs, own.model, "0", recipe="tensorwise")
 
 
 def test_accelerate_may_begin_in_fp8(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,11 +72,12 @@ def test_accelerate_may_begin_in_fp8(runs: Path, capsys: pytest.CaptureFixture[s
     from tests.accelerated import Loop, new_accelerator
 
     own, accelerator = Loop(), new_accelerator()
-    with amptui.accelerate.watch(accelerator, precision="fp8") as monitor:
+    with amptui.accelerate.watch(accelerator, precision="fp8", fp8_recipe="rowwise") as monitor:
         assert monitor.precision == "fp8-emulated"
         own.accelerated(accelerator, 3)
         assert linears(own.model) == {"Linear", "Float8Linear"}
     assert {step.precision for step in of(StepRecord, records(runs))} == {"fp8-emulated"}
+    assert of(Float8Layers, records(runs))[0].recipe == "rowwise"
     assert linears(own.model) == {"Linear"}
     assert "no fp8" not in capsys.readouterr().err
 
@@ -92,7 +94,7 @@ def test_accelerate_trains_in_bf16_where_a_model_cannot_begin_in_fp8(
     own.optimizer.param_groups[0]["params"] = list(own.model.parameters())
     with amptui.accelerate.watch(accelerator, precision="fp8"):
         own.accelerated(accelerator, 3)
-    assert f"no fp8-emulated here, training is in bf16: {NO_LAYER}" in capsys.readouterr().err
+    assert f"no fp8 here, training is in bf16: {NO_LAYER}" in capsys.readouterr().err
     journal = records(runs)
     assert {step.precision for step in of(StepRecord, journal)} == {"bf16"}
     assert of(RunStarted, journal)[0].unsupported["fp8-emulated"] == NO_LAYER
@@ -105,10 +107,10 @@ def test_fabric_switches_the_layers_of_what_it_has_set_up(runs: Path) -> None:
     own = Loop()
     # A request is taken as the forward pass begins.
     requests: Any = {step: [PrecisionRequest(name)] for step, name in SWITCHES.items() if step > 1}
-    precision = plugin(precision="32-true")
+    precision = plugin(precision="32-true", fp8_recipe="rowwise")
     own.train(precision, requests)
     precision.monitor.close()
-    check(runs, own.model, "0")
+    check(runs, own.model, "0", recipe="rowwise")
 
 
 def test_lightning_switches_the_layers_of_its_module(runs: Path) -> None:
@@ -116,11 +118,11 @@ def test_lightning_switches_the_layers_of_its_module(runs: Path) -> None:
     from tests import lightning_training
 
     lit: Any = lightning_training
-    monitor, net = lit.PrecisionMonitor(), lit.Net()
+    monitor, net = lit.PrecisionMonitor(fp8_recipe="rowwise"), lit.Net()
     requests: Any = {step - 1: [PrecisionRequest(name)] for step, name in SWITCHES.items() if step > 1}
     trainer = lit.build_trainer(monitor, requests, precision="32-true", max_epochs=2)
     lit.fit(trainer, net, validate=True)
-    check(runs, net, "net.0")
+    check(runs, net, "net.0", recipe="rowwise")
     assert trainer.precision == "32-true"
 
 
@@ -134,11 +136,12 @@ def test_a_trainer_switches_the_layers_of_its_model(
 
     monkeypatch.setattr(huggingface_training, "WIDTH", 16)
     trainer = huggingface_training.new_trainer(tmp_path, steps=STEPS)
-    with amptui.huggingface.watch(trainer) as monitor:
+    with amptui.huggingface.watch(trainer, fp8_recipe="rowwise") as monitor:
         trainer.add_callback(huggingface_training.EachStep(switching(monitor, SWITCHES)))
         trainer.train()
     journal = records(runs)
-    assert of(Float8Layers, journal)[0].names == ("layers.0", "layers.3")
+    (layers,) = of(Float8Layers, journal)
+    assert (layers.names, layers.recipe) == (("layers.0", "layers.3"), "rowwise")
     assert [step.precision for step in of(StepRecord, journal)][2:5] == ["fp8-emulated"] * 3
     assert linears(trainer.model) == {"Linear"}
 

@@ -20,7 +20,7 @@ from amptui.guest.loop.step_functions import ComputeLoss
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step, close_monitors_of
-from amptui.recipe.request import FP8_RECIPES
+from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
 
 PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated"]
@@ -32,7 +32,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     *,
     precision: PrecisionName = "fp32",
     amp: Literal["fp16", "bf16"] | None = None,
-    fp8_recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] | None = None,
+    fp8_recipe: Fp8Recipe | None = None,
     scaler: GradScaler | None = None,
     clip_norm: float | None = None,
     samples_per_step: int | None = None,
@@ -68,8 +68,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     first, *others = pairs = named_optimizers(model, optimizer)
     start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
-    if fp8_recipe not in (None, *FP8_RECIPES):
-        raise ValueError(f"no fp8_recipe {fp8_recipe!r}: use one of {', '.join(FP8_RECIPES)}")
+    check_fp8_recipe(fp8_recipe)
     unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
     first_precision = supported_float8(precision, unsupported)
     usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
@@ -81,8 +80,8 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     if amp not in (None, *AMP_PRECISIONS):
         raise ValueError(f"amp is {' or '.join(AMP_PRECISIONS)}, not {amp}")
     close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
-    switched = SwitchedAmp(device, scaler)
-    unsupported = switched.take_layers(models_of(pairs), unsupported, recipe=fp8_recipe)
+    switched = SwitchedAmp(device, scaler, fp8_recipe=fp8_recipe)
+    unsupported = switched.take_layers(models_of(pairs), unsupported)
     _check_supported(first_precision, unsupported)
     if (cast := sharded_dtype(first.model)) is not None:
         why = f"the MixedPrecisionPolicy of fully_shard() casts parameters to {cast}"
@@ -105,6 +104,12 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     except BaseException:  # Ctrl+C, or an alarm of the script's
         switched.leave_float8()
         raise
+
+
+def check_fp8_recipe(name: str | None) -> None:
+    """Raise ValueError if torchao has no recipe of this name; None leaves the choice to amptui."""
+    if name not in (None, *FP8_RECIPES):
+        raise ValueError(f"no fp8_recipe {name!r}: use one of {', '.join(FP8_RECIPES)}")
 
 
 def _check_supported(precision: str, unsupported: Mapping[str, str]) -> None:

@@ -18,8 +18,10 @@ PAGE_RUNS = 100
 ADVISE_MINUTES, ADVISE_LOSS_STEPS = 3.0, 300
 """How long a measurement for a recommendation takes at most; the steps after which losses are compared."""
 
-FP8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+Fp8Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
 """torchao's: one scale a tensor, one a row, or that with the weights' gradients multiplied in bfloat16."""
+
+FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
 
 Framework = Literal["pytorch", "lightning", "accelerate", "huggingface", "amptui"]
 """What lines to paste are for."""

@@ -68,11 +68,14 @@ class SwitchedAmp:
     """The autocast, the scaler and the float8 layers of a loop whose precision changes between two steps.
 
     ``like`` is a scaler whose scale and settings the loop's own scaler starts with. Raises ValueError if that
-    one is disabled.
+    one is disabled. ``fp8_recipe`` is torchao's name of how float8 factors are scaled.
     """
 
-    def __init__(self, device: torch.device, like: GradScaler | None = None) -> None:
+    def __init__(
+        self, device: torch.device, like: GradScaler | None = None, *, fp8_recipe: str | None = None
+    ) -> None:
         self.device = device
+        self._fp8_recipe = fp8_recipe
         self.scaler = SwitchedScaler(device.type)
         if like is not None:
             if not like.is_enabled():
@@ -85,20 +88,14 @@ class SwitchedAmp:
         """The layers that can multiply in float8, if there are any."""
         self.follow(self.precisions["fp32"])
 
-    def take_layers(
-        self,
-        models: Mapping[str, nn.Module],
-        unsupported: Mapping[str, str],
-        *,
-        recipe: str | None = None,
-    ) -> dict[str, str]:
-        """Let the Linear layers of ``models`` multiply in float8 in FP8, by a ``recipe`` of torchao's.
+    def take_layers(self, models: Mapping[str, nn.Module], unsupported: Mapping[str, str]) -> dict[str, str]:
+        """Let the Linear layers of ``models`` multiply in float8 in FP8.
 
         Returns ``unsupported`` with why they cannot, if so.
         """
         if self.linears is not None:
             self.linears.become(None)
-        self.linears, unsupported = float8_linears(models, recipe, unsupported, sharded=False)
+        self.linears, unsupported = float8_linears(models, self._fp8_recipe, unsupported, sharded=False)
         for precision in self.precisions.values():
             precision.linears = self.linears
         return unsupported

@@ -192,7 +192,7 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
                 request.training,
                 precision=plan.precisions[0],
                 batch_size=batch_size,
-                min_steps=MAX_ROUNDS * sides * MAX_BLOCK_STEPS,
+                min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
                 interactive=False,
                 probes=False,
                 max_rounds=request.rounds,
