@@ -23,7 +23,7 @@ from amptui.process.training import Training
 from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest
-from amptui.records.control import ComparisonRequest, Control, StopRequest
+from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.records.findings import Float8Layers, ModelCompiled
 from amptui.records.run import PRECISIONS, Record, is_emulated
 from amptui.reports.bench.progress import Progress
@@ -263,7 +263,7 @@ class _Comparison:
     """Asks a training for the comparison of the planned precisions.
 
     At once, or where FP8 is among them once the model is built: only then is it known whether it has a layer
-    for it.
+    for it. Until then the training pauses before its first step: it has no more than the comparison takes.
     """
 
     plan: Plan
@@ -275,7 +275,9 @@ class _Comparison:
 
     def begin(self, training: Training) -> None:
         """To be called before the trainer starts."""
-        if "fp8" not in self.plan.precisions:
+        if "fp8" in self.plan.precisions:
+            training.control.ask(PauseRequest(paused=True))
+        else:
             self._ask(training)
 
     def look(self, training: Training) -> None:
@@ -284,6 +286,7 @@ class _Comparison:
         if view.run is not None and not self._has_asked:
             self._leave_out(view.run.unsupported)
             self._ask(training)
+            training.control.ask(PauseRequest(paused=False))
 
     def _leave_out(self, unsupported: Mapping[str, str]) -> None:
         planned = self.plan.precisions
