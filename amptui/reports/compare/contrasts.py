@@ -239,6 +239,11 @@ def peak_of(run: RunFigures) -> int | None:
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
+def process_peak_of(run: RunFigures) -> int | None:
+    """The most memory of the process; None if steps were emulated, which takes more than FP8."""
+    return None if has_emulated_steps(run) else run.peak_process_bytes
+
+
 def skipped_of(run: RunFigures) -> int:
     """Steps that the scaler skipped."""
     return sum(row.skipped for row in run.view.comparison.rows)

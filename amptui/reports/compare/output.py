@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 from amptui.base import strictjson
 from amptui.diagnosis.summary import table
 from amptui.reports.compare import sentences
-from amptui.reports.compare.contrasts import Compared, Contrast, median_of, peak_of, rate_of, skipped_of
+from amptui.reports.compare.contrasts import (
+    Compared,
+    Contrast,
+    median_of,
+    peak_of,
+    process_peak_of,
+    rate_of,
+    skipped_of,
+)
 from amptui.reports.compare.groups import Group, Spread, options, seed_of
 from amptui.reports.compare.tables import Table, group_table, run_table
 from amptui.reports.compare.trace import RunFigures
@@ -74,7 +82,7 @@ def _group(group: Group, comparison: Compared) -> dict[str, Any]:
         "median_step_seconds": median_of,
         "samples_per_second": rate_of,
         "peak_allocated_bytes": peak_of,
-        "peak_process_bytes": lambda run: run.peak_process_bytes,
+        "peak_process_bytes": process_peak_of,
         "skipped": skipped_of,
         "final_training_loss": lambda run: run.final_training,
         "best_training_loss": lambda run: run.best_training,

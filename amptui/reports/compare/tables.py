@@ -7,7 +7,14 @@ from functools import partial
 from amptui.base import units
 from amptui.diagnosis.speed import EMULATED
 from amptui.reports.compare import sentences
-from amptui.reports.compare.contrasts import Compared, median_of, peak_of, rate_of, skipped_of
+from amptui.reports.compare.contrasts import (
+    Compared,
+    median_of,
+    peak_of,
+    process_peak_of,
+    rate_of,
+    skipped_of,
+)
 from amptui.reports.compare.groups import Group, has_emulated_steps, seed_of
 from amptui.reports.compare.trace import RunFigures
 
@@ -144,7 +151,7 @@ def _columns(comparison: Compared, *, brief: bool = False) -> list[Column]:
         ),
         _not_of_emulated(figure("samples/s", rate_of, units.rate, 52)),
         _not_of_emulated(figure("peak allocated", peak_of, units.number_of_bytes, 65)),
-        figure("process peak", lambda run: run.peak_process_bytes, units.number_of_bytes, 20),
+        _not_of_emulated(figure("process peak", process_peak_of, units.number_of_bytes, 20)),
         figure("skipped", skipped_of, units.count, 45),
         _figure("final training loss", lambda run: run.final_training, units.loss, training),
         figure("best training loss", lambda run: run.best_training, units.loss, training - 35),

@@ -18,6 +18,7 @@ from amptui.reports.compare.contrasts import (
     compared,
     median_of,
     peak_of,
+    process_peak_of,
     rate_of,
 )
 from amptui.reports.compare.following import read_all
@@ -198,6 +199,12 @@ def test_the_peak_of_emulated_steps_is_not_that_of_the_run() -> None:
     assert peak("fp8-emulated") is None
     assert peak("bf16", "fp8-emulated") == 1000
     assert peak("bf16", "fp8") == 2000
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("bf16", 9), ("fp8-emulated", None)])
+def test_the_process_of_emulated_steps_has_no_peak_of_its_own(precision: str, expected: int | None) -> None:
+    run = figures([started(precision=precision), *trained([1.0] * 10, precision=precision)])
+    assert process_peak_of(replace(run, peak_process_bytes=9)) == expected
 
 
 def letters(comparison: Compared) -> list[str]:
