@@ -34,6 +34,7 @@ def assert_all_reached(found: dict[str, Any], count: int) -> None:
     assert set(found["phases"]) >= {"open", "step", "close"}
 
 
+@pytest.mark.slow
 def test_alarms_at_random_moments_reach_the_script(tmp_path: Path) -> None:
     assert_all_reached(alarmed(100, 0, tmp_path), 100)
 

@@ -29,6 +29,7 @@ def plain(run: Path, *options: str) -> list[str]:
     return amptui_command(*train_arguments(run, "--headless", *options))
 
 
+@pytest.mark.slow
 def test_the_screen_rings_once_at_the_end(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--steps", "30") as terminal:
         terminal.wait_for("finished")
@@ -40,6 +41,7 @@ def test_the_screen_rings_once_at_the_end(warm: WarmSource, tmp_path: Path) -> N
         assert re.fullmatch(DONE, rung(terminal))
 
 
+@pytest.mark.slow
 def test_the_screen_rings_once_at_a_failure(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--set", "trouble=loss", "--set", "at=9") as terminal:
         terminal.wait_for("ValueError: bad label")
@@ -48,6 +50,7 @@ def test_the_screen_rings_once_at_a_failure(warm: WarmSource, tmp_path: Path) ->
         assert re.fullmatch(FAILED, rung(terminal))
 
 
+@pytest.mark.slow
 def test_the_screen_rings_when_the_run_waits_for_an_answer_and_not_when_the_person_ends_it(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -62,6 +65,7 @@ def test_the_screen_rings_when_the_run_waits_for_an_answer_and_not_when_the_pers
         assert re.fullmatch(f"({alarm})?{ASKS}", rung(terminal))
 
 
+@pytest.mark.slow
 def test_a_quiet_screen_rings_nothing(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--steps", "30", "--quiet") as terminal:
         terminal.wait_for("finished")
@@ -70,6 +74,7 @@ def test_a_quiet_screen_rings_nothing(warm: WarmSource, tmp_path: Path) -> None:
         assert rung(terminal) == ""
 
 
+@pytest.mark.slow
 def test_a_screen_that_attached_rings_and_a_quiet_one_beside_it_does_not(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -94,6 +99,7 @@ def test_a_screen_that_attached_rings_and_a_quiet_one_beside_it_does_not(
             assert rung(third) == ""
 
 
+@pytest.mark.slow
 def test_plain_lines_ring_on_a_terminal_once(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with ended_afterwards(run), Terminal(plain(run, "--steps", "30"), warm=warm) as terminal:
@@ -101,6 +107,7 @@ def test_plain_lines_ring_on_a_terminal_once(warm: WarmSource, tmp_path: Path) -
         assert re.fullmatch(DONE, rung(terminal))
 
 
+@pytest.mark.slow
 def test_plain_lines_ring_at_a_failure_and_not_if_they_are_quiet(warm: WarmSource, tmp_path: Path) -> None:
     for options, expected in (((), FAILED), (("--quiet",), "")):
         run = tmp_path / f"run{len(options)}"

@@ -114,6 +114,7 @@ def law(folder: Path, journal: bytes) -> None:
     survived("journals", 1, 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(journal=forged_journals())
 def test_no_forged_journal_breaks_what_reads_it(
@@ -144,6 +145,7 @@ def attach_to_a_forgery(data: st.DataObject) -> None:
     survived("journals", 1, 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_forged_state_breaks_a_screen_that_attaches(data: st.DataObject) -> None:

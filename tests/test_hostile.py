@@ -57,6 +57,7 @@ def test_a_poisoned_record_of_each_type_is_forged() -> None:
 # -------------------------------------------------------------------------------- a model file
 
 
+@pytest.mark.slow
 def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: Path) -> None:
     run_dir = tmp_path / f"run of {EVIL_NAME}"
     command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir), *FRAMES)
@@ -111,6 +112,7 @@ def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write(tmp_path / EVIL_NAME, [*poison.poisoned_records(keep=keep), long])
 
 
+@pytest.mark.slow
 def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
     command = amptui_command("replay", str(forged), "--speed", "1000")
     with Terminal(command, size=SIZE, warm=warm) as terminal:
@@ -226,6 +228,7 @@ WRONG = [
 EVIL_PAGE = "evil \x1b]0;t\x07.html"
 
 
+@pytest.mark.slow
 def test_hostile_command_lines_and_kept_runs(
     warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

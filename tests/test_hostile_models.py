@@ -130,6 +130,7 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     survived("model files", 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["close the streams", "close the streams and open"])
 def test_behind_a_screen_a_model_that_closes_the_streams_ends_well(
     what: str, warm: WarmSource, tmp_path: Path

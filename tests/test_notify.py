@@ -73,6 +73,7 @@ def test_the_end_is_sent_once_and_the_url_is_in_no_file(
     assert_secret(run, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path: Path) -> None:
     run, gate = tmp_path / "run", tmp_path / "gate"
     trouble = ("--set", "trouble=loss", "--set", "at=9", "--set", f"gate={gate}")
@@ -123,6 +124,7 @@ def test_a_script_with_a_wrong_url_trains_all_the_same(
     assert_secret(run, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path) -> None:
     run, gate = tmp_path / "run", tmp_path / "gate"
     held = ("--steps", "30", "--set", "at=20", "--set", f"gate={gate}")
@@ -145,6 +147,7 @@ def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path)
     assert_secret(run, second.text)
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_is_one_quiet_event_after_the_end(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with receiver(403) as server, ended_afterwards(run):

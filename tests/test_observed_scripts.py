@@ -107,6 +107,7 @@ for file in files:
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_closes_what_is_not_its_own_goes_on_and_one_line_says_so(
     tmp_path: Path, runs: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_second_process_finds_the_run_live(runs: Path) -> None:
     assert (run["name"], run["pid"]) == (folder.name, os.getpid())
 
 
+@pytest.mark.slow
 def test_a_run_whose_folder_was_deleted_is_locked_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lasting, "_LOOK_SECONDS", 0.0)
     loop = Loop("fp32")

@@ -177,6 +177,7 @@ def test_a_run_that_ends_while_its_machine_is_gone_is_told(
         assert f"{HOST}: run was stopped; view it with" in terminal.text
 
 
+@pytest.mark.slow
 def test_a_request_that_the_lost_connection_swallowed_is_refused(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -214,6 +215,7 @@ def test_ssh_asks_on_the_terminal_before_the_screen_opens(
         stop(run)
 
 
+@pytest.mark.slow
 def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) -> None:
     """The machine names a folder that is here as well, and says what would disturb a terminal."""
     victim = tmp_path / "victim"
@@ -238,6 +240,7 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
     assert list(victim.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -277,6 +280,7 @@ UPGRADE_THERE = (
 NAME_IT = "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -304,6 +308,7 @@ def test_what_another_machine_answers_is_told_in_one_line(
     assert "\n" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("greeting", ["echo welcome", "printf '\\033]0;box\\007'"])
 def test_a_shell_that_prints_before_the_relay_does_not_matter(
     greeting: str, box: RemoteMachine, lives: Lives, tmp_path: Path
@@ -364,6 +369,7 @@ def test_a_start_up_file_that_exits_is_named_as_the_likely_cause(box: RemoteMach
     assert "a start-up file of its shell may exit" in line
 
 
+@pytest.mark.slow
 def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
     box.configure(f"Port {free_port()}")
     try:
@@ -372,6 +378,7 @@ def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
         box.configure()
 
 
+@pytest.mark.slow
 def test_a_changed_host_key_names_the_command_that_shows_more(box: RemoteMachine, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(f"{HOST} {(box.folder / 'user_key.pub').read_text()}")
     box.configure(f"UserKnownHostsFile {tmp_path}/hosts")
@@ -382,6 +389,7 @@ def test_a_changed_host_key_names_the_command_that_shows_more(box: RemoteMachine
         box.configure()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
     box.install("echo waits >&2; exec sleep 600")
     try:
@@ -394,6 +402,7 @@ def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
         box.install_amptui()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lines", "added"), [((), True), (("ServerAliveInterval 60",), False)])
 def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
     lines: tuple[str, ...], added: bool, box: RemoteMachine
@@ -412,11 +421,13 @@ def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
         box.install_amptui()
 
 
+@pytest.mark.slow
 def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refused(f"{HOST}:x") == "amptui: there is no ssh here; install OpenSSH's client"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch$IFS{}", "me@-oProxyCommand=touch$IFS{}", "-J"])
 def test_a_host_is_never_an_option_of_ssh(host: str, tmp_path: Path) -> None:
     text = host.format("touched")

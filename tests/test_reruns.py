@@ -59,6 +59,7 @@ def verdict(done: "subprocess.CompletedProcess[str]") -> tuple[int, list[str]]:
     return done.returncode, lines[count + 1 :]
 
 
+@pytest.mark.slow
 @PROCESSES
 def test_what_passes_alone_is_flaky_and_the_run_is_green(tmp_path: Path, processes: tuple[str, ...]) -> None:
     done = run(tmp_path, FLAKY + "def test_fine(): pass", *processes)
@@ -75,6 +76,7 @@ def test_what_passes_alone_is_flaky_and_the_run_is_green(tmp_path: Path, process
     assert "FAILED" not in done.stdout
 
 
+@pytest.mark.slow
 def test_what_fails_twice_is_red_with_both_outputs(tmp_path: Path) -> None:
     done = run(tmp_path, FLAKY + RED, "-n", "2")
     status, lines = verdict(done)
@@ -84,6 +86,7 @@ def test_what_fails_twice_is_red_with_both_outputs(tmp_path: Path) -> None:
     assert " 1 failed, 1 flaky in " in done.stdout
 
 
+@pytest.mark.slow
 @PROCESSES
 def test_nothing_is_said_where_nothing_failed(tmp_path: Path, processes: tuple[str, ...]) -> None:
     done = run(tmp_path, "def test_fine(): pass", *processes)
@@ -91,6 +94,7 @@ def test_nothing_is_said_where_nothing_failed(tmp_path: Path, processes: tuple[s
     assert "flaky" not in done.stdout.lower()
 
 
+@pytest.mark.slow
 def test_it_is_alone_the_second_time(tmp_path: Path) -> None:
     left_behind = (
         "def test_first(): os.environ['LEFT'] = '1'\ndef test_other(): assert 'LEFT' not in os.environ"
@@ -138,6 +142,7 @@ def test_what_a_library_says_as_the_process_ends_is_no_failure(tmp_path: Path) -
     assert verdict(run(tmp_path, says + FLAKY))[0] == 0
 
 
+@pytest.mark.slow
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     many = f"@pytest.mark.parametrize('number', range({reruns.MAX_RERUNS + 1}))" + RED.replace(
         "()", "(number)"
@@ -161,6 +166,7 @@ def test_files_that_cannot_be_read_are_not_made_up_for(tmp_path: Path) -> None:
     assert (status, lines) == (1, [])
 
 
+@pytest.mark.slow
 def test_a_law_that_an_example_disproved_is_red(tmp_path: Path) -> None:
     law = "import hypothesis\n@hypothesis.given(hypothesis.strategies.just(1))" + FLAKY.replace(
         "()", "(n)", 1

@@ -182,6 +182,7 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, '{"a":1}\n')
 
 
+@pytest.mark.slow
 def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
     """As the program of that name; amptui is started here as the program `amptui` is."""
     (tmp_path / "json.py").write_text("open('taken', 'w')\n")
@@ -356,6 +357,7 @@ raise KeyboardInterrupt
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_by_kill_reaches_the_script_once(tmp_path: Path) -> None:
     command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "2")
     with subprocess.Popen(
@@ -372,6 +374,7 @@ def test_an_interrupt_by_kill_reaches_the_script_once(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGINT
 
 
+@pytest.mark.slow
 def test_ctrl_c_without_a_screen_reaches_the_script_once(tmp_path: Path) -> None:
     command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "1")
     with Terminal(command) as terminal:
@@ -440,6 +443,7 @@ def test_a_key_typed_before_a_script_has_begun_its_run_waits_for_it(tmp_path: Pa
     assert [r.current for r in read(folder / "journal.jsonl") if isinstance(r, PrecisionChanged)] == ["bf16"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -> None:
     opens, path = tmp_path / "opens", script(tmp_path, WAITS)
     with Terminal(amptui_command("run", path, str(opens), ""), size=(80, 24)) as terminal:
@@ -480,6 +484,7 @@ def test_amptui_killed_before_the_run_has_begun_leaves_a_whole_terminal_and_the_
         wait_until(went_on.exists, "the script ended with its screen")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")

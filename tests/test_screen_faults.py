@@ -80,6 +80,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_path: Path) -> None:
     run, program = tmp_path / "run", [sys.executable, "-c", DEAF_SCREEN]
     with ended_afterwards(run), Terminal([*program, *train_arguments(run)], warm=warm) as terminal:
@@ -172,6 +174,7 @@ def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_pa
         assert_restored(terminal)
 
 
+@pytest.mark.slow
 def test_no_byte_ends_the_screen(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run") as terminal:
         terminal.wait_for(r"step\s+[1-9]")

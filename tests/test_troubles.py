@@ -92,6 +92,7 @@ def test_a_few_skips_at_the_start_are_normal_and_no_alarm() -> None:
     assert view.numerics.scaler.severity == "info"
 
 
+@pytest.mark.slow
 def test_after_the_calibration_the_scaler_is_healthy() -> None:
     # The third skip may come late: one doubling of headroom is left after two. A hundred steps must follow.
     view = watch(unstable("calibration", steps=200))
@@ -166,6 +167,7 @@ def test_at_the_floor_a_person_is_told_why_the_run_pauses() -> None:
     assert events(person.shown, "pause")[0].severity == "error"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["bf16", "fp32"])
 def test_a_person_who_chooses_another_precision_at_the_floor_goes_on_and_learns(choice: str) -> None:
     log, _ = run_asking(unstable("collapse", steps=140), choice)
@@ -175,6 +177,7 @@ def test_a_person_who_chooses_another_precision_at_the_floor_goes_on_and_learns(
     assert learned(log) > 0.2
 
 
+@pytest.mark.slow
 def test_a_person_who_goes_on_at_the_floor_keeps_all_weights() -> None:
     prepared = unstable("collapse", steps=200)
     _, person = run_asking(prepared, None)
@@ -186,6 +189,7 @@ def test_a_person_who_goes_on_at_the_floor_keeps_all_weights() -> None:
 # ----------------------------------------------------------------------------------------- forward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "module"),
     [(Unstable(trouble="forward"), "amplifier"), (Selective(island=False, batch_size=32), "distance")],
@@ -229,6 +233,7 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
 # ----------------------------------------------------------------------------------------- buffers
 
 
+@pytest.mark.slow
 def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> None:
     view = watch(unstable("buffers"))
     poisoned = [event for event in view.events if "buffer" in event_text(event)]

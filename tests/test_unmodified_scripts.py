@@ -54,6 +54,7 @@ def script(folder: Path, text: str) -> str:
 # ----------------------------------------------------------------------------------------- starting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["file", "module", "folder", "zip"])
 def test_a_script_is_started_as_python_starts_it(way: str, folder: Path) -> None:
     package = folder / "package"
@@ -78,6 +79,7 @@ def test_wrong_arguments_are_told_with_the_name_of_the_script(folder: Path) -> N
     assert "usage: facts.py [-h]" in result.errors
 
 
+@pytest.mark.slow
 def test_a_sitecustomize_of_ones_own_still_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "sitecustomize.py").write_text("import sys\nsys.mine = __name__, __file__\n")
     (folder / "facts.py").write_text(f"import os, sys\nprint(sys.mine, os.environ['PYTHONPATH'])\n{FACTS}")

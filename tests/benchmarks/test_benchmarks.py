@@ -345,6 +345,7 @@ def test_every_command_of_the_benchmark_of_many_runs_can_be_measured() -> None:
     assert all(0 < cost < 60 for cost in costs)
 
 
+@pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     with open_lab(60) as lab:
         command = [sys.executable, "-m", "tests.benchmarks.fold_many", "4000", "2000"]

@@ -16,6 +16,7 @@ from tests.checkout import ROOT
 from tests.living import run_pid, wait_until
 
 
+@pytest.mark.slow
 def test_a_lab_has_an_end_and_tells_what_failed() -> None:
     with open_lab(0) as lab, pytest.raises(OutOfTimeError):
         lab.limit_seconds()

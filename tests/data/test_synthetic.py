@@ -107,6 +107,7 @@ class _ParallelOperations(TorchDispatchMode):
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape_drawn", "samples"), [(LIKE_MNIST, 60_000), (LIKE_CIFAR10, 50_000)])
 def test_drawing_waits_for_torchs_threads_some_hundred_times(shape_drawn: Shape, samples: int) -> None:
     # On taken cores each such wait lasts milliseconds: 3,000 of them made 15 s of one.

@@ -79,6 +79,7 @@ class Uneven(Tiny):
         return replace(data, train=DataLoader(rows, self.batch_size), validation=None)
 
 
+@pytest.mark.slow
 def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> None:
     control = Control()
     at = dict(zip(range(2, 40, 2), ["bf16", "fp16", "fp32", "ieee"] * 5, strict=False))
@@ -115,6 +116,7 @@ def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for(
     assert second.step_seconds < compilation.seconds <= first.step_seconds
 
 
+@pytest.mark.slow
 def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> None:
     log = log_of(compiled(prepare(Uneven(epochs=2))))
     first, again = log.of(ModelCompiled)

@@ -82,6 +82,7 @@ def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_a
     assert set(counted) == {"fp32 eager", "bf16 eager"}, "compiled code hides its operations"
 
 
+@pytest.mark.slow
 def test_eager_steps_compute_what_a_run_that_does_not_compile_does() -> None:
     prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=2)
     log = compared(compiled(prepared), "fp32")

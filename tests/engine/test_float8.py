@@ -92,6 +92,7 @@ for form in ("hardware", "emulated"):
 """
 
 
+@pytest.mark.slow
 def test_a_torchao_that_could_not_be_imported_once_is_not_used_later(tmp_path: Path) -> None:
     """A second import of a package whose first one failed may pass: Python keeps its parts."""
     package = tmp_path / "torchao"
@@ -338,6 +339,7 @@ def test_products_of_float8_layers_are_counted_once_as_such() -> None:
     assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
 
 
+@pytest.mark.slow
 @needs_torchao
 def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
     at = {3: "fp8-emulated", 6: "fp32", 9: "fp8-emulated", 12: "bf16"}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from torch import Tensor, nn
 
 from amptui.engine.ab_test import MAX_ROUNDS
@@ -21,6 +22,7 @@ class Lasting(Tiny):
     epochs: int = 2000
 
 
+@pytest.mark.slow
 def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
     control = Control()
     ended: list[int] = []

@@ -50,6 +50,7 @@ def checked(example: Example, **options: bool) -> Result:
         return check(example, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, derandomize=True)
 @given(examples())
 def test_a_watched_loop_is_recorded_as_it_was(example: Example) -> None:

@@ -21,6 +21,7 @@ def log(request: pytest.FixtureRequest) -> Log:
     return log
 
 
+@pytest.mark.slow
 def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(log: Log) -> None:
     steps = log.of(StepRecord)
     assert len(steps) == 100

@@ -241,6 +241,7 @@ with StopSignals(control.ask, busy=busy):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_saves_something_is_not_left_for_taking_long() -> None:
     with running(BUSY) as process:
         process.send_signal(signal.SIGTERM)
@@ -259,6 +260,7 @@ with StopSignals(control.ask, busy=busy):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
     with running(NO_LONGER_BUSY) as process:
         process.send_signal(signal.SIGTERM)

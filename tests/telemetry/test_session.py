@@ -335,6 +335,7 @@ def test_threads_may_fold_and_look_at_once() -> None:
     assert session.view().step == 5000
 
 
+@pytest.mark.slow
 def test_a_long_run_is_folded_whole_and_its_view_stays_small() -> None:
     session = Session()
     batch = steps(1, 1000)

@@ -266,6 +266,7 @@ def test_a_session_takes_over_what_another_knows() -> None:
     assert session.view() == replace(Session("runs/a").view(), **curves(session.view()))
 
 
+@pytest.mark.slow
 def test_a_long_run_s_state_stays_small() -> None:
     session = session_of(record for record in EVERYTHING if not getattr(record, "optimizer", ""))
     for first in range(200, 20_200, 1000):

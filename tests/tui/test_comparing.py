@@ -114,6 +114,7 @@ async def test_in_a_run_that_began_in_amp_it_compares_with_fp32() -> None:
 IN_FLOAT8 = (measured("bf16"), measured("fp8", speedup=1.25, speedup_low=1.21, speedup_high=1.29))
 
 
+@pytest.mark.slow
 @awaited
 async def test_in_fp8_it_compares_with_bf16_and_p_goes_its_own_way() -> None:
     """``p`` into FP8, ``c``, ``p`` out of the comparison, and ``c`` again: each from where the run is."""

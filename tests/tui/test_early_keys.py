@@ -24,6 +24,7 @@ def pending(screen: Screen) -> list[str]:
     return [request.kind for request in screen.session.view().pending]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEPT)
 @awaited
 async def test_a_key_is_kept_until_the_run_begins_and_asked_for_once(key: str) -> None:

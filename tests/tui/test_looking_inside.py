@@ -162,6 +162,7 @@ async def test_x_rays_and_traces_need_a_step(key: str, name: str) -> None:
         assert screen.session.view().pending == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [paused(), finished()], ids=["paused", "ended"])
 @awaited
 async def test_if_none_can_be_taken_x_shows_the_last_one(last: Record) -> None:
@@ -349,6 +350,7 @@ async def test_g_continues_in_the_same_precision() -> None:
         assert resumes(screen)
 
 
+@pytest.mark.slow
 @awaited
 async def test_the_question_opens_once_for_each_pause() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
@@ -397,6 +399,7 @@ async def test_quitting_in_the_question_asks_and_returns_to_it() -> None:
         assert "training is paused" not in screen.text
 
 
+@pytest.mark.slow
 @awaited
 async def test_a_pause_by_a_user_opens_no_question() -> None:
     async with watching(started(), *steps(5)) as screen:

@@ -22,6 +22,7 @@ def cut_at(size: tuple[int, int], names: Iterable[str]) -> list[str]:
     return cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_no_word_is_cut(size: tuple[int, int]) -> None:
     """Of the surfaces every seventh, each size others: the next test draws them all at every size."""

@@ -220,6 +220,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, completed.stdout
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_oserror_and_leaves_nothing(troubled: tuple[Path, str]) -> None:
     folder, printed = troubled
     assert printed.splitlines() == [f"{limit} OSError File too large" for limit in LIMITS]

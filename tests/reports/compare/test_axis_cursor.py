@@ -237,6 +237,7 @@ def test_zoom_keeps_the_place_of_the_cursor_and_0_shows_everything() -> None:
     assert extent.grid.shown == extent.grid.whole
 
 
+@pytest.mark.slow
 def test_the_cursor_stays_while_runs_go_on() -> None:
     cursor, before = pressed(runs_of([[1.0] * 100]), ["left", *["plus"] * 3])
     longer = drawn_grid(runs_of([[1.0] * 120]), "steps", 120, cursor)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 
 from amptui.base.errors import RunFolderError
@@ -17,6 +18,7 @@ from tests.forging import forged_journals
 from tests.reports.compare.compared_runs import FP32
 
 
+@pytest.mark.slow
 @given(first=forged_journals(), second=forged_journals())
 @settings(max_examples=30, deadline=None)
 def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None:

@@ -275,6 +275,7 @@ def test_the_line_reads_the_series_at_the_step_of_the_cursor(
 # ----------------------------------------------------------------------------------- any terminal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("keys", [(), ("enter",), ("enter", "left", "plus"), ("slash", "a")], ids=str)
 def test_no_word_is_cut(size: tuple[int, int], keys: tuple[str, ...]) -> None:

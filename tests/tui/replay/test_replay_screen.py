@@ -71,6 +71,7 @@ async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) 
         await screen.until(lambda: "replay ended 1:40 of 1:40  space restart" in screen.footer)
 
 
+@pytest.mark.slow
 @awaited
 async def test_keys_move_it_through_the_run(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
@@ -86,6 +87,7 @@ async def test_keys_move_it_through_the_run(tmp_path: Path) -> None:
             await screen.until(partial(screen.is_at, *where))
 
 
+@pytest.mark.slow
 @awaited
 async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
