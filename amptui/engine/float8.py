@@ -107,6 +107,25 @@ def has_float8_layers(model: nn.Module) -> bool:
     return any(map(is_float8_layer, model.modules()))
 
 
+def transformer_engine_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers of NVIDIA's Transformer Engine in ``model``."""
+    return [module for module in model.modules() if type(module).__module__.startswith("transformer_engine.")]
+
+
+def engine_format(layer: nn.Module) -> Literal["", "float8", "float4"]:
+    """What a layer of Transformer Engine's multiplied in its last forward pass; empty: what it was given.
+
+    Its modules note whether that was within the library's own autocast, and its recipe
+    (``init_fp8_metadata()`` of Transformer Engine 1.0 to 2.x). Calls no code of theirs.
+    """
+    attributes = vars(layer)
+    if attributes.get("fp8") is not True:
+        return ""
+    noted = attributes.get("fp8_meta")
+    recipe = noted.get("recipe") if type(noted) is dict else None
+    return "float4" if "FP4" in type(recipe).__name__ else "float8"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Form:
     """What a Linear layer becomes: another class, and attributes of that class's instances."""
