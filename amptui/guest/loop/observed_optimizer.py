@@ -400,7 +400,8 @@ class ObservedOptimizer:
     def _engine_formats(self) -> set[str]:
         """What layers of Transformer Engine's multiplied in this step, beside what they were given."""
         layers = (reference() for reference in self._engine_layers)
-        return {engine_format(layer) for layer in layers if layer is not None} - {""}
+        formats: set[str] = {engine_format(layer) for layer in layers if layer is not None}
+        return formats - {""}
 
     def _with_float8(self, precision: str) -> str:
         """What a step ran in whose graph shows ``precision`` around float8 layers."""
