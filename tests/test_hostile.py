@@ -65,7 +65,7 @@ def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: 
         terminal.press("?")
         terminal.wait_for("run folder")
         terminal.press("?")
-        terminal.wait_for("╭ loss")
+        terminal.wait_until_gone("run folder")
         terminal.press("x")
         terminal.wait_for("esc back")
         assert_framed(terminal)

@@ -92,6 +92,7 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
         opens.touch()
         terminal.wait_for(r"comparing: round +[2-9]")
         terminal.press("c")  # ends it: the run stays in the precision that the first key asked for
+        terminal.wait_until_gone("comparing: round")  # which has steps in that precision too
         terminal.wait_for("AMP bf16 +running")
         terminal.press("q")
         terminal.wait_for("Stop it or detach")
@@ -116,10 +117,12 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.press("?")
         terminal.wait_for("between logarithmic and linear")
         terminal.press("?")
+        terminal.wait_until_gone("between logarithmic and linear")
         terminal.press("m")
         terminal.wait_for("TF32 needs an NVIDIA GPU")
         terminal.press("4")
-        terminal.wait_for("AMP fp16")
+        terminal.wait_until_gone("TF32 needs an NVIDIA GPU")  # the menu names AMP fp16 too
+        terminal.wait_for("AMP fp16 .*running")
         terminal.press(" ")
         terminal.wait_for("paused")
         terminal.press(" ")
@@ -136,6 +139,7 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.press("q")
         terminal.wait_for("Stop it or detach")
         terminal.press("\r")  # goes back
+        terminal.wait_until_gone("Stop it or detach")
         terminal.press("\x03")
         assert terminal.wait() == 130
         assert_restored(terminal)

@@ -488,7 +488,7 @@ def test_the_list_of_another_machine_attaches_to_its_runs(
     ):
         terminal.wait_for(r"▸.*listed-run.* running|▸.*running.* listed-run")
         terminal.press("x")
-        terminal.wait_for("live")
+        terminal.wait_for("this run is live")
         terminal.press("\r")
         terminal.wait_for(r"step\s+[\d,]+")
         terminal.press("d")

@@ -63,7 +63,7 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
         terminal.press("x")
         terminal.wait_for(rf"{QUESTION}[\s\S]*1 journal")
         terminal.press("n")
-        terminal.wait_for(rf"\A(?![\s\S]*{QUESTION})[\s\S]*x remove")
+        terminal.wait_until_gone(QUESTION)
         assert ended.exists()
         terminal.press("x")
         terminal.wait_for(QUESTION)
