@@ -430,6 +430,7 @@ def test_with_compile_each_precision_runs_eagerly_and_compiled(
     content = json.loads(capfd.readouterr().out)
     (measured,) = content["measured"]
     assert (content["compile_mode"], measured["baseline"], measured["rounds"]) == ("default", "fp32 eager", 3)
+    assert measured["failed"] == {}
     names = [row["precision"] for row in measured["rows"]]
     assert names == ["fp32 eager", "fp32", "bf16 eager", "bf16"]
     assert all(row["steps"] == 60 for row in measured["rows"])
