@@ -17,7 +17,7 @@ from amptui.diagnosis.speed import (
     speed_of,
     times_speed,
 )
-from amptui.records.run import FP8_PRECISIONS, reference_precision
+from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precision
 
 SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
 
@@ -32,8 +32,8 @@ def question_words(precision: str | None) -> str:
 
 
 def _short_family(precision: str | None) -> str:
-    """``AMP`` or ``FP8``, where emulated is said beside it."""
-    return family_label(precision).removesuffix(" emulated")
+    """``AMP`` or ``FP8``, where emulated is said beside it; a forged journal's own names are neither."""
+    return "FP8" if base_precision(precision or "") in FP8_PRECISIONS else "AMP"
 
 
 def worth_words(answer: AmpAnswer) -> str:

@@ -43,7 +43,7 @@ with blocked_stop_signals():
     print("ready", flush=True)
     while (received := received_within(0.1)) is None:
         pass
-    print(received.si_signo, flush=True)
+    print(received.number, flush=True)
 """
 
 
