@@ -89,6 +89,7 @@ def assert_sound(status: int, out: bytes, said: bytes) -> None:
     survived("environments", 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [

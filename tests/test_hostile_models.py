@@ -23,6 +23,7 @@ from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
 
+@pytest.mark.slow
 def test_a_run_that_became_nan_says_how_to_go_back(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "a run"
     knobs = ["--set", "trouble=nan", "--set", "at=130", "--set", "step_ms=0", "--checkpoint-every", "50"]
@@ -56,6 +57,7 @@ def session_of(leader: int) -> set[int]:
     return members
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["fork", *(pytest.param(each, marks=pytest.mark.slow) for each in ("spawn", "forkserver"))]
 )
@@ -84,6 +86,7 @@ def run_troublesome(what: str, warm: WarmSource, folder: Path) -> CompletedProce
     return warm.run(*command, "--run-dir", str(folder / "run"), *settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["_exit", "_exit in a thread", "execv", "execlp"])
 def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSource, tmp_path: Path) -> None:
     done = run_troublesome(what, warm, tmp_path)
@@ -98,6 +101,7 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     survived("model files", 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [

@@ -88,6 +88,7 @@ def test_torchao_is_imported_once_fp8_is_entered_and_says_nothing_on_the_way() -
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_the_contracts_between_the_packages_are_kept() -> None:
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(

@@ -187,6 +187,7 @@ def test_of_several_ranks_one_sends(tmp_path: Path) -> None:
     assert_secret(run, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "run", "attach"])
 def test_a_wrong_url_is_a_usage_error_of_one_line_that_does_not_repeat_it(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

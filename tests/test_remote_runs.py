@@ -474,6 +474,7 @@ def test_what_is_no_machine_is_a_usage_error(text: str, words: str) -> None:
     assert (done.returncode, done.stderr) == (2, f"amptui: {words}\n")
 
 
+@pytest.mark.slow
 def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
     box.install(
         """printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}' '{"type": "End"}'"""

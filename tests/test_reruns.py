@@ -152,6 +152,7 @@ def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     assert f"{reruns.MAX_RERUNS + 1} failed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [("-x",), pytest.param(("--maxfail", "1", "-n", "2"), marks=pytest.mark.slow)]
 )

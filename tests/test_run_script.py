@@ -230,6 +230,7 @@ def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> Non
     assert isinstance(list(read(folder / "journal.jsonl"))[-1], RunFailed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [

@@ -123,6 +123,7 @@ def test_what_is_nan_at_any_scale_is_traced_to_the_module_where_it_begins() -> N
     assert math.isnan(trace.first.largest)
 
 
+@pytest.mark.slow
 def test_the_same_model_is_no_trouble_in_fp32() -> None:
     view = watch(unstable("collapse", precision="fp32"))
     assert (view.warnings, view.errors) == (0, 0)
@@ -158,6 +159,7 @@ def run_asking(prepared: Prepared, choice: str | None) -> tuple[Log, Chooser]:
     return log, person
 
 
+@pytest.mark.slow
 def test_at_the_floor_a_person_is_told_why_the_run_pauses() -> None:
     _, person = run_asking(unstable("collapse", steps=60), "bf16")
     assert person.asked == 1
@@ -210,6 +212,7 @@ def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module
     assert "bf16" in trace.text
 
 
+@pytest.mark.slow
 def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     control = Control()
 
@@ -272,6 +275,7 @@ def test_gradients_that_vanish_in_float16_are_an_alarm_told_once() -> None:
     assert view.numerics.scaler.facts.skips == 0  # the scaler notices nothing
 
 
+@pytest.mark.slow
 def test_the_other_troubles_and_none_are_no_underflow() -> None:
     for trouble in ("none", "calibration", "forward"):
         view = watch(unstable(trouble, steps=20))

@@ -72,6 +72,7 @@ def test_a_script_is_started_as_python_starts_it(way: str, folder: Path) -> None
     assert "Ada Namespace(lr=0.5)" in result.output
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_told_with_the_name_of_the_script(folder: Path) -> None:
     (folder / "facts.py").write_text(FACTS)
     result, _ = same_outcome(folder, "facts.py", "--lr", "fast", stdin="Ada\n")
@@ -96,6 +97,7 @@ def test_a_sitecustomize_of_ones_own_still_runs(folder: Path, monkeypatch: pytes
 # ----------------------------------------------------------------------------------------- training
 
 
+@pytest.mark.slow
 def test_an_unmodified_loop_is_seen_from_its_first_step_on_and_does_what_it_did(folder: Path) -> None:
     text = """
         model = train()
@@ -160,6 +162,7 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     assert result.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name"),
     [

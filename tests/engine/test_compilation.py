@@ -102,6 +102,7 @@ def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> No
     }
 
 
+@pytest.mark.slow
 def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for() -> None:
     log = log_of(compiled(prepare(Tiny(epochs=1), validation=False)))
     entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRecord | PhaseChanged)]

@@ -28,6 +28,7 @@ def spoiled_params(prepared: Any) -> int:
     return sum(bool(parameter.isnan().any()) for parameter in prepared.model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("ieee", marks=pytest.mark.slow), "bf16"])
 @settings(max_examples=8)
 @given(at=st.integers(2, 40))

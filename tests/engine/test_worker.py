@@ -245,6 +245,7 @@ raise {error}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "said"),
     [

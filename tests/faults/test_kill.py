@@ -43,6 +43,7 @@ def epochs(folder: Path) -> list[tuple[int, int, float | None]]:
     return [(r.epoch, r.step, r.mean_loss) for r in records_of(folder) if isinstance(r, EpochFinished)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path: Path) -> None:
     moments, run = random.Random(20), tmp_path / "run"
@@ -81,6 +82,7 @@ def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path
     assert outcome(run) is RunFinished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "precision", ["fp16", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fp32", "bf16"))]
 )

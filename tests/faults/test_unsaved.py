@@ -153,6 +153,7 @@ class Wide(Knobs):
 """
 
 
+@pytest.mark.slow
 def test_checkpoints_alone_that_find_no_room_are_enough(warm: WarmSource, tmp_path: Path) -> None:
     model, folder = tmp_path / "wide.py", tmp_path / "run"
     model.write_text(WIDE)

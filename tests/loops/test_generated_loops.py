@@ -158,6 +158,7 @@ def test_old_defects_are_found_again(
     assert mismatch.what in what
 
 
+@pytest.mark.slow
 def test_drawn_loops_differ_and_are_the_same_each_time() -> None:
     some = drawn(50)
     assert some == drawn(50)

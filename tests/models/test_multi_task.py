@@ -30,6 +30,7 @@ def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(log: Log) -> Non
         assert step.loss == pytest.approx(step.losses["digit"] + 0.5 * step.losses["parity"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_both_heads_learn_with_one_scale(log: Log) -> None:
     assert learned(log) > 0.2
     assert len(log.of(StepSkipped)) <= 4

@@ -53,6 +53,7 @@ def test_bytes_and_fractions_are_normalised_alike() -> None:
     assert normalize(mean.expand(1, 3, 8, 8)).abs().max() < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, folder: Path) -> None:
     log = Log()

@@ -124,6 +124,7 @@ def shadowing(folder: Path) -> Path:
     return trace
 
 
+@pytest.mark.slow
 def test_what_starts_a_rank_imports_nothing_from_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

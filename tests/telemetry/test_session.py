@@ -177,6 +177,7 @@ def test_a_switch_taken_back_before_a_step_ran_leaves_no_trace() -> None:
     assert view.switches == (PrecisionSwitch(1, "fp32"),)
 
 
+@pytest.mark.slow
 def test_the_newest_thousand_switches_are_kept() -> None:
     session = Session()
     for number in range(1, 3001):
@@ -298,6 +299,7 @@ def numbers(view: SessionView) -> SessionView:
     return replace(view, events=(), warnings=0, errors=0)
 
 
+@pytest.mark.slow
 @given(records=st.lists(RECORDS, max_size=60), data=st.data())
 def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(records)))

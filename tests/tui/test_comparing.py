@@ -141,6 +141,7 @@ async def test_in_fp8_it_compares_with_bf16_and_p_goes_its_own_way() -> None:
         assert await asked_for(screen) == ("fp32", "bf16")
 
 
+@pytest.mark.slow
 @awaited
 async def test_emulated_fp8_offers_no_comparison_and_says_why_it_is_refused() -> None:
     async with watching(started(precision="fp32"), *steps(5), size=(200, 60)) as screen:

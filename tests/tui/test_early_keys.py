@@ -114,6 +114,7 @@ async def test_a_pause_is_asked_for_at_once_and_keeps_the_others_waiting() -> No
         assert "X-ray when training resumes" in screen.footer
 
 
+@pytest.mark.slow
 @awaited
 async def test_a_run_that_ends_before_it_begins_is_asked_for_nothing() -> None:
     async with watching(PhaseChanged(time=0.0, phase="model")) as screen:

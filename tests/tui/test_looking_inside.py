@@ -189,6 +189,7 @@ async def test_n_asks_for_a_trace_and_shows_its_verdict() -> None:
         assert what_overflowed_first(traced(FIRST)) in screen.notice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["e", "g", "t", "i", "question_mark"])
 @awaited
 async def test_a_page_that_is_opened_ends_the_message_before_it(page: str) -> None:

@@ -70,6 +70,7 @@ def stop_output(terminal: Terminal) -> None:
     termios.tcflow(terminal.slave, termios.TCOOFF)
 
 
+@pytest.mark.slow
 def test_it_restores_the_terminal_and_does_not_use_the_mouse(warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")

@@ -145,6 +145,7 @@ def error_of(window: Float8Window, layer: str, role: str) -> Any:
     )
 
 
+@pytest.mark.slow
 @needs_torchao
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_a_run_measures_its_first_float8_step_and_when_somebody_asks(recipe: str) -> None:

@@ -373,6 +373,7 @@ def test_emulated_float8_has_no_speed_that_could_be_measured() -> None:
         plan_precisions(("fp32", "fp8-emulated"), CPU)
 
 
+@pytest.mark.slow
 def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() -> None:
     class Convolving(Tiny):
         def build_model(self) -> torch.nn.Module:

@@ -174,6 +174,7 @@ def test_nan_is_read_as_such() -> None:
 # ------------------------------------------------------------------------------------ the width
 
 
+@pytest.mark.slow
 @given(st.integers(20, 200), st.booleans())
 @example(width=36, by_run=True)
 def test_the_line_fits_and_says_what_it_leaves_out(width: int, by_run: bool) -> None:
@@ -206,6 +207,7 @@ def test_the_cursor_is_in_sight_between_the_first_and_the_last_value(
     assert {line[8 + column] for line in canvas.lines()[:-1]} == {"│"}
 
 
+@pytest.mark.slow
 @given(axes, some_keys, st.sampled_from(["left", "right", "left_square_bracket", "shift+right"]))
 def test_an_arrow_moves_the_line_by_a_cell_and_others_by_ten(axis: str, keys: list[str], key: str) -> None:
     comparison = runs_of([[1.0 + 1 / step for step in range(1, 1001)]])

@@ -127,6 +127,7 @@ def test_the_same_run_under_two_names_is_refused(tmp_path: Path, capsys: pytest.
     assert "the same run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_textual_is_imported_for_plain_text() -> None:
     program = "import sys; from amptui.cli import main; main(sys.argv[1:]); print([*sys.modules])"
     process = subprocess.run(

@@ -123,6 +123,7 @@ def test_a_page_has_as_many_charts_as_fit(size: tuple[int, int], charts: int) ->
     assert (f"page 1 of {-(-len(TITLES) // charts)}" in shown) == (charts < len(TITLES))
 
 
+@pytest.mark.slow
 def test_arrows_and_pages_select() -> None:
     browsing = Browsing()
     assert browsing.selected == "loss"
@@ -244,6 +245,7 @@ def test_a_chart_that_is_gone_is_not_shown() -> None:
     assert "nothing is logged yet" in browsing.text
 
 
+@pytest.mark.slow
 @COSTLY
 @given(
     size=st.tuples(st.integers(40, 200), st.integers(12, 60)),

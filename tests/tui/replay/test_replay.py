@@ -79,6 +79,7 @@ Session.fold = endless
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way_out", "status"),
     [

@@ -164,6 +164,7 @@ async def test_pages_lead_to_each_other_and_stay_where_there_is_nothing_to_show(
         assert screen.overlay is None
 
 
+@pytest.mark.slow
 @awaited
 async def test_n_shows_the_trace_that_was_recorded_up_to_here(tmp_path: Path) -> None:
     later = Note(time=202.0, severity="info", text="later")
@@ -288,6 +289,7 @@ def test_the_position_is_told_in_words(state: str, words: str) -> None:
     assert position_words(position) == words
 
 
+@pytest.mark.slow
 @awaited
 async def test_an_enlarged_chart_takes_the_arrows(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
