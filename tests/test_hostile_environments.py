@@ -92,10 +92,7 @@ def assert_sound(status: int, out: bytes, said: bytes) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
-    [
-        pytest.param(each, marks=pytest.mark.slow if number % 3 else ())
-        for number, each in enumerate(ENVIRONMENTS)
-    ],
+    ENVIRONMENTS,
     ids=lambda found: "+".join(found)[:40],
 )
 def test_a_training_in_an_odd_environment(

@@ -58,9 +58,7 @@ def session_of(leader: int) -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["fork", *(pytest.param(each, marks=pytest.mark.slow) for each in ("spawn", "forkserver"))]
-)
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_the_run(
     method: str, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -108,10 +106,7 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
         *("closerange", "closerange and open", "close and open in C", "sys.exit in a thread"),
         *("close the streams", "close the streams' numbers", "close the streams and open"),
         *("fork", "fork that exits"),
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in ("fork in load_data", "fork that fails", "fork in the validation")
-        ),
+        *("fork in load_data", "fork that fails", "fork in the validation"),
     ],
 )
 def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(

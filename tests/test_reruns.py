@@ -153,9 +153,7 @@ def test_many_failures_are_no_accident(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [("-x",), pytest.param(("--maxfail", "1", "-n", "2"), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("options", [("-x",), ("--maxfail", "1", "-n", "2")])
 def test_a_run_that_stopped_early_is_never_green(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert verdict(run(tmp_path, FLAKY + RED, *options))[0] != 0
 

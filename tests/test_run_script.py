@@ -235,21 +235,16 @@ def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> Non
     ("how", "status", "said"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
-                (
-                    "os._exit(7)",
-                    7,
-                    f"the script exited with status 7, {LEFT}",
-                ),
-                (
-                    "os.execv('/bin/sh', ['sh', '-c', 'exit 4'])",
-                    4,
-                    f"the script exited with status 4, {LEFT}",
-                ),
-            )
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
+        (
+            "os._exit(7)",
+            7,
+            f"the script exited with status 7, {LEFT}",
+        ),
+        (
+            "os.execv('/bin/sh', ['sh', '-c', 'exit 4'])",
+            4,
+            f"the script exited with status 4, {LEFT}",
         ),
     ],
 )

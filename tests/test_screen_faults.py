@@ -126,7 +126,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["view", pytest.param("fold", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["view", "fold"])
 def test_a_screen_that_cannot_follow_a_run_says_that_it_goes_on(
     method: str, warm: WarmSource, tmp_path: Path
 ) -> None:

@@ -167,7 +167,7 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     ("module", "name"),
     [
         ("keras", "keras.optimizers"),
-        pytest.param("fastai.optimizer", "fastai.optimizer", marks=pytest.mark.slow),
+        ("fastai.optimizer", "fastai.optimizer"),
         ("another", ""),
     ],
 )

@@ -117,15 +117,10 @@ def opened(how: str, **options: Any) -> Batches:
     ("how", "said"),
     [
         ("SIGTERM", "was killed by SIGTERM"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                ("SIGKILL", "was killed by SIGKILL; if the machine ran out of memory"),
-                ("SIGUSR1", "was killed by SIGUSR1"),
-                ("exit0", "exited with status 0"),
-                ("exit3", "exited with status 3"),
-            )
-        ),
+        ("SIGKILL", "was killed by SIGKILL; if the machine ran out of memory"),
+        ("SIGUSR1", "was killed by SIGUSR1"),
+        ("exit0", "exited with status 0"),
+        ("exit3", "exited with status 3"),
     ],
 )
 def test_a_worker_that_dies_is_named_with_how_it_ended(

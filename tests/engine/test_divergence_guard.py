@@ -29,7 +29,7 @@ def spoiled_params(prepared: Any) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("ieee", marks=pytest.mark.slow), "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16"])
 @settings(max_examples=8)
 @given(at=st.integers(2, 40))
 def test_a_non_interactive_run_fails_within_ten_steps_and_names_the_checkpoint(

@@ -256,7 +256,7 @@ raise {error}
         ("ModuleNotFoundError('No module named numpy')", "No module named numpy"),
     ],
 )
-@pytest.mark.parametrize("command", ["train", pytest.param("bench", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", ["train", "bench"])
 def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
     command: str, error: str, said: str, tmp_path: Path
 ) -> None:

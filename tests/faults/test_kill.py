@@ -44,7 +44,7 @@ def epochs(folder: Path) -> list[tuple[int, int, float | None]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, 50])
 def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path: Path) -> None:
     moments, run = random.Random(20), tmp_path / "run"
     unkept, losses = 0, list[float]()
@@ -83,9 +83,7 @@ def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "precision", ["fp16", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fp32", "bf16"))]
-)
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
 def test_each_precision_goes_on_bit_for_bit_in_the_middle_of_an_epoch(
     precision: str, lives: Lives, tmp_path: Path
 ) -> None:

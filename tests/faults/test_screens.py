@@ -28,7 +28,7 @@ GARBAGE = 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closings", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("closings", [2, 20])
 def test_closed_terminals_cost_no_step(closings: int, warm: WarmSource, tmp_path: Path) -> None:
     moments, run = random.Random(5), tmp_path / "run"
     with ended_afterwards(run):

@@ -54,7 +54,7 @@ def test_bytes_and_fractions_are_normalised_alike() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, folder: Path) -> None:
     log = Log()
     experiment = ResNet50(**TINY, learning_rate=3e-3, label_smoothing=0.0, epochs=1)

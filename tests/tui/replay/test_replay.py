@@ -84,7 +84,8 @@ Session.fold = endless
     ("way_out", "status"),
     [
         ("\x03", 130),
-        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("q", 0), (signal.SIGTERM, 143))),
+        ("q", 0),
+        (signal.SIGTERM, 143),
     ],
 )
 def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
