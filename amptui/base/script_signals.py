@@ -9,17 +9,46 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from queue import SimpleQueue
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 _LOOK_INTERVAL_SECONDS = 0.05
 """How soon a handler is called whose signal came just before the main thread began to wait, or to another
 thread."""
 
 _T = TypeVar("_T")
+
+
+class _Reference(weakref.ref[Any]):
+    """Hashed and compared by identity: its object may be neither hashable nor comparable."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+class HeldWith(Generic[_T]):
+    """A value that is held for no longer than ``owner`` lives, and let go of without a line of Python.
+
+    A signal handler may raise at any line of Python, and in a callback of a weak reference nobody hears of
+    that. ``dict.pop`` has none.
+    """
+
+    __slots__ = ("get",)
+
+    get: Callable[[], _T | None]
+    """The value; None once the owner is gone."""
+
+    def __init__(self, owner: object, value: _T) -> None:
+        values: dict[_Reference, _T] = {}
+        reference = _Reference(owner, values.pop)
+        values[reference] = value
+        self.get = partial(values.get, reference)
 
 
 def is_from_signal_handler(error: BaseException) -> bool:

@@ -1,8 +1,10 @@
 """Errors of a script's signal handlers are told from all others, and work of ours survives them."""
 
 import functools
+import gc
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 import amptui
-from amptui.base.script_signals import aside, in_background, is_from_signal_handler, suppressed
+from amptui.base.script_signals import HeldWith, aside, in_background, is_from_signal_handler, suppressed
 from amptui.guest import run as guest_run
 from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.records.run import RunFinished
@@ -179,3 +181,41 @@ def test_a_run_whose_opening_an_alarm_interrupts_is_closed_and_nothing_watches(
     runs = list(tmp_path.rglob("journal.jsonl"))
     assert runs
     assert all(holder(journal.parent) is None for journal in runs)
+
+
+class Value:
+    """May be referred to weakly."""
+
+
+class Unhashable:
+    """As an optimizer of somebody's may be."""
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("nobody is to be compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_is_held_with_an_owner_goes_with_it_and_runs_no_line_of_python() -> None:
+    owner, value = Unhashable(), Value()
+    held, alive = HeldWith(owner, value), weakref.ref(value)
+    assert held.get() is value
+    del value
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _arg: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        del owner
+    finally:
+        sys.setprofile(None)
+    assert calls == []
+    assert held.get() is None
+    assert alive() is None
+
+
+def test_an_owner_outlives_what_holds_with_it() -> None:
+    owner, value = Unhashable(), Value()
+    alive = weakref.ref(value)
+    held = HeldWith(owner, value)
+    del value, held
+    gc.collect()
+    assert alive() is None

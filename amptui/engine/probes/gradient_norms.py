@@ -52,9 +52,12 @@ class GradientNorms:
         self.suppress_errors: Callable[[str], AbstractContextManager[None]] = _without_memory
         """Makes the context of a measurement, by its name, which keeps its errors from the training."""
 
-    def follow(self, model: nn.Module, *, is_sharded: bool) -> None:
-        """Measure the gradients of ``model`` from now on; ``is_sharded``: only a part of them is here."""
-        self.probe, self._is_sharded = GradientProbe(model), is_sharded
+    def follow(self, model: nn.Module, owner: object, *, is_sharded: bool) -> None:
+        """Measure the gradients of ``model`` from now on; ``is_sharded``: only a part of them is here.
+
+        Once ``owner``, the optimizer, is gone, nothing of the model is held.
+        """
+        self.probe, self._is_sharded = GradientProbe(model, owner), is_sharded
 
     def are_due(self, step: int, *, is_scaled: bool) -> bool:
         """Whether to measure after a backward pass of the step that follows ``step``."""

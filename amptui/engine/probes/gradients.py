@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from amptui.base.script_signals import HeldWith
 from amptui.records.run import NonFiniteKind
 
 MAX_NAMES = 8
@@ -48,25 +49,31 @@ class GradientProbe:
 
     A row holds the L2 norm of all gradients, then one largest absolute value per parameter, in the model's
     order; on a CPU, if all gradients are finite, a single one for all of them. A value beyond float32's range
-    counts as Inf.
+    counts as Inf. The parameters are held for no longer than ``owner`` lives, if there is one.
     """
 
     together: ClassVar[bool] = False
     """Whether each process has only a part of the gradients, so that all have to measure in the same
     steps."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, owner: object = None) -> None:
         parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.names = tuple(name for name, _ in parameters)
-        self.parameters = tuple(p for _, p in parameters)
+        self._held = HeldWith(self if owner is None else owner, tuple(p for _, p in parameters))
+
+    @property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Those that are measured."""
+        return self._held.get() or ()
 
     @torch.no_grad()
     def measure(self) -> Tensor:
         """One float32 row on the gradients' device, for :meth:`health`."""
-        gradients = [dense_elements(p.grad) for p in self.parameters]
+        parameters = self.parameters
+        gradients = [dense_elements(p.grad) for p in parameters]
         present = [g for g in gradients if g is not None]
         if not present:
-            device = self.parameters[0].device if self.parameters else None
+            device = parameters[0].device if parameters else None
             return torch.zeros(1 + len(gradients), device=device)
         if not present[0].is_cpu:
             return measure_fused(gradients)

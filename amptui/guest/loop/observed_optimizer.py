@@ -136,7 +136,7 @@ class ObservedOptimizer:
             self._loop_step.trained_samples += self._fresh_samples.take()
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
-        self._optimizer = weakref.ref(optimizer, self._let_go)
+        self._optimizer = weakref.ref(optimizer)
         self.model_kind, self.kind = kind_of(model), type(optimizer).__name__
         self.is_sharded = is_sharded(model)
         self._model = weakref.ref(model)
@@ -147,7 +147,7 @@ class ObservedOptimizer:
         has_norms = self._optimizers <= _MAX_MEASURED_OPTIMIZERS
         if has_norms and self._optimizers > 1:
             self._sender.readback.flush()  # names of parameters are those of the newest optimizer
-        self._norms.follow(model if has_norms else nn.Module(), is_sharded=self.is_sharded)
+        self._norms.follow(model if has_norms else nn.Module(), optimizer, is_sharded=self.is_sharded)
         self._reporter.gradients = self._norms.probe
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
         has_updates = has_norms and self._state.leads and not self.is_sharded
@@ -168,12 +168,6 @@ class ObservedOptimizer:
     def batches(self) -> int:
         """Batches loaded for the step that is being made."""
         return self._loop_step.batches
-
-    def _let_go(self, optimizer: object) -> None:
-        """The script has dropped the optimizer: hold none of its memory. In any thread, at any time."""
-        if optimizer is self._optimizer:
-            self._norms.probe.parameters = ()
-            self.updates.forget()
 
     # ------------------------------------------------------------------- what the hooks call
 

@@ -7,12 +7,14 @@ loop clears before the step (an adversarial example, the first pass of SAM, a ba
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from amptui.base.script_signals import HeldWith
 from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.computed_precision import COMPUTED_WORDS, LOW_DTYPES, WEIGHTS_WORDS
 from amptui.records.own_loop import LossForm
@@ -87,32 +89,43 @@ class DroppedPasses(NamedTuple):
     """Whether another optimizer has made a step with these gradients, which are what was left over."""
 
 
+@dataclass(slots=True, eq=False)
+class _Tensors:
+    """What an account holds of its optimizer's."""
+
+    parameters: tuple[Tensor, ...] = ()
+    witnesses: tuple[Tensor, ...] = ()
+    looked_at: tuple[Tensor, ...] = ()
+    """Those of the parameters whose gradients tell whether a pass is for them."""
+    before: Sequence[tuple[Tensor, Tensor | None, int]] = ()
+    """Parameter, gradient and its version as a pass begins."""
+    witness: Tensor | None = None
+    """A parameter that has gradients of the passes so far, and these as they were last seen."""
+    witness_gradient: Tensor | None = None
+
+
+_GONE = _Tensors()
+"""Stays empty: what has no parameters finds nothing to hold."""
+
+
 class PassAccount:
     """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = weakref.ref(optimizer, self._let_go)
+        self._optimizer = weakref.ref(optimizer)
+        self._held = HeldWith(optimizer, _Tensors())
         self.is_sharded = False
         """Whether this process holds only a part of each parameter, and gradients may come later."""
         self.is_alone = True
         """Whether no other optimizer is known whose passes these could be."""
-        self._parameters: tuple[Tensor, ...] = ()
         self._references: tuple[weakref.ref[Tensor], ...] = ()
         """To the parameters: they tell what the optimizer trained, once it is gone."""
         self.shapes: tuple[torch.Size, ...] = ()
-        self._witnesses: tuple[Tensor, ...] = ()
-        self._looked_at: tuple[Tensor, ...] = ()
-        """Those of the parameters whose gradients tell whether a pass is for them."""
         self._groups = -1
         self.weights_word = ""
         """The precision that the weights' own dtype stands for; empty for float32."""
         self._dtype: torch.dtype | None = None
         self._hits = 0
-        self._before: list[tuple[Tensor, Tensor | None, int]] = []
-        """Parameter, gradient and its version as a pass begins."""
-        self._witness: Tensor | None = None
-        """A parameter that has gradients of the passes so far, and these as they were last seen."""
-        self._witness_gradient: Tensor | None = None
         self._witness_version = 0
         self._in_step = False
         self._first_closure: StepPasses | None = None
@@ -124,12 +137,6 @@ class PassAccount:
         self._used_numbers: set[int] = set()
         """The numbers of those passes of which another optimizer has made a step."""
 
-    def _let_go(self, _optimizer: object) -> None:
-        """The optimizer is gone; this may be any thread, at any time."""
-        self._parameters = self._witnesses = self._looked_at = ()
-        self._before = []
-        self._witness = self._witness_gradient = None
-
     @property
     def optimizer(self) -> Optimizer | None:
         """Whose passes these are; None once the script has dropped it."""
@@ -138,10 +145,11 @@ class PassAccount:
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """What the optimizer changes."""
+        tensors = self._held.get() or _GONE
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
-        return self._parameters
+        return tensors.parameters
 
     @property
     def ids(self) -> frozenset[int]:
@@ -150,24 +158,26 @@ class PassAccount:
 
     def refresh(self) -> None:
         """Read the optimizer's parameters again."""
+        tensors = self._held.get() or _GONE
         optimizer = self._optimizer()
         if optimizer is None:
             return
         groups = optimizer.param_groups
         self._groups = len(groups)
-        self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
-        self._references = tuple(map(weakref.ref, self._parameters))
-        self.shapes = tuple(p.shape for p in self._parameters)
-        trainable = [p for p in self._parameters if p.requires_grad]
+        tensors.parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
+        self._references = tuple(map(weakref.ref, tensors.parameters))
+        self.shapes = tuple(p.shape for p in tensors.parameters)
+        trainable = [p for p in tensors.parameters if p.requires_grad]
         witnesses = trainable if len(trainable) <= _ALL_UP_TO else _smallest(trainable)
-        self._witnesses = tuple(sorted(witnesses, key=Tensor.numel))
+        tensors.witnesses = tuple(sorted(witnesses, key=Tensor.numel))
         self._choose_looked_at()
         self.weights_word = _word_of_weights(trainable)
-        self._dtype = self._witnesses[0].dtype if self._witnesses else None
+        self._dtype = tensors.witnesses[0].dtype if tensors.witnesses else None
 
     def _choose_looked_at(self) -> None:
-        few = len(self._parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
-        self._looked_at = self._witnesses if few else self._parameters
+        tensors = self._held.get() or _GONE
+        few = len(tensors.parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
+        tensors.looked_at = tensors.witnesses if few else tensors.parameters
 
     @property
     def used_by_others(self) -> bool:
@@ -190,29 +200,31 @@ class PassAccount:
 
     def before(self, backward: BackwardPass) -> DroppedPasses | None:
         """A pass begins. Returns those before it if their gradients were cleared meanwhile."""
-        dropped_passes = None if self._witness is None else self._find_cleared()
+        tensors = self._held.get() or _GONE
+        dropped_passes = None if tensors.witness is None else self._find_cleared()
         self._current = backward
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
-        self._before = [
-            (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in self._looked_at
+        tensors.before = [
+            (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in tensors.looked_at
         ]
         return dropped_passes
 
     def after(self) -> bool:
         """The pass has ended: count it if it gave gradients to the parameters. Returns whether it did."""
+        tensors = self._held.get() or _GONE
         backward, self._current = self._current, None
         if backward is None:
             return False  # a step within the pass has counted it
-        for parameter, before, version in self._before:  # as in _changed(), without a call
+        for parameter, before, version in tensors.before:  # as in _changed(), without a call
             now = parameter.grad
             if now is not before or (now is not None and now._version != version):
                 break
         else:
-            self._before = []
+            tensors.before = ()
             return self._take_unchanged(backward)
-        self._before = []
+        tensors.before = ()
         self._hits += 1
         if self._hits == _HITS_TO_TRUST:
             self._choose_looked_at()
@@ -230,11 +242,13 @@ class PassAccount:
     @property
     def _is_exact(self) -> bool:
         """Whether all parameters are looked at."""
-        return not self.is_sharded and (len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST)
+        tensors = self._held.get() or _GONE
+        return not self.is_sharded and (len(tensors.parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST)
 
     def _changed(self) -> Tensor | None:
         """A parameter whose gradient is another than before the pass."""
-        for parameter, before, version in self._before:
+        tensors = self._held.get() or _GONE
+        for parameter, before, version in tensors.before:
             now = parameter.grad
             if now is not before or (now is not None and now._version != version):
                 return parameter
@@ -252,18 +266,20 @@ class PassAccount:
         self._look_at_witness(witness)
 
     def _look_at_witness(self, witness: Tensor) -> None:
+        tensors = self._held.get() or _GONE
         # The gradient is held so that another tensor is not taken for it: one of the smallest.
         gradient = None
-        for parameter in self._witnesses:
+        for parameter in tensors.witnesses:
             if (gradient := parameter.grad) is not None:
                 witness = parameter
                 break
-        self._witness = witness
-        self._witness_gradient = gradient = witness.grad if gradient is None else gradient
+        tensors.witness = witness
+        tensors.witness_gradient = gradient = witness.grad if gradient is None else gradient
         self._witness_version = 0 if gradient is None else gradient._version
 
     def _precision_of(self, backward: BackwardPass) -> str:
-        if self._witnesses and self._witnesses[0].dtype is not self._dtype:
+        tensors = self._held.get() or _GONE
+        if tensors.witnesses and tensors.witnesses[0].dtype is not self._dtype:
             self.refresh()  # the model was cast
         if self.weights_word:
             return self.weights_word
@@ -287,13 +303,14 @@ class PassAccount:
 
     def after_step(self) -> StepPasses:
         """The step is made: return its passes, and begin anew."""
+        tensors = self._held.get() or _GONE
         self._in_step = False
         passes, first = self.passes, self._first_closure
         if first is not None:
             first.closures, passes = passes.closures, first
             self._first_closure = None
         self.passes = StepPasses()
-        self._witness = self._witness_gradient = None
+        tensors.witness = tensors.witness_gradient = None
         if self._used_numbers:
             self._used_numbers = set()
         return passes
@@ -305,19 +322,21 @@ class PassAccount:
         return [DroppedPasses(self.passes, self.used_by_others)]
 
     def _reset(self) -> None:
+        tensors = self._held.get() or _GONE
         self.passes = StepPasses()
-        self._witness = self._witness_gradient = None
+        tensors.witness = tensors.witness_gradient = None
         if self._used_numbers:
             self._used_numbers = set()
 
     def _find_cleared(self) -> DroppedPasses | None:
         """Forget the passes so far if their gradients have been cleared; return them."""
-        witness = self._witness
+        tensors = self._held.get() or _GONE
+        witness = tensors.witness
         if witness is None:
             return None
         gradient = witness.grad
         version = -1 if gradient is None else gradient._version
-        if gradient is self._witness_gradient and version == self._witness_version:
+        if gradient is tensors.witness_gradient and version == self._witness_version:
             return None  # the usual case
         if not self._is_cleared(witness, gradient):
             return None
