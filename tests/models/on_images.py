@@ -27,6 +27,7 @@ def on_images(
     precision: str | None = None,
     device: str = "cpu",
     amp_precision: str | None = None,
+    validation_images: int = 200,
 ) -> Prepared:
     """``experiment`` with its own options, for ``steps`` steps, validated after each epoch."""
 
@@ -35,7 +36,8 @@ def on_images(
             train, samples = _images(SAMPLES, 0), steps * self.batch_size
             # No more images than the steps need: the last of them ends an epoch.
             few = Arrays(train.inputs[:samples], train.targets[:samples])
-            return Data(name="synthetic images", real=False, train=few, validation=_images(200, 1))
+            held_out = _images(validation_images, 1)
+            return Data(name="synthetic images", real=False, train=few, validation=held_out)
 
     request = TrainRequest(
         model="digits",
