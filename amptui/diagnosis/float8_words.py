@@ -21,9 +21,11 @@ from amptui.telemetry.view import SessionView
 
 _HINDRANCES: Mapping[FloatHindrance, str] = {
     "size": "not divisible by 16",
-    "kind": "no nn.Linear",
+    "kind": "not an nn.Linear",
     "subclass": "a subclass of nn.Linear",
     "forward": "its forward() was replaced",
+    "attribute": "an attribute has the name of one that torchao's layers have",
+    "weight": "its weight is not a plain parameter in float32, bfloat16 or float16",
 }
 
 

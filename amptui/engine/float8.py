@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -51,6 +51,14 @@ _MIN_CAPABILITY = (8, 9)
 
 _ALIGNMENT = 16
 """cuBLAS multiplies float8 matrices only if rows and columns are multiples of 16 bytes."""
+
+_WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Those that autocast makes bfloat16: it leaves float64 alone."""
+
+_FLOAT8_ATTRIBUTES = frozenset(
+    ("config", "linear_mm_config", "scaling_type_input", "scaling_type_weight", "scaling_type_grad_output")
+)
+"""What torchao's layers have beside those of ``nn.Linear``."""
 
 
 def why_no_float8(device: torch.device) -> dict[str, str]:
@@ -126,17 +134,6 @@ def engine_format(layer: nn.Module) -> Literal["", "float8", "float4"]:
     return "float4" if "FP4" in type(recipe).__name__ else "float8"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Form:
-    """What a Linear layer becomes: another class, and attributes of that class's instances."""
-
-    layer_class: type[nn.Linear]
-    attributes: Mapping[str, Any]
-
-
-_PLAIN = _Form(nn.Linear, {})
-
-
 class Float8Linears:
     """The Linear layers of ``model`` that can multiply in float8, and what the others lack.
 
@@ -153,7 +150,7 @@ class Float8Linears:
         self.hindrance = ""
         """Why nothing can multiply in float8; empty if something can."""
         self._models = dict(model) if isinstance(model, Mapping) else {"": model}
-        self._forms: dict[Float8Form, _Form] = {}
+        self._classes: dict[Float8Form | None, type[nn.Linear]] = {None: nn.Linear}
         self._form: Float8Form | None = None
         self._is_changing = False
         self._look_for_layers()
@@ -172,13 +169,15 @@ class Float8Linears:
             return ""
         if self._form is None and not self._is_changing:
             self._look_for_layers()
-        if self.hindrance or form in self._forms:
+        if self.hindrance or form in self._classes:
             return self.hindrance
         if why := _why_no_torchao():
             return why
         try:
             with _quiet_loggers():
-                self._forms[form] = _make_form(self.recipe, form)
+                layer_class = _make_layer_class(self.recipe, form)
+                _try_once(layer_class, next(iter(self.linears.values())).weight.device)
+                self._classes[form] = layer_class
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
             return _why_unusable(error)
         return ""
@@ -188,19 +187,14 @@ class Float8Linears:
 
         An error of a script's alarm may come at any moment: the next call then completes this one.
         """
+        form = None if self.hindrance else form
         if form == self._form and not self._is_changing:
             return
         self._is_changing = True
-        after = _PLAIN if form is None else self._forms[form]
-        forms = {own.layer_class: own for own in (_PLAIN, *self._forms.values())}
+        classes = set(self._classes.values())
         for linear in self.linears.values():
-            before = forms.get(type(linear))
-            if before is None:
-                continue  # a script has made something else of it
-            for name in before.attributes:
-                linear.__dict__.pop(name, None)
-            linear.__class__ = after.layer_class
-            linear.__dict__.update(after.attributes)
+            if type(linear) in classes:  # else a script has made something else of it
+                linear.__class__ = self._classes[form]
         self._form, self._is_changing = form, False
 
     def follow(self, models: Mapping[str, nn.Module]) -> bool:
@@ -216,8 +210,7 @@ class Float8Linears:
         self.become(None)
         self._models = dict(models)
         self._look_for_layers()
-        if not self.hindrance:
-            self.become(form)
+        self.become(form)
         return True
 
     @contextmanager
@@ -286,7 +279,13 @@ def _hindrance(module: nn.Module) -> FloatHindrance | None:
         return "subclass"
     if "forward" in vars(module):
         return "forward"
-    return "size" if module.in_features % _ALIGNMENT or module.out_features % _ALIGNMENT else None
+    if not _FLOAT8_ATTRIBUTES.isdisjoint(vars(module)):
+        return "attribute"
+    weight = getattr(module, "weight", None)
+    if type(weight) is not nn.Parameter or weight.dtype not in _WEIGHT_DTYPES:
+        return "weight"
+    rows, columns = weight.shape
+    return "size" if rows % _ALIGNMENT or columns % _ALIGNMENT or not rows * columns else None
 
 
 @contextmanager
@@ -328,9 +327,14 @@ def _why_unusable(error: Exception) -> str:
     return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
 
 
-def _make_form(recipe: str, form: Float8Form) -> _Form:
-    """What torchao makes of a Linear layer, with the attributes that it adds: the same for all layers."""
+def _make_layer_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
+    """The class of a Linear layer in float8.
+
+    What torchao adds to its layers is the same for all of them: attributes of this class, so that a layer
+    keeps those that a script gave it.
+    """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    from torchao.float8.config import ScalingGranularity
 
     from amptui.engine.float8_layers import EmulatedFloat8Linear, Float8Linear, with_ocp_formats
 
@@ -339,7 +343,20 @@ def _make_form(recipe: str, form: Float8Form) -> _Form:
     config = replace(config, emulate=form == "emulated", pad_inner_dim=form == "hardware")
     linear = nn.Linear(_ALIGNMENT, _ALIGNMENT, device="meta")  # which draws no random numbers
     (converted,) = convert_to_float8_training(nn.ModuleList([linear]), config=config)
-    attributes = {name: value for name, value in vars(converted).items() if name not in vars(linear)}
     ours = EmulatedFloat8Linear if form == "emulated" else Float8Linear
     assert issubclass(ours, type(converted)), "torchao makes another kind of layer"
-    return _Form(type("Float8Linear", (ours,), {"added": frozenset(attributes)}), attributes)
+    added = {name: value for name, value in vars(converted).items() if name not in vars(linear)}
+    added["is_rowwise"] = config.cast_config_input.scaling_granularity is ScalingGranularity.AXISWISE
+    layer_class: type[Float8Linear] = type("Float8Linear", (ours,), added)
+    layer_class.own_class = layer_class
+    return layer_class
+
+
+def _try_once(layer_class: type[nn.Linear], device: torch.device) -> None:
+    """Multiply once, forward and backward: what this device or torch refuses, it refuses in no step."""
+    layer = nn.Linear(_ALIGNMENT, _ALIGNMENT, bias=False, device="meta")
+    layer.weight = nn.Parameter(torch.ones(_ALIGNMENT, _ALIGNMENT, device=device))
+    layer.__class__ = layer_class
+    rows = torch.ones(_ALIGNMENT, _ALIGNMENT, device=device, requires_grad=True)
+    with torch.enable_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
+        layer(rows).sum().backward()

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from amptui.engine.float8 import Float8Form, Float8Linears
 from amptui.recipe.request import FP8_RECIPES
+from tests.engine.float8_forms import prepare_form
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
 
@@ -28,7 +30,7 @@ def _same_numbers() -> None:
 def in_float8(model: nn.Module, form: Float8Form = "emulated", recipe: str | None = None) -> Float8Linears:
     """The layers of ``model``, which multiply in float8 from here on."""
     linears = Float8Linears(model, recipe)
-    assert linears.prepare(form) == ""
+    prepare_form(linears, form)
     linears.become(form)
     return linears
 
@@ -72,13 +74,19 @@ def test_a_batch_has_any_number_of_rows(recipe: str, rows: int) -> None:
 
 
 def test_a_single_infinite_number_makes_the_whole_product_nan() -> None:
-    """The scale of its tensor becomes 0; in bfloat16 only its own row is lost."""
+    """The scale of its tensor becomes 0; in bfloat16, and with a scale for each row, only its row is lost."""
     linear, inputs = nn.Linear(32, 16), torch.randn(4, 32)
     inputs[0, 0] = torch.inf
-    lost_rows = (~linear(inputs).isfinite()).any(1).tolist()
-    in_float8(linear)
-    assert lost_rows == [True, False, False, False]
-    assert linear(inputs).isnan().all()
+
+    def lost_rows() -> list[bool]:
+        return list(~gradients(linear, inputs)[0].isfinite().all(1))
+
+    assert lost_rows() == [True, False, False, False]
+    linears = in_float8(linear)
+    assert lost_rows() == [True] * 4
+    linears.become(None)
+    in_float8(linear, recipe="rowwise")
+    assert lost_rows() == [True, False, False, False]
 
 
 def test_a_layer_that_is_called_twice_and_shares_its_weight_gets_both_gradients() -> None:
@@ -140,6 +148,166 @@ def test_the_formats_are_those_of_all_hardware_where_torchao_would_choose_amds_o
     assert {cast.target_dtype for cast in casts} <= {torch.float8_e4m3fn, torch.float8_e5m2}
 
 
+# ------------------------------------------------------------------------- what scripts do with them
+
+FORMS: list[Float8Form] = ["emulated", "hardware"]
+
+
+class Changing(nn.Module):
+    """Changes the output of a layer without a bias in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu = nn.Linear(32, 32, bias=False), nn.ReLU(inplace=True)
+        self.second = nn.Linear(32, 16, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.second(self.relu(self.first(inputs).mul_(2))).div_(4)
+        return outputs
+
+
+@pytest.mark.parametrize("recipe", FP8_RECIPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_an_output_can_be_changed_in_place(form: Float8Form, recipe: str) -> None:
+    model, inputs = Changing(), torch.randn(4, 32)
+    exact = gradients(model, inputs)
+    in_float8(model, form, recipe)
+    for rounded, expected in zip(gradients(model, inputs), exact, strict=True):
+        assert nn.functional.cosine_similarity(rounded.flatten(), expected.flatten(), 0) > 0.9
+
+
+@pytest.mark.parametrize("recipe", FP8_RECIPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_evaluation_in_inference_mode_gives_the_outputs_of_no_grad(form: Float8Form, recipe: str) -> None:
+    model, inputs = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 16, bias=False)), torch.randn(4, 32)
+    in_float8(model, form, recipe)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.inference_mode():
+            inferred = model(inputs)
+        with torch.no_grad():
+            assert torch.equal(inferred, model(inputs))
+    assert len(gradients(model, inputs)) == 4
+
+
+@pytest.mark.parametrize("recipe", FP8_RECIPES)
+def test_a_transposed_input_is_multiplied_as_its_copy(recipe: str) -> None:
+    model, transposed = nn.Linear(32, 16), torch.randn(2, 32, 3, 4).permute(0, 3, 2, 1)
+    in_float8(model, recipe=recipe)
+    expected = gradients(model, transposed.contiguous())
+    assert all(map(torch.equal, gradients(model, transposed), expected))
+
+
+@pytest.mark.parametrize("recipe", FP8_RECIPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_gradient_penalty_has_the_gradients_of_bfloat16(form: Float8Form, recipe: str) -> None:
+    """Of all the layers: what is differentiated twice is multiplied in bfloat16 in its backward passes."""
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 16))
+    inputs = torch.randn(4, 32, requires_grad=True)
+
+    def penalized() -> list[Tensor]:
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = model(inputs)
+        (slope,) = torch.autograd.grad(outputs.float().sum(), inputs, create_graph=True)
+        slope.square().sum().backward(inputs=list(model.parameters()), create_graph=False)
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    exact = penalized()
+    in_float8(model, form, recipe)
+    for rounded, expected in zip(penalized(), exact, strict=True):
+        assert nn.functional.cosine_similarity(rounded.flatten(), expected.flatten(), 0) > 0.98
+
+
+def test_what_is_out_of_autocast_stays_in_float32() -> None:
+    """A router or a loss that a script keeps there is kept there."""
+    model, inputs = nn.Linear(32, 16), torch.randn(4, 32)
+    expected = model(inputs)
+    in_float8(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not torch.equal(model(inputs), expected)
+        with torch.autocast("cpu", enabled=False):
+            assert torch.equal(model(inputs), expected)
+    assert torch.equal(model(inputs), expected)
+
+
+def test_what_torchao_cannot_do_a_plain_layer_does() -> None:
+    model, inputs = nn.Linear(32, 16), torch.randn(4, 32)
+
+    def per_sample() -> Tensor:
+        parameters = dict(model.named_parameters())
+
+        def loss(weights: Any, row: Tensor) -> Tensor:
+            output: Tensor = torch.func.functional_call(model, weights, (row[None],))
+            return output.float().square().sum()
+
+        slopes: dict[str, Tensor] = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, inputs)
+        return slopes["weight"]
+
+    def forward_mode() -> Tensor:
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(model(forward_ad.make_dual(inputs, inputs))).tangent
+        assert isinstance(tangent, Tensor)
+        return tangent
+
+    def nested() -> Any:
+        return model(torch.nested.nested_tensor([inputs[:1], inputs[1:]], layout=torch.jagged)).values()
+
+    calls = (per_sample, forward_mode, nested)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = [call() for call in calls]
+        in_float8(model)
+        assert all(map(torch.equal, [call() for call in calls], expected))
+
+
+def test_a_method_that_was_kept_in_float8_is_a_plain_layer_s_afterwards() -> None:
+    model, inputs = nn.Linear(32, 16), torch.randn(4, 32)
+    expected = gradients(model, inputs)[0]
+    linears = in_float8(model)
+    forward = model.forward
+    linears.become(None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(forward(inputs), expected)
+
+
+def test_layers_that_float8_would_change_or_cannot_multiply_are_left_out() -> None:
+    model = nn.ModuleDict(
+        {
+            "taken": nn.Linear(16, 16),
+            "own": nn.Linear(16, 16),
+            "float64": nn.Linear(16, 16, dtype=torch.float64),
+            "empty": nn.Linear(16, 16),
+        }
+    )
+    model["empty"].weight = nn.Parameter(torch.empty(0, 16))
+    settings: Any = {"of": "the script"}
+    model["own"].config = settings
+    linears = in_float8(model)
+    assert list(linears.linears) == ["taken"]
+    assert {layer.name: layer.why for layer in linears.left_out} == {
+        "own": "attribute",
+        "float64": "weight",
+        "empty": "size",
+    }
+    linears.become(None)
+    assert model["own"].config is settings
+
+
+def test_layers_of_models_that_are_refused_stay_plain() -> None:
+    linears = in_float8(nn.Linear(16, 16))
+    other = nn.Sequential(nn.Linear(16, 16), torchao_layer())
+    assert linears.follow({"other": other})
+    linears.become("emulated")
+    assert (linears.form, type(other[0])) == (None, nn.Linear)
+
+
+def torchao_layer() -> Any:
+    """One that a script has made itself."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig(emulate=True)
+    return convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config=config)
+
+
 # ------------------------------------------------------------------------------- what becomes of them
 
 
@@ -148,7 +316,7 @@ def test_what_is_copied_or_saved_whole_in_float8_is_a_plain_layer() -> None:
     model, inputs = nn.Sequential(nn.Linear(32, 16)), torch.randn(4, 32)
     plain_outputs, attributes = model(inputs), vars(model[0]).keys()
     linears = in_float8(model)
-    file = io.BytesIO()
+    random_state, file = torch.get_rng_state(), io.BytesIO()
     torch.save(model, file)
     file.seek(0)
     copies = [
@@ -156,6 +324,10 @@ def test_what_is_copied_or_saved_whole_in_float8_is_a_plain_layer() -> None:
         *(pickle.loads(pickle.dumps(model, protocol)) for protocol in (2, 5)),  # noqa: S301 - our own
         torch.load(file, weights_only=False),
     ]
+    file.seek(0)
+    with torch.serialization.safe_globals([nn.Sequential, nn.Linear]):
+        copies.append(torch.load(file, weights_only=True))
+    assert torch.equal(torch.get_rng_state(), random_state)
     linears.become(None)
     for copied in copies:
         (layer,) = (module for module in copied.modules() if hasattr(module, "in_features"))
