@@ -29,6 +29,7 @@ from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOK
 from amptui.engine.reporting import StepReporter
 from amptui.engine.warm_up import WarmUp
 from amptui.guest.loop.backward_pass import BackwardPass
+from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_step import DroppedBatches, LoopStep, RowSender
 from amptui.guest.loop.model_inputs import FreshSamples, ModelInputs
@@ -404,7 +405,8 @@ class ObservedOptimizer:
             return FLOAT8_LAYERS
         if precision == "bf16":
             return self._state.float8_precision
-        return precision if precision in ("mixed", "unknown") else FLOAT8_LAYERS
+        # Out of autocast its layers are plain ones; what weights of another dtype ran in, the graph does not show.
+        return FLOAT8_LAYERS if precision in WEIGHTS_WORDS.values() else precision
 
     def _look_at_layers(self) -> None:
         """See whether layers of the model multiply in float8: compiled graphs do not show it."""

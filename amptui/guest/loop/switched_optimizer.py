@@ -34,9 +34,8 @@ from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Note, Severity
 
 def _computed_words(precision: str, computed_precision: str, weights_word: str) -> str:
     """What steps ran in that were to run in ``precision``: FP8 is more than its layers."""
-    if computed_precision == FLOAT8_LAYERS and precision in FP8_PRECISIONS:
-        around = f"and {weights_word}" if weights_word else "without autocast to bfloat16"
-        return f"{FLOAT8_LAYERS} {around}"
+    if computed_precision == FLOAT8_LAYERS and precision in FP8_PRECISIONS and weights_word:
+        return f"{FLOAT8_LAYERS} and {weights_word}"
     return computed_precision
 
 
