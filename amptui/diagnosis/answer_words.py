@@ -233,8 +233,10 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     "speed": {},
     "memory": {
         **dict.fromkeys(("less", "more", "same"), "{less_memory}"),
+        "emulated": "says nothing about memory",
     },
     "limit": {
+        "emulated": "says nothing about the limit",
         "compute": "compute-bound: {can_speed_up} {percent} of the step",
         "input": "input-bound: {percent} waits for data",
         "launch": "launch-bound: little to gain",
@@ -262,7 +264,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "empty": "no gradients",
     },
     "float8": {
-        "keeps": "worst for its format: {percent} off in the {place}",
+        "keeps": "worst for its format: {tenths} off in the {place}",
         "loses": "FP8 loses most of the {place}{by_channel}",
     },
     "agreement": {
@@ -319,7 +321,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
         ("float16", state): "{share} underflows" for state in ("survives", "outweighed", "kept", "underflows")
     },
     ("float16", "skipped mostly"): "{count} of {whole} skipped",
-    ("float8", "keeps"): "{percent} off in {place}",
+    ("float8", "keeps"): "{tenths} off in {place}",
     ("float8", "loses"): "loses {place}{in_channel}",
     **{
         ("agreement", state): "{cosine}{in_place}"
@@ -340,7 +342,7 @@ _FEWEST: Mapping[tuple[Subject, str], str] = {
     **{("float16", state): "{share} lost" for state in ("survives", "outweighed", "kept", "underflows")},
     ("speed", "reference never ran"): "never compared",
     ("overflow", "never ran"): "no steps yet",
-    ("float8", "keeps"): "{percent} off",
+    ("float8", "keeps"): "{tenths} off",
     ("float8", "loses"): "{place}",
     **{("agreement", state): "{cosine}" for state in ("agree", "differ", "disagree", "as in reference")},
     ("loss", "mid-run"): "{other_loss} → {short_family} {loss}",
@@ -360,6 +362,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "whole": units.count(finding.whole),
         "ratio": units.ratio(value),
         "percent": units.percent(value),
+        "tenths": units.percent(value, 1),
         "share": units.share(value, 1),
         "underflow": underflow_words(value, finding.loss_scale),
         "less_memory": less_memory(saving),

@@ -75,7 +75,7 @@ def saved_for_backward(xray: XRayTaken) -> str:
     Weights, gradients, optimizer state and buffers are unchanged.
     """
     full, amp = xray.saved_bytes_fp32, xray.saved_bytes_amp
-    if full is None or amp is None:
+    if full is None or amp is None or is_emulated(xray.precision):
         return ""
     fixed = xray.weights_bytes + xray.gradients_bytes + xray.optimizer_bytes + xray.buffers_bytes
     whole = fixed + full
@@ -203,7 +203,7 @@ def _saved_in_xray(
         hint = "; press x to measure what is saved for backward" if "x-ray" in accepts else ""
         return f"activations and peak are not measured on a CPU{hint}" if unknown else ""
     full, half = xray.saved_bytes_fp32, xray.saved_bytes_amp
-    if full is None or half is None:
+    if full is None or half is None or is_emulated(xray.precision):
         return ""
     amp = next((one for one in memory if one.precision == xray.precision), None)
     copies = size_of(amp, "cast copies") if amp is not None else None

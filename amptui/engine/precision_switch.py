@@ -375,8 +375,10 @@ class PrecisionSwitch:
 
     def _note_no_scaler(self, previous: str) -> None:
         """Explain once, at the first switch to bf16 or away from fp16, what a missing loss scaler means."""
-        name, leaves_scaler = self.precision.name, self._trained.precisions[previous].scales
-        if self._noted_no_scaler or not (name == "bf16" or self.precision.float8 or leaves_scaler):
+        name = "FP8" if self.precision.float8 else self.precision.name
+        before = self._trained.precisions[previous]
+        was_bf16, is_bf16 = map(_is_bf16, (before, self.precision))
+        if self._noted_no_scaler or not (before.scales or (is_bf16 and not was_bf16)):
             return
         self._noted_no_scaler = True
         text = f"{name} has no loss scaler: an Inf gradient would make weights NaN, and the run would stop"
@@ -414,3 +416,8 @@ class PrecisionSwitch:
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
+
+
+def _is_bf16(precision: Precision) -> bool:
+    """Whether autocast runs in bfloat16, as it does in FP8."""
+    return precision.float8 is not None or precision.name == "bf16"

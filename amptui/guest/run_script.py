@@ -61,7 +61,7 @@ _PASSED_ON = (signal.SIGHUP, signal.SIGTERM, *BY_SCHEDULER)
 _TORCHRUN = "torch.distributed.run"
 """The module that ``torchrun`` runs."""
 
-NEVER_CALLED = "the script never called amptui, so nothing was recorded; see amptui.observe() or --observe"
+NEVER_CALLED = "the script opened no amptui run, so nothing was recorded; see amptui.observe() or --observe"
 
 LEFT = "and left its run by os._exit, or by os.exec"
 

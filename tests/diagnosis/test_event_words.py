@@ -310,7 +310,7 @@ def test_an_event_says_which_layers_multiply_in_float8_and_why_others_do_not() -
     assert event_text(event) == "FP8, rowwise: 3 of 6 layers in float8"
     assert event_details(event) == [
         "head in bfloat16: Linear 100×256, not divisible by 16",
-        "the model in bfloat16: Conv2d 16×3×3×3, no nn.Linear",
+        "the model in bfloat16: Conv2d 16×3×3×3, not an nn.Linear",
         "and 1 more in bfloat16",
         "in float8: a, b and 1 more",
     ]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.memory_use import memory_sentences, other_bytes, sides, size_of
+from amptui.diagnosis.memory_use import memory_sentences, other_bytes, saved_for_backward, sides, size_of
 from amptui.diagnosis.speed import explanations
 from amptui.records.findings import MemoryBreakdown
 from amptui.records.run import PRECISIONS, Record
@@ -106,6 +106,12 @@ def test_an_xray_tells_what_the_backward_pass_keeps() -> None:
 def test_an_xray_of_a_precision_without_a_breakdown_says_nothing_of_its_copies() -> None:
     one_xray = xray(precision="fp16", saved_bytes_fp32=236 * MIB, saved_bytes_amp=300 * MIB)
     assert memory_sentences(ON_A_CPU, one_xray)[1].endswith("236 MiB in FP32, 300 MiB in AMP fp16 (+27%)")
+
+
+def test_what_an_emulation_keeps_is_not_told() -> None:
+    one_xray = xray(precision="fp8-emulated", saved_bytes_fp32=236 * MIB, saved_bytes_amp=300 * MIB)
+    assert len(memory_sentences(ON_A_CPU, one_xray)) == 1
+    assert saved_for_backward(one_xray) == ""
 
 
 def test_cast_copies_that_eat_up_the_saving_leave_the_same() -> None:

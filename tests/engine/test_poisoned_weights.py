@@ -201,3 +201,11 @@ def test_a_switch_that_leaves_the_scaler_out_says_so_once(
 ) -> None:
     log = log_of(prepare(Tiny(), precision=start, steps=14), at=switches)
     assert sum("has no loss scaler" in note.text for note in log.of(Note)) == notes
+
+
+@pytest.mark.usefixtures("usable_torchao")
+@pytest.mark.parametrize(("start", "notes"), [("bf16", []), ("fp32", ["FP8"]), ("fp16", ["FP8"])])
+def test_fp8_has_no_scaler_either_which_is_no_news_after_bf16(start: str, notes: list[str]) -> None:
+    log = log_of(prepare(Tiny(), precision=start), at={3: "fp8-emulated", 6: "bf16"})
+    texts = [note.text for note in log.of(Note) if "has no loss scaler" in note.text]
+    assert [text.split()[0] for text in texts] == notes

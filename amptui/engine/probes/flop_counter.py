@@ -224,7 +224,7 @@ def _own_function() -> str:
     """The autograd function of somebody's own whose backward pass runs now: its kernels may be unseen."""
     node = torch._C._current_autograd_node()
     function = getattr(node, "_forward_cls", None)
-    if function is None or function.__module__.startswith(("torch.", "torchao.float8.", "amptui.engine.")):
+    if function is None or function.__module__.startswith(("torch.", "torchao.float8.", "amptui.")):
         return ""
     return str(function.__name__)
 

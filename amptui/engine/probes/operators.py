@@ -16,14 +16,17 @@ _UNCOUNTED = frozenset(
 )
 """A view whose schema does not say so, and allocations that nothing is written to."""
 
+_PRODUCTS = frozenset({"mm", "addmm", "_scaled_mm"})
+"""What multiplies float8 numbers, on hardware and emulated."""
+
 
 class OperatorCounter(TorchDispatchMode):
     """Counts the operators that run below autograd and autocast, casts (``_to_copy``) included.
 
     An operator's dtype is that of its first floating-point output, else of its first floating-point input,
     else of its first tensor. So a cast counts as its result, a sum of float16 that accumulates in float32 as
-    float32, batch norm of float16 with float32 statistics as float16, and a comparison as its inputs. Views,
-    bare allocations and operators without tensors do not count.
+    float32, batch norm of float16 with float32 statistics as float16, and a comparison as its inputs. A
+    product of float8 numbers is float8. Views, bare allocations and operators without tensors do not count.
 
     Backward passes count too: autograd runs CUDA's in a thread of its own, but passes the modes of the
     calling thread on (``at::ThreadLocalState``). The threads of ``nn.DataParallel`` do not get them.
@@ -49,7 +52,8 @@ class OperatorCounter(TorchDispatchMode):
             dtype = _dtype(result, (args, kwargs))
             if dtype is not None:
                 name = func._opname if func.namespace == "aten" else f"{func.namespace}.{func._opname}"
-                self._ran.append((name, dtype_name(dtype)))
+                is_float8 = func._opname in _PRODUCTS and any(map(_is_float8, tensors_in((args, kwargs))))
+                self._ran.append((name, "float8" if is_float8 else dtype_name(dtype)))
         return result
 
     def counts(self) -> tuple[OperatorCount, ...]:
@@ -72,6 +76,11 @@ def tensors_in(nest: object) -> Iterator[Tensor]:
 def dtype_name(dtype: torch.dtype) -> str:
     """``float16``."""
     return str(dtype).removeprefix("torch.")
+
+
+def _is_float8(tensor: Tensor) -> bool:
+    """Whether it has float8's numbers: a tensor of torchao's has the dtype that they were rounded from."""
+    return dtype_name(tensor.dtype).startswith("float8") or type(tensor).__name__ == "Float8TrainingTensor"
 
 
 def _dtype(outputs: object, inputs: object) -> torch.dtype | None:

@@ -405,7 +405,7 @@ class ObservedOptimizer:
             return FLOAT8_LAYERS
         if precision == "bf16":
             return self._state.float8_precision
-        # Out of autocast its layers are plain ones; what weights of another dtype ran in, the graph does not show.
+        # Out of autocast the layers are plain. With weights of another dtype the graph does not show it.
         return FLOAT8_LAYERS if precision in WEIGHTS_WORDS.values() else precision
 
     def _look_at_layers(self) -> None:

@@ -118,7 +118,7 @@ def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | No
         )
         return poor("fp8", f"no fp8: {trouble} (torchao {torchao})", hint, **facts)
     if emulated:
-        return fine("fp8", f"fp8 is emulated here, without a speed of its own: {emulated}", **facts)
+        return fine("fp8", f"fp8 is emulated here, so its speed is not measured: {emulated}", **facts)
     return None
 
 

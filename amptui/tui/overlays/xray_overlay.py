@@ -10,6 +10,7 @@ from amptui.diagnosis import float16_verdicts
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.speed import less_percent
 from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
+from amptui.records.run import is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, layer_state
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
@@ -174,11 +175,12 @@ def _loss_word(loss: float | None) -> Word:
 
 
 def _saved(xray: XRayTaken) -> list[Phrase]:
-    """What the forward pass saves for the backward pass, in both precisions."""
-    if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None:
+    """What the forward pass saves for the backward pass, in both precisions; an emulation's says nothing."""
+    if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None or is_emulated(xray.precision):
         return []
     before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
-    change = f", {less_percent(1 - after / before)}" if before else ""
+    # FP8 is judged against bf16, which was not measured.
+    change = f", {less_percent(1 - after / before)}" if before and not xray.reference else ""
     sizes = (Word(units.number_of_bytes(size), Style.STRONG) for size in (before, after))
     saved = dict(zip(("fp32", xray.precision), sizes, strict=True))
     return [*_by_precision(saved), phrase(f"saved for backward{change}")]

@@ -164,6 +164,12 @@ def test_layers_that_multiply_in_float8_are_marked_against_those_that_do_not() -
     assert marks(xray(Tied, "fp8-emulated").layers) == kinds
 
 
+def test_products_of_float8_layers_are_counted_as_such() -> None:
+    operators = xray(Dropped, "fp8-emulated").operators
+    # One layer: forward, and backward for weight and input.
+    assert [(one.name, one.count) for one in operators if one.dtype == "float8"] == [("mm", 3)]
+
+
 def test_an_x_ray_of_amp_has_neither_marks_nor_a_third_pass() -> None:
     record = xray(Dropped, "bf16")
     assert (record.reference, record.loss_reference) == ("", None)

@@ -172,7 +172,7 @@ def test_a_kernel_that_does_not_say_has_no_flags(tmp_path: Path) -> None:
             "",
             "Tesla T4 does not multiply float8",
             "info",
-            "fp8 is emulated here, without a speed of its own: Tesla T4 does not multiply float8",
+            "fp8 is emulated here, so its speed is not measured: Tesla T4 does not multiply float8",
             "",
         ),
     ],

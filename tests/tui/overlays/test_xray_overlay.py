@@ -321,6 +321,7 @@ def test_in_fp8_each_layer_stands_beside_bf16_and_says_what_it_runs_in(size: tup
     losses = next(line for line in shown if "■ FP32" in line)
     assert "● AMP bf16 2.5008" in losses
     assert "▽ FP8 emulated 2.5112" in losses
+    assert not any("saved for backward" in line for line in shown)  # by an emulation
 
 
 def test_in_fp8_only_what_float8_adds_has_a_warning_sign() -> None:
