@@ -34,6 +34,10 @@ class Float8Linear(float8_linear.Float8Linear):
     added: ClassVar[frozenset[str]] = frozenset()
     """The attributes of its instances that a plain Linear layer does not have."""
 
+    def takes(self, input: Tensor) -> bool:  # noqa: A002 - as nn.Linear calls it
+        """Whether a call with ``input`` multiplies in float8."""
+        return bool(input.numel())
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as nn.Linear calls it
         if not input.numel():  # an expert's without a token, say: there is no largest value to scale by
             return nn.Linear.forward(self, input)
