@@ -429,6 +429,26 @@ def test_f_measures_the_factors_of_the_next_step_and_leaves_no_hook(form: Form, 
     assert not any(hooked)
 
 
+@pytest.mark.slow  # it compiles
+@pytest.mark.parametrize("apart", [False, True], ids=["watched", "a wrapper of its own"])
+def test_a_compiled_model_is_measured_only_when_asked(apart: bool, runs: Path) -> None:
+    torch.compiler.reset()
+    own = Own()
+    compiled = torch.compile(own.model, backend="aot_eager")
+    if apart:
+        own.loss = lambda batch: nn.functional.cross_entropy(  # type: ignore[method-assign]
+            compiled(batch[0]), batch[1]
+        )
+    else:
+        own.model = compiled  # type: ignore[assignment]
+    with own.watch(precision="fp8") as monitor:
+        own.watched(
+            monitor, "monitor", 8, lambda step: ask(monitor, HistogramRequest()) if step == 5 else None
+        )
+    torch.compiler.reset()
+    assert [(window.step, window.requested) for window in of(Float8Window, records(runs))] == [(6, True)]
+
+
 def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:
     bare = Own()
     with bare.watch(precision="fp8") as monitor:

@@ -220,7 +220,7 @@ class Float8WindowProbe:
     def __enter__(self) -> "Float8WindowProbe":
         self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         for kind in {type(linear) for linear in self._names if is_float8_layer(linear)}:
-            self._stack.enter_context(_watched_forward(kind, self._see_call))
+            self._stack.enter_context(_watched_forward(kind, self._call))
         return self
 
     def __exit__(
@@ -282,16 +282,20 @@ class Float8WindowProbe:
             seconds=self.seconds,
         )
 
-    def _see_call(self, linear: Any, factor: object, output: object) -> None:
-        """After each call of a float8 layer with ``factor``, its input."""
+    def _call(self, forward: Callable[[Any, Any], Any], linear: Any, factor: Any) -> Any:
+        """Call a float8 layer with ``factor``, its input; measure that if it multiplies in float8."""
         self.layers_called = True
-        name = self._names.get(linear)
+        multiplies = False
+        with self._outside(name := self._names.get(linear)):
+            multiplies = isinstance(factor, Tensor) and linear.takes(factor)
+        self.layers_multiplied |= multiplies
+        output = forward(linear, factor)
+        if multiplies and name is not None:  # it has no name in a replica, for example
+            self._see_call(name, linear, factor, output)
+        return output
+
+    def _see_call(self, name: str, linear: Any, factor: Tensor, output: object) -> None:
         with self._outside(name):
-            if not isinstance(factor, Tensor) or not linear.takes(factor):
-                return
-            self.layers_multiplied = True
-            if name is None:  # a replica's, for example
-                return
             config = linear.config
             if (name, "input") not in self._measured:
                 casts = config.cast_config_input, config.cast_config_input_for_grad_weight
@@ -346,16 +350,14 @@ class Float8WindowProbe:
 
 
 @contextmanager
-def _watched_forward(kind: type, see: Callable[[Any, object, object], None]) -> Iterator[None]:
-    """Within it ``see`` gets the layer, the input and the output of each call of ``forward``."""
+def _watched_forward(kind: type, call: Callable[[Any, Any, Any], Any]) -> Iterator[None]:
+    """Within it ``call`` gets the class's ``forward``, the layer and the input instead of each call."""
     original = kind.forward  # type: ignore[attr-defined]
     before = vars(kind).get("forward")
 
     @wraps(original)
     def forward(self: Any, input: Any) -> Any:  # noqa: A002 - as nn.Linear calls it
-        output = original(self, input)
-        see(self, input, output)
-        return output
+        return call(original, self, input)
 
     try:
         kind.forward = forward  # type: ignore[attr-defined]

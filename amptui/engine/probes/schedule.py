@@ -21,7 +21,7 @@ from amptui.engine.probes.budget import BUFFERS_BUDGET, FLOAT8_BUDGET, WINDOW_BU
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float8_window import Float8WindowProbe
 from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.flop_counter import FlopCounter
+from amptui.engine.probes.flop_counter import FlopCounter, is_anything_compiled, is_compiled
 from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
@@ -46,6 +46,16 @@ _UNSAFE_LOSS = (
     "binary_cross_entropy (BCELoss) is unsafe under CUDA autocast: it raises an error there; "
     "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) and remove the sigmoid"
 )
+
+
+def no_float8(step: int, *, called: bool) -> str:
+    """What is said of ``step`` in FP8 without a float8 product; ``called``: its layers were called."""
+    why = (
+        "its Linear layers were called outside autocast, within torch.func, or with nothing"
+        if called
+        else "the model called none of its Linear layers, as where it uses only their weights"
+    )
+    return f"no float8 layer ran in step {step:,}, which was computed in bf16: {why}"
 
 
 @contextmanager
@@ -152,7 +162,10 @@ class Probes:
         """For the requests of a window that was not measured yet."""
         self._window_is_old = False
         self._linears = trained.precisions["fp32"].linears
+        self._is_compiled = False
+        """Whether something was found compiled: a float8 window would run it eagerly, with more memory."""
         self._float8_cadence = Cadence(FLOAT8_BUDGET, free=1)
+        self._no_float8_reported = False
         self._infinite_at_start = infinite_names(trained.model)
         self._buffers = BufferWatch(trained.model, self._infinite_at_start)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
@@ -251,10 +264,20 @@ class Probes:
 
     @property
     def float8_is_due(self) -> bool:
-        """Whether to measure the factors of float8 products: ``f`` was pressed, or the budget allows it."""
+        """Whether to measure the factors of float8 products: ``f`` was pressed, or the budget allows it.
+
+        Only when asked for in a compiled model: run eagerly, it may need more memory than there is.
+        """
         if self._linears is None or self._linears.form is None:
             return False
-        return bool(self._window_answers) or (self._enabled and self._float8_cadence.due())
+        return bool(self._window_answers) or (
+            self._enabled and not self._is_compiled and self._float8_cadence.due() and not self._compiles()
+        )
+
+    def _compiles(self) -> bool:
+        """Whether anything is compiled; looked for only where a window is due, and remembered."""
+        self._is_compiled = is_anything_compiled() or is_compiled(self._model)
+        return self._is_compiled
 
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
@@ -398,8 +421,17 @@ class Probes:
             self._push(row, None, deliver)
         else:
             self._float8_cadence.charge(probe.seconds)
+        if not probe.layers_multiplied and probe.trouble is None:
+            self._report_no_float8(step, called=probe.layers_called)
         if probe.trouble is not None:
             raise probe.trouble
+
+    def _report_no_float8(self, step: int, *, called: bool) -> None:
+        """Say once that ``step`` was recorded as FP8 though no product was float8's."""
+        if self._no_float8_reported:
+            return
+        self._no_float8_reported = True
+        self._emit(Note(time=time.time(), severity="warning", text=no_float8(step, called=called)))
 
     def _send_buffers(self, step: int) -> None:
         began = time.perf_counter()

@@ -1,6 +1,7 @@
 """The windows of float8 products: each number against torch's own casts, bin by bin, and in a real run."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
@@ -9,14 +10,24 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.engine.probes.float8_window import MAX_COUNTED_LAYERS, RANGES, factor_numbers
+from amptui.engine.probes.schedule import no_float8
 from amptui.records import codec
 from amptui.records.control import HistogramRequest
 from amptui.records.findings import Float8Format, Float8LayerWindow, Float8Role, Float8Window
 from amptui.records.run import Note
+from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.telemetry.record_samples import float8_factor, float8_window
 from tests.tiny import Tiny, log_of, losses, prepare
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    """What another test compiled would keep windows from being measured unasked."""
+    with nothing_compiled():
+        yield
+
 
 FORMATS = pytest.mark.parametrize("format_", ["e4m3", "e5m2"])
 
@@ -280,3 +291,47 @@ def test_what_hinders_a_measurement_is_told_once(monkeypatch: pytest.MonkeyPatch
     (note,) = [note for note in log.of(Note) if "float8 window" in note.text]
     assert "out of memory measuring" in note.text
     assert losses(log) == losses(log_of(prepare(Tiny(), precision="fp8", probes=False)))
+
+
+class ByWeights(Tiny):
+    """Multiplies with the weights of its layers, and never calls these."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        assert isinstance(model, nn.Sequential)
+        inputs, targets = batch
+        layer, last = model[1], model[4]
+        assert isinstance(layer, nn.Linear)
+        assert isinstance(last, nn.Linear)
+        hidden = nn.functional.linear(inputs.flatten(1), layer.weight, layer.bias).relu()
+        return nn.functional.cross_entropy(nn.functional.linear(hidden, last.weight, last.bias), targets)
+
+
+def warnings_of(log: Any) -> list[str]:
+    return [note.text for note in log.of(Note) if note.severity == "warning" and "no float8" in note.text]
+
+
+@needs_torchao
+def test_a_step_in_fp8_without_a_float8_product_is_told_once() -> None:
+    log = log_of(prepare(ByWeights(), precision="fp8"), at={3: HistogramRequest()})
+    (warning,) = warnings_of(log)
+    assert warning == no_float8(1, called=False)
+    assert "called none of its Linear layers" in warning
+    assert log.of(Float8Window) == []
+    assert warnings_of(log_of(prepare(Tiny(), precision="fp8"))) == []
+
+
+@pytest.mark.slow  # it compiles
+@needs_torchao
+def test_a_compiled_model_is_measured_only_when_asked() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    log_of(compiled(prepare(Tiny(), precision="fp8"), backend))
+    expected = len(graphs)
+    torch.compiler.reset()
+    log = log_of(compiled(prepare(Tiny(), precision="fp8"), backend), at={3: HistogramRequest()})
+    assert [(window.step, window.requested) for window in log.of(Float8Window)] == [(4, True)]
+    assert len(graphs) == 2 * expected > 0  # its code fits as before

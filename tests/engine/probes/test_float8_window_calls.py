@@ -172,6 +172,23 @@ def test_a_call_of_forward_itself_is_measured() -> None:
     assert roles(probe, "layer") == ALL
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_whether_a_layer_multiplied_is_known_even_if_it_fails(fails: bool) -> None:
+    linear = nn.Linear(32, 32)
+    failure = pytest.raises((RuntimeError, AssertionError)) if fails else nullcontext()
+    with (
+        in_float8(nn.Sequential(linear)) as linears,
+        Float8WindowProbe(linears) as probe,
+        bfloat16(),
+        failure,
+    ):
+        linear(torch.randn(8, 16 if fails else 32))
+    assert probe.layers_multiplied
+    with in_float8(nn.Sequential(linear)) as linears, Float8WindowProbe(linears) as probe, bfloat16():
+        linear(torch.randn(0, 32))
+    assert (probe.layers_called, probe.layers_multiplied) == (True, False)
+
+
 def test_afterwards_the_layers_class_is_as_before() -> None:
     model = layers(1)
     with in_float8(model) as linears:
