@@ -88,10 +88,25 @@ def unsafe_loss_calls() -> Iterator[list[str]]:
 
 def _is_autocast_disabled(device_type: str) -> bool:
     """Whether the innermost autocast context here, if there is any, is disabled."""
-    # torch has no function that only reads the nesting.
+    return _autocast_nesting() > 0 and not torch.is_autocast_enabled(device_type)
+
+
+def _autocast_nesting() -> int:
+    """In how many autocast contexts this is."""
+    # torch has no function that only reads it.
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
-    return nesting > 0 and not torch.is_autocast_enabled(device_type)
+    return nesting
+
+
+def _is_before_forward(device_type: str) -> bool:
+    """Whether no product of this step was float8's yet, which only autocast makes.
+
+    In a loop of the script's, a step is measured from its first autocast context on. That may come late: a
+    context around the whole loop began before, and what came now is one that disables autocast.
+    """
+    nesting = _autocast_nesting()
+    return nesting == 0 or (nesting == 1 and torch.is_autocast_enabled(device_type))
 
 
 Answer = Callable[[str], object]
@@ -227,9 +242,10 @@ class Probes:
             trace = None
             if series is not None:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
-            float8, is_answer = None, bool(self._window_answers)
+            float8, is_answer, sees_all = None, bool(self._window_answers), False
             if measures_float8 and self._linears is not None:
                 stack.enter_context(self._memory_left_out())
+                sees_all = _is_before_forward(self._device.type)
                 float8 = stack.enter_context(Float8WindowProbe(self._linears))
             flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
@@ -240,6 +256,8 @@ class Probes:
         if float8 is not None:
             with self.suppress_errors("float8 window"):
                 self._send_float8(float8, step, precision, is_answer=is_answer)
+                if sees_all and not float8.layers_multiplied:
+                    self._report_no_float8(step, called=float8.layers_called)
         if trace is not None and series is not None:
             with self.suppress_errors("trace", failed=series.end):
                 self._send_trace(trace, series, step, precision)
@@ -421,8 +439,6 @@ class Probes:
             self._push(row, None, deliver)
         else:
             self._float8_cadence.charge(probe.seconds)
-        if not probe.layers_multiplied and probe.trouble is None:
-            self._report_no_float8(step, called=probe.layers_called)
         if probe.trouble is not None:
             raise probe.trouble
 
