@@ -58,21 +58,31 @@ def _left_out(layer: LayerLeftOut) -> str:
 def window_event(seen: Float8Seen) -> str:
     """``FP8 loses most of the input of mlp.fc: channel 17 is 1e+05 times the median one``.
 
+    No channel where only rows show it: ``some rows (tokens or samples) are far above the others``.
+
     Without a loss ``FP8 keeps all 24 factors; worst for its format: 3.1% off in the input of mlp.fc``.
     """
     label, worst = precision_label(seen.precision), seen.worst[0]
     if not seen.lossy:
-        off = units.percent(worst.factor.channel_error, 1)
+        off = units.percent(worst.factor.judged_error, 1)
         all_factors = units.counted(seen.factors, "factor")
         if is_zero(worst.factor):
             return f"{label} keeps all {all_factors}: all are zero"
         return f"{label} keeps all {all_factors}; worst for its format: {off} off in {_of(worst)}"
     more = f" and {units.counted(seen.lossy - 1, 'other factor')}" if seen.lossy > 1 else ""
     factor = worst.factor
-    if math.isnan(factor.channel_error):
+    if math.isnan(factor.judged_error):
         return f"{label} computes with NaN or Inf: {_of(worst)}{more}"
     why = f"channel {factor.channel} is {units.short_count(factor.channel_excess)} times the median one"
+    if worst.is_lossy_by_rows:
+        rows = "input features" if factor.role == "weight" else "tokens or samples"
+        why = f"some rows ({rows}) are far above the others"
     return f"{label} loses most of {_of(worst)}{more}: {why}"
+
+
+def judged_words(factor: Float8Factor) -> str:
+    """What the error of a factor that judges it is of."""
+    return "median row" if factor.is_judged_by_rows else "median channel"
 
 
 def window_details(seen: Float8Seen) -> list[str]:
@@ -85,7 +95,7 @@ def _factor_words(one: LayerFactor) -> str:
     factor = one.factor
     shares = {"flushed": factor.flushed, "subnormal": factor.subnormal, "saturated": factor.saturated}
     parts = [f"{name} {units.share(share, 1)}" for name, share in shares.items()]
-    off = f"{units.percent(factor.channel_error, 1)} off in the median channel"
+    off = f"{units.percent(factor.judged_error, 1)} off in the {judged_words(factor)}"
     if is_zero(factor):
         off = "all zero"
     where = f"{one.layer or 'the model'} {factor.role} {format_words(factor)}"
@@ -106,9 +116,10 @@ BESIDE_FLOAT16 = (
 BESIDE_FLOAT16_IN_SHORT = "h: float16's histogram, of the weights' gradients at one loss scale"
 
 FACTORS_LEGEND = (
-    "median, whole: rounding error of the median channel and of all elements, by their norm; flushed to "
-    "zero, subnormal (fewer bits) and saturated are shares of all elements; top channel: the one with the "
-    "largest value, and by how much that exceeds the median channel's"
+    "median: rounding error of the median channel or row, whichever is larger (of a gradient the channel); "
+    "whole: of all elements, both by norm; flushed to zero, subnormal (fewer bits) and saturated are shares "
+    "of all elements; top channel: the one with the largest value, and by how much that exceeds the median "
+    "channel's"
 )
 
 

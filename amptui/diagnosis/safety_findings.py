@@ -237,19 +237,21 @@ def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
 def _float8(question: Question) -> Finding:
     """Whether the newest step that was measured in this precision ``keeps`` or ``loses`` its factors.
 
-    ``value`` is the error of the median channel of the worst one; ``channel`` is the one that sets its scale.
+    ``value`` is the error of the median channel or row of the worst one; ``channel`` is the one that sets its
+    scale, None where rows do.
     """
     seen = question.view.numerics.float8
     if seen is None or base_precision(seen.precision) != question.precision:
         return never("float8", question.precision, measured_by="histogram")
     worst = seen.worst[0]
-    is_outlier = bool(seen.lossy) and math.isfinite(worst.factor.channel_excess)
+    is_outlier = bool(seen.lossy) and not worst.is_lossy_by_rows
+    is_outlier = is_outlier and math.isfinite(worst.factor.channel_excess)
     finding = Finding(
         subject="float8",
         state="loses" if seen.lossy else "keeps",
         grade="warning" if seen.lossy else "good",
         about=question.precision,
-        value=worst.factor.channel_error,
+        value=worst.factor.judged_error,
         whole=seen.factors,
         place=factor_label(worst.factor.role, worst.layer),
         channel=worst.factor.channel if is_outlier else None,

@@ -3,6 +3,7 @@
 As in all records ``None`` is a number that was not measured and ``time`` is Unix seconds.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -384,7 +385,8 @@ class Float8Factor:
     """What float8 makes of one factor of a layer's products, multiplied by its scale and rounded.
 
     Zeros, flushed (to zero), subnormal and saturated elements are fractions of all. Errors are those of the
-    rounded factor, by L2 norms and relative to the exact one.
+    rounded factor, by L2 norms and relative to the exact one. Some recipes cast a factor twice, with scales
+    of each row and of each channel: then all numbers are those of the cast that loses more.
     """
 
     role: Float8Role
@@ -405,11 +407,32 @@ class Float8Factor:
     """The one with the largest absolute value."""
     channel_excess: float
     """That value by the median channel's largest."""
+    row_error: float | None = None
+    """Of the median row that is not all zero: of an input or a gradient a token or sample, of a weight a
+    feature that it takes in. None in older journals."""
     first_exponent: int | None = None
     """Of ``counts``; None, as in older journals, where elements were not counted by exponent."""
     counts: tuple[int, ...] = ()
     """Elements by exponent, multiplied by their scale: those of [2^e, 2^(e+1)) for each e from the first to
     the last that has any. Without zeros, NaN and Inf. At most 59: both ends hold what lies beyond."""
+
+    @property
+    def judged_error(self) -> float:
+        """The error that says whether it loses: of the median channel or row, whichever is larger.
+
+        One token far above the others dominates the norm of every channel: only rows show what is lost. A
+        gradient is judged by its channels alone: products add up its rows, and one that is small beside the
+        others counts as little in exact arithmetic. NaN if one of the two is.
+        """
+        if self.role == "gradient" or self.row_error is None:
+            return self.channel_error
+        errors = self.channel_error, self.row_error
+        return math.nan if any(map(math.isnan, errors)) else max(errors)
+
+    @property
+    def is_judged_by_rows(self) -> bool:
+        """Whether :attr:`judged_error` is that of the median row."""
+        return self.judged_error > self.channel_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

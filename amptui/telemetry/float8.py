@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from amptui.records.findings import Float8Factor, Float8Format, Float8Window
 
 LOSSY_ERRORS: Mapping[Float8Format, float] = {"e4m3": 0.25, "e5m2": 0.5}
-"""From this error of the median channel on, a factor loses: four times the largest rounding error of a normal
-number, 2^-4 and 2^-3. Half of the channels are then subnormal or zero for the most part, since others set the
-scale (our choice: a normal distribution has 0.03 and 0.05)."""
+"""From this error of the median channel or row on, a factor loses: four times the largest rounding error of a
+normal number, 2^-4 and 2^-3. Half of the channels or rows are then subnormal or zero for the most part, since
+others set the scale (our choice: a normal distribution has 0.03 and 0.05)."""
 
 MAX_FACTORS = 8
 """So many factors of a window are kept, the worst ones."""
@@ -24,9 +24,14 @@ class LayerFactor:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether float8 loses most of half its channels, or holds NaN or Inf; zeros lose nothing."""
-        lost = not self.factor.channel_error < LOSSY_ERRORS[self.factor.format]
+        """Whether float8 loses most of half its channels or rows, or holds NaN or Inf; not for zeros."""
+        lost = not self.factor.judged_error < LOSSY_ERRORS[self.factor.format]
         return lost and not is_zero(self.factor)
+
+    @property
+    def is_lossy_by_rows(self) -> bool:
+        """Whether rows lose, but no channel: some rows are far larger than the others, in all channels."""
+        return self.is_lossy and self.factor.channel_error < LOSSY_ERRORS[self.factor.format]
 
 
 def is_zero(factor: Float8Factor) -> bool:
@@ -48,7 +53,7 @@ class Float8Seen:
     precision: str
     recipe: str
     worst: tuple[LayerFactor, ...]
-    """By the error of the median channel beside that of normal numbers."""
+    """By the error of the median channel or row beside that of normal numbers."""
     factors: int
     lossy: int
     """How many of the factors lose."""
@@ -97,7 +102,7 @@ def ranked_factors(window: Float8Window) -> list[LayerFactor]:
 
 
 def _badness(one: LayerFactor) -> float:
-    error = one.factor.channel_error
+    error = one.factor.judged_error
     if is_zero(one.factor):
         return 0.0
     return math.inf if math.isnan(error) else error / LOSSY_ERRORS[one.factor.format]

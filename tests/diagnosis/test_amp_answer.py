@@ -324,6 +324,16 @@ def test_an_outlier_is_named_by_layer_and_channel(excess: float) -> None:
     assert "weight of mlp.fc" in safe_words(answer)
 
 
+def test_rows_that_set_the_scale_are_a_warning_that_names_no_channel() -> None:
+    factor = samples.float8_factor("input", 0.03, row_error=0.97)
+    window = samples.float8_window(890, Float8LayerWindow(name="mlp.fc", factors=(factor,)))
+    session = Session()
+    session.fold([*in_float8("fp8"), window])
+    finding = amp_answer(session.view()).of("float8")
+    assert (finding.state, finding.grade, finding.value) == ("loses", "warning", 0.97)
+    assert (finding.place, finding.channel) == ("input of mlp.fc", None)
+
+
 def test_a_run_that_takes_no_requests_is_offered_no_key() -> None:
     lines = screen(view_of("own_loop_that_takes_no_requests"), 120, 40)
     assert not lines[1].rstrip().endswith(("tries FP32", "compares gradients", "interval"))

@@ -341,6 +341,26 @@ def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_t
     )
 
 
+def test_rows_that_set_the_scale_are_told_without_a_channel() -> None:
+    tokens = float8_factor("input", 0.03, row_error=0.95)
+    lost = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(tokens,))))
+    assert lost.severity == "warning"
+    assert event_text(lost) == (
+        "FP8 loses most of the input of a: some rows (tokens or samples) are far above the others"
+    )
+    assert event_details(lost)[0].startswith("a input E4M3: 95.0% off in the median row, flushed")
+    features = Float8LayerWindow(name="a", factors=(float8_factor("weight", 0.03, row_error=0.95),))
+    assert event_text(the_event(float8_window(4, features))).endswith(
+        ": some rows (input features) are far above the others"
+    )
+    both = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.9, row_error=0.95),))
+    assert "channel 17" in event_text(the_event(float8_window(4, both)))
+    kept = float8_factor("gradient", 0.03, row_error=0.95)  # its rows are added up
+    assert the_event(float8_window(4, Float8LayerWindow(name="a", factors=(kept,)))).severity == "info"
+    spoiled = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03, row_error=math.nan),))
+    assert event_text(the_event(float8_window(4, spoiled))) == "FP8 computes with NaN or Inf: the input of a"
+
+
 def test_zeros_lose_nothing_and_nan_is_no_channel_above_the_others() -> None:
     zeros = float8_factor("gradient", math.nan, zeros=1.0, channel_excess=math.nan)
     fine = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03), zeros))

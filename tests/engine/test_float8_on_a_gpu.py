@@ -67,6 +67,7 @@ def test_a_run_switches_between_float8_and_the_others(recipe: str) -> None:
 
 
 def test_products_are_counted_and_windows_measured() -> None:
+    torch.compiler.reset()  # a window of what is compiled is measured only when asked for
     log = log_of(prepare(Tiny(), device="cuda", precision="fp8"))
     assert {step.precision for step in log.of(StepRecord)} == {"fp8"}
     (flops,) = log.of(FlopsCounted)

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 import amptui
 from amptui import AmpMonitor
 from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
+from amptui.engine.probes.schedule import no_float8
 from amptui.guest import monitor as guest_monitor
 from amptui.guest.run import GuestRun
 from amptui.records.answers import RequestRefused, RequestTaken
@@ -425,6 +426,46 @@ def test_f_measures_the_factors_of_the_next_step_and_leaves_no_hook(form: Form, 
     assert [window.step for window in windows if window.requested] == [6]
     assert {layer.name: len(layer.factors) for layer in windows[0].layers} == {"0": 3}
     assert not any(hooked)
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.parametrize("apart", [False, True], ids=["watched", "a wrapper of its own"])
+def test_a_compiled_model_is_measured_only_when_asked(apart: bool, runs: Path) -> None:
+    torch.compiler.reset()
+    own = Own()
+    compiled = torch.compile(own.model, backend="aot_eager")
+    if apart:
+        own.loss = lambda batch: nn.functional.cross_entropy(  # type: ignore[method-assign]
+            compiled(batch[0]), batch[1]
+        )
+    else:
+        own.model = compiled  # type: ignore[assignment]
+    with own.watch(precision="fp8") as monitor:
+        own.watched(
+            monitor, "monitor", 8, lambda step: ask(monitor, HistogramRequest()) if step == 5 else None
+        )
+    torch.compiler.reset()
+    assert [(window.step, window.requested) for window in of(Float8Window, records(runs))] == [(6, True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_steps_of_a_model_that_uses_only_the_weights_of_its_layers_are_told_once(
+    form: Form, runs: Path
+) -> None:
+    own = Own()
+    first, last = own.model[0], own.model[3]
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+
+    def loss(batch: Any) -> torch.Tensor:
+        hidden = nn.functional.linear(batch[0], first.weight, first.bias).relu()
+        return nn.functional.cross_entropy(last(hidden), batch[1])
+
+    own.loss = loss  # type: ignore[method-assign]
+    with own.watch() as monitor:
+        own.watched(monitor, form, 8, switching(monitor, {3: "fp8-emulated"}))
+    (warning,) = [note.text for note in of(Note, records(runs)) if note.text.startswith("no float8")]
+    assert warning == no_float8(3, called=False)
 
 
 def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:

@@ -2,24 +2,25 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial, reduce, wraps
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.device.accelerator import capabilities
 from amptui.engine.failure import explain
-from amptui.engine.float8 import Float8Linears
+from amptui.engine.float8 import Float8Linears, is_float8_layer
 from amptui.engine.probes.float16_window import count_keys
 from amptui.records.findings import Float8Factor, Float8Format, Float8LayerWindow, Float8Role, Float8Window
 
-_NUMBERS = 10
+_NUMBERS = 11
 """Of each factor, in the order of the fields of :class:`Float8Factor` from ``zeros`` on."""
 
 _MIN_EXPONENT, _MAX_EXPONENT = -42, 16
@@ -63,9 +64,9 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
 
     Zeros, flushed, subnormal and saturated elements are fractions of all; errors are |rounded - exact| by
     |exact|, of the whole and of the median channel; then the ends of the scale, the channel with the largest
-    absolute value, and that by the median channel's; then the counts by exponent. Does not wait for the
-    device, except for one that has no float64: there the host computes them. Temporaries are as large as a
-    piece of the factor.
+    absolute value, and that by the median channel's; the error of the median row; then the counts by
+    exponent. Does not wait for the device, except for one that has no float64: there the host computes them.
+    Temporaries are as large as a piece of the factor, and two numbers for each row.
     """
     if not capabilities(factor.device).float64:
         factor, scale = factor.cpu(), scale.cpu()
@@ -82,6 +83,7 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
         scale.amax(),
         peaks.argmax(),
         peaks.amax() / _nanmedian(peaks.where(peaks > 0, math.nan)),
+        _nanmedian(torch.cat(sums.row_errors)),  # of rows that are not all zero
     )
     shares = (sums.kinds.double() / elements.numel()).float()
     return torch.cat([shares, torch.stack([number.float() for number in numbers]), sums.counts])
@@ -95,6 +97,8 @@ class _Sums(NamedTuple):
     error_squares: Tensor
     """[channels] float64, like ``squares``: of |rounded - exact|."""
     squares: Tensor
+    row_errors: tuple[Tensor, ...]
+    """[rows] float32 of each piece: |rounded - exact| by |exact|."""
     peaks: Tensor
     """[channels] float32: the largest absolute values."""
     counts: Tensor
@@ -105,6 +109,7 @@ class _Sums(NamedTuple):
             kinds=self.kinds + other.kinds,
             error_squares=self.error_squares + other.error_squares,
             squares=self.squares + other.squares,
+            row_errors=self.row_errors + other.row_errors,
             peaks=self.peaks.maximum(other.peaks),
             counts=self.counts + other.counts,
         )
@@ -120,10 +125,13 @@ def _sums_of(exact: Tensor, scale: Tensor, number_range: Range) -> _Sums:
         (sizes > 0) & (sizes < number_range.smallest_normal),
         scaled.abs() > number_range.saturates_above,
     )
+    error_squares = (rounded / scale - exact).double().square()
+    squares = exact.double().square()
     return _Sums(
         kinds=torch.stack([kind.sum() for kind in kinds]),
-        error_squares=(rounded / scale - exact).double().square().sum(0),
-        squares=exact.double().square().sum(0),
+        error_squares=error_squares.sum(0),
+        squares=squares.sum(0),
+        row_errors=((error_squares.sum(1) / squares.sum(1)).sqrt().float(),),
         peaks=exact.abs().amax(0),
         counts=_count_exponents(scaled.flatten(), is_zero.flatten()),
     )
@@ -134,6 +142,17 @@ def _nanmedian(values: Tensor) -> Tensor:
     ordered = values.sort().values  # NaN last
     middle = ((~ordered.isnan()).sum() - 1).clamp_(min=0) >> 1
     return ordered.gather(0, middle.reshape(1))[0]
+
+
+def _worse(first: Tensor, second: Tensor, role: Float8Role) -> Tensor:
+    """Of the numbers of two casts of a factor those of the one that loses more, without a wait."""
+    ours, others = (_judged(numbers, role) for numbers in (first, second))
+    return torch.where((others > ours) | others.isnan(), second, first)
+
+
+def _judged(numbers: Tensor, role: Float8Role) -> Tensor:
+    """The same as :attr:`Float8Factor.judged_error`, on the device."""
+    return numbers[5] if role == "gradient" else numbers[5].maximum(numbers[10])  # NaN if one is
 
 
 def _count_exponents(scaled: Tensor, is_zero: Tensor) -> Tensor:
@@ -162,7 +181,7 @@ def _bounded(layers: Iterable[Float8LayerWindow]) -> tuple[Float8LayerWindow, ..
 
 
 def _largest_error(layer: Float8LayerWindow) -> float:
-    errors = [factor.channel_error for factor in layer.factors if factor.zeros < 1.0]
+    errors = [factor.judged_error for factor in layer.factors if factor.zeros < 1.0]
     return max((math.inf if math.isnan(error) else error for error in errors), default=0.0)
 
 
@@ -172,32 +191,42 @@ def _without_counts(layer: Float8LayerWindow) -> Float8LayerWindow:
 
 
 class Float8WindowProbe:
-    """Hooks on all float8 layers for one step: their factors, as the first call of each has them.
+    """Measures the factors of all float8 layers in one step, as the first call of each has them.
 
     A context manager, used once, around the forward and backward pass. The scales are those that torchao's
     recipe computes. It changes no loss and no gradient; compiled models run eagerly meanwhile.
+
+    The class of the layers, which is this run's own, gets another ``forward`` meanwhile. A hook would be
+    copied and saved with a layer, would see what other hooks return, and miss a call of ``forward`` itself.
     """
 
     def __init__(self, linears: Float8Linears) -> None:
         self._linears = linears
-        self._hooks = ExitStack()
+        self._names = {linear: name for name, linear in linears.linears.items()}
+        self._stack = ExitStack()
         self._measured: dict[tuple[str, Float8Role], tuple[Float8Format, int, Tensor]] = {}
+        self._expected: set[str] = set()
+        """Layers whose output waits for its gradient."""
         self._seconds: list[float] = []
         self._marks: list[tuple[torch.Event, torch.Event]] = []
         """On a GPU: before and after each measurement."""
         self.trouble: Exception | None = None
         """Why a factor could not be measured, if so: a lack of memory, for example."""
+        self.layers_called = False
+        """Whether anything called a float8 layer."""
+        self.layers_multiplied = False
+        """Whether a float8 layer multiplied in float8."""
 
     def __enter__(self) -> "Float8WindowProbe":
-        self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
-        for name, linear in self._linears.linears.items():
-            self._hooks.callback(linear.register_forward_hook(partial(self._see_call, name)).remove)
+        self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for kind in {type(linear) for linear in self._names if is_float8_layer(linear)}:
+            self._stack.enter_context(_watched_forward(kind, self._call))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hooks.close()
+        self._stack.close()
 
     @property
     def seconds(self) -> float:
@@ -236,6 +265,7 @@ class Float8WindowProbe:
                 scale_high=numbers[7],
                 channel=int(numbers[8]),
                 channel_excess=numbers[9],
+                row_error=numbers[10],
                 first_exponent=_MIN_EXPONENT + first,
                 counts=tuple(counts[first:stop]) if any(counts) else (),
             )
@@ -252,48 +282,123 @@ class Float8WindowProbe:
             seconds=self.seconds,
         )
 
-    def _see_call(self, name: str, linear: nn.Module, args: tuple[Any, ...], output: object) -> None:
-        """The forward hook of a layer."""
-        if (name, "input") in self._measured or not args or not isinstance(args[0], Tensor):
-            return
-        assert isinstance(output, Tensor)
-        config: Any = linear.config
-        rounded = args[0].to(output.dtype)  # as autocast does
-        self._measure(name, "input", rounded, config, config.cast_config_input)
-        assert isinstance(linear, nn.Linear)
-        self._measure(name, "weight", linear.weight.t(), config, config.cast_config_weight)
-        if output.requires_grad:
-            see = partial(self._see_gradient, name, config)
-            self._hooks.callback(output.register_hook(see).remove)
+    def _call(self, forward: Callable[[Any, Any], Any], linear: Any, factor: Any) -> Any:
+        """Call a float8 layer with ``factor``, its input; measure that if it multiplies in float8."""
+        self.layers_called = True
+        multiplies = False
+        with self._outside(name := self._names.get(linear)):
+            multiplies = isinstance(factor, Tensor) and linear.takes(factor)
+        self.layers_multiplied |= multiplies
+        output = forward(linear, factor)
+        if multiplies and name is not None:  # it has no name in a replica, for example
+            self._see_call(name, linear, factor, output)
+        return output
+
+    def _see_call(self, name: str, linear: Any, factor: Tensor, output: object) -> None:
+        with self._outside(name):
+            config = linear.config
+            if (name, "input") not in self._measured:
+                casts = config.cast_config_input, config.cast_config_input_for_grad_weight
+                self._measure(name, "input", _autocast(factor), config, casts)
+                casts = config.cast_config_weight_for_grad_input, config.cast_config_weight
+                self._measure(name, "weight", linear.weight.t(), config, casts)
+            if name not in self._expected and isinstance(output, Tensor) and output.requires_grad:
+                self._expected.add(name)
+                see = partial(self._see_gradient, name, config)
+                self._stack.callback(output.register_hook(see).remove)
 
     def _see_gradient(self, name: str, config: Any, gradient: Tensor) -> None:
-        if (name, "gradient") not in self._measured:
-            self._measure(name, "gradient", gradient, config, config.cast_config_grad_output)
+        with self._outside(name):
+            if (name, "gradient") not in self._measured:
+                casts = config.cast_config_grad_output, config.cast_config_grad_output_for_grad_weight
+                self._measure(name, "gradient", gradient, config, casts)
 
-    def _measure(self, name: str, role: Float8Role, factor: Tensor, config: Any, cast: Any) -> None:
-        from torchao.float8.config import ScalingGranularity
-        from torchao.float8.float8_utils import tensor_to_scale
+    @contextmanager
+    def _outside(self, name: str | None) -> Iterator[None]:
+        """Within it our operators concern nobody, and no error of ours reaches the training.
 
+        A dispatch mode would see them: that of selective checkpointing repeats in the backward pass the
+        results of its list by their order.
+        """
+        try:
+            with torch.no_grad(), _disable_current_modes():
+                yield
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
+            what = "float8 layers" if name is None else f"{name or 'the model'}"
+            self.trouble = self.trouble or explain(error, doing=f"measuring {what}", batch_size=None)
+
+    def _measure(
+        self, name: str, role: Float8Role, factor: Tensor, config: Any, casts: tuple[Any, Any]
+    ) -> None:
+        """``casts``: with scales of each row, and of each channel, if not of the whole."""
         if not factor.numel():
             return  # a batch without rows
         began, before = time.perf_counter(), _mark(factor.device)
-        format_: Float8Format = "e5m2" if cast.target_dtype is torch.float8_e5m2 else "e4m3"
-        rowwise = cast.scaling_granularity is ScalingGranularity.AXISWISE
-        try:
-            scale = tensor_to_scale(
-                factor.detach(),
-                cast.target_dtype,
-                scaling_granularity=cast.scaling_granularity,
-                axiswise_dim=(0 if role == "weight" else -1) if rowwise else None,
-                round_scales_to_power_of_2=config.round_scales_to_power_of_2,
-            )
-            numbers = factor_numbers(factor, scale, format_)
-        except RuntimeError as error:  # out of memory, for example: the step must not fail
-            if is_from_signal_handler(error):
-                raise
-            self.trouble = self.trouble or explain(error, doing=f"measuring {name}", batch_size=None)
-            return
+        rows = factor.detach().reshape(-1, factor.shape[-1])
+        scalings = _scalings(casts)
+        format_: Float8Format = "e5m2" if casts[0].target_dtype is torch.float8_e5m2 else "e4m3"
+        numbers = reduce(
+            partial(_worse, role=role),
+            (factor_numbers(rows, _scale(rows, config, cast, dim), format_) for cast, dim in scalings),
+        )
         self._measured[name, role] = format_, factor.numel(), numbers
         if before is not None and (after := _mark(factor.device)) is not None:
             self._marks.append((before, after))
         self._seconds.append(time.perf_counter() - began)
+
+
+@contextmanager
+def _watched_forward(kind: type, call: Callable[[Any, Any, Any], Any]) -> Iterator[None]:
+    """Within it ``call`` gets the class's ``forward``, the layer and the input instead of each call."""
+    original = kind.forward  # type: ignore[attr-defined]
+    before = vars(kind).get("forward")
+
+    @wraps(original)
+    def forward(self: Any, input: Any) -> Any:  # noqa: A002 - as nn.Linear calls it
+        return call(original, self, input)
+
+    try:
+        kind.forward = forward  # type: ignore[attr-defined]
+        yield
+    finally:
+        if before is not None:
+            kind.forward = before  # type: ignore[attr-defined]
+        elif "forward" in vars(kind):
+            del kind.forward  # type: ignore[attr-defined]
+
+
+def _autocast(factor: Tensor) -> Tensor:
+    """``factor`` as autocast rounds it here."""
+    kind = factor.device.type
+    return factor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else factor
+
+
+def _scalings(casts: tuple[Any, Any]) -> list[tuple[Any, int | None]]:
+    """The different ones of the two casts of a factor, with the dimension along which one scale holds.
+
+    The first scales along each row if not the whole, the second along each channel; one that the recipe
+    leaves in bfloat16 is not among them.
+    """
+    from torchao.float8.config import ScalingGranularity, ScalingType
+
+    scalings: dict[object, tuple[Any, int | None]] = {}
+    for cast, dim in zip(casts, (-1, 0), strict=True):
+        if cast.scaling_type is not ScalingType.DISABLED:
+            along = dim if cast.scaling_granularity is ScalingGranularity.AXISWISE else None
+            scalings[along] = cast, along
+    return list(scalings.values())
+
+
+def _scale(rows: Tensor, config: Any, cast: Any, dim: int | None) -> Tensor:
+    from torchao.float8.float8_utils import tensor_to_scale
+
+    scale: Tensor = tensor_to_scale(
+        rows,
+        cast.target_dtype,
+        scaling_granularity=cast.scaling_granularity,
+        axiswise_dim=dim,
+        round_scales_to_power_of_2=config.round_scales_to_power_of_2,
+    )
+    return scale

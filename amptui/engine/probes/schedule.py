@@ -21,7 +21,7 @@ from amptui.engine.probes.budget import BUFFERS_BUDGET, FLOAT8_BUDGET, WINDOW_BU
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float8_window import Float8WindowProbe
 from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.flop_counter import FlopCounter
+from amptui.engine.probes.flop_counter import FlopCounter, is_anything_compiled, is_compiled
 from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
@@ -46,6 +46,16 @@ _UNSAFE_LOSS = (
     "binary_cross_entropy (BCELoss) is unsafe under CUDA autocast: it raises an error there; "
     "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) and remove the sigmoid"
 )
+
+
+def no_float8(step: int, *, called: bool) -> str:
+    """What is said of ``step`` in FP8 without a float8 product; ``called``: its layers were called."""
+    why = (
+        "its Linear layers were called outside autocast, within torch.func, or with nothing"
+        if called
+        else "the model called none of its Linear layers, as where it uses only their weights"
+    )
+    return f"no float8 layer ran in step {step:,}, which was computed in bf16: {why}"
 
 
 @contextmanager
@@ -78,10 +88,25 @@ def unsafe_loss_calls() -> Iterator[list[str]]:
 
 def _is_autocast_disabled(device_type: str) -> bool:
     """Whether the innermost autocast context here, if there is any, is disabled."""
-    # torch has no function that only reads the nesting.
+    return _autocast_nesting() > 0 and not torch.is_autocast_enabled(device_type)
+
+
+def _autocast_nesting() -> int:
+    """In how many autocast contexts this is."""
+    # torch has no function that only reads it.
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
-    return nesting > 0 and not torch.is_autocast_enabled(device_type)
+    return nesting
+
+
+def _is_before_forward(device_type: str) -> bool:
+    """Whether no product of this step was float8's yet, which only autocast makes.
+
+    In a loop of the script's, a step is measured from its first autocast context on. That may come late: a
+    context around the whole loop began before, and what came now is one that disables autocast.
+    """
+    nesting = _autocast_nesting()
+    return nesting == 0 or (nesting == 1 and torch.is_autocast_enabled(device_type))
 
 
 Answer = Callable[[str], object]
@@ -152,7 +177,10 @@ class Probes:
         """For the requests of a window that was not measured yet."""
         self._window_is_old = False
         self._linears = trained.precisions["fp32"].linears
+        self._is_compiled = False
+        """Whether something was found compiled: a float8 window would run it eagerly, with more memory."""
         self._float8_cadence = Cadence(FLOAT8_BUDGET, free=1)
+        self._no_float8_reported = False
         self._infinite_at_start = infinite_names(trained.model)
         self._buffers = BufferWatch(trained.model, self._infinite_at_start)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
@@ -214,9 +242,10 @@ class Probes:
             trace = None
             if series is not None:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
-            float8, is_answer = None, bool(self._window_answers)
+            float8, is_answer, sees_all = None, bool(self._window_answers), False
             if measures_float8 and self._linears is not None:
                 stack.enter_context(self._memory_left_out())
+                sees_all = _is_before_forward(self._device.type)
                 float8 = stack.enter_context(Float8WindowProbe(self._linears))
             flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
@@ -227,6 +256,8 @@ class Probes:
         if float8 is not None:
             with self.suppress_errors("float8 window"):
                 self._send_float8(float8, step, precision, is_answer=is_answer)
+                if sees_all and not float8.layers_multiplied:
+                    self._report_no_float8(step, called=float8.layers_called)
         if trace is not None and series is not None:
             with self.suppress_errors("trace", failed=series.end):
                 self._send_trace(trace, series, step, precision)
@@ -251,10 +282,20 @@ class Probes:
 
     @property
     def float8_is_due(self) -> bool:
-        """Whether to measure the factors of float8 products: ``f`` was pressed, or the budget allows it."""
+        """Whether to measure the factors of float8 products: ``f`` was pressed, or the budget allows it.
+
+        Only when asked for in a compiled model: run eagerly, it may need more memory than there is.
+        """
         if self._linears is None or self._linears.form is None:
             return False
-        return bool(self._window_answers) or (self._enabled and self._float8_cadence.due())
+        return bool(self._window_answers) or (
+            self._enabled and not self._is_compiled and self._float8_cadence.due() and not self._compiles()
+        )
+
+    def _compiles(self) -> bool:
+        """Whether anything is compiled; looked for only where a window is due, and remembered."""
+        self._is_compiled = is_anything_compiled() or is_compiled(self._model)
+        return self._is_compiled
 
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
@@ -400,6 +441,13 @@ class Probes:
             self._float8_cadence.charge(probe.seconds)
         if probe.trouble is not None:
             raise probe.trouble
+
+    def _report_no_float8(self, step: int, *, called: bool) -> None:
+        """Say once that ``step`` was recorded as FP8 though no product was float8's."""
+        if self._no_float8_reported:
+            return
+        self._no_float8_reported = True
+        self._emit(Note(time=time.time(), severity="warning", text=no_float8(step, called=called)))
 
     def _send_buffers(self, step: int) -> None:
         began = time.perf_counter()

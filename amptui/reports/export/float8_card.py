@@ -8,7 +8,7 @@ from amptui.reports.export.markup import Markup, card, details, paragraph, table
 from amptui.telemetry.float8 import LayerFactor, is_zero, normal_share, ranked_factors, summary_of_float8
 
 _HEAD = (
-    *("factor", "format", "median channel off", "whole off", "zero", "flushed", "subnormal", "normal"),
+    *("factor", "format", "median channel or row off", "whole off", "zero", "flushed", "subnormal", "normal"),
     *("saturated", "scale", "top channel", "times the median channel"),
 )
 
@@ -30,7 +30,7 @@ def float8_factors(window: Float8Window | None) -> Markup | None:
 
 def _row(one: LayerFactor) -> tuple[str, ...]:
     factor = one.factor
-    errors = [factor.channel_error, factor.error]
+    errors = [factor.judged_error, factor.error]
     shares = [
         *(factor.zeros, factor.flushed, factor.subnormal),
         *(normal_share(factor), factor.saturated),

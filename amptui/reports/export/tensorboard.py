@@ -251,6 +251,7 @@ def _factors(window: Float8Window) -> Iterator[tuple[str, float | None]]:
     for one in factors_of(window):
         factor, tag = one.factor, f"float8/{one.layer or 'model'}/{one.factor.role}"
         yield f"{tag}_channel_error", None if is_zero(factor) else factor.channel_error
+        yield f"{tag}_row_error", None if is_zero(factor) else factor.row_error
         yield f"{tag}_flushed", factor.flushed
         yield f"{tag}_subnormal", factor.subnormal
         yield f"{tag}_saturated", factor.saturated

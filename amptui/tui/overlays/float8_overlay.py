@@ -203,7 +203,7 @@ def _no_error_of_zeros(one: LayerFactor, error: float) -> Word:
 
 
 def _error(one: LayerFactor) -> Word:
-    word = _no_error_of_zeros(one, one.factor.channel_error)
+    word = _no_error_of_zeros(one, one.factor.judged_error)
     return Word(word.text, factor_sign(one)[1]) if one.is_lossy else word
 
 
@@ -227,7 +227,7 @@ def _top_channel(one: LayerFactor) -> str:
 
 
 def factor_sign(one: LayerFactor) -> tuple[str, Style]:
-    """The sign of a factor that loses most of its channels' numbers."""
+    """The sign of a factor that loses most of its channels' or rows' numbers."""
     return VERDICT_SIGNS["warning"] if one.is_lossy else (" ", Style.TEXT)
 
 
@@ -314,7 +314,7 @@ def detail_facts(one: LayerFactor) -> dict[str, list[Phrase]]:
     ]
     return {
         "error": [
-            labelled("median channel", _error(one).text, style=_error(one).style),
+            labelled(float8_words.judged_words(factor), _error(one).text, style=_error(one).style),
             labelled("whole", _no_error_of_zeros(one, factor.error).text),
         ],
         "shares": [

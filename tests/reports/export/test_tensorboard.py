@@ -58,9 +58,10 @@ def test_update_ratios_are_scalars_by_layer_and_optimizer(tmp_path: Path) -> Non
 
 def test_what_float8_loses_is_scalars_by_layer_and_factor(tmp_path: Path) -> None:
     zeros = float8_factor("gradient", math.nan, zeros=1.0, flushed=0.0)
-    layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("input", 0.25), zeros))
+    layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("input", 0.25, row_error=0.5), zeros))
     events = exported(tmp_path, *steps(1, 3), float8_window(3, layer))
     assert curve(events, "float8/mlp.fc/input_channel_error") == [(3, 0.25)]
+    assert curve(events, "float8/mlp.fc/input_row_error") == [(3, 0.5)]
     assert curve(events, "float8/mlp.fc/input_subnormal") == [(3, 0.25)]
     assert curve(events, "float8/mlp.fc/gradient_flushed") == [(3, 0.0)]
     assert "float8/mlp.fc/gradient_channel_error" not in events.Tags()["scalars"]

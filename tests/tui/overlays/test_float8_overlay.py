@@ -106,6 +106,16 @@ def test_every_number_of_a_factor_is_on_its_page(size: tuple[int, int]) -> None:
         assert words in " ".join(shown.split())
 
 
+def test_the_error_of_the_median_row_is_shown_where_it_judges() -> None:
+    tokens = Float8LayerWindow(name="fc", factors=(factor("input", 0.021, row_error=0.984),))
+    shown, overlay = view_of(window(layers=(tokens,))), Float8Factors()
+    assert row(lines(overlay, shown), "fc input")[3:5] == ["E4M3", "98.4%"]
+    said = " ".join(line.strip("│ ") for line in lines(overlay, shown)[1:3])
+    assert "some rows (tokens or samples) are far above the others" in said
+    overlay.press("enter", shown)
+    assert "median row 98.4%" in " ".join(text(overlay, shown).split())
+
+
 def test_all_factors_can_be_selected_and_the_selected_one_is_shown() -> None:
     overlay = Float8Factors()
     seen = set()
