@@ -7,16 +7,16 @@ from amptui.base import units
 from amptui.diagnosis.activity import newest
 from amptui.diagnosis.answer_words import age_words
 from amptui.diagnosis.float16_verdicts import MEASURING
-from amptui.diagnosis.labels import factor_label, precision_label
+from amptui.diagnosis.labels import operand_label, precision_label
 from amptui.records.findings import (
-    Float8Factor,
     Float8Layers,
+    Float8Operand,
     Float8Window,
     FloatHindrance,
     LayerLeftOut,
     is_old,
 )
-from amptui.telemetry.float8 import Float8Seen, LayerFactor, is_zero
+from amptui.telemetry.float8 import Float8Seen, LayerOperand, is_zero
 from amptui.telemetry.view import SessionView
 
 _HINDRANCES: Mapping[FloatHindrance, str] = {
@@ -60,62 +60,62 @@ def window_event(seen: Float8Seen) -> str:
 
     No channel where only rows show it: ``some rows (tokens or samples) are far above the others``.
 
-    Without a loss ``FP8 keeps all 24 factors; worst for its format: 3.1% off in the input of mlp.fc``.
+    Without a loss ``FP8 keeps all 24 operands; worst for its format: 3.1% off in the input of mlp.fc``.
     """
     label, worst = precision_label(seen.precision), seen.worst[0]
     if not seen.lossy:
-        off = units.percent(worst.factor.judged_error, 1)
-        all_factors = units.counted(seen.factors, "factor")
-        if is_zero(worst.factor):
-            return f"{label} keeps all {all_factors}: all are zero"
-        return f"{label} keeps all {all_factors}; worst for its format: {off} off in {_of(worst)}"
-    more = f" and {units.counted(seen.lossy - 1, 'other factor')}" if seen.lossy > 1 else ""
-    factor = worst.factor
-    if math.isnan(factor.judged_error):
+        off = units.percent(worst.operand.judged_error, 1)
+        all_operands = units.counted(seen.operands, "operand")
+        if is_zero(worst.operand):
+            return f"{label} keeps all {all_operands}: all are zero"
+        return f"{label} keeps all {all_operands}; worst for its format: {off} off in {_of(worst)}"
+    more = f" and {units.counted(seen.lossy - 1, 'other operand')}" if seen.lossy > 1 else ""
+    operand = worst.operand
+    if math.isnan(operand.judged_error):
         return f"{label} computes with NaN or Inf: {_of(worst)}{more}"
-    why = f"channel {factor.channel} is {units.short_count(factor.channel_excess)} times the median one"
+    why = f"channel {operand.channel} is {units.short_count(operand.channel_excess)} times the median one"
     if worst.is_lossy_by_rows:
-        rows = "input features" if factor.role == "weight" else "tokens or samples"
+        rows = "input features" if operand.role == "weight" else "tokens or samples"
         why = f"some rows ({rows}) are far above the others"
     return f"{label} loses most of {_of(worst)}{more}: {why}"
 
 
-def judged_words(factor: Float8Factor) -> str:
-    """What the error of a factor that judges it is of."""
-    return "median row" if factor.is_judged_by_rows else "median channel"
+def judged_words(operand: Float8Operand) -> str:
+    """What the error of an operand that judges it is of."""
+    return "median row" if operand.is_judged_by_rows else "median channel"
 
 
 def window_details(seen: Float8Seen) -> list[str]:
-    """One line for each of the worst factors."""
-    return [_factor_words(one) for one in seen.worst]
+    """One line for each of the worst operands."""
+    return [_operand_words(one) for one in seen.worst]
 
 
-def _factor_words(one: LayerFactor) -> str:
+def _operand_words(one: LayerOperand) -> str:
     """``mlp.fc input E4M3: 3.1% off in the median channel, flushed 0%, subnormal 1.2%, saturated 0%``."""
-    factor = one.factor
-    shares = {"flushed": factor.flushed, "subnormal": factor.subnormal, "saturated": factor.saturated}
+    operand = one.operand
+    shares = {"flushed": operand.flushed, "subnormal": operand.subnormal, "saturated": operand.saturated}
     parts = [f"{name} {units.share(share, 1)}" for name, share in shares.items()]
-    off = f"{units.percent(factor.judged_error, 1)} off in the {judged_words(factor)}"
-    if is_zero(factor):
+    off = f"{units.percent(operand.judged_error, 1)} off in the {judged_words(operand)}"
+    if is_zero(operand):
         off = "all zero"
-    where = f"{one.layer or 'the model'} {factor.role} {format_words(factor)}"
-    return f"{where}: {', '.join([off, *parts])}, scale {scale_words(factor)}"
+    where = f"{one.layer or 'the model'} {operand.role} {format_words(operand)}"
+    return f"{where}: {', '.join([off, *parts])}, scale {scale_words(operand)}"
 
 
-def _of(one: LayerFactor) -> str:
-    return f"the {factor_label(one.factor.role, one.layer)}"
+def _of(one: LayerOperand) -> str:
+    return f"the {operand_label(one.operand.role, one.layer)}"
 
 
-# ------------------------------------------------------------------------- the page of all factors
+# ------------------------------------------------------------------------- the page of all operands
 
 BESIDE_FLOAT16 = (
-    "These are the factors of float8's products, each multiplied by a scale of its own. float16's histogram "
+    "These are the operands of float8's products, each multiplied by a scale of its own. float16's histogram "
     "is of the weights' gradients, at one loss scale, which FP8 does not need."
 )
 
 BESIDE_FLOAT16_IN_SHORT = "h: float16's histogram, of the weights' gradients at one loss scale"
 
-FACTORS_LEGEND = (
+OPERANDS_LEGEND = (
     "median: rounding error of the median channel or row, whichever is larger (of a gradient the channel); "
     "whole: of all elements, both by norm; flushed to zero, subnormal (fewer bits) and saturated are shares "
     "of all elements; top channel: the one with the largest value, and by how much that exceeds the median "
@@ -124,43 +124,43 @@ FACTORS_LEGEND = (
 
 
 def window_missing(view: SessionView) -> str:
-    """Why no factors can be shown yet."""
+    """Why no operands can be shown yet."""
     if newest(view, "histogram") is not None:
         return MEASURING
     why = view.run.refuses.get("histogram") if view.run is not None else None
-    return f"float8's factors: not measured, {why}" if why else "float8's factors: not measured yet"
+    return f"float8's operands: not measured, {why}" if why else "float8's operands: not measured yet"
 
 
 def window_title(window: Float8Window, view: SessionView) -> str:
-    """``float8 factors of step 1,204 (old: 300 steps ago): FP8 emulated, tensorwise``."""
+    """``float8 operands of step 1,204 (old: 300 steps ago): FP8 emulated, tensorwise``."""
     age = ""
     if newest(view, "histogram") is not None:
         age = f" ({MEASURING})"
     elif is_old(window.step, None, now=view.step, scale_now=None):
         age = f" ({age_words(view.step - window.step)})"
     what = f"{precision_label(window.precision)}, {window.recipe}"
-    return f"float8 factors of step {window.step:,}{age}: {what}"
+    return f"float8 operands of step {window.step:,}{age}: {what}"
 
 
-def scale_words(factor: Float8Factor) -> str:
+def scale_words(operand: Float8Operand) -> str:
     """``124``, or ``12.0 to 3.20 k`` of several."""
-    ends = dict.fromkeys(units.short_count(scale) for scale in (factor.scale_low, factor.scale_high))
+    ends = dict.fromkeys(units.short_count(scale) for scale in (operand.scale_low, operand.scale_high))
     return " to ".join(ends)
 
 
-def factor_title(one: LayerFactor) -> str:
+def operand_title(one: LayerOperand) -> str:
     """``the output gradient of mlp.fc in E5M2: 4,096 elements``."""
-    elements = units.counted(one.factor.elements, "element")
-    return f"{_of(one)} in {format_words(one.factor)}: {elements}"
+    elements = units.counted(one.operand.elements, "element")
+    return f"{_of(one)} in {format_words(one.operand)}: {elements}"
 
 
-def format_words(factor: Float8Factor) -> str:
+def format_words(operand: Float8Operand) -> str:
     """``E4M3``."""
-    return factor.format.upper()
+    return operand.format.upper()
 
 
-def counts_missing(factor: Float8Factor) -> str:
-    """Why a factor has no histogram; empty if it has one."""
-    if factor.first_exponent is None:
+def counts_missing(operand: Float8Operand) -> str:
+    """Why an operand has no histogram; empty if it has one."""
+    if operand.first_exponent is None:
         return "no counts by exponent were recorded"
-    return "" if factor.counts else "all elements are zero or not finite"
+    return "" if operand.counts else "all elements are zero or not finite"

@@ -75,8 +75,8 @@ def layer_label(name: str) -> str:
     return f"layer {name}" if name.isdecimal() else name or "the model"
 
 
-def factor_label(role: Float8Role, layer: str) -> str:
-    """``output gradient of mlp.fc``, ``weight of layer 0``: a factor of a float8 layer's products."""
+def operand_label(role: Float8Role, layer: str) -> str:
+    """``output gradient of mlp.fc``, ``weight of layer 0``: an operand of a float8 layer's products."""
     return f"{'output gradient' if role == 'gradient' else role} of {layer_label(layer)}"
 
 

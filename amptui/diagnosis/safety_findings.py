@@ -5,7 +5,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, never
-from amptui.diagnosis.labels import factor_label
+from amptui.diagnosis.labels import operand_label
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Severity, base_precision
 from amptui.telemetry.comparison import losses_after
@@ -235,7 +235,7 @@ def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
 
 
 def _float8(question: Question) -> Finding:
-    """Whether the newest step that was measured in this precision ``keeps`` or ``loses`` its factors.
+    """Whether the newest step that was measured in this precision ``keeps`` or ``loses`` its operands.
 
     ``value`` is the error of the median channel or row of the worst one; ``channel`` is the one that sets its
     scale, None where rows do.
@@ -245,16 +245,16 @@ def _float8(question: Question) -> Finding:
         return never("float8", question.precision, measured_by="histogram")
     worst = seen.worst[0]
     is_outlier = bool(seen.lossy) and not worst.is_lossy_by_rows
-    is_outlier = is_outlier and math.isfinite(worst.factor.channel_excess)
+    is_outlier = is_outlier and math.isfinite(worst.operand.channel_excess)
     finding = Finding(
         subject="float8",
         state="loses" if seen.lossy else "keeps",
         grade="warning" if seen.lossy else "good",
         about=question.precision,
-        value=worst.factor.judged_error,
-        whole=seen.factors,
-        place=factor_label(worst.factor.role, worst.layer),
-        channel=worst.factor.channel if is_outlier else None,
+        value=worst.operand.judged_error,
+        whole=seen.operands,
+        place=operand_label(worst.operand.role, worst.layer),
+        channel=worst.operand.channel if is_outlier else None,
         step=seen.step,
         precision=question.precision,
         measured_by="histogram",

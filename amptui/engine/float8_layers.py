@@ -102,7 +102,7 @@ class Float8Linear(float8_linear.Float8Linear):
 class EmulatedFloat8Linear(Float8Linear):
     """The same, as it computes on a GPU, wherever autocast runs.
 
-    Autocast would also round the emulated product's factors, already in float8's numbers, to bfloat16, which
+    Autocast would also round the emulated product's operands, already in float8's numbers, to bfloat16, which
     the hardware does not.
     """
 

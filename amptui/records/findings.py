@@ -377,16 +377,16 @@ Float8Format = Literal["e4m3", "e5m2"]
 """By the bits of exponent and mantissa."""
 
 Float8Role = Literal["input", "weight", "gradient"]
-"""What a factor of a layer's products is; ``gradient``: of the layer's output."""
+"""What an operand of a layer's products is; ``gradient``: of the layer's output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Float8Factor:
-    """What float8 makes of one factor of a layer's products, multiplied by its scale and rounded.
+class Float8Operand:
+    """What float8 makes of one operand of a layer's products, multiplied by its scale and rounded.
 
     Zeros, flushed (to zero), subnormal and saturated elements are fractions of all. Errors are those of the
-    rounded factor, by L2 norms and relative to the exact one. Some recipes cast a factor twice, with scales
-    of each row and of each channel: then all numbers are those of the cast that loses more.
+    rounded operand, by L2 norms and relative to the exact one. Some recipes cast an operand twice, with
+    scales of each row and of each channel: then all numbers are those of the cast that loses more.
     """
 
     role: Float8Role
@@ -437,15 +437,15 @@ class Float8Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8LayerWindow:
-    """The factors of one layer's products; the gradient is missing if the backward pass did not reach it."""
+    """The operands of one layer's products; the gradient is missing if the backward pass did not reach it."""
 
     name: str
-    factors: tuple[Float8Factor, ...]
+    operands: tuple[Float8Operand, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8Window:
-    """The factors of all float8 products of one step, against float8's range."""
+    """The operands of all float8 products of one step, against float8's range."""
 
     time: float
     step: int

@@ -145,7 +145,7 @@ class NumericsWatch:
         self._window = window
 
     def add_float8(self, window: Float8Window, seen: Float8Seen) -> None:
-        """Add what float8 makes of its products' factors, and that in short."""
+        """Add what float8 makes of its products' operands, and that in short."""
         self._float8_window, self._float8 = window, seen
 
     def add_trace(self, trace: ModulesTraced) -> None:

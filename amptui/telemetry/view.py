@@ -337,9 +337,9 @@ class NumericsView:
     trace: ModulesTraced | None = None
     xray: XRayTaken | None = None
     float8: Float8Seen | None = None
-    """What float8 made of its products' factors in the newest step that was measured, in short."""
+    """What float8 made of its products' operands in the newest step that was measured, in short."""
     float8_window: Float8Window | None = None
-    """The same, with all factors."""
+    """The same, with all operands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

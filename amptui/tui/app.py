@@ -387,7 +387,7 @@ class WatchApp(RunScreen):
     def action_focus_numerics(self) -> None:
         """Enlarge the float16 panel to the whole screen and measure it now, or show all again.
 
-        In FP8 a page of float8's factors opens instead, which leads on to that panel.
+        In FP8 a page of float8's operands opens instead, which leads on to that panel.
         """
         if self._runs_in_float8 and not self._shows_float16:
             self._open_float8()
@@ -409,9 +409,9 @@ class WatchApp(RunScreen):
         return self._state.focus == "numerics" and self._overlay is None
 
     def _open_float8(self) -> None:
-        from amptui.tui.overlays.float8_overlay import Float8Factors
+        from amptui.tui.overlays.float8_overlay import Float8Operands
 
-        self._overlay = Float8Factors()
+        self._overlay = Float8Operands()
 
     def action_show_float16(self) -> None:
         """Enlarge the float16 panel."""

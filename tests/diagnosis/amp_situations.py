@@ -132,8 +132,8 @@ def bf16_after_fp8() -> Records:
 
 def emulated_fp8_with_an_outlier() -> Records:
     """One channel of an input stands a million times above the others."""
-    factor = samples.float8_factor("input", 0.99, channel=3, channel_excess=1e6)
-    layer = Float8LayerWindow(name="mlp.fc", factors=(factor,))
+    operand = samples.float8_operand("input", 0.99, channel=3, channel_excess=1e6)
+    layer = Float8LayerWindow(name="mlp.fc", operands=(operand,))
     window = replace(samples.float8_window(890, layer), precision="fp8-emulated")
     return [*emulated_fp8_after_bf16(), window]
 

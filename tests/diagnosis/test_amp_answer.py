@@ -312,8 +312,8 @@ def test_emulated_fp8_has_losses_and_no_cost_on_any_surface() -> None:
 
 @pytest.mark.parametrize("excess", [1e6, math.nan, math.inf])
 def test_an_outlier_is_named_by_layer_and_channel(excess: float) -> None:
-    factor = samples.float8_factor("weight", 0.99, channel=3, channel_excess=excess)
-    window = samples.float8_window(890, Float8LayerWindow(name="mlp.fc", factors=(factor,)))
+    operand = samples.float8_operand("weight", 0.99, channel=3, channel_excess=excess)
+    window = samples.float8_window(890, Float8LayerWindow(name="mlp.fc", operands=(operand,)))
     session = Session()
     session.fold([*in_float8("fp8"), window])
     answer = amp_answer(session.view())
@@ -325,8 +325,8 @@ def test_an_outlier_is_named_by_layer_and_channel(excess: float) -> None:
 
 
 def test_rows_that_set_the_scale_are_a_warning_that_names_no_channel() -> None:
-    factor = samples.float8_factor("input", 0.03, row_error=0.97)
-    window = samples.float8_window(890, Float8LayerWindow(name="mlp.fc", factors=(factor,)))
+    operand = samples.float8_operand("input", 0.03, row_error=0.97)
+    window = samples.float8_window(890, Float8LayerWindow(name="mlp.fc", operands=(operand,)))
     session = Session()
     session.fold([*in_float8("fp8"), window])
     finding = amp_answer(session.view()).of("float8")

@@ -40,7 +40,7 @@ from amptui.telemetry.view import SessionView
 from tests.telemetry.record_samples import (
     backoff,
     dropped,
-    float8_factor,
+    float8_operand,
     float8_window,
     followed,
     growth,
@@ -320,65 +320,67 @@ def test_an_event_says_which_layers_multiply_in_float8_and_why_others_do_not() -
     )
 
 
-def test_an_event_names_the_factor_that_float8_loses_and_the_channel_that_sets_the_scale() -> None:
-    gradient = float8_factor("gradient", 0.3, format="e5m2", scale_high=4096.0)
-    layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("weight", 0.03), gradient))
+def test_an_event_names_the_operand_that_float8_loses_and_the_channel_that_sets_the_scale() -> None:
+    gradient = float8_operand("gradient", 0.3, format="e5m2", scale_high=4096.0)
+    layer = Float8LayerWindow(name="mlp.fc", operands=(float8_operand("weight", 0.03), gradient))
     kept = the_event(float8_window(4, layer))
     assert kept.severity == "info"
     assert event_text(kept) == (
-        "FP8 keeps all 2 factors; worst for its format: 30.0% off in the output gradient of mlp.fc"
+        "FP8 keeps all 2 operands; worst for its format: 30.0% off in the output gradient of mlp.fc"
     )
     assert event_details(kept)[0] == (
         "mlp.fc gradient E5M2: 30.0% off in the median channel, flushed 0.40%, subnormal 25.0%, "
         "saturated 0%, scale 2.00 to 4.10 k"
     )
-    spoiled = Float8LayerWindow(name="", factors=(float8_factor("input", 0.9), float8_factor("weight", 0.5)))
+    spoiled = Float8LayerWindow(
+        name="", operands=(float8_operand("input", 0.9), float8_operand("weight", 0.5))
+    )
     lost = the_event(float8_window(4, layer, spoiled))
     assert lost.severity == "warning"
     assert event_text(lost) == (
-        "FP8 loses most of the input of the model and 1 other factor: "
+        "FP8 loses most of the input of the model and 1 other operand: "
         "channel 17 is 12.3 k times the median one"
     )
 
 
 def test_rows_that_set_the_scale_are_told_without_a_channel() -> None:
-    tokens = float8_factor("input", 0.03, row_error=0.95)
-    lost = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(tokens,))))
+    tokens = float8_operand("input", 0.03, row_error=0.95)
+    lost = the_event(float8_window(4, Float8LayerWindow(name="a", operands=(tokens,))))
     assert lost.severity == "warning"
     assert event_text(lost) == (
         "FP8 loses most of the input of a: some rows (tokens or samples) are far above the others"
     )
     assert event_details(lost)[0].startswith("a input E4M3: 95.0% off in the median row, flushed")
-    features = Float8LayerWindow(name="a", factors=(float8_factor("weight", 0.03, row_error=0.95),))
+    features = Float8LayerWindow(name="a", operands=(float8_operand("weight", 0.03, row_error=0.95),))
     assert event_text(the_event(float8_window(4, features))).endswith(
         ": some rows (input features) are far above the others"
     )
-    both = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.9, row_error=0.95),))
+    both = Float8LayerWindow(name="a", operands=(float8_operand("input", 0.9, row_error=0.95),))
     assert "channel 17" in event_text(the_event(float8_window(4, both)))
-    kept = float8_factor("gradient", 0.03, row_error=0.95)  # its rows are added up
-    assert the_event(float8_window(4, Float8LayerWindow(name="a", factors=(kept,)))).severity == "info"
-    spoiled = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03, row_error=math.nan),))
+    kept = float8_operand("gradient", 0.03, row_error=0.95)  # its rows are added up
+    assert the_event(float8_window(4, Float8LayerWindow(name="a", operands=(kept,)))).severity == "info"
+    spoiled = Float8LayerWindow(name="a", operands=(float8_operand("input", 0.03, row_error=math.nan),))
     assert event_text(the_event(float8_window(4, spoiled))) == "FP8 computes with NaN or Inf: the input of a"
 
 
 def test_zeros_lose_nothing_and_nan_is_no_channel_above_the_others() -> None:
-    zeros = float8_factor("gradient", math.nan, zeros=1.0, channel_excess=math.nan)
-    fine = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03), zeros))
+    zeros = float8_operand("gradient", math.nan, zeros=1.0, channel_excess=math.nan)
+    fine = Float8LayerWindow(name="a", operands=(float8_operand("input", 0.03), zeros))
     kept = the_event(float8_window(4, fine))
-    assert event_text(kept) == "FP8 keeps all 2 factors; worst for its format: 3.0% off in the input of a"
+    assert event_text(kept) == "FP8 keeps all 2 operands; worst for its format: 3.0% off in the input of a"
     assert event_details(kept)[1].startswith("a gradient E4M3: all zero, flushed")
-    nothing = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(zeros,))))
-    assert event_text(nothing) == "FP8 keeps all 1 factor: all are zero"
-    spoiled = float8_factor("weight", math.nan, channel_excess=math.nan)
-    lost = the_event(float8_window(4, Float8LayerWindow(name="a", factors=(spoiled, zeros))))
+    nothing = the_event(float8_window(4, Float8LayerWindow(name="a", operands=(zeros,))))
+    assert event_text(nothing) == "FP8 keeps all 1 operand: all are zero"
+    spoiled = float8_operand("weight", math.nan, channel_excess=math.nan)
+    lost = the_event(float8_window(4, Float8LayerWindow(name="a", operands=(spoiled, zeros))))
     assert lost.severity == "warning"
     assert event_text(lost) == "FP8 computes with NaN or Inf: the weight of a"
 
 
 def test_windows_are_told_first_when_asked_for_and_when_something_new_is_lost() -> None:
-    fine = Float8LayerWindow(name="a", factors=(float8_factor("input", 0.03),))
-    lossy = Float8LayerWindow(name="a", factors=(float8_factor("input", math.nan),))
-    other = Float8LayerWindow(name="b", factors=(float8_factor("input", 0.8),))
+    fine = Float8LayerWindow(name="a", operands=(float8_operand("input", 0.03),))
+    lossy = Float8LayerWindow(name="a", operands=(float8_operand("input", math.nan),))
+    other = Float8LayerWindow(name="b", operands=(float8_operand("input", 0.8),))
     records = [
         float8_window(1, fine),
         float8_window(2, fine),

@@ -5,10 +5,10 @@ from typing import get_args
 import pytest
 
 from amptui.diagnosis.labels import (
-    factor_label,
     has_no_loss,
     layer_label,
     loss_form_words,
+    operand_label,
     optimizers_left_out,
     precision_glyph,
     precision_label,
@@ -64,10 +64,10 @@ def test_beside_others_a_precision_is_named_without_amp() -> None:
     assert [short_label(name) for name in names] == ["fp32", "fp16", "bf16", "FP8", "FP8 emulated", ""]
 
 
-def test_a_factor_is_named_by_its_layer() -> None:
-    assert factor_label("gradient", "mlp.fc") == "output gradient of mlp.fc"
-    assert factor_label("weight", "0") == "weight of layer 0"
-    assert factor_label("input", "") == "input of the model"
+def test_an_operand_is_named_by_its_layer() -> None:
+    assert operand_label("gradient", "mlp.fc") == "output gradient of mlp.fc"
+    assert operand_label("weight", "0") == "weight of layer 0"
+    assert operand_label("input", "") == "input of the model"
     assert [layer_label(name) for name in ("mlp.fc", "0", "")] == ["mlp.fc", "layer 0", "the model"]
 
 

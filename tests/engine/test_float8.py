@@ -144,12 +144,12 @@ def test_a_model_without_such_a_layer_is_refused() -> None:
 
 
 def float8_product(a: Tensor, b: Tensor, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensor:
-    """The product of two matrices, each with one scale, as the hardware rounds its factors."""
-    factors = []
+    """The product of two matrices, each with one scale, as the hardware rounds its operands."""
+    operands = []
     for matrix, dtype in zip((a, b), dtypes, strict=True):
         scale = (torch.finfo(dtype).max / matrix.abs().max().double()).float()
-        factors.append((matrix.float() * scale).to(dtype).float() / scale)
-    return factors[0] @ factors[1]
+        operands.append((matrix.float() * scale).to(dtype).float() / scale)
+    return operands[0] @ operands[1]
 
 
 @needs_torchao

@@ -74,7 +74,7 @@ def test_products_are_counted_and_windows_measured() -> None:
     assert flops.uncounted == ()
     assert flops.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
     (window, *_) = log.of(Float8Window)
-    assert {factor.role for layer in window.layers for factor in layer.factors} == {
+    assert {operand.role for layer in window.layers for operand in layer.operands} == {
         *("input", "weight", "gradient")
     }
 

@@ -411,7 +411,7 @@ def test_without_autocast_steps_are_not_called_fp8(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_f_measures_the_factors_of_the_next_step_and_leaves_no_hook(form: Form, runs: Path) -> None:
+def test_f_measures_the_operands_of_the_next_step_and_leaves_no_hook(form: Form, runs: Path) -> None:
     own = Own()
     hooked: list[bool] = []
     with own.watch(precision="fp8") as monitor:
@@ -424,7 +424,7 @@ def test_f_measures_the_factors_of_the_next_step_and_leaves_no_hook(form: Form, 
         own.watched(monitor, form, 10, before)
     windows = of(Float8Window, records(runs))
     assert [window.step for window in windows if window.requested] == [6]
-    assert {layer.name: len(layer.factors) for layer in windows[0].layers} == {"0": 3}
+    assert {layer.name: len(layer.operands) for layer in windows[0].layers} == {"0": 3}
     assert not any(hooked)
 
 

@@ -1,4 +1,4 @@
-"""FP8 on several ranks: each scales its own factors, and all keep the same weights and switch together."""
+"""FP8 on several ranks: each scales its own operands, and all keep the same weights and switch together."""
 
 from pathlib import Path
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from amptui.records.findings import (
-    Float8Factor,
     Float8LayerWindow,
+    Float8Operand,
     Float8Role,
     Float8Window,
     Float16Window,
@@ -343,9 +343,9 @@ def product(name: str = "head", **changes: Any) -> UnalignedProduct:
     )
 
 
-def float8_factor(role: Float8Role, error: float, **changes: Any) -> Float8Factor:
-    """A factor whose median channel is so far off; channel 17 sets the scale."""
-    facts = Float8Factor(
+def float8_operand(role: Float8Role, error: float, **changes: Any) -> Float8Operand:
+    """An operand whose median channel is so far off; channel 17 sets the scale."""
+    facts = Float8Operand(
         role=role,
         format="e4m3",
         elements=1000,
@@ -367,7 +367,7 @@ def float8_window(
     step: int, *layers: Float8LayerWindow, requested: bool = False, channel_error: float = 0.03
 ) -> Float8Window:
     """The given layers, or one whose input is ``channel_error`` off."""
-    layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("input", channel_error),))
+    layer = Float8LayerWindow(name="mlp.fc", operands=(float8_operand("input", channel_error),))
     return Float8Window(
         time=100 + step / 1000,
         step=step,

@@ -18,7 +18,7 @@ from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.float8_overlay import Float8Factors
+from amptui.tui.overlays.float8_overlay import Float8Operands
 from amptui.tui.overlays.menus import Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
@@ -34,7 +34,7 @@ from tests.diagnosis import amp_situations
 from tests.reports.compare.compared_runs import BF16, FP32
 from tests.tui import numerics_views, rank_views, timing_views, views
 from tests.tui.overlays.opened import with_float8_xray, with_xray
-from tests.tui.overlays.test_float8_overlay import VIEW as FACTORS
+from tests.tui.overlays.test_float8_overlay import VIEW as OPERANDS
 from tests.tui.overlays.test_questions import at_the_floor, nan_weights
 from tests.tui.panels.test_ab_comparison import in_turns, over
 from tests.tui.panels.test_memory_table import BF16 as BF16_MEMORY
@@ -172,10 +172,10 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("X-ray, sorted", lambda _view: XRay(), xray, ("s",)),
         ("X-ray in FP8", lambda _view: XRay(), with_float8_xray(), ()),
         ("X-ray in FP8, sorted", lambda _view: XRay(), with_float8_xray(), ("s",) * 4),
-        ("float8 factors", lambda _view: Float8Factors(), FACTORS, ()),
-        ("float8 factors, the last", lambda _view: Float8Factors(), FACTORS, ("end",)),
-        ("float8 factors, one", lambda _view: Float8Factors(), FACTORS, ("enter",)),
-        ("float8 factors, none", lambda _view: Float8Factors(), compared, ()),
+        ("float8 operands", lambda _view: Float8Operands(), OPERANDS, ()),
+        ("float8 operands, the last", lambda _view: Float8Operands(), OPERANDS, ("end",)),
+        ("float8 operands, one", lambda _view: Float8Operands(), OPERANDS, ("enter",)),
+        ("float8 operands, none", lambda _view: Float8Operands(), compared, ()),
         ("floor", lambda _view: LossScaleQuestion(), at_the_floor(bf16="needs a newer GPU"), ()),
         ("NaN weights", lambda _view: LossScaleQuestion(), nan_weights(), ()),
         ("NaN weights, checkpoint", lambda _view: LossScaleQuestion(), nan_weights("step-000000008.pt"), ()),

@@ -245,7 +245,7 @@ def page_of(screen: Screen) -> tuple[str | None, str | None]:
 
 
 @awaited
-async def test_in_fp8_f_measures_and_shows_the_factors_of_float8_which_lead_on_to_float16() -> None:
+async def test_in_fp8_f_measures_and_shows_the_operands_of_float8_which_lead_on_to_float16() -> None:
     async with watching(started(precision="fp8-emulated"), *steps(5, "fp8-emulated")) as screen:
         assert "f float8" in screen.footer
         await screen.press("f")

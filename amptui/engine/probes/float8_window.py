@@ -1,4 +1,4 @@
-"""Where the factors of float8 products, inputs, weights and output gradients, lie in float8's range."""
+"""Where the operands of float8 products, inputs, weights and output gradients, lie in float8's range."""
 
 import math
 import time
@@ -18,10 +18,10 @@ from amptui.device.accelerator import capabilities
 from amptui.engine.failure import explain
 from amptui.engine.float8 import Float8Linears, is_float8_layer
 from amptui.engine.probes.float16_window import count_keys
-from amptui.records.findings import Float8Factor, Float8Format, Float8LayerWindow, Float8Role, Float8Window
+from amptui.records.findings import Float8Format, Float8LayerWindow, Float8Operand, Float8Role, Float8Window
 
 _NUMBERS = 11
-"""Of each factor, in the order of the fields of :class:`Float8Factor` from ``zeros`` on."""
+"""Of each operand, in the order of the fields of :class:`Float8Operand` from ``zeros`` on."""
 
 _MIN_EXPONENT, _MAX_EXPONENT = -42, 16
 """Exponents with a bin of their own: E5M2's range with room to see how far below it numbers lie."""
@@ -29,13 +29,13 @@ _MIN_EXPONENT, _MAX_EXPONENT = -42, 16
 _BINS = _MAX_EXPONENT - _MIN_EXPONENT + 1
 
 _ROW = _NUMBERS + _BINS
-"""The numbers of a factor."""
+"""The numbers of an operand."""
 
 _PIECE = 1 << 22
 """Elements counted at once: float32 counts that far exactly, and temporaries stay small."""
 
 MAX_COUNTED_LAYERS = 64
-"""Layers of a record with counts by exponent, those with the largest errors: a factor's counts take some 60
+"""Layers of a record with counts by exponent, those with the largest errors: an operand's counts take some 60
 to 250 bytes of a journal."""
 
 
@@ -59,19 +59,19 @@ RANGES: dict[Float8Format, Range] = {
 
 
 @torch.no_grad()
-def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tensor:
-    """[_ROW] float32 for a ``factor`` [..., channels] that is multiplied by ``scale`` and rounded.
+def operand_numbers(operand: Tensor, scale: Tensor, format_: Float8Format) -> Tensor:
+    """[_ROW] float32 for a ``operand`` [..., channels] that is multiplied by ``scale`` and rounded.
 
     Zeros, flushed, subnormal and saturated elements are fractions of all; errors are |rounded - exact| by
     |exact|, of the whole and of the median channel; then the ends of the scale, the channel with the largest
     absolute value, and that by the median channel's; the error of the median row; then the counts by
     exponent. Does not wait for the device, except for one that has no float64: there the host computes them.
-    Temporaries are as large as a piece of the factor, and two numbers for each row.
+    Temporaries are as large as a piece of the operand, and two numbers for each row.
     """
-    if not capabilities(factor.device).float64:
-        factor, scale = factor.cpu(), scale.cpu()
-    elements = factor.detach().reshape(-1, factor.shape[-1])
-    scales = scale.expand(factor.shape).reshape(elements.shape) if scale.dim() else scale.expand_as(elements)
+    if not capabilities(operand.device).float64:
+        operand, scale = operand.cpu(), scale.cpu()
+    elements = operand.detach().reshape(-1, operand.shape[-1])
+    scales = scale.expand(operand.shape).reshape(elements.shape) if scale.dim() else scale.expand_as(elements)
     rows = max(1, _PIECE // elements.shape[-1])
     pieces = zip(elements.split(rows), scales.split(rows), strict=True)
     sums = reduce(_Sums.plus, (_sums_of(piece.float(), own, RANGES[format_]) for piece, own in pieces))
@@ -90,7 +90,7 @@ def factor_numbers(factor: Tensor, scale: Tensor, format_: Float8Format) -> Tens
 
 
 class _Sums(NamedTuple):
-    """Of some rows of a factor."""
+    """Of some rows of an operand."""
 
     kinds: Tensor
     """[4] int64: zeros, flushed, subnormal and saturated elements."""
@@ -145,13 +145,13 @@ def _nanmedian(values: Tensor) -> Tensor:
 
 
 def _worse(first: Tensor, second: Tensor, role: Float8Role) -> Tensor:
-    """Of the numbers of two casts of a factor those of the one that loses more, without a wait."""
+    """Of the numbers of two casts of an operand those of the one that loses more, without a wait."""
     ours, others = (_judged(numbers, role) for numbers in (first, second))
     return torch.where((others > ours) | others.isnan(), second, first)
 
 
 def _judged(numbers: Tensor, role: Float8Role) -> Tensor:
-    """The same as :attr:`Float8Factor.judged_error`, on the device."""
+    """The same as :attr:`Float8Operand.judged_error`, on the device."""
     return numbers[5] if role == "gradient" else numbers[5].maximum(numbers[10])  # NaN if one is
 
 
@@ -181,17 +181,17 @@ def _bounded(layers: Iterable[Float8LayerWindow]) -> tuple[Float8LayerWindow, ..
 
 
 def _largest_error(layer: Float8LayerWindow) -> float:
-    errors = [factor.judged_error for factor in layer.factors if factor.zeros < 1.0]
+    errors = [operand.judged_error for operand in layer.operands if operand.zeros < 1.0]
     return max((math.inf if math.isnan(error) else error for error in errors), default=0.0)
 
 
 def _without_counts(layer: Float8LayerWindow) -> Float8LayerWindow:
-    factors = (replace(factor, first_exponent=None, counts=()) for factor in layer.factors)
-    return replace(layer, factors=tuple(factors))
+    operands = (replace(operand, first_exponent=None, counts=()) for operand in layer.operands)
+    return replace(layer, operands=tuple(operands))
 
 
 class Float8WindowProbe:
-    """Measures the factors of all float8 layers in one step, as the first call of each has them.
+    """Measures the operands of all float8 layers in one step, as the first call of each has them.
 
     A context manager, used once, around the forward and backward pass. The scales are those that torchao's
     recipe computes. It changes no loss and no gradient; compiled models run eagerly meanwhile.
@@ -211,7 +211,7 @@ class Float8WindowProbe:
         self._marks: list[tuple[torch.Event, torch.Event]] = []
         """On a GPU: before and after each measurement."""
         self.trouble: Exception | None = None
-        """Why a factor could not be measured, if so: a lack of memory, for example."""
+        """Why an operand could not be measured, if so: a lack of memory, for example."""
         self.layers_called = False
         """Whether anything called a float8 layer."""
         self.layers_multiplied = False
@@ -245,13 +245,13 @@ class Float8WindowProbe:
 
     def record(self, row: Sequence[float], *, step: int, precision: str, requested: bool) -> Float8Window:
         """The record of a delivered ``row`` of :meth:`values`."""
-        factors: dict[str, dict[Float8Role, Float8Factor]] = {}
+        operands: dict[str, dict[Float8Role, Float8Operand]] = {}
         for place, ((name, role), (format_, elements, _)) in enumerate(self._measured.items()):
             numbers = row[place * _ROW : (place + 1) * _ROW]
             counts = [int(count) for count in numbers[_NUMBERS:]]
             first = next((bin_ for bin_, count in enumerate(counts) if count), 0)
             stop = len(counts) - next((bin_ for bin_, count in enumerate(reversed(counts)) if count), 0)
-            factors.setdefault(name, {})[role] = Float8Factor(
+            operands.setdefault(name, {})[role] = Float8Operand(
                 role=role,
                 format=format_,
                 elements=elements,
@@ -275,31 +275,31 @@ class Float8WindowProbe:
             precision=precision,
             recipe=self._linears.recipe,
             layers=_bounded(
-                Float8LayerWindow(name=name, factors=tuple(of_layer.values()))
-                for name, of_layer in factors.items()
+                Float8LayerWindow(name=name, operands=tuple(of_layer.values()))
+                for name, of_layer in operands.items()
             ),
             requested=requested,
             seconds=self.seconds,
         )
 
-    def _call(self, forward: Callable[[Any, Any], Any], linear: Any, factor: Any) -> Any:
-        """Call a float8 layer with ``factor``, its input; measure that if it multiplies in float8."""
+    def _call(self, forward: Callable[[Any, Any], Any], linear: Any, operand: Any) -> Any:
+        """Call a float8 layer with ``operand``, its input; measure that if it multiplies in float8."""
         self.layers_called = True
         multiplies = False
         with self._outside(name := self._names.get(linear)):
-            multiplies = isinstance(factor, Tensor) and linear.takes(factor)
+            multiplies = isinstance(operand, Tensor) and linear.takes(operand)
         self.layers_multiplied |= multiplies
-        output = forward(linear, factor)
+        output = forward(linear, operand)
         if multiplies and name is not None:  # it has no name in a replica, for example
-            self._see_call(name, linear, factor, output)
+            self._see_call(name, linear, operand, output)
         return output
 
-    def _see_call(self, name: str, linear: Any, factor: Tensor, output: object) -> None:
+    def _see_call(self, name: str, linear: Any, operand: Tensor, output: object) -> None:
         with self._outside(name):
             config = linear.config
             if (name, "input") not in self._measured:
                 casts = config.cast_config_input, config.cast_config_input_for_grad_weight
-                self._measure(name, "input", _autocast(factor), config, casts)
+                self._measure(name, "input", _autocast(operand), config, casts)
                 casts = config.cast_config_weight_for_grad_input, config.cast_config_weight
                 self._measure(name, "weight", linear.weight.t(), config, casts)
             if name not in self._expected and isinstance(output, Tensor) and output.requires_grad:
@@ -330,21 +330,21 @@ class Float8WindowProbe:
             self.trouble = self.trouble or explain(error, doing=f"measuring {what}", batch_size=None)
 
     def _measure(
-        self, name: str, role: Float8Role, factor: Tensor, config: Any, casts: tuple[Any, Any]
+        self, name: str, role: Float8Role, operand: Tensor, config: Any, casts: tuple[Any, Any]
     ) -> None:
         """``casts``: with scales of each row, and of each channel, if not of the whole."""
-        if not factor.numel():
+        if not operand.numel():
             return  # a batch without rows
-        began, before = time.perf_counter(), _mark(factor.device)
-        rows = factor.detach().reshape(-1, factor.shape[-1])
+        began, before = time.perf_counter(), _mark(operand.device)
+        rows = operand.detach().reshape(-1, operand.shape[-1])
         scalings = _scalings(casts)
         format_: Float8Format = "e5m2" if casts[0].target_dtype is torch.float8_e5m2 else "e4m3"
         numbers = reduce(
             partial(_worse, role=role),
-            (factor_numbers(rows, _scale(rows, config, cast, dim), format_) for cast, dim in scalings),
+            (operand_numbers(rows, _scale(rows, config, cast, dim), format_) for cast, dim in scalings),
         )
-        self._measured[name, role] = format_, factor.numel(), numbers
-        if before is not None and (after := _mark(factor.device)) is not None:
+        self._measured[name, role] = format_, operand.numel(), numbers
+        if before is not None and (after := _mark(operand.device)) is not None:
             self._marks.append((before, after))
         self._seconds.append(time.perf_counter() - began)
 
@@ -369,14 +369,14 @@ def _watched_forward(kind: type, call: Callable[[Any, Any, Any], Any]) -> Iterat
             del kind.forward  # type: ignore[attr-defined]
 
 
-def _autocast(factor: Tensor) -> Tensor:
-    """``factor`` as autocast rounds it here."""
-    kind = factor.device.type
-    return factor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else factor
+def _autocast(operand: Tensor) -> Tensor:
+    """``operand`` as autocast rounds it here."""
+    kind = operand.device.type
+    return operand.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else operand
 
 
 def _scalings(casts: tuple[Any, Any]) -> list[tuple[Any, int | None]]:
-    """The different ones of the two casts of a factor, with the dimension along which one scale holds.
+    """The different ones of the two casts of an operand, with the dimension along which one scale holds.
 
     The first scales along each row if not the whole, the second along each channel; one that the recipe
     leaves in bfloat16 is not among them.

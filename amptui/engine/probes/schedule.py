@@ -282,7 +282,7 @@ class Probes:
 
     @property
     def float8_is_due(self) -> bool:
-        """Whether to measure the factors of float8 products: ``f`` was pressed, or the budget allows it.
+        """Whether to measure the operands of float8 products: ``f`` was pressed, or the budget allows it.
 
         Only when asked for in a compiled model: run eagerly, it may need more memory than there is.
         """

@@ -30,7 +30,7 @@ from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.events import Event
-from amptui.telemetry.float8 import factors_of, is_zero
+from amptui.telemetry.float8 import is_zero, operands_of
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
 
@@ -118,7 +118,7 @@ class EventFile:
             optimizer = self._of(record.optimizer)
             return {} if optimizer is None else optimizer.updates(record)
         if isinstance(record, Float8Window):
-            return dict(_factors(record))
+            return dict(_operands(record))
         return _validation(record)
 
     def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
@@ -246,15 +246,15 @@ def _phases(record: StepTimed) -> Scalars:
     return scalars
 
 
-def _factors(window: Float8Window) -> Iterator[tuple[str, float | None]]:
-    """What float8 loses of each factor; a factor of zeros has no error."""
-    for one in factors_of(window):
-        factor, tag = one.factor, f"float8/{one.layer or 'model'}/{one.factor.role}"
-        yield f"{tag}_channel_error", None if is_zero(factor) else factor.channel_error
-        yield f"{tag}_row_error", None if is_zero(factor) else factor.row_error
-        yield f"{tag}_flushed", factor.flushed
-        yield f"{tag}_subnormal", factor.subnormal
-        yield f"{tag}_saturated", factor.saturated
+def _operands(window: Float8Window) -> Iterator[tuple[str, float | None]]:
+    """What float8 loses of each operand; an operand of zeros has no error."""
+    for one in operands_of(window):
+        operand, tag = one.operand, f"float8/{one.layer or 'model'}/{one.operand.role}"
+        yield f"{tag}_channel_error", None if is_zero(operand) else operand.channel_error
+        yield f"{tag}_row_error", None if is_zero(operand) else operand.row_error
+        yield f"{tag}_flushed", operand.flushed
+        yield f"{tag}_subnormal", operand.subnormal
+        yield f"{tag}_saturated", operand.saturated
 
 
 def _run_lines(run: RunStarted) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What float8 keeps of each factor of its products: a table, the worst first, and one factor bin by bin."""
+"""What float8 keeps of each operand of its products: a table, the worst first, and one operand bin by bin."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +8,11 @@ from amptui.base import units
 from amptui.diagnosis import float8_words
 from amptui.records.findings import Float8Window
 from amptui.telemetry.float8 import (
-    LayerFactor,
-    factors_of,
+    LayerOperand,
     is_zero,
     normal_share,
-    ranked_factors,
+    operands_of,
+    ranked_operands,
     summary_of_float8,
 )
 from amptui.telemetry.view import SessionView
@@ -41,7 +41,7 @@ from amptui.tui.panels.phrases import (
     write,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.float8_histogram import draw_factor
+from amptui.tui.renderables.float8_histogram import draw_operand
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
 _SIGN_WIDTH = 2
@@ -49,10 +49,10 @@ _MIN_NAME = 20
 _LABEL_WIDTH = 9
 
 _MIN_TABLE = 4
-"""Lines of a table with the selected factor below it: the titles and three factors."""
+"""Lines of a table with the selected operand below it: the titles and three operands."""
 
 _DETAIL = 12
-"""Lines of the selected factor below the table: its facts, and a histogram of a few lines."""
+"""Lines of the selected operand below the table: its facts, and a histogram of a few lines."""
 
 _MAX_DETAIL = 22
 
@@ -62,8 +62,8 @@ _MIN_HEIGHT_FOR_NOTES = 30
 _MIN_HEIGHT_FOR_NOTE = 18
 
 
-class Float8Factors(Overlay):
-    """The newest factors that were measured; enter gives the selected one the whole box."""
+class Float8Operands(Overlay):
+    """The newest operands that were measured; enter gives the selected one the whole box."""
 
     name: ClassVar[str] = "float8"
     covers_all: ClassVar[bool] = True
@@ -71,57 +71,57 @@ class Float8Factors(Overlay):
     def __init__(self) -> None:
         self._order = next(iter(ORDERS))
         self._selected: tuple[str, str] | None = None
-        """Layer and role of the selected factor; None for the first."""
+        """Layer and role of the selected operand; None for the first."""
         self._is_enlarged = False
         self._page = 1
-        """Factors that the table showed last."""
+        """Operands that the table showed last."""
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """See :class:`Overlay`."""
         window = view.numerics.float8_window
-        factors = _ordered(window, self._order)
-        title = "float8 factors" if window is None else float8_words.window_title(window, view)
+        operands = _ordered(window, self._order)
+        title = "float8 operands" if window is None else float8_words.window_title(window, view)
         inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
-        if window is None or not factors:
+        if window is None or not operands:
             quiet(inner, float8_words.window_missing(view))
             write_edge(canvas, (("esc", "back"), ("h", "float16"), pages_beside()), screen)
             return
-        index = self._index(factors)
+        index = self._index(operands)
         if self._is_enlarged:
-            _draw_detail(inner, factors[index])
+            _draw_detail(inner, operands[index])
         else:
-            self._draw_page(inner, window, factors, index)
-        self._write_edge(canvas, factors, index, screen)
+            self._draw_page(inner, window, operands, index)
+        self._write_edge(canvas, operands, index, screen)
 
     def _write_edge(
-        self, canvas: Canvas, factors: Sequence[LayerFactor], index: int, screen: ScreenState
+        self, canvas: Canvas, operands: Sequence[LayerOperand], index: int, screen: ScreenState
     ) -> None:
         back, enter = ("table", "table") if self._is_enlarged else ("back", "enlarge")
         sort = () if self._is_enlarged else (("s", "sort"),)
         hints = (("esc", back), ("↑ ↓", "other"), ("enter", enter), *sort, ("h", "float16"), pages_beside())
-        write_edge(canvas, hints, screen, right=f"{index + 1} of {len(factors):,}")
+        write_edge(canvas, hints, screen, right=f"{index + 1} of {len(operands):,}")
 
     def _draw_page(
-        self, inner: Canvas, window: Float8Window, factors: Sequence[LayerFactor], index: int
+        self, inner: Canvas, window: Float8Window, operands: Sequence[LayerOperand], index: int
     ) -> None:
-        """The verdict, the table, and below it the selected factor where there is room."""
+        """The verdict, the table, and below it the selected operand where there is room."""
         y = _draw_verdict(inner, window)
         notes = _notes(inner)
         room = inner.height - y - len(notes)
         below = room - _MIN_TABLE - 1
         detail = 0
         if below >= _DETAIL:
-            detail = min(_MAX_DETAIL, max(_DETAIL, room - len(factors) - 2))
+            detail = min(_MAX_DETAIL, max(_DETAIL, room - len(operands) - 2))
         table = inner.rows(y, room - detail - bool(detail))
         self._page = max(1, table.height - 1)
-        draw_table(table, factors, self._order, index)
+        draw_table(table, operands, self._order, index)
         if detail:
-            _draw_detail(inner.rows(y + table.height + 1, detail), factors[index])
+            _draw_detail(inner.rows(y + table.height + 1, detail), operands[index])
         for i, words in enumerate(notes):
             inner.text(0, inner.height - len(notes) + i, words, Style.DIM)
 
-    def _index(self, factors: Sequence[LayerFactor]) -> int:
-        keys = [_key(one) for one in factors]
+    def _index(self, operands: Sequence[LayerOperand]) -> int:
+        keys = [_key(one) for one in operands]
         return keys.index(self._selected) if self._selected in keys else 0
 
     def press(self, key: str, view: SessionView) -> Answer:
@@ -138,10 +138,10 @@ class Float8Factors(Overlay):
             orders = list(ORDERS)
             self._order, self._selected = orders[(orders.index(self._order) + 1) % len(orders)], None
         else:
-            factors = _ordered(view.numerics.float8_window, self._order)
-            last = max(0, len(factors) - 1)
-            moved = line_after(self._index(factors), key, page=self._page, last=last)
-            self._selected = _key(factors[moved]) if factors else None
+            operands = _ordered(view.numerics.float8_window, self._order)
+            last = max(0, len(operands) - 1)
+            moved = line_after(self._index(operands), key, page=self._page, last=last)
+            self._selected = _key(operands[moved]) if operands else None
         return STAY
 
     def leads_on(self, key: str) -> bool:
@@ -149,26 +149,26 @@ class Float8Factors(Overlay):
         return key != "f"
 
 
-def _key(one: LayerFactor) -> tuple[str, str]:
-    return one.layer, one.factor.role
+def _key(one: LayerOperand) -> tuple[str, str]:
+    return one.layer, one.operand.role
 
 
-ORDERS: Mapping[str, Callable[[Float8Window], list[LayerFactor]]] = {
-    "worst first": ranked_factors,
-    "model order": factors_of,
-    "by flushed": lambda window: sorted(factors_of(window), key=lambda one: -one.factor.flushed),
+ORDERS: Mapping[str, Callable[[Float8Window], list[LayerOperand]]] = {
+    "worst first": ranked_operands,
+    "model order": operands_of,
+    "by flushed": lambda window: sorted(operands_of(window), key=lambda one: -one.operand.flushed),
 }
-"""The orders of factors, through which a key goes."""
+"""The orders of operands, through which a key goes."""
 
 
-def _ordered(window: Float8Window | None, order: str) -> list[LayerFactor]:
+def _ordered(window: Float8Window | None, order: str) -> list[LayerOperand]:
     return [] if window is None else ORDERS[order](window)
 
 
 def _draw_verdict(inner: Canvas, window: Float8Window) -> int:
     """What an event says of the window; return the line after it."""
     seen = summary_of_float8(window)
-    assert seen is not None, "it has factors"
+    assert seen is not None, "it has operands"
     sign, style = VERDICT_SIGNS["warning" if seen.lossy else "info"]
     inner.text(0, 0, sign, style | BOLD)
     lines = wrapped(float8_words.window_event(seen), inner.width - _SIGN_WIDTH, lines=_VERDICT_LINES)
@@ -182,7 +182,7 @@ def _notes(inner: Canvas) -> list[str]:
     if inner.height < _MIN_HEIGHT_FOR_NOTES:
         note = float8_words.BESIDE_FLOAT16_IN_SHORT
         return [note] if inner.height >= _MIN_HEIGHT_FOR_NOTE and text_width(note) <= inner.width else []
-    texts = float8_words.FACTORS_LEGEND, float8_words.BESIDE_FLOAT16
+    texts = float8_words.OPERANDS_LEGEND, float8_words.BESIDE_FLOAT16
     return [line for text in texts for line in wrapped(text, inner.width, lines=4)]
 
 
@@ -195,46 +195,48 @@ class _Column(NamedTuple):
     title: str
     width: int
     rank: int
-    cell: Callable[[LayerFactor], Word]
+    cell: Callable[[LayerOperand], Word]
 
 
-def _no_error_of_zeros(one: LayerFactor, error: float) -> Word:
-    return share_word(None if is_zero(one.factor) else error)
+def _no_error_of_zeros(one: LayerOperand, error: float) -> Word:
+    return share_word(None if is_zero(one.operand) else error)
 
 
-def _error(one: LayerFactor) -> Word:
-    word = _no_error_of_zeros(one, one.factor.judged_error)
-    return Word(word.text, factor_sign(one)[1]) if one.is_lossy else word
+def _error(one: LayerOperand) -> Word:
+    word = _no_error_of_zeros(one, one.operand.judged_error)
+    return Word(word.text, operand_sign(one)[1]) if one.is_lossy else word
 
 
 _COLUMNS = (
-    _Column("format", 6, 6, lambda one: Word(float8_words.format_words(one.factor), Style.DIM)),
+    _Column("type", 4, 0, lambda one: Word(float8_words.format_words(one.operand), Style.DIM)),
     _Column("median", 7, 0, _error),
-    _Column("whole", 7, 3, lambda one: _no_error_of_zeros(one, one.factor.error)),
-    _Column("zero", 7, 5, lambda one: share_word(one.factor.zeros)),
-    _Column("flushed", 7, 1, lambda one: share_word(one.factor.flushed)),
-    _Column("subnormal", 9, 2, lambda one: share_word(one.factor.subnormal)),
-    _Column("saturated", 9, 2, lambda one: share_word(one.factor.saturated)),
+    _Column("whole", 7, 3, lambda one: _no_error_of_zeros(one, one.operand.error)),
+    _Column("zero", 7, 5, lambda one: share_word(one.operand.zeros)),
+    _Column("flushed", 7, 1, lambda one: share_word(one.operand.flushed)),
+    _Column("subnormal", 9, 2, lambda one: share_word(one.operand.subnormal)),
+    _Column("saturated", 9, 2, lambda one: share_word(one.operand.saturated)),
     _Column("top channel", 13, 4, lambda one: Word(_top_channel(one))),
-    _Column("scale", 16, 7, lambda one: Word(float8_words.scale_words(one.factor), Style.DIM)),
+    _Column("scale", 16, 7, lambda one: Word(float8_words.scale_words(one.operand), Style.DIM)),
 )
 
 
-def _top_channel(one: LayerFactor) -> str:
+def _top_channel(one: LayerOperand) -> str:
     """``17 ×12.3 k``: the channel with the largest value, which that exceeds the median channel's by."""
-    excess = one.factor.channel_excess
-    return units.NOT_AVAILABLE if math.isnan(excess) else f"{one.factor.channel} ×{units.short_count(excess)}"
+    excess = one.operand.channel_excess
+    return (
+        units.NOT_AVAILABLE if math.isnan(excess) else f"{one.operand.channel} ×{units.short_count(excess)}"
+    )
 
 
-def factor_sign(one: LayerFactor) -> tuple[str, Style]:
-    """The sign of a factor that loses most of its channels' or rows' numbers."""
+def operand_sign(one: LayerOperand) -> tuple[str, Style]:
+    """The sign of an operand that loses most of its channels' or rows' numbers."""
     return VERDICT_SIGNS["warning"] if one.is_lossy else (" ", Style.TEXT)
 
 
-def draw_table(canvas: Canvas, factors: Sequence[LayerFactor], order: str, selected: int) -> None:
-    """Draw a line of titles, then as many factors around the ``selected`` one as fit, that in bold."""
-    title = f"{units.counted(len(factors), 'factor')}, {order}"
-    longest = max(text_width(title), *(text_width(_label(one)) for one in factors))
+def draw_table(canvas: Canvas, operands: Sequence[LayerOperand], order: str, selected: int) -> None:
+    """Draw a line of titles, then as many operands around the ``selected`` one as fit, that in bold."""
+    title = f"{units.counted(len(operands), 'operand')}, {order}"
+    longest = max(text_width(title), *(text_width(_label(one)) for one in operands))
     columns, name_width = _fitting(canvas.width, longest)
     head = title if text_width(title) <= name_width else order
     x = canvas.text(_SIGN_WIDTH, 0, head, Style.STRONG, width=name_width) + GAP
@@ -243,10 +245,10 @@ def draw_table(canvas: Canvas, factors: Sequence[LayerFactor], order: str, selec
         places.append((x, column))
         x = canvas.text(x, 0, column.title, Style.DIM, width=column.width, align="right") + GAP
     rows = max(0, canvas.height - 1)
-    top = max(0, min(selected - rows // 2, len(factors) - rows))
-    for y, one in enumerate(factors[top : top + rows], 1):
+    top = max(0, min(selected - rows // 2, len(operands) - rows))
+    for y, one in enumerate(operands[top : top + rows], 1):
         bold = BOLD if top + y - 1 == selected else 0
-        sign, style = factor_sign(one)
+        sign, style = operand_sign(one)
         canvas.text(0, y, ">" if bold and not sign.strip() else sign, style | bold)
         name = end_of(_label(one), name_width)
         canvas.text(_SIGN_WIDTH, y, name, (Style.STRONG if bold else Style.TEXT) | bold, width=name_width)
@@ -255,9 +257,9 @@ def draw_table(canvas: Canvas, factors: Sequence[LayerFactor], order: str, selec
             canvas.text(at, y, word.text, word.style | bold, width=column.width, align="right")
 
 
-def _label(one: LayerFactor) -> str:
-    """``blocks.0.mlp.fc weight``: the end of a name that is cut tells factors apart."""
-    return f"{one.layer or 'the model'} {one.factor.role}"
+def _label(one: LayerOperand) -> str:
+    """``blocks.0.mlp.fc weight``: the end of a name that is cut tells operands apart."""
+    return f"{one.layer or 'the model'} {one.operand.role}"
 
 
 def _fitting(width: int, longest: int) -> tuple[list[_Column], int]:
@@ -272,13 +274,13 @@ def _fitting(width: int, longest: int) -> tuple[list[_Column], int]:
     return columns, min(longest, max(0, room()))
 
 
-# -------------------------------------------------------------------------------------- one factor
+# -------------------------------------------------------------------------------------- one operand
 
 
-def _draw_detail(canvas: Canvas, one: LayerFactor) -> None:
-    """All numbers of a factor, and its elements by exponent below them."""
-    sign, style = factor_sign(one)
-    head = f"{sign} {float8_words.factor_title(one)}".strip()
+def _draw_detail(canvas: Canvas, one: LayerOperand) -> None:
+    """All numbers of an operand, and its elements by exponent below them."""
+    sign, style = operand_sign(one)
+    head = f"{sign} {float8_words.operand_title(one)}".strip()
     y = 0
     for words in wrapped(head, canvas.width, lines=2):
         canvas.text(0, y, words, (style if one.is_lossy else Style.STRONG) | BOLD)
@@ -290,37 +292,37 @@ def _draw_detail(canvas: Canvas, one: LayerFactor) -> None:
             canvas.text(0, y, "" if i else label, Style.DIM)
             write(canvas, _LABEL_WIDTH, y, line)
             y += 1
-    if missing := float8_words.counts_missing(one.factor):
+    if missing := float8_words.counts_missing(one.operand):
         if y < canvas.height:
             canvas.text(0, y, next(iter(wrapped(missing, canvas.width, lines=1)), ""), Style.DIM)
         return
-    draw_factor(canvas.rows(y, canvas.height - y), one.factor)
+    draw_operand(canvas.rows(y, canvas.height - y), one.operand)
 
 
-def detail_facts(one: LayerFactor) -> dict[str, list[Phrase]]:
-    """What is said of a factor beside its histogram, by label."""
-    factor = one.factor
+def detail_facts(one: LayerOperand) -> dict[str, list[Phrase]]:
+    """What is said of an operand beside its histogram, by label."""
+    operand = one.operand
     shares = {
-        "zero": (factor.zeros, Style.DIM),
-        "flushed": (factor.flushed, Style.WARNING),
-        "subnormal": (factor.subnormal, Style.TEXT),
-        "normal": (normal_share(factor), Style.GOOD),
-        "saturated": (factor.saturated, Style.ERROR),
+        "zero": (operand.zeros, Style.DIM),
+        "flushed": (operand.flushed, Style.WARNING),
+        "subnormal": (operand.subnormal, Style.TEXT),
+        "normal": (normal_share(operand), Style.GOOD),
+        "saturated": (operand.saturated, Style.ERROR),
     }
-    excess = factor.channel_excess
+    excess = operand.channel_excess
     channel = [
-        labelled("largest value in", str(factor.channel)),
+        labelled("largest value in", str(operand.channel)),
         phrase(f"{units.short_count(excess)} times the median one"),
     ]
     return {
         "error": [
-            labelled(float8_words.judged_words(factor), _error(one).text, style=_error(one).style),
-            labelled("whole", _no_error_of_zeros(one, factor.error).text),
+            labelled(float8_words.judged_words(operand), _error(one).text, style=_error(one).style),
+            labelled("whole", _no_error_of_zeros(one, operand.error).text),
         ],
         "shares": [
             labelled(name, share_word(share).text, style=style if share else Style.DIM)
             for name, (share, style) in shares.items()
         ],
-        "scale": [phrase(float8_words.scale_words(factor))],
+        "scale": [phrase(float8_words.scale_words(operand))],
         **({} if math.isnan(excess) else {"channel": channel}),
     }

@@ -1,4 +1,4 @@
-"""A histogram of the exponents of one factor, multiplied by its scale, with the zones of float8's range."""
+"""A histogram of the exponents of one operand, multiplied by its scale, with the zones of float8's range."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amptui.records.findings import Float8Factor, Float8Format
+from amptui.records.findings import Float8Format, Float8Operand
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.float16_histogram import draw_bars, draw_share_labels
 from amptui.tui.renderables.step_window import GUTTER
@@ -51,32 +51,32 @@ def least_width(format_: Float8Format) -> int:
     return GUTTER + _MIN_FLUSHED + number_range.end - number_range.subnormal
 
 
-def draw_factor(canvas: Canvas, factor: Float8Factor) -> None:
-    """Draw the histogram of ``factor`` on a cleared canvas; nothing where it has no counts or no room.
+def draw_operand(canvas: Canvas, operand: Float8Operand) -> None:
+    """Draw the histogram of ``operand`` on a cleared canvas; nothing where it has no counts or no room.
 
     A bar's height is the logarithm of its share of all elements, from one element to all, so that a single
     one is seen. The first bar includes what lies below it, which an arrow shows.
     """
     rows = canvas.height - LEGEND_LINES
-    if factor.first_exponent is None or canvas.width < least_width(factor.format) or rows < _MIN_ROWS:
+    if operand.first_exponent is None or canvas.width < least_width(operand.format) or rows < _MIN_ROWS:
         return
-    number_range = _RANGES[factor.format]
+    number_range = _RANGES[operand.format]
     room = canvas.width - GUTTER
     bars = min(_MAX_BARS, room)
     cells = room // bars
     first = number_range.end - bars
     firsts = (first, number_range.subnormal, number_range.normal, number_range.saturated, number_range.end)
     edges = [cells * (exponent - first) for exponent in firsts]
-    exponents = factor.first_exponent + np.arange(len(factor.counts))
+    exponents = operand.first_exponent + np.arange(len(operand.counts))
     places = np.clip(exponents - first, 0, bars - 1)
-    counts = np.bincount(places, weights=factor.counts, minlength=bars)
+    counts = np.bincount(places, weights=operand.counts, minlength=bars)
     styles = np.repeat(np.array(_STYLES), np.diff(edges)).astype(np.uint8)
-    decades = max(1, math.ceil(math.log10(max(1, factor.elements))))
+    decades = max(1, math.ceil(math.log10(max(1, operand.elements))))
     area = canvas.part(Rect(GUTTER, 0, edges[-1], rows))
-    shares = np.repeat(counts / max(1, factor.elements), cells)
+    shares = np.repeat(counts / max(1, operand.elements), cells)
     draw_bars(area, shares, styles, edges[1:-1], decades)
     draw_share_labels(canvas, rows, decades)
-    _draw_axis(canvas.rows(rows), number_range, edges, goes_on=factor.first_exponent < first)
+    _draw_axis(canvas.rows(rows), number_range, edges, goes_on=operand.first_exponent < first)
 
 
 def _draw_axis(legend: Canvas, number_range: _Range, edges: list[int], *, goes_on: bool) -> None:

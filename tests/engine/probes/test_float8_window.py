@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amptui.engine.probes.float8_window import MAX_COUNTED_LAYERS, RANGES, factor_numbers
+from amptui.engine.probes.float8_window import MAX_COUNTED_LAYERS, RANGES, operand_numbers
 from amptui.engine.probes.schedule import no_float8
 from amptui.records import codec
 from amptui.records.control import HistogramRequest
 from amptui.records.findings import Float8Format, Float8LayerWindow, Float8Role, Float8Window
 from amptui.records.run import Note
 from tests.engine.compiled_runs import compiled, nothing_compiled
-from tests.telemetry.record_samples import float8_factor, float8_window
+from tests.telemetry.record_samples import float8_operand, float8_window
 from tests.tiny import Tiny, log_of, losses, prepare
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
@@ -34,7 +34,7 @@ FORMATS = pytest.mark.parametrize("format_", ["e4m3", "e5m2"])
 
 def fractions(values: Tensor, format_: Float8Format) -> tuple[float, float, float, float]:
     """Zeros, flushed, subnormal, saturated."""
-    row = factor_numbers(values.reshape(-1, 1), torch.tensor(1.0), format_)
+    row = operand_numbers(values.reshape(-1, 1), torch.tensor(1.0), format_)
     zeros, flushed, subnormal, saturated = row[:4].tolist()
     return zeros, flushed, subnormal, saturated
 
@@ -76,22 +76,24 @@ def test_what_rounds_beyond_the_largest_number_is_saturated(format_: Float8Forma
 @FORMATS
 def test_errors_scales_and_the_largest_channel(format_: Float8Format) -> None:
     torch.manual_seed(0)
-    factor = torch.randn(64, 8)
-    factor[:, 5] *= 1000
-    factor[:, 2] = 0
+    operand = torch.randn(64, 8)
+    operand[:, 5] *= 1000
+    operand[:, 2] = 0
     scale = torch.rand(64, 1) + 0.5
-    row = factor_numbers(factor, scale, format_).tolist()
+    row = operand_numbers(operand, scale, format_).tolist()
     limit = RANGES[format_].largest
-    rounded = (factor * scale).clamp(-limit, limit).to(RANGES[format_].dtype).float() / scale
-    errors = [float((rounded[:, i] - factor[:, i]).norm() / factor[:, i].norm()) for i in range(8) if i != 2]
+    rounded = (operand * scale).clamp(-limit, limit).to(RANGES[format_].dtype).float() / scale
+    errors = [
+        float((rounded[:, i] - operand[:, i]).norm() / operand[:, i].norm()) for i in range(8) if i != 2
+    ]
     assert row[0] == 1 / 8
-    assert math.isclose(row[4], float((rounded - factor).norm() / factor.norm()), rel_tol=1e-5)
+    assert math.isclose(row[4], float((rounded - operand).norm() / operand.norm()), rel_tol=1e-5)
     assert math.isclose(row[5], sorted(errors)[3], rel_tol=1e-5)
     assert (row[6], row[7]) == (float(scale.min()), float(scale.max()))
-    peaks = factor.abs().amax(0)
+    peaks = operand.abs().amax(0)
     assert row[8] == 5
     assert math.isclose(row[9], float(peaks[5] / peaks[peaks > 0].median()), rel_tol=1e-6)
-    of_rows = ((rounded - factor).norm(dim=1) / factor.norm(dim=1)).tolist()
+    of_rows = ((rounded - operand).norm(dim=1) / operand.norm(dim=1)).tolist()
     assert math.isclose(row[10], sorted(of_rows)[31], rel_tol=1e-5)
 
 
@@ -111,23 +113,23 @@ class Sizes(TorchDispatchMode):
 
 @FORMATS
 @pytest.mark.parametrize("by_row", [True, False], ids=["scales", "scale"])
-def test_a_large_factor_is_measured_in_pieces(
+def test_a_large_operand_is_measured_in_pieces(
     monkeypatch: pytest.MonkeyPatch, format_: Float8Format, by_row: bool
 ) -> None:
     torch.manual_seed(0)
-    factor = torch.randn(1000, 24, dtype=torch.bfloat16) * torch.logspace(-12, 2, 24).bfloat16()
+    operand = torch.randn(1000, 24, dtype=torch.bfloat16) * torch.logspace(-12, 2, 24).bfloat16()
     scale = torch.rand(1000, 1) * 100 if by_row else torch.tensor(50.0)
-    whole = factor_numbers(factor, scale, format_)
+    whole = operand_numbers(operand, scale, format_)
     monkeypatch.setattr("amptui.engine.probes.float8_window._PIECE", 250)
     with Sizes() as sizes:
-        pieces = factor_numbers(factor, scale, format_)
+        pieces = operand_numbers(operand, scale, format_)
     torch.testing.assert_close(pieces, whole, rtol=1e-6, atol=0)
-    assert sizes.largest_bytes <= factor.numel() * factor.itemsize
+    assert sizes.largest_bytes <= operand.numel() * operand.itemsize
 
 
 @pytest.mark.parametrize("values", [[3.0, 1.0, 2.0], [4.0, 1.0, 3.0, 2.0], [math.nan, 5.0, 1.0, math.nan]])
 def test_the_median_channel_is_torchs(values: list[float]) -> None:
-    row = factor_numbers(torch.tensor([values]).nan_to_num(), torch.tensor(1.0), "e4m3")
+    row = operand_numbers(torch.tensor([values]).nan_to_num(), torch.tensor(1.0), "e4m3")
     assert row[9] == max(torch.tensor(values).nan_to_num()) / torch.tensor(values).nanmedian()
 
 
@@ -151,10 +153,10 @@ def windows(times: float, recipe: str) -> list[Float8Window]:
 
 def error_of(window: Float8Window, layer: str, role: str) -> Any:
     return next(
-        factor
+        operand
         for layer_window in window.layers
-        for factor in layer_window.factors
-        if (layer_window.name, factor.role) == (layer, role)
+        for operand in layer_window.operands
+        if (layer_window.name, operand.role) == (layer, role)
     )
 
 
@@ -166,7 +168,7 @@ def test_a_run_measures_its_first_float8_step_and_when_somebody_asks(recipe: str
     assert (first.step, first.requested, first.recipe) == (1, False, recipe)
     assert asked.requested
     assert [layer.name for layer in asked.layers] == ["1", "3"]
-    formats = {factor.role: factor.format for layer in asked.layers for factor in layer.factors}
+    formats = {operand.role: operand.format for layer in asked.layers for operand in layer.operands}
     gradient = "e5m2" if recipe == "tensorwise" else "e4m3"
     assert formats == {"input": "e4m3", "weight": "e4m3", "gradient": gradient}
     weight = error_of(asked, "1", "weight")
@@ -195,24 +197,24 @@ def test_only_the_layers_of_the_largest_errors_keep_their_counts(monkeypatch: py
     monkeypatch.setattr("amptui.engine.probes.float8_window.MAX_COUNTED_LAYERS", 1)
     for window in windows(1e7, "tensorwise"):
         errors = {
-            layer.name: max(factor.channel_error for factor in layer.factors if factor.zeros < 1)
+            layer.name: max(operand.channel_error for operand in layer.operands if operand.zeros < 1)
             for layer in window.layers
         }
-        counted = [layer.name for layer in window.layers if any(one.counts for one in layer.factors)]
+        counted = [layer.name for layer in window.layers if any(one.counts for one in layer.operands)]
         assert counted == [max(errors, key=lambda name: errors[name])]
 
 
 def test_a_line_of_so_many_layers_stays_small() -> None:
-    """Three factors of a normal distribution each: a journal's line has a place for them."""
+    """Three operands of a normal distribution each: a journal's line has a place for them."""
     torch.manual_seed(0)
-    row = factor_numbers(torch.randn(4096, 1024), torch.tensor(90.0), "e4m3")[11:].tolist()
+    row = operand_numbers(torch.randn(4096, 1024), torch.tensor(90.0), "e4m3")[11:].tolist()
     first = next(place for place, count in enumerate(row) if count)
     counts = tuple(int(count) for count in row[first:] if count)
-    factors = tuple(
-        float8_factor(role, 0.026, first_exponent=first - 42, counts=counts) for role in get_args(Float8Role)
+    operands = tuple(
+        float8_operand(role, 0.026, first_exponent=first - 42, counts=counts) for role in get_args(Float8Role)
     )
     layers = [
-        Float8LayerWindow(name=f"blocks.{number}.mlp.fc", factors=factors)
+        Float8LayerWindow(name=f"blocks.{number}.mlp.fc", operands=operands)
         for number in range(MAX_COUNTED_LAYERS)
     ]
     line = codec.dumps(float8_window(4, *layers))
@@ -236,7 +238,7 @@ def test_counts_by_exponent_are_those_of_the_scaled_numbers_and_make_up_the_shar
     spread = torch.randn(4000, 3) * 2.0 ** torch.randint(-50, 20, (4000, 3))
     spread[::7] = 0
     spread[1] = torch.tensor([math.nan, math.inf, -math.inf])
-    row = factor_numbers(spread, torch.tensor(scale), format_)
+    row = operand_numbers(spread, torch.tensor(scale), format_)
     counts = dict(enumerate(row[11:].tolist(), -42))
 
     scaled = spread.float() * torch.tensor(scale)
@@ -262,7 +264,7 @@ def test_counts_by_exponent_are_those_of_the_scaled_numbers_and_make_up_the_shar
 def test_each_number_of_the_format_is_in_the_bin_of_its_exponent(format_: Float8Format) -> None:
     codes = torch.arange(1, 128, dtype=torch.uint8).view(RANGES[format_].dtype).float()
     for value in codes[codes.isfinite()]:
-        counts = factor_numbers(value.reshape(1, 1), torch.tensor(1.0), format_)[11:]
+        counts = operand_numbers(value.reshape(1, 1), torch.tensor(1.0), format_)[11:]
         assert counts.nonzero().item() == math.frexp(value.item())[1] - 1 + 42
         assert counts.sum() == 1
 
@@ -271,13 +273,13 @@ def test_each_number_of_the_format_is_in_the_bin_of_its_exponent(format_: Float8
 def test_a_record_has_the_counts_that_are_not_zero() -> None:
     first, *_ = windows(1.0, "tensorwise")
     for layer in first.layers:
-        for factor in layer.factors:
-            assert factor.counts[0]
-            assert factor.counts[-1]
-            assert sum(factor.counts) == round(factor.elements * (1 - factor.zeros))
-            assert factor.first_exponent is not None
-            top = factor.first_exponent + len(factor.counts) - 1
-            assert top == {"e4m3": 8, "e5m2": 15}[factor.format]  # the scale maps the largest onto the limit
+        for operand in layer.operands:
+            assert operand.counts[0]
+            assert operand.counts[-1]
+            assert sum(operand.counts) == round(operand.elements * (1 - operand.zeros))
+            assert operand.first_exponent is not None
+            top = operand.first_exponent + len(operand.counts) - 1
+            assert top == {"e4m3": 8, "e5m2": 15}[operand.format]  # the scale maps the largest onto the limit
 
 
 @needs_torchao
@@ -285,7 +287,7 @@ def test_what_hinders_a_measurement_is_told_once(monkeypatch: pytest.MonkeyPatch
     def no_memory(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("amptui.engine.probes.float8_window.factor_numbers", no_memory)
+    monkeypatch.setattr("amptui.engine.probes.float8_window.operand_numbers", no_memory)
     log = log_of(prepare(Tiny(), precision="fp8"), at={n: HistogramRequest() for n in range(1, 5)})
     assert log.of(Float8Window) == []
     (note,) = [note for note in log.of(Note) if "float8 window" in note.text]

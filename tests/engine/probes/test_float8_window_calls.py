@@ -14,7 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from amptui.engine.float8 import Float8Form, Float8Linears
 from amptui.engine.probes.float8_window import RANGES, Float8WindowProbe
-from amptui.records.findings import Float8Factor, Float8Role
+from amptui.records.findings import Float8Operand, Float8Role
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
 
@@ -45,13 +45,13 @@ def layers(count: int = 3) -> nn.Sequential:
     return nn.Sequential(*(part for _ in range(count) for part in (nn.Linear(32, 32), nn.Tanh())))
 
 
-def factors(probe: Float8WindowProbe) -> dict[tuple[str, Float8Role], Float8Factor]:
+def operands(probe: Float8WindowProbe) -> dict[tuple[str, Float8Role], Float8Operand]:
     record = probe.record(probe.values().tolist(), step=1, precision="fp8-emulated", requested=True)
-    return {(layer.name, factor.role): factor for layer in record.layers for factor in layer.factors}
+    return {(layer.name, operand.role): operand for layer in record.layers for operand in layer.operands}
 
 
 def roles(probe: Float8WindowProbe, layer: str) -> set[Float8Role]:
-    return {role for name, role in factors(probe) if name == layer}
+    return {role for name, role in operands(probe) if name == layer}
 
 
 def max_and_every_second_product() -> Any:
@@ -121,14 +121,14 @@ def test_a_copy_that_is_made_while_it_measures_is_plain_and_is_not_measured(
     other(torch.randn(4, 32))
     assert type(other[0]) is nn.Linear
     assert not other[0]._forward_hooks
-    assert factors(probe)["0", "input"].elements == 8 * 32
+    assert operands(probe)["0", "input"].elements == 8 * 32
 
 
 def test_what_cannot_be_measured_reaches_neither_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Tensor:
         raise AttributeError("of another torchao")
 
-    monkeypatch.setattr("amptui.engine.probes.float8_window.factor_numbers", broken)
+    monkeypatch.setattr("amptui.engine.probes.float8_window.operand_numbers", broken)
     model = layers(1)
     with in_float8(model) as linears, Float8WindowProbe(linears) as probe:
         with bfloat16():
@@ -198,12 +198,12 @@ def test_afterwards_the_layers_class_is_as_before() -> None:
         assert dict(vars(type(model[0]))) == before
 
 
-# ----------------------------------------------------------------------- both casts of a factor
+# ----------------------------------------------------------------------- both casts of an operand
 
 
-def cast_error(factor: Tensor, dim: int | None, by: int, *, is_power: bool = True) -> float:
+def cast_error(operand: Tensor, dim: int | None, by: int, *, is_power: bool = True) -> float:
     """The median error, by rows (1) or columns (0), of a cast with a scale along ``dim``; E4M3."""
-    exact = factor.double()
+    exact = operand.double()
     peaks = exact.abs().amax() if dim is None else exact.abs().amax(dim, keepdim=True)
     scale = RANGES["e4m3"].largest / peaks
     scale = torch.exp2(torch.floor(torch.log2(scale))) if is_power else scale
@@ -220,7 +220,7 @@ def uneven(rows: int, columns: int) -> Tensor:
 
 
 @pytest.mark.parametrize("recipe", ["rowwise", "rowwise_with_gw_hp"])
-def test_of_two_casts_of_a_factor_the_worse_one_counts(recipe: str) -> None:
+def test_of_two_casts_of_an_operand_the_worse_one_counts(recipe: str) -> None:
     torch.manual_seed(1)
     linear = nn.Linear(32, 48, bias=False)
     model = nn.Sequential(linear)
@@ -238,15 +238,15 @@ def test_of_two_casts_of_a_factor_the_worse_one_counts(recipe: str) -> None:
         "weight": (weight, [0, 1] if recipe == "rowwise" else [0, None]),
         "gradient": (direction, [1, 0] if recipe == "rowwise" else [1]),
     }
-    for (_, role), factor in factors(probe).items():
+    for (_, role), operand in operands(probe).items():
         tensor, dims = casts[role]
         by_channel = [cast_error(tensor, dim, by=0) for dim in dims]
         by_row = [cast_error(tensor, dim, by=1) for dim in dims]
         judged = by_channel if role == "gradient" else list(map(max, by_channel, by_row))
         worse = judged.index(max(judged))
-        assert factor.judged_error == pytest.approx(judged[worse], rel=1e-4)
-        assert factor.channel_error == pytest.approx(by_channel[worse], rel=1e-4)
-        assert factor.row_error == pytest.approx(by_row[worse], rel=1e-4)
+        assert operand.judged_error == pytest.approx(judged[worse], rel=1e-4)
+        assert operand.channel_error == pytest.approx(by_channel[worse], rel=1e-4)
+        assert operand.row_error == pytest.approx(by_row[worse], rel=1e-4)
 
 
 def test_a_token_far_above_the_others_loses_them_though_no_channel_shows_it() -> None:
@@ -260,11 +260,11 @@ def test_a_token_far_above_the_others_loses_them_though_no_channel_shows_it() ->
         with bfloat16():
             output = model(batch)
         output[1:].float().square().mean().backward()  # that token is masked
-    factor = factors(probe)["0", "input"]
+    operand = operands(probe)["0", "input"]
     rows = cast_error(batch.bfloat16(), None, by=1, is_power=False)
-    assert factor.channel_error < 0.1
-    assert factor.row_error == pytest.approx(rows, rel=1e-3)
-    assert factor.judged_error == factor.row_error
-    assert factor.judged_error > 0.9
+    assert operand.channel_error < 0.1
+    assert operand.row_error == pytest.approx(rows, rel=1e-3)
+    assert operand.judged_error == operand.row_error
+    assert operand.judged_error > 0.9
     assert linear.weight.grad is not None
     assert not linear.weight.grad.any()  # float8 has lost all of it

@@ -9,7 +9,7 @@ import torch
 from amptui.device import accelerator
 from amptui.device.accelerator import Capabilities
 from amptui.engine import setup
-from amptui.engine.probes.float8_window import factor_numbers
+from amptui.engine.probes.float8_window import operand_numbers
 from amptui.engine.readback import HostReadback, open_readback
 from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import XRayTaken
@@ -88,11 +88,11 @@ def test_float8_is_refused_on_it() -> None:
     assert {"fp8", "fp8-emulated"} <= prepare(Tiny(), device="auto").unsupported.keys()
 
 
-def test_factors_of_float8_products_are_measured_without_float64_on_the_device() -> None:
-    factor, scale = torch.randn(8, 16), torch.tensor(50.0)
-    there = factor_numbers(factor.to(PLAIN), scale.to(PLAIN), "e4m3")
+def test_operands_of_float8_products_are_measured_without_float64_on_the_device() -> None:
+    operand, scale = torch.randn(8, 16), torch.tensor(50.0)
+    there = operand_numbers(operand.to(PLAIN), scale.to(PLAIN), "e4m3")
     assert there.is_cpu
-    assert torch.equal(there, factor_numbers(factor, scale, "e4m3"))
+    assert torch.equal(there, operand_numbers(operand, scale, "e4m3"))
 
 
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from amptui.diagnosis.rank_words import rank_lost, speed_sentence
 from amptui.diagnosis.speed import provisional_lines, result_cards, uncounted, why_no_ratio
 from amptui.records.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
 from amptui.reports.export import float16_histogram_svg, run_details, safety, sections
-from amptui.reports.export.float8_card import float8_factors
+from amptui.reports.export.float8_card import float8_operands
 from amptui.reports.export.markup import Markup, card, facts, paragraph
 from amptui.reports.export.ranks_card import ranks_card
 from amptui.telemetry.events import Event
@@ -22,7 +22,7 @@ from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.telemetry import record_samples
 from tests.tui import numerics_views, rank_views, views
 from tests.tui.overlays.opened import float8_xray
-from tests.tui.overlays.test_float8_overlay import VIEW as FACTORS
+from tests.tui.overlays.test_float8_overlay import VIEW as OPERANDS
 from tests.tui.view_parts import note
 
 
@@ -174,14 +174,14 @@ def test_an_x_ray_in_fp8_has_all_three_comparisons() -> None:
     assert "|head|Linear|bfloat16|0.99921|" in said
 
 
-def test_what_float8_keeps_of_each_factor_is_in_the_page_the_worst_first() -> None:
-    said = words(float8_factors(FACTORS.numerics.float8_window))
+def test_what_float8_keeps_of_each_operand_is_in_the_page_the_worst_first() -> None:
+    said = words(float8_operands(OPERANDS.numerics.float8_window))
     assert "Step 1,200, FP8 emulated, recipe rowwise." in said
-    assert "loses most of the weight of blocks.0.mlp.fc and 1 other factor: channel 3" in said
+    assert "loses most of the weight of blocks.0.mlp.fc and 1 other operand: channel 3" in said
     worst = "|blocks.0.mlp.fc weight|E4M3|96.8%|2.1%|0.20%|93.8%|1.2%|4.8%|0%|2.00|3|997 k|"
     zeros = "|head input|E4M3|n/a|n/a|100%|"
     assert said.index(worst) < said.index("|blocks.0.attn.qkv input|E4M3|2.6%|") < said.index(zeros)
-    assert float8_factors(None) is None
+    assert float8_operands(None) is None
 
 
 def test_time_is_shown_by_phase_on_the_gpu_s_or_host_s_clock() -> None:

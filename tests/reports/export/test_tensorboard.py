@@ -14,7 +14,7 @@ from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validati
 from amptui.records.steps import StepRecord
 from tests.reports.export import hostile
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import backoff, device, float8_factor, float8_window, skip, step, steps
+from tests.telemetry.record_samples import backoff, device, float8_operand, float8_window, skip, step, steps
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.timed_steps import BUSY, HOST, phases
 
@@ -56,9 +56,9 @@ def test_update_ratios_are_scalars_by_layer_and_optimizer(tmp_path: Path) -> Non
     assert curve(events, "d/update_ratio/c") == [(2, 0.25)]
 
 
-def test_what_float8_loses_is_scalars_by_layer_and_factor(tmp_path: Path) -> None:
-    zeros = float8_factor("gradient", math.nan, zeros=1.0, flushed=0.0)
-    layer = Float8LayerWindow(name="mlp.fc", factors=(float8_factor("input", 0.25, row_error=0.5), zeros))
+def test_what_float8_loses_is_scalars_by_layer_and_operand(tmp_path: Path) -> None:
+    zeros = float8_operand("gradient", math.nan, zeros=1.0, flushed=0.0)
+    layer = Float8LayerWindow(name="mlp.fc", operands=(float8_operand("input", 0.25, row_error=0.5), zeros))
     events = exported(tmp_path, *steps(1, 3), float8_window(3, layer))
     assert curve(events, "float8/mlp.fc/input_channel_error") == [(3, 0.25)]
     assert curve(events, "float8/mlp.fc/input_row_error") == [(3, 0.5)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.float8 import Float8Linears
-from amptui.engine.probes.float8_window import Float8WindowProbe, factor_numbers
+from amptui.engine.probes.float8_window import Float8WindowProbe, operand_numbers
 from amptui.records.control import (
     ComparisonRequest,
     Control,
@@ -98,16 +98,16 @@ def test_a_window_is_charged_what_the_device_takes() -> None:
         with (probe := Float8WindowProbe(linears)), torch.autocast("cuda", torch.bfloat16):
             model(torch.randn(16, 512, device="cuda")).sum().backward()
         torch.cuda.synchronize()
-    assert probe.device_seconds > 3 * 20 * 0.02  # three factors, 20 operators and more each
+    assert probe.device_seconds > 3 * 20 * 0.02  # three operands, 20 operators and more each
     assert probe.seconds < probe.device_seconds
 
 
 def test_the_peak_is_the_trainings_and_not_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     def large(*arguments: Any) -> Tensor:
         torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-        return factor_numbers(*arguments)
+        return operand_numbers(*arguments)
 
-    monkeypatch.setattr("amptui.engine.probes.float8_window.factor_numbers", large)
+    monkeypatch.setattr("amptui.engine.probes.float8_window.operand_numbers", large)
     control = Control()
 
     def script(step: int) -> None:

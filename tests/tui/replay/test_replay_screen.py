@@ -132,7 +132,7 @@ async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> No
 
 
 @awaited
-async def test_f_shows_float8s_factors_where_the_run_was_in_fp8(tmp_path: Path) -> None:
+async def test_f_shows_float8s_operands_where_the_run_was_in_fp8(tmp_path: Path) -> None:
     switched = PrecisionChanged(time=201.0, step=101, previous="fp32", current="fp8")
     in_fp8 = step(101, precision="fp8", time=201.5)
     records = switched, in_fp8, replace(float8_window(101), time=202.0)
@@ -143,7 +143,7 @@ async def test_f_shows_float8s_factors_where_the_run_was_in_fp8(tmp_path: Path) 
         await screen.until(lambda: screen.app._view.numerics.float8_window is not None)
         await screen.press("f")
         assert screen.overlay == "float8"
-        assert "float8 factors of step 101" in screen.lines[0]
+        assert "float8 operands of step 101" in screen.lines[0]
         await screen.press("f")
         assert screen.overlay is None
 
