@@ -36,6 +36,8 @@ MAX_NAMES = 64
 
 NO_LAYER = "the model has no nn.Linear whose sizes are both divisible by 16"
 
+NO_WEIGHT = "no nn.Linear of the model has a plain weight in float32, bfloat16 or float16"
+
 NO_FSDP = "FSDP divides the weights, which float8 layers need whole"
 
 NO_SHARDS = "its weights are divided among ranks, and float8 layers need them whole"
@@ -250,7 +252,9 @@ class Float8Linears:
         elif any(map(is_sharded, models)):
             self.hindrance = NO_SHARDS
         else:
-            self.hindrance = "" if self.linears else NO_LAYER
+            reasons = {layer.why for layer in self.left_out} - {"kind"}
+            no_layer = NO_WEIGHT if reasons == {"weight"} else NO_LAYER
+            self.hindrance = "" if self.linears else no_layer
 
     def _sort(self, name: str, module: nn.Module) -> None:
         """Take the module, or note what hinders it; one without a matrix of its own multiplies nothing."""

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from amptui.engine.float8 import Float8Form, Float8Linears
+from amptui.engine.float8 import NO_LAYER, NO_WEIGHT, Float8Form, Float8Linears
 from amptui.recipe.request import FP8_RECIPES
 from tests.engine.float8_forms import prepare_form
 
@@ -290,6 +290,11 @@ def test_layers_that_float8_would_change_or_cannot_multiply_are_left_out() -> No
     }
     linears.become(None)
     assert model["own"].config is settings
+
+
+def test_a_model_of_float64_says_why_it_has_none() -> None:
+    assert Float8Linears(nn.Sequential(nn.Linear(16, 16), nn.Conv2d(3, 3, 3)).double()).hindrance == NO_WEIGHT
+    assert Float8Linears(nn.Sequential(nn.Linear(16, 10), nn.Linear(16, 16).double())).hindrance == NO_LAYER
 
 
 def test_layers_of_models_that_are_refused_stay_plain() -> None:
