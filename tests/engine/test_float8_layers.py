@@ -230,6 +230,7 @@ def test_what_is_out_of_autocast_stays_in_float32() -> None:
     assert torch.equal(model(inputs), expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")  # torch's own, in forward mode
 def test_what_torchao_cannot_do_a_plain_layer_does() -> None:
     model, inputs = nn.Linear(32, 16), torch.randn(4, 32)
 
