@@ -28,6 +28,7 @@ from amptui.records.control import (
 from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
 from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
+from amptui.reports.run_list import read_row
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
 from tests.checkout import ROOT
@@ -352,7 +353,13 @@ def test_the_error_of_another_rank_is_in_the_journal(warm: WarmSource, tmp_path:
     (lost,) = of(records, RankLost)
     assert isinstance(lost, RankLost)
     assert (lost.rank, lost.cause, lost.detail) == (1, "failed", "ArithmeticError: a wrong number")
-    assert isinstance(records[-1], RunFailed)
+    row = read_row(str(the_run(runs)))
+    if row.state == "died":  # torchrun ended rank 0, a script with signals of its own, before its last record
+        assert "rank 1" in row.detail
+        assert "a wrong number" in row.detail
+    else:
+        assert row.state == "failed"
+        assert isinstance(records[-1], RunFailed)
 
 
 def test_a_rank_that_makes_the_others_wait_is_told_with_its_stack_and_never_ended(

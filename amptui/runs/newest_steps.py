@@ -1,5 +1,6 @@
 """The newest steps of a run, read from its journal's end, and whether it has stalled."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,11 +86,13 @@ def newest_steps(journal: Path) -> NewestSteps:
 
 
 def _trouble_after_steps(records: Sequence[Record]) -> Note | RankLost | None:
+    """By their times: rows of steps arrive late, and are written after what happened meanwhile."""
+    last_step_time = -math.inf
     for record in reversed(records):
         if isinstance(record, RankLost) or (isinstance(record, Note) and record.severity == "error"):
-            return record
+            return record if record.time >= last_step_time else None
         if isinstance(record, Steps | StepRecord):
-            break
+            last_step_time = max(last_step_time, record.time)
     return None
 
 

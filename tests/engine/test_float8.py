@@ -293,6 +293,7 @@ def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
     assert log.of(PrecisionsCompared) == []
 
 
+@pytest.mark.slow
 @needs_torchao
 def test_float8_and_bf16_alternate_and_float8_goes_on() -> None:
     """The form for hardware, with torch's operator for CPUs, in blocks of its own and out of them again."""

@@ -115,6 +115,9 @@ def test_a_run_that_died_says_why_and_not_on_what_it_ran(
 ) -> None:
     row = read_row(str(kept(tmp_path / "a", [*trained(8.0), *last_words])))
     assert (row.state, row.detail) == ("died", detail)
+    arrived_late = replace(steps(7, 7)[0], time=8.5)
+    row = read_row(str(kept(tmp_path / "c", [*trained(8.0), *last_words, arrived_late])))
+    assert (row.state, row.detail) == ("died", detail)
     gone_on = replace(steps(7, 7)[0], time=11.0)
     row = read_row(str(kept(tmp_path / "b", [*trained(8.0), *last_words, gone_on])))
     assert (row.state, row.detail) == ("died", ""), "it trained on after that"

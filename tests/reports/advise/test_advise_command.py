@@ -63,7 +63,8 @@ def test_a_model_gets_a_recommendation_and_nothing_is_written(
     assert (content["model"], content["interrupted"], content["batch_size"]) == ("experiments", False, 16)
     bf16 = next(item for item in content["candidates"] if item["precision"] == "bf16")
     fp16 = next(item for item in content["candidates"] if item["precision"] == "fp16")
-    assert bf16["measured"]["speedup"] > 0
+    if bf16["measured"] is not None:  # else the machine is busy
+        assert bf16["measured"]["speedup"] > 0
     by_subject = {item["subject"]: item for item in bf16["answer"]["findings"]}
     assert by_subject["agreement"]["state"] == "agree"
     if bf16["losses"]["outcome"] == "not measured":  # the machine is busy
