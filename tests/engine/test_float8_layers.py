@@ -373,6 +373,7 @@ def test_a_thousand_toggles_leave_nothing_behind() -> None:
     assert objects() - before < 100
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # by Dynamo itself, in torch 2.9
 def test_compiled_code_of_each_form_is_made_once_and_whole() -> None:
     """Coming back to a form uses its own code again, and nothing breaks the graph."""
     graphs: list[Any] = []
