@@ -31,6 +31,10 @@ from amptui.records.run import FP8_PRECISIONS
 Float8Form = Literal["hardware", "emulated"]
 """Whether the device multiplies float8 numbers, or float32 products of such numbers stand for it."""
 
+FORM_MARK = "_amptui_float8_form"
+"""An attribute of each layer in float8. Compiled code of the layer's own class is not used for it by that:
+Dynamo looks at the attributes of a layer, and in torch 2.9 not at its class."""
+
 MAX_NAMES = 64
 """Layers that a record names."""
 
@@ -195,8 +199,11 @@ class Float8Linears:
         self._is_changing = True
         classes = set(self._classes.values())
         for linear in self.linears.values():
+            linear.__dict__.pop(FORM_MARK, None)
             if type(linear) in classes:  # else a script has made something else of it
                 linear.__class__ = self._classes[form]
+                if form is not None:
+                    linear.__dict__[FORM_MARK] = form
         self._form, self._is_changing = form, False
 
     def follow(self, models: Mapping[str, nn.Module]) -> bool:

@@ -9,6 +9,8 @@ from torch.autograd import forward_ad
 from torchao.float8 import Float8LinearConfig, float8_linear
 from torchao.float8.config import CastConfig
 
+from amptui.engine.float8 import FORM_MARK
+
 _OCP_FORMATS = {
     torch.float8_e4m3fnuz: torch.float8_e4m3fn,
     torch.float8_e5m2fnuz: torch.float8_e5m2,
@@ -96,7 +98,8 @@ class Float8Linear(float8_linear.Float8Linear):
 
     def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
         """What is copied or saved whole is a plain Linear layer: nothing would lead it out of FP8 again."""
-        return nn.Linear, (1, 1, False, "meta"), vars(self)  # on "meta" no random numbers are drawn
+        plain = {name: value for name, value in vars(self).items() if name != FORM_MARK}
+        return nn.Linear, (1, 1, False, "meta"), plain  # on "meta" no random numbers are drawn
 
 
 class EmulatedFloat8Linear(Float8Linear):

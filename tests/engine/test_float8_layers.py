@@ -373,7 +373,18 @@ def test_a_thousand_toggles_leave_nothing_behind() -> None:
     assert objects() - before < 100
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # by Dynamo itself, in torch 2.9
+class Rectified(nn.Module):
+    """Two layers; torch 2.9 does not compile an ``nn.Sequential`` as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.second(self.first(inputs).relu())
+        return outputs
+
+
 def test_compiled_code_of_each_form_is_made_once_and_whole() -> None:
     """Coming back to a form uses its own code again, and nothing breaks the graph."""
     graphs: list[Any] = []
@@ -383,14 +394,13 @@ def test_compiled_code_of_each_form_is_made_once_and_whole() -> None:
         return graph.forward
 
     torch._dynamo.reset()
-    model, inputs = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 16)), torch.randn(4, 32)
+    model, inputs = Rectified(), torch.randn(4, 32)
     linears = Float8Linears(model)
     assert linears.prepare("emulated") == ""
-    eager = nn.Sequential(*model)
     model.compile(backend=backend, fullgraph=True)
     compiled = []
     for form in (None, "emulated", None, "emulated", None):
         linears.become(form)
-        assert torch.equal(gradients(model, inputs)[0], gradients(eager, inputs)[0])
+        assert torch.equal(gradients(model, inputs)[0], gradients(model, inputs, model.forward)[0])
         compiled.append(len(graphs))
     assert compiled == [1, 2, 2, 2, 2]
