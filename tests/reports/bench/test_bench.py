@@ -325,7 +325,7 @@ def test_where_torchao_cannot_be_used_the_others_are_compared_and_the_reason_is_
     def of_another_torch(*_: object) -> None:
         raise ImportError("no config of this name")
 
-    monkeypatch.setattr(float8, "_make_form", of_another_torch)
+    monkeypatch.setattr(float8, "_make_layer_class", of_another_torch)
     assert bench("--json", "--precisions", "fp32,bf16,fp8") == 0
     content = json.loads(capfd.readouterr().out)
     assert [row["precision"] for row in content["measured"][0]["rows"]] == ["fp32", "bf16"]
