@@ -364,10 +364,14 @@ def _make_layer_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
 
 
 def _try_once(layer_class: type[nn.Linear], device: torch.device) -> None:
-    """Multiply once, forward and backward: what this device or torch refuses, it refuses in no step."""
+    """Multiply once, forward and backward: what this device or torch refuses, it refuses in no step.
+
+    Without a call of a module or of ``backward()``: whoever watches those of a script sees none of ours.
+    """
     layer = nn.Linear(_ALIGNMENT, _ALIGNMENT, bias=False, device="meta")
     layer.weight = nn.Parameter(torch.ones(_ALIGNMENT, _ALIGNMENT, device=device))
     layer.__class__ = layer_class
     rows = torch.ones(_ALIGNMENT, _ALIGNMENT, device=device, requires_grad=True)
     with torch.enable_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
-        layer(rows).sum().backward()
+        outputs = layer_class.forward(layer, rows)
+        torch.autograd.grad(outputs, (rows, layer.weight), torch.ones_like(outputs))
