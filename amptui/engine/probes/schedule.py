@@ -50,12 +50,10 @@ _UNSAFE_LOSS = (
 
 def no_float8(step: int, *, called: bool) -> str:
     """What is said of ``step`` in FP8 without a float8 product; ``called``: its layers were called."""
-    why = (
-        "its Linear layers were called outside autocast, within torch.func, or with nothing"
-        if called
-        else "the model called none of its Linear layers, as where it uses only their weights"
-    )
-    return f"no float8 layer ran in step {step:,}, which was computed in bf16: {why}"
+    what = f"no float8 layer ran in step {step:,}"
+    if called:
+        return f"{what}: Linear layers were called outside autocast, in torch.func, or with empty batches"
+    return f"{what}, which was computed in bf16: the model called none of its Linear layers"
 
 
 @contextmanager
