@@ -164,6 +164,7 @@ def test_an_eager_run_tells_of_no_compilation() -> None:
     assert log.of(ModelCompiled) == []
 
 
+@pytest.mark.slow
 def test_a_model_s_own_compiled_parts_are_told_of_too() -> None:
     class Partly(Tiny):
         def build_model(self) -> nn.Module:

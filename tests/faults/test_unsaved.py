@@ -135,6 +135,7 @@ def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_sa
     assert (status, unsaved(err)) == (UNSAVED_STATUS, {"journal": lost, "checkpoints": 5})
 
 
+@pytest.mark.slow
 def test_a_run_json_that_finds_no_room_is_named_too(warm: WarmSource, tmp_path: Path) -> None:
     run = limited(warm, NO_ROOM_BYTES, *training(tmp_path / "run", "--steps", "30", "--headless"))
     status, _, err = run.end()

@@ -176,6 +176,7 @@ def test_a_run_measures_its_first_float8_step_and_when_somebody_asks(recipe: str
     assert math.log2(weight.scale_low).is_integer() == (recipe != "tensorwise")
 
 
+@pytest.mark.slow
 @needs_torchao
 def test_a_channel_far_above_the_others_makes_float8_lose_these() -> None:
     healthy = error_of(windows(1.0, "tensorwise")[0], "3", "input")
