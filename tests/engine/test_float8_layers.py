@@ -385,6 +385,21 @@ class Rectified(nn.Module):
         return outputs
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", FP8_RECIPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_compiled_backward_pass_is_float8_s_to_the_bit(form: Float8Form, recipe: str) -> None:
+    """It is traced without a second derivative, for which its products would be bfloat16's."""
+    torch._dynamo.reset()
+    model, inputs = Rectified(), torch.randn(16, 32)
+    plain = gradients(model, inputs)
+    in_float8(model, form, recipe)
+    eager = gradients(model, inputs, model.forward)
+    model.compile(backend="aot_eager", fullgraph=True)
+    assert all(map(torch.equal, gradients(model, inputs), eager))
+    assert not any(map(torch.equal, eager, plain))
+
+
 def test_compiled_code_of_each_form_is_made_once_and_whole() -> None:
     """Coming back to a form uses its own code again, and nothing breaks the graph."""
     graphs: list[Any] = []

@@ -296,6 +296,22 @@ def test_a_model_that_comes_in_anothers_place_takes_part_from_its_second_step_on
     assert precisions == ["fp8-emulated"] * 3 + ["bf16"] + ["fp8-emulated"] * 2
 
 
+def test_a_model_with_float8_layers_of_its_own_in_anothers_place_keeps_their_name(runs: Path) -> None:
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    own, fold = Own(), Own()
+    config = Float8LinearConfig(emulate=True)
+    convert_to_float8_training(fold.model, config=config, module_filter_fn=is_first)
+    with own.watch(precision="fp8") as monitor:
+        own.watched(monitor, "scaler", 3)
+        own.model = fold.model
+        own.optimizer = torch.optim.AdamW(fold.model.parameters(), lr=1e-3)
+        own.watched(monitor, "scaler", 3)
+    precisions = [step.precision for step in of(StepRecord, records(runs))]
+    assert precisions[:3] == ["fp8-emulated"] * 3
+    assert precisions[-2:] == [FLOAT8_LAYERS] * 2
+
+
 def test_a_layer_that_comes_later_takes_part_from_the_next_switch_on(runs: Path) -> None:
     own = Own()
     with own.watch() as monitor:

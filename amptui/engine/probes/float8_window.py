@@ -326,7 +326,7 @@ class Float8WindowProbe:
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
-            what = "float8 layers" if name is None else f"{name or 'the model'}"
+            what = "float8 layers" if name is None else name or "the model"
             self.trouble = self.trouble or explain(error, doing=f"measuring {what}", batch_size=None)
 
     def _measure(

@@ -282,6 +282,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         linears = self._script.amp.linears
         if linears is not None and linears.follow(self._script.models):
             self._state.layer_changes += 1
+            self._follow_switch()
         boundary.look()
         boundary.pause_if_wanted(self._handle_requests)
         self._handle_requests()
@@ -330,9 +331,11 @@ class SwitchedOptimizer(ObservedOptimizer):
         precision, state = self._switch.precision, self._state
         if self._script.amp.precision is not precision:
             self._script.amp.follow(precision)
-        if precision.linears is not None:  # an alarm of the script's may have come while they changed
-            precision.linears.become(precision.float8)
-        float8_precision = "" if precision.float8 is None else precision.name
+        linears = precision.linears
+        if linears is not None:  # an alarm of the script's may have come while they changed
+            linears.become(precision.float8)
+        # None in FP8, too, if the model that is trained now has float8 layers of its own.
+        float8_precision = "" if linears is None or linears.form is None else precision.name
         if state.float8_precision != float8_precision:
             state.float8_precision = float8_precision
             state.layer_changes += 1

@@ -82,8 +82,8 @@ def test_the_worst_operand_is_first_and_named_with_its_channel(size: tuple[int, 
 
 
 def test_a_wide_table_has_zeros_and_channel_as_well() -> None:
-    found = row(lines(Float8Operands(), VIEW, 140, 40), "blocks.0.mlp.fc weight")
-    assert {"E4M3", "0.20%", "×997"} <= set(found)
+    cells = row(lines(Float8Operands(), VIEW, 140, 40), "blocks.0.mlp.fc weight")
+    assert {"E4M3", "0.20%", "×997"} <= set(cells)
     assert "E5M2" in row(lines(Float8Operands(), VIEW, 140, 40), "blocks.0.attn.qkv gradient")
 
 
