@@ -19,6 +19,7 @@ from amptui.data import vision
 from amptui.data.synthetic import synthetic_images
 from amptui.engine.float8 import torchao_trouble
 from tests import deprecations, reruns, survival
+from tests.engine.compiled_runs import nothing_compiled
 from tests.warm import WarmSource
 
 # What a shell's background job or `nohup` ignores, every program that it starts ignores as well; what has a
@@ -142,6 +143,13 @@ def usable_torchao() -> None:
     """Skips what needs torchao where it is missing or was made for another torch."""
     if trouble := torchao_trouble():
         pytest.skip(trouble)
+
+
+@pytest.fixture
+def windows_unasked() -> Iterator[None]:
+    """Lets float8 windows be measured without a key: what another test compiled would keep them from it."""
+    with nothing_compiled():
+        yield
 
 
 @pytest.fixture

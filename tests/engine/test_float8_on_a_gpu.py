@@ -16,7 +16,7 @@ from tests.tiny import Tiny, log_of, losses, prepare
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
-    pytest.mark.usefixtures("usable_torchao"),
+    pytest.mark.usefixtures("usable_torchao", "windows_unasked"),
     pytest.mark.skipif(
         torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
         reason="float8 products need compute capability 8.9",
@@ -67,7 +67,6 @@ def test_a_run_switches_between_float8_and_the_others(recipe: str) -> None:
 
 
 def test_products_are_counted_and_windows_measured() -> None:
-    torch.compiler.reset()  # a window of what is compiled is measured only when asked for
     log = log_of(prepare(Tiny(), device="cuda", precision="fp8"))
     assert {step.precision for step in log.of(StepRecord)} == {"fp8"}
     (flops,) = log.of(FlopsCounted)

@@ -29,7 +29,7 @@ from tests.own_loops import FORMS, Form, Own, ask, switching
 from tests.run_records import of, records
 from tests.single_steps import read
 
-pytestmark = pytest.mark.usefixtures("usable_torchao")
+pytestmark = pytest.mark.usefixtures("usable_torchao", "windows_unasked")
 
 SWITCHES = {1: "fp32", 3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp16", 13: "fp32"}
 

@@ -1,7 +1,6 @@
 """The windows of float8 products: each number against torch's own casts, bin by bin, and in a real run."""
 
 import math
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
@@ -15,18 +14,13 @@ from amptui.records import codec
 from amptui.records.control import HistogramRequest
 from amptui.records.findings import Float8Format, Float8LayerWindow, Float8Role, Float8Window
 from amptui.records.run import Note
-from tests.engine.compiled_runs import compiled, nothing_compiled
+from tests.engine.compiled_runs import compiled
 from tests.telemetry.record_samples import float8_operand, float8_window
 from tests.tiny import Tiny, log_of, losses, prepare
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
 
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    """What another test compiled would keep windows from being measured unasked."""
-    with nothing_compiled():
-        yield
+pytestmark = pytest.mark.usefixtures("windows_unasked")
 
 
 FORMATS = pytest.mark.parametrize("format_", ["e4m3", "e5m2"])
