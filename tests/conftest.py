@@ -20,6 +20,7 @@ from amptui.data.synthetic import synthetic_images
 from amptui.engine.float8 import torchao_trouble
 from tests import deprecations, reruns, survival
 from tests.engine.compiled_runs import nothing_compiled
+from tests.golden import Goldens
 from tests.warm import WarmSource
 
 # What a shell's background job or `nohup` ignores, every program that it starts ignores as well; what has a
@@ -52,6 +53,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-goldens` approves what screens and reports show now."""
+    parser.addoption("--update-goldens", action="store_true", help="write tests/goldens anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -150,6 +156,12 @@ def windows_unasked() -> Iterator[None]:
     """Lets float8 windows be measured without a key: what another test compiled would keep them from it."""
     with nothing_compiled():
         yield
+
+
+@pytest.fixture
+def goldens(request: pytest.FixtureRequest, tmp_path: Path) -> Goldens:
+    """The approved texts of a test's file."""
+    return Goldens(request.path.stem, update=request.config.getoption("--update-goldens"), scratch=tmp_path)
 
 
 @pytest.fixture

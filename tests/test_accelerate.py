@@ -321,7 +321,7 @@ def test_wrong_arguments_are_refused() -> None:
         amptui.accelerate.watch(accelerator)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_compiled_model_switches() -> None:
     bare = Loop(clip_norm=0.5)
     scaler = bare.handwritten(steps=20)
@@ -355,7 +355,7 @@ accelerator.end_training()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_of_two_processes_the_first_is_observed(runs: Path, tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(_TWO)

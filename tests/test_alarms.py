@@ -34,12 +34,12 @@ def assert_all_reached(found: dict[str, Any], count: int) -> None:
     assert set(found["phases"]) >= {"open", "step", "close"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_alarms_at_random_moments_reach_the_script(tmp_path: Path) -> None:
     assert_all_reached(alarmed(100, 0, tmp_path), 100)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", [1, 2])
 def test_of_ten_thousand_alarms_at_random_moments_none_is_lost(seed: int, tmp_path: Path) -> None:
     assert_all_reached(alarmed(5000, seed, tmp_path), 5000)

@@ -29,7 +29,7 @@ def plain(run: Path, *options: str) -> list[str]:
     return amptui_command(*train_arguments(run, "--headless", *options))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_rings_once_at_the_end(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--steps", "30") as terminal:
         terminal.wait_for("finished")
@@ -41,7 +41,7 @@ def test_the_screen_rings_once_at_the_end(warm: WarmSource, tmp_path: Path) -> N
         assert re.fullmatch(DONE, rung(terminal))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_rings_once_at_a_failure(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--set", "trouble=loss", "--set", "at=9") as terminal:
         terminal.wait_for("ValueError: bad label")
@@ -50,7 +50,7 @@ def test_the_screen_rings_once_at_a_failure(warm: WarmSource, tmp_path: Path) ->
         assert re.fullmatch(FAILED, rung(terminal))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_rings_when_the_run_waits_for_an_answer_and_not_when_the_person_ends_it(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -65,7 +65,7 @@ def test_the_screen_rings_when_the_run_waits_for_an_answer_and_not_when_the_pers
         assert re.fullmatch(f"({alarm})?{ASKS}", rung(terminal))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_quiet_screen_rings_nothing(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--steps", "30", "--quiet") as terminal:
         terminal.wait_for("finished")
@@ -74,7 +74,7 @@ def test_a_quiet_screen_rings_nothing(warm: WarmSource, tmp_path: Path) -> None:
         assert rung(terminal) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_that_attached_rings_and_a_quiet_one_beside_it_does_not(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_screen_that_attached_rings_and_a_quiet_one_beside_it_does_not(
             assert rung(third) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_plain_lines_ring_on_a_terminal_once(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with ended_afterwards(run), Terminal(plain(run, "--steps", "30"), warm=warm) as terminal:
@@ -107,7 +107,7 @@ def test_plain_lines_ring_on_a_terminal_once(warm: WarmSource, tmp_path: Path) -
         assert re.fullmatch(DONE, rung(terminal))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_plain_lines_ring_at_a_failure_and_not_if_they_are_quiet(warm: WarmSource, tmp_path: Path) -> None:
     for options, expected in (((), FAILED), (("--quiet",), "")):
         run = tmp_path / f"run{len(options)}"
@@ -133,16 +133,16 @@ def test_a_pipe_hears_no_bell(warm: WarmSource, tmp_path: Path) -> None:
             {"TERM": "tmux-256color", "TMUX": "tmux,1,0", "STY": ""},
             rf"\x1bPtmux;\x1b{DONE[4:]}\x1b\\",
             id="tmux",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.ci,
         ),
         pytest.param(
             {"TERM": "screen", "TMUX": "", "STY": "1.a"},
             rf"\x1bP{DONE[4:]}\x1b\\",
             id="screen",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.ci,
         ),
-        pytest.param({"TERM": "linux", "TMUX": "", "STY": ""}, "", id="linux", marks=pytest.mark.slow),
-        pytest.param({"TERM": "dumb", "TMUX": "", "STY": ""}, "", id="dumb", marks=pytest.mark.slow),
+        pytest.param({"TERM": "linux", "TMUX": "", "STY": ""}, "", id="linux", marks=pytest.mark.ci),
+        pytest.param({"TERM": "dumb", "TMUX": "", "STY": ""}, "", id="dumb", marks=pytest.mark.ci),
     ],
 )
 def test_what_stands_between_gets_it_wrapped_and_a_poor_terminal_the_bell_alone(

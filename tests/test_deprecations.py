@@ -32,7 +32,7 @@ RESULTS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("category", "strict", "status"), RESULTS)
 def test_which_warnings_end_a_test(category: str, strict: str, status: int, tmp_path: Path) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]

@@ -65,7 +65,7 @@ def test_it_is_cut_where_a_run_goes_on(tmp_path: Path) -> None:
     assert steps[-1].last_step == 20
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_an_earlier_version_began_goes_on_in_its_journal(warm: WarmSource, tmp_path: Path) -> None:
     options = ("--headless", "--checkpoint-every", "10", "--precision", "fp16")
     knobs = ("--set", "trouble=nan", "--set", "at=15")

@@ -114,7 +114,7 @@ def law(folder: Path, journal: bytes) -> None:
     survived("journals", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @settings(max_examples=6)
 @given(journal=forged_journals())
 def test_no_forged_journal_breaks_what_reads_it(
@@ -123,7 +123,7 @@ def test_no_forged_journal_breaks_what_reads_it(
     law(tmp_path_factory.mktemp("forged"), journal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @settings(max_examples=400)
 @given(journal=forged_journals(30))
 def test_no_journal_of_many_forged_breaks_what_reads_it(
@@ -145,14 +145,14 @@ def attach_to_a_forgery(data: st.DataObject) -> None:
     survived("journals", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_forged_state_breaks_a_screen_that_attaches(data: st.DataObject) -> None:
     attach_to_a_forgery(data)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @settings(max_examples=1500)
 @given(data=st.data())
 def test_no_state_of_many_forged_breaks_a_screen_that_attaches(data: st.DataObject) -> None:

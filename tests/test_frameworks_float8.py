@@ -126,7 +126,7 @@ def test_lightning_switches_the_layers_of_its_module(runs: Path) -> None:
     assert trainer.precision == "32-true"
 
 
-@pytest.mark.slow  # importing transformers takes seconds
+@pytest.mark.ci  # importing transformers takes seconds
 def test_a_trainer_switches_the_layers_of_its_model(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_trainer_switches_the_layers_of_its_model(
     assert linears(trainer.model) == {"Linear"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_trainer_whose_model_has_no_such_layer_says_so(runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers", exc_type=ImportError)
     import amptui.huggingface

@@ -30,7 +30,7 @@ def run(command: list[str], *, unbuffered: str = "", out: str = "/dev/full") -> 
     return done.returncode, done.stderr.splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     "arguments", [["models"], ["runs"], ["train", "--help"], ["--version"]], ids=" ".join
@@ -60,7 +60,7 @@ def train(warm: WarmSource, run: Path, option: str, out: int) -> list[str]:
     return [line for line in said if line.startswith("amptui: ")]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("option", ["--headless", "--json"])
 def test_a_training_goes_on_without_room_for_its_lines(option: str, warm: WarmSource, tmp_path: Path) -> None:
     with FULL.open("w") as full:
@@ -68,7 +68,7 @@ def test_a_training_goes_on_without_room_for_its_lines(option: str, warm: WarmSo
     assert f"{os.strerror(errno.ENOSPC)}; training continues" in said
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_model_that_prints_to_a_reader_that_is_gone_trains_on(warm: WarmSource, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -27,7 +27,7 @@ from tests.gpu_check.bench import Bench, Check, found_data, judged
 from tests.warm import WarmSource
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_without_a_gpu_it_says_what_it_would_check(warm: WarmSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(ROOT)
@@ -39,7 +39,7 @@ def test_without_a_gpu_it_says_what_it_would_check(warm: WarmSource, monkeypatch
     assert all(check["does"].endswith(".") for check in said["would_check"])
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_a_cpu_can_run_runs_in_small(tmp_path: Path) -> None:
     out = tmp_path / "found" / "checks.jsonl"
     options = ("--device", "cpu", "--quick", "--longest", "1200", "--out", str(out))
@@ -211,7 +211,7 @@ def test_a_checkout_that_is_not_installed_is_imported_whole(tmp_path: Path) -> N
     assert done.stdout.split() == [str(tmp_path / path) for path in expected]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_command_starts_where_amptui_is_not_installed() -> None:
     # Without site-packages there is no installed amptui; torch comes from there by its path.
     packages = Path(torch.__file__).parent.parent

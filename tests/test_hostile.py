@@ -57,7 +57,7 @@ def test_a_poisoned_record_of_each_type_is_forged() -> None:
 # -------------------------------------------------------------------------------- a model file
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: Path) -> None:
     run_dir = tmp_path / f"run of {EVIL_NAME}"
     command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir), *FRAMES)
@@ -104,7 +104,7 @@ def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path
 # ------------------------------------------------------------------------------------ journals
 
 
-@pytest.fixture(params=["known precisions", pytest.param("unknown precisions", marks=pytest.mark.slow)])
+@pytest.fixture(params=["known precisions", pytest.param("unknown precisions", marks=pytest.mark.ci)])
 def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of a run whose journal somebody forged."""
     keep = poison.PRECISION_FIELDS if request.param == "known precisions" else ()
@@ -112,7 +112,7 @@ def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write(tmp_path / EVIL_NAME, [*poison.poisoned_records(keep=keep), long])
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
     command = amptui_command("replay", str(forged), "--speed", "1000")
     with Terminal(command, size=SIZE, warm=warm) as terminal:
@@ -228,7 +228,7 @@ WRONG = [
 EVIL_PAGE = "evil \x1b]0;t\x07.html"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_hostile_command_lines_and_kept_runs(
     warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

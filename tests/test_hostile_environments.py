@@ -89,7 +89,7 @@ def assert_sound(status: int, out: bytes, said: bytes) -> None:
     survived("environments", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "environment",
     ENVIRONMENTS,
@@ -137,7 +137,7 @@ def start_anew(
     assert_sound(done.returncode, done.stdout, done.stderr.decode(encoding, "replace").encode())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "environment", AT_THE_START, ids=lambda found: "+".join(found.items().__iter__().__next__())
 )
@@ -147,7 +147,7 @@ def test_a_training_started_in_an_odd_environment(
     start_anew(tmp_path, environment)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("what", LIMITS)
 def test_a_training_under_a_limit_of_the_system(what: str, tmp_path: Path) -> None:
     start_anew(tmp_path, {}, LIMITS[what])

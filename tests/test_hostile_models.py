@@ -23,7 +23,7 @@ from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_became_nan_says_how_to_go_back(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "a run"
     knobs = ["--set", "trouble=nan", "--set", "at=130", "--set", "step_ms=0", "--checkpoint-every", "50"]
@@ -57,7 +57,7 @@ def session_of(leader: int) -> set[int]:
     return members
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_the_run(
     method: str, warm: WarmSource, tmp_path: Path
@@ -84,7 +84,7 @@ def run_troublesome(what: str, warm: WarmSource, folder: Path) -> CompletedProce
     return warm.run(*command, "--run-dir", str(folder / "run"), *settings)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("what", ["_exit", "_exit in a thread", "execv", "execlp"])
 def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSource, tmp_path: Path) -> None:
     done = run_troublesome(what, warm, tmp_path)
@@ -99,7 +99,7 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     survived("model files", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "what",
     [
@@ -129,7 +129,7 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     survived("model files", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("what", ["close the streams", "close the streams and open"])
 def test_behind_a_screen_a_model_that_closes_the_streams_ends_well(
     what: str, warm: WarmSource, tmp_path: Path

@@ -161,7 +161,7 @@ def command(kind: str, **paths: Path) -> list[str]:
     return [part.format(**paths) for part in ARGUMENTS[kind]]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ARGUMENTS)
 @pytest.mark.parametrize("whose", ["read", "other"])
 @pytest.mark.parametrize(("name", "form"), TARGETS, ids=lambda value: getattr(value, "__name__", value))

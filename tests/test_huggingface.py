@@ -30,7 +30,7 @@ from tests.single_steps import read
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers"),
-    pytest.mark.slow,  # importing transformers takes seconds
+    pytest.mark.ci,  # importing transformers takes seconds
     pytest.mark.filterwarnings("default"),  # transformers' own
 ]
 

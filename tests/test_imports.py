@@ -61,7 +61,7 @@ print(json.dumps(sorted(of_several() - before)))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_single_process_imports_nothing_that_connects_to_others() -> None:
     """Torch imports what it will by itself."""
     done = subprocess.run([sys.executable, "-c", _TRAINS_ALONE], capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ print("torchao" in sys.modules)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_torchao_is_imported_once_fp8_is_entered_and_says_nothing_on_the_way() -> None:
     """It would speak among the output of the script, or on a terminal that shows a screen."""
@@ -88,7 +88,7 @@ def test_torchao_is_imported_once_fp8_is_entered_and_says_nothing_on_the_way() -
     assert done.stderr == ""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_contracts_between_the_packages_are_kept() -> None:
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(

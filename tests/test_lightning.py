@@ -113,15 +113,15 @@ def test_switches_leave_the_bits_of_a_loop_that_switches_by_itself(
 
 
 @pytest.mark.parametrize(
-    "precision", [pytest.param(name, marks=pytest.mark.slow) for name in ("32-true", "bf16-mixed")] + ["half"]
+    "precision", [pytest.param(name, marks=pytest.mark.ci) for name in ("32-true", "bf16-mixed")] + ["half"]
 )
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        pytest.param({"fused": True}, marks=pytest.mark.slow),
+        pytest.param({"fused": True}, marks=pytest.mark.ci),
         pytest.param(
-            {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5, "schedule": True}, marks=pytest.mark.slow
+            {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5, "schedule": True}, marks=pytest.mark.ci
         ),
     ],
     ids=str,
@@ -173,7 +173,7 @@ def test_the_length_is_that_of_max_steps(lit: Any, runs: Path) -> None:
     assert (started.total_steps, started.total_epochs) == (7, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["32-true", "half"])
 def test_a_checkpoint_resumes_with_and_without_the_callback(precision: str, lit: Any, runs: Path) -> None:
     def build(monitor: Any = None, requests: Any = None) -> Any:
@@ -224,7 +224,7 @@ def test_q_stops_and_what_cannot_be_run_again_is_refused(lit: Any, runs: Path) -
     assert (finished.steps, finished.reason) == (12, "stopped")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_comparison_returns_to_the_precision_before(lit: Any, runs: Path) -> None:
     requests: dict[int, list[Request]] = {
         2: [ComparisonRequest(("fp32", "bf16"))],
@@ -248,7 +248,7 @@ def test_after_the_fit_the_trainer_is_in_its_own_precision(lit: Any, runs: Path)
     assert {record.precision for record in of(StepRecord, records(runs))} == {"fp32", "bf16"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["manual", "64-true"])
 def test_what_cannot_be_taken_over_is_observed(kind: str, lit: Any, runs: Path) -> None:
     def train(monitor: Any = None) -> list[Any]:
@@ -290,7 +290,7 @@ def test_an_error_of_the_scripts_own_passes_through(lit: Any, runs: Path) -> Non
 PARTS = [f"{when}_{what}" for what in ("epoch", "validation") for when in ("begin", "end")]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("hook", ["__init__", "_describe", "take_batch", "end_batch", *PARTS])
 def test_a_fault_in_any_hook_is_one_line_and_the_training_goes_on(
     hook: str, lit: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -325,7 +325,7 @@ def test_a_fault_in_setup_leaves_the_trainers_own_plugin(
     assert not runs.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_trainer_of_the_other_package_is_observed(lit: Any, runs: Path) -> None:
     other = pytest.importorskip("pytorch_lightning")
 
@@ -361,7 +361,7 @@ print("rank", trainer.global_rank, "same")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TWO_PROCESSES)
@@ -378,7 +378,7 @@ def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path
     assert len(of(StepRecord, journal)) == 20
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_demo_runs_without_a_screen(tmp_path: Path) -> None:
     folder, demo = tmp_path / "run", ROOT / "demo" / "lightning_toggle.py"
     command = [sys.executable, "-m", "amptui", "run", "--headless", "--run-dir", str(folder), str(demo), "1"]

@@ -13,7 +13,7 @@ from tests.living import records_of
 from tests.mesh_script import BATCH, STEPS
 from tests.terminal import amptui_command
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 SCRIPT = str(ROOT / "tests" / "mesh_script.py")
 

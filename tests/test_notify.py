@@ -73,7 +73,7 @@ def test_the_end_is_sent_once_and_the_url_is_in_no_file(
     assert_secret(run, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path: Path) -> None:
     run, gate = tmp_path / "run", tmp_path / "gate"
     trouble = ("--set", "trouble=loss", "--set", "at=9", "--set", f"gate={gate}")
@@ -93,7 +93,7 @@ def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path
     assert_secret(run, terminal.text)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["observed", "calls amptui"])
 def test_a_script_sends_its_failure_and_its_children_know_no_url(kind: str, tmp_path: Path) -> None:
     run, script = tmp_path / "run", tmp_path / "script.py"
@@ -109,7 +109,7 @@ def test_a_script_sends_its_failure_and_its_children_know_no_url(kind: str, tmp_
     assert_secret(run, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_script_with_a_wrong_url_trains_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_script_with_a_wrong_url_trains_all_the_same(
     assert_secret(run, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path) -> None:
     run, gate = tmp_path / "run", tmp_path / "gate"
     held = ("--steps", "30", "--set", "at=20", "--set", f"gate={gate}")
@@ -147,7 +147,7 @@ def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path)
     assert_secret(run, second.text)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_server_that_refuses_is_one_quiet_event_after_the_end(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with receiver(403) as server, ended_afterwards(run):
@@ -162,7 +162,7 @@ def test_a_server_that_refuses_is_one_quiet_event_after_the_end(warm: WarmSource
     assert_secret(run, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_silent_server_holds_up_the_end_no_longer_than_it_may(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with receiver() as server, ended_afterwards(run):
@@ -175,7 +175,7 @@ def test_a_silent_server_holds_up_the_end_no_longer_than_it_may(warm: WarmSource
     assert_secret(run, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_of_several_ranks_one_sends(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with receiver() as server, ended_afterwards(run):
@@ -187,7 +187,7 @@ def test_of_several_ranks_one_sends(tmp_path: Path) -> None:
     assert_secret(run, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("command", ["train", "run", "attach"])
 def test_a_wrong_url_is_a_usage_error_of_one_line_that_does_not_repeat_it(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

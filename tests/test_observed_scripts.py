@@ -58,7 +58,7 @@ def _script(tmp_path: Path, kind: str, *, watched: bool) -> subprocess.Completed
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["crash", "exit", "interrupt", "workers"])
 def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -> None:
     bare, ours = _script(tmp_path, kind, watched=False), _script(tmp_path, kind, watched=True)
@@ -107,7 +107,7 @@ for file in files:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_script_that_closes_what_is_not_its_own_goes_on_and_one_line_says_so(
     tmp_path: Path, runs: Path
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_second_process_finds_the_run_live(runs: Path) -> None:
     assert (run["name"], run["pid"]) == (folder.name, os.getpid())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_whose_folder_was_deleted_is_locked_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lasting, "_LOOK_SECONDS", 0.0)
     loop = Loop("fp32")

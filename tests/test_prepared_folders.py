@@ -171,7 +171,7 @@ def in_time(act: Callable[[Path], object], path: Path) -> None:
     assert not thread.is_alive(), f"{act} waits"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_nothing_outside_of_a_prepared_folder_is_touched(
@@ -287,7 +287,7 @@ def test_a_new_folder_of_a_person_s_choice_is_private(tmp_path: Path) -> None:
     assert modes(tmp_path) == {"a": 0o777, "a/b": 0o700}, "what leads there is the person's"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_whole_training_follows_no_link_in_its_folder(tmp_path: Path) -> None:
     train = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0"]
     folder = tmp_path / "run"

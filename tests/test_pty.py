@@ -78,7 +78,7 @@ class Late(Knobs):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> None:
     model, opens, run = tmp_path / "late.py", tmp_path / "opens", tmp_path / "run"
     model.write_text(LATE)
@@ -111,7 +111,7 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
     assert steps[-1].precision == "bf16"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
@@ -155,7 +155,7 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
     }
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, tmp_path: Path) -> None:
     with train(
         warm, tmp_path / "run", "--set", "trouble=print", "--set", "step_ms=20", "--steps", "60"
@@ -174,7 +174,7 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, 
     assert {r.stream for r in printed} == {"stdout", "stderr"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_failure_stays_readable_until_the_person_leaves(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--set", "trouble=loss", "--set", "at=40") as terminal:
         terminal.wait_for("ValueError: bad label in batch 40")
@@ -186,7 +186,7 @@ def test_a_failure_stays_readable_until_the_person_leaves(warm: WarmSource, tmp_
     assert len(steps_of(tmp_path / "run")) == 39
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_failure_before_the_first_step_leaves_at_once(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--precision", "tf32") as terminal:
         assert terminal.wait(seconds=60) == 2
@@ -194,7 +194,7 @@ def test_a_failure_before_the_first_step_leaves_at_once(warm: WarmSource, tmp_pa
         assert "precision tf32: " in " ".join(terminal.text.split())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_interrupt_before_the_first_frame_leaves_no_run_behind(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with train(warm, run) as terminal:
@@ -208,7 +208,7 @@ def test_an_interrupt_before_the_first_frame_leaves_no_run_behind(warm: WarmSour
     assert outcome(run) is RunFinished
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_cleanly(number: signal.Signals, warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run") as terminal:
@@ -219,7 +219,7 @@ def test_a_signal_ends_the_run_cleanly(number: signal.Signals, warm: WarmSource,
     assert outcome(tmp_path / "run") is RunFinished
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_two_signals_end_the_screen_at_once_and_leave_a_whole_terminal(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -232,7 +232,7 @@ def test_two_signals_end_the_screen_at_once_and_leave_a_whole_terminal(
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_closed_terminal_ends_the_screen_and_not_the_run(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with train(warm, run) as terminal:
@@ -249,7 +249,7 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(warm: WarmSource, tmp
     assert outcome(run) is RunFinished
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with train(warm, run, "--headless", "--set", "trouble=print") as terminal:
@@ -265,7 +265,7 @@ def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_
     assert f"print from step {last_step(run)}" in (run / "output.log").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -313,7 +313,7 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
     assert [r.step for r in steps] == list(range(1, len(steps) + 1))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -325,7 +325,7 @@ def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(
         wait_until(lambda: last_step(run) > before, "training did not go on")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_that_is_closed_while_a_detached_run_prepares_does_not_end_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with train(None, run, "--detach") as terminal:
@@ -341,7 +341,7 @@ def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(warm: WarmSou
         assert "precision tf32: " in " ".join(terminal.text.split())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
     number: signal.Signals, warm: WarmSource, tmp_path: Path
@@ -358,7 +358,7 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
         assert f"was killed by {number.name}" in " ".join(terminal.text.split())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_stalled_link_does_not_stop_the_training(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--steps", "800") as terminal:
         terminal.wait_for(r"step\s+[1-9]")
@@ -376,7 +376,7 @@ def test_a_stalled_link_does_not_stop_the_training(warm: WarmSource, tmp_path: P
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", size=(20, 5)) as terminal:
         terminal.wait_for("too\\s+small")
@@ -387,7 +387,7 @@ def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(warm: WarmSource, tm
         assert terminal.wait() == 130
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_trainer_that_hangs_is_left_by_the_second_ctrl_c(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--set", "trouble=hang", "--set", "at=20") as terminal:
         terminal.wait_for(r"step\s+1\d\b")  # a look before the step that hangs
@@ -400,7 +400,7 @@ def test_a_trainer_that_hangs_is_left_by_the_second_ctrl_c(warm: WarmSource, tmp
     assert len([r for r in records if isinstance(r, StepRecord)]) == 19
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_poor_terminal_is_readable(tmp_path: Path) -> None:
     command = amptui_command(*train_arguments(tmp_path / "run", *FRAMES))
     poor = {"NO_COLOR": "1", "TERM": "linux", "LC_ALL": "C"}

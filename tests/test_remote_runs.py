@@ -25,7 +25,7 @@ from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
 
-@pytest.fixture(scope="module", params=["asyncssh", pytest.param("sshd", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["asyncssh", pytest.param("sshd", marks=pytest.mark.ci)])
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RemoteMachine]:
@@ -90,7 +90,7 @@ def test_a_remote_run_is_watched_and_switched(
     assert set(screens_told(folder)) == {"attached", "detached"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_lost_connection_is_restored_by_itself(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ def _step_on(terminal: Terminal) -> int:
     return int(terminal.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
         stop(run)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_ends_while_its_machine_is_gone_is_told(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_run_that_ends_while_its_machine_is_gone_is_told(
         assert f"{HOST}: run was stopped; view it with" in terminal.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_request_that_the_lost_connection_swallowed_is_refused(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -196,7 +196,7 @@ def test_a_request_that_the_lost_connection_swallowed_is_refused(
         stop(run)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ssh_asks_on_the_terminal_before_the_screen_opens(
     box: RemoteMachine, lives: Lives, tmp_path: Path
 ) -> None:
@@ -215,7 +215,7 @@ def test_ssh_asks_on_the_terminal_before_the_screen_opens(
         stop(run)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) -> None:
     """The machine names a folder that is here as well, and says what would disturb a terminal."""
     victim = tmp_path / "victim"
@@ -240,7 +240,7 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
     assert list(victim.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -280,7 +280,7 @@ UPGRADE_THERE = (
 NAME_IT = "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -308,7 +308,7 @@ def test_what_another_machine_answers_is_told_in_one_line(
     assert "\n" not in line
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("greeting", ["echo welcome", "printf '\\033]0;box\\007'"])
 def test_a_shell_that_prints_before_the_relay_does_not_matter(
     greeting: str, box: RemoteMachine, lives: Lives, tmp_path: Path
@@ -326,7 +326,7 @@ def test_a_shell_that_prints_before_the_relay_does_not_matter(
         stop(run)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_login_shell_that_greets_and_is_slow_does_not_matter(
     box: RemoteMachine, lives: Lives, warm: WarmSource
 ) -> None:
@@ -369,7 +369,7 @@ def test_a_start_up_file_that_exits_is_named_as_the_likely_cause(box: RemoteMach
     assert "a start-up file of its shell may exit" in line
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
     box.configure(f"Port {free_port()}")
     try:
@@ -378,7 +378,7 @@ def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
         box.configure()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_changed_host_key_names_the_command_that_shows_more(box: RemoteMachine, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(f"{HOST} {(box.folder / 'user_key.pub').read_text()}")
     box.configure(f"UserKnownHostsFile {tmp_path}/hosts")
@@ -389,7 +389,7 @@ def test_a_changed_host_key_names_the_command_that_shows_more(box: RemoteMachine
         box.configure()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
     box.install("echo waits >&2; exec sleep 600")
     try:
@@ -402,7 +402,7 @@ def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
         box.install_amptui()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("lines", "added"), [((), True), (("ServerAliveInterval 60",), False)])
 def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
     lines: tuple[str, ...], added: bool, box: RemoteMachine
@@ -421,13 +421,13 @@ def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
         box.install_amptui()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refused(f"{HOST}:x") == "amptui: there is no ssh here; install OpenSSH's client"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch$IFS{}", "me@-oProxyCommand=touch$IFS{}", "-J"])
 def test_a_host_is_never_an_option_of_ssh(host: str, tmp_path: Path) -> None:
     text = host.format("touched")
@@ -441,7 +441,7 @@ def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(amptui_command("runs", *arguments), capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives, warm: WarmSource) -> None:
     name = "a run"
     folder = box.home / ".local" / "state" / "amptui" / "runs" / name
@@ -474,7 +474,7 @@ def test_what_is_no_machine_is_a_usage_error(text: str, words: str) -> None:
     assert (done.returncode, done.stderr) == (2, f"amptui: {words}\n")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
     box.install(
         """printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}' '{"type": "End"}'"""
@@ -489,7 +489,7 @@ def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
     assert "install the same version of amptui on both" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_list_of_another_machine_attaches_to_its_runs(
     box: RemoteMachine, lives: Lives, warm: WarmSource
 ) -> None:

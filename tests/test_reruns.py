@@ -32,7 +32,7 @@ SETTINGS = "[pytest]\naddopts = -m 'not slow' --dist loadfile\nmarkers = slow: l
 COUNT = re.compile(r"=+ .* in \d+\.\d+s =+$")
 
 PROCESSES = pytest.mark.parametrize(
-    "processes", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one process", "two processes"]
+    "processes", [(), pytest.param(("-n", "2"), marks=pytest.mark.ci)], ids=["one process", "two processes"]
 )
 
 
@@ -59,7 +59,7 @@ def verdict(done: "subprocess.CompletedProcess[str]") -> tuple[int, list[str]]:
     return done.returncode, lines[count + 1 :]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @PROCESSES
 def test_what_passes_alone_is_flaky_and_the_run_is_green(tmp_path: Path, processes: tuple[str, ...]) -> None:
     done = run(tmp_path, FLAKY + "def test_fine(): pass", *processes)
@@ -76,7 +76,7 @@ def test_what_passes_alone_is_flaky_and_the_run_is_green(tmp_path: Path, process
     assert "FAILED" not in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_fails_twice_is_red_with_both_outputs(tmp_path: Path) -> None:
     done = run(tmp_path, FLAKY + RED, "-n", "2")
     status, lines = verdict(done)
@@ -86,7 +86,7 @@ def test_what_fails_twice_is_red_with_both_outputs(tmp_path: Path) -> None:
     assert " 1 failed, 1 flaky in " in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @PROCESSES
 def test_nothing_is_said_where_nothing_failed(tmp_path: Path, processes: tuple[str, ...]) -> None:
     done = run(tmp_path, "def test_fine(): pass", *processes)
@@ -94,7 +94,7 @@ def test_nothing_is_said_where_nothing_failed(tmp_path: Path, processes: tuple[s
     assert "flaky" not in done.stdout.lower()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_it_is_alone_the_second_time(tmp_path: Path) -> None:
     left_behind = (
         "def test_first(): os.environ['LEFT'] = '1'\ndef test_other(): assert 'LEFT' not in os.environ"
@@ -103,13 +103,13 @@ def test_it_is_alone_the_second_time(tmp_path: Path) -> None:
     assert (status, lines[0].split(":")[2]) == (0, "test_other")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_process_that_died_by_a_test_is_followed_by_another(tmp_path: Path) -> None:
     dies = FLAKY.replace('assert not first, "only once"', "first and os._exit(3)")
     assert verdict(run(tmp_path, dies, "-n", "2"))[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_error_before_the_test_is_a_failure_as_well(tmp_path: Path) -> None:
     fixture = FLAKY.replace("def test_flaky", "@pytest.fixture\ndef broken") + "def test_it(broken): pass"
     done = run(tmp_path, fixture)
@@ -117,32 +117,32 @@ def test_an_error_before_the_test_is_a_failure_as_well(tmp_path: Path) -> None:
     assert " 1 flaky in " in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_any_marker_is_run_again(tmp_path: Path) -> None:
-    done = run(tmp_path, FLAKY.replace("def test", "@pytest.mark.slow\ndef test"), "-m", "slow")
+    done = run(tmp_path, FLAKY.replace("def test", "@pytest.mark.ci\ndef test"), "-m", "slow")
     assert verdict(done)[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("parameter", ["a b", "[", "::", "é", "-n"])
 def test_any_name_is_run_again(tmp_path: Path, parameter: str) -> None:
     named = f"@pytest.mark.parametrize('value', [{parameter!r}])" + FLAKY.replace("()", "(value)", 1)
     assert verdict(run(tmp_path, named))[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_test_that_is_skipped_the_second_time_has_not_passed(tmp_path: Path) -> None:
     skipped = FLAKY.replace("first = ", 'first = seen.exists() and pytest.skip("again") or ')
     assert verdict(run(tmp_path, skipped))[0] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_a_library_says_as_the_process_ends_is_no_failure(tmp_path: Path) -> None:
     says = "import atexit\natexit.register(os.write, 2, b'nanobind: leaked 3 types!\\n')\n"
     assert verdict(run(tmp_path, says + FLAKY))[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     many = f"@pytest.mark.parametrize('number', range({reruns.MAX_RERUNS + 1}))" + RED.replace(
         "()", "(number)"
@@ -152,20 +152,20 @@ def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     assert f"{reruns.MAX_RERUNS + 1} failed" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("options", [("-x",), ("--maxfail", "1", "-n", "2")])
 def test_a_run_that_stopped_early_is_never_green(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert verdict(run(tmp_path, FLAKY + RED, *options))[0] != 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_files_that_cannot_be_read_are_not_made_up_for(tmp_path: Path) -> None:
     (tmp_path / "test_broken.py").write_text("import nothing_of_this_name")
     status, lines = verdict(run(tmp_path, FLAKY, "--continue-on-collection-errors"))
     assert (status, lines) == (1, [])
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_law_that_an_example_disproved_is_red(tmp_path: Path) -> None:
     law = "import hypothesis\n@hypothesis.given(hypothesis.strategies.just(1))" + FLAKY.replace(
         "()", "(n)", 1
@@ -174,7 +174,7 @@ def test_a_law_that_an_example_disproved_is_red(tmp_path: Path) -> None:
     assert verdict(done) == (1, [])
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_pytest_within_a_test_leaves_it_to_the_outer_one(tmp_path: Path) -> None:
     command = "subprocess.run([sys.executable, '-m', 'pytest', 'within'], check=True)"
     inner = f"import subprocess, sys\ndef test_inner():\n    {command}"

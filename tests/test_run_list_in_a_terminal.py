@@ -42,7 +42,7 @@ def live(lives: Lives, tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSource) -> None:
     with Terminal(amptui_command(), warm=warm) as terminal:
         terminal.wait_for(rf"{LIST}.*live +running[\s\S]*mnist-deep-\S+ +finished")
@@ -83,7 +83,7 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
     assert outcome(live) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("way", ["ctrl+c", "terminal", "SIGTERM"])
 def test_ways_out_of_the_list(way: str, ended: Path, warm: WarmSource) -> None:
     with Terminal(amptui_command(), warm=warm) as terminal:
@@ -102,7 +102,7 @@ def test_ways_out_of_the_list(way: str, ended: Path, warm: WarmSource) -> None:
             assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ctrl_c_leaves_a_replay_and_the_list(ended: Path, warm: WarmSource) -> None:
     with Terminal(amptui_command(), warm=warm) as terminal:
         terminal.wait_for(r"0 live +1 ended[\s\S]*▸ mnist-deep")
@@ -113,7 +113,7 @@ def test_ctrl_c_leaves_a_replay_and_the_list(ended: Path, warm: WarmSource) -> N
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_that_is_closed_ends_the_screen_of_a_run_and_the_list(
     live: Path, warm: WarmSource
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_terminal_that_is_closed_ends_the_screen_of_a_run_and_the_list(
     stop(live)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_went_wrong_stands_below_the_list(ended: Path, warm: WarmSource) -> None:
     with Terminal(amptui_command(), warm=warm) as terminal:
         terminal.wait_for("0 live +1 ended[\\s\\S]*▸ mnist-deep")
@@ -144,7 +144,7 @@ def test_what_went_wrong_stands_below_the_list(ended: Path, warm: WarmSource) ->
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_without_a_run_it_says_how_to_start_one() -> None:
     with Terminal(amptui_command(), size=(40, 12)) as terminal:
         terminal.wait_for(r"no runs yet: `amptui train mnist-deep`\s+starts one")
@@ -153,7 +153,7 @@ def test_without_a_run_it_says_how_to_start_one() -> None:
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_that_can_show_no_screen_gets_the_help() -> None:
     with Terminal(amptui_command(), env={"TERM": "dumb"}) as terminal:
         assert terminal.wait() == 0

@@ -157,7 +157,7 @@ def test_a_log_of_the_user_s_own_stays_where_nothing_was_recorded(tmp_path: Path
     assert log.read_text() == "mine"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = run("--run-dir", str(folder), script(tmp_path, TRAINS), "5", "4")
@@ -167,7 +167,7 @@ def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_
     assert [record.step for record in steps_of(folder)] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_demo_trains_and_logs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = run("--run-dir", str(folder), str(ROOT / "demo" / "own_loop.py"), "6")
@@ -182,7 +182,7 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, '{"a":1}\n')
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
     """As the program of that name; amptui is started here as the program `amptui` is."""
     (tmp_path / "json.py").write_text("open('taken', 'w')\n")
@@ -193,7 +193,7 @@ def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> Non
     assert not (tmp_path / "taken").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -214,7 +214,7 @@ def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> Non
         assert "done after 3 steps" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     signal_file = tmp_path / "told"
@@ -230,7 +230,7 @@ def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> Non
     assert isinstance(list(read(folder / "journal.jsonl"))[-1], RunFailed)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
@@ -263,7 +263,7 @@ def test_a_script_without_the_time_for_a_last_record_gets_one(
     assert f"failed{when}: {said}" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_script_that_leaves_at_once_without_an_error_is_done_with_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = run("--run-dir", str(folder), script(tmp_path, LEAVES), "os._exit(0)")
@@ -275,7 +275,7 @@ def test_a_script_that_leaves_at_once_without_an_error_is_done_with_a_warning(tm
     assert last.reason == "done"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_of_a_script_that_is_killed_says_so(tmp_path: Path) -> None:
     folder, signal_file = tmp_path / "run", tmp_path / "told"
     path, how = script(tmp_path, EXITS_WHEN_TOLD), "os.kill(os.getpid(), signal.SIGKILL)"
@@ -291,7 +291,7 @@ def test_the_screen_of_a_script_that_is_killed_says_so(tmp_path: Path) -> None:
     assert [type(r) for r in read(folder / "journal.jsonl")].count(RunFailed) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_script_that_fails_before_its_screen_can_ask_is_shown_until_q(tmp_path: Path) -> None:
     folder, path = tmp_path / "run", script(tmp_path, FAILS_BEFORE_ITS_SCREEN)
     command = amptui_command("run", "--run-dir", str(folder), path)
@@ -309,7 +309,7 @@ def test_a_script_that_fails_before_its_screen_can_ask_is_shown_until_q(tmp_path
         assert f"failed at step {step}: ValueError: on purpose" in terminal.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Path) -> None:
     folder, path = tmp_path / "run", script(tmp_path, DIES)
     bare = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, timeout=60)
@@ -322,7 +322,7 @@ def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Pa
     assert (last.error, last.step) == ("ValueError: on purpose", 19)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_signal_ends_the_script_and_gives_its_number(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
@@ -353,7 +353,7 @@ raise KeyboardInterrupt
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_interrupt_by_kill_reaches_the_script_once(tmp_path: Path) -> None:
     command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "2")
     with subprocess.Popen(
@@ -370,7 +370,7 @@ def test_an_interrupt_by_kill_reaches_the_script_once(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGINT
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ctrl_c_without_a_screen_reaches_the_script_once(tmp_path: Path) -> None:
     command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "1")
     with Terminal(command) as terminal:
@@ -424,7 +424,7 @@ def test_a_script_has_its_screen_at_once_and_its_output_in_the_end(tmp_path: Pat
         assert "pq" not in terminal.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_key_typed_before_a_script_has_begun_its_run_waits_for_it(tmp_path: Path) -> None:
     folder, opens, path = tmp_path / "run", tmp_path / "opens", script(tmp_path, WAITS)
     command = amptui_command("run", "--run-dir", str(folder), path, str(opens), WATCHES)
@@ -439,7 +439,7 @@ def test_a_key_typed_before_a_script_has_begun_its_run_waits_for_it(tmp_path: Pa
     assert [r.current for r in read(folder / "journal.jsonl") if isinstance(r, PrecisionChanged)] == ["bf16"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -> None:
     opens, path = tmp_path / "opens", script(tmp_path, WAITS)
     with Terminal(amptui_command("run", path, str(opens), ""), size=(80, 24)) as terminal:
@@ -451,7 +451,7 @@ def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -
         assert "KeyboardInterrupt" in terminal.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_that_is_closed_before_the_run_has_begun_does_not_end_the_script(tmp_path: Path) -> None:
     opens, went_on = tmp_path / "opens", tmp_path / "went_on"
     path, ending = script(tmp_path, WAITS), f"Path({str(went_on)!r}).touch()"
@@ -463,7 +463,7 @@ def test_a_terminal_that_is_closed_before_the_run_has_begun_does_not_end_the_scr
         wait_until(went_on.exists, "the script ended with its terminal")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_amptui_killed_before_the_run_has_begun_leaves_a_whole_terminal_and_the_script(
     tmp_path: Path,
 ) -> None:
@@ -480,7 +480,7 @@ def test_amptui_killed_before_the_run_has_begun_leaves_a_whole_terminal_and_the_
         wait_until(went_on.exists, "the script ended with its screen")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
@@ -500,7 +500,7 @@ def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_pat
     assert "interrupted\nTraceback" in log
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_script_goes_on_without_its_screen_and_can_be_watched_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
@@ -523,7 +523,7 @@ def test_a_script_goes_on_without_its_screen_and_can_be_watched_again(tmp_path: 
     assert screens_told(folder) == ["attached", "detached", "attached", "hung up"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_end_of_the_script_follows_the_end_of_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("good_frames", [0, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("good_frames", [0, pytest.param(8, marks=pytest.mark.ci)])
 def test_a_fault_of_the_screen_does_not_cost_the_run(
     good_frames: int, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -80,7 +80,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["view", "fold"])
 def test_a_screen_that_cannot_follow_a_run_says_that_it_goes_on(
     method: str, warm: WarmSource, tmp_path: Path
@@ -159,7 +159,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_path: Path) -> None:
     run, program = tmp_path / "run", [sys.executable, "-c", DEAF_SCREEN]
     with ended_afterwards(run), Terminal([*program, *train_arguments(run)], warm=warm) as terminal:
@@ -175,7 +175,7 @@ def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_pa
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_no_byte_ends_the_screen(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run") as terminal:
         terminal.wait_for(r"step\s+[1-9]")

@@ -37,7 +37,7 @@ from tests.single_steps import one_by_one
 from tests.terminal import amptui_command
 from tests.warm import Process, WarmSource, start_piped
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 

@@ -34,7 +34,7 @@ train(3)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "call",
     [
@@ -53,7 +53,7 @@ def test_a_script_that_starts_itself_anew_in_its_process_is_observed(call: str, 
     assert [str(record.loss) for record in journal if isinstance(record, StepRecord)] == losses
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "call",
     [
@@ -70,7 +70,7 @@ def test_a_script_that_starts_itself_in_a_child_is_not(call: str, folder: Path) 
     assert "AMPTUI" not in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_functions_that_start_a_program_are_python_s_own_in_the_end(
     folder: Path,
 ) -> None:

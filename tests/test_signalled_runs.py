@@ -97,7 +97,7 @@ def waits(run: Path) -> list[str]:
     return [r.detail for r in records_of(run) if isinstance(r, PhaseChanged) and r.phase == "stopping"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "numbers",
     [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGUSR1, signal.SIGUSR1, signal.SIGXCPU)],
@@ -119,7 +119,7 @@ def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
     assert_whole(run)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_step_of_twenty_seconds_is_waited_for(warm: WarmSource, tmp_path: Path) -> None:
     with in_a_slow_step(warm, tmp_path) as (process, run, gate):
         process.send_signal(signal.SIGTERM)
@@ -136,7 +136,7 @@ def checkpoints_told(run: Path) -> list[int]:
     return [r.step for r in records_of(run) if isinstance(r, CheckpointWritten)]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_the_run_in_the_middle_of_its_step_and_says_what_is_lost(
     second: signal.Signals, warm: WarmSource, tmp_path: Path
@@ -155,7 +155,7 @@ def test_a_second_signal_ends_the_run_in_the_middle_of_its_step_and_says_what_is
     assert f"; to resume from step {checkpoint}: amptui train " in last.error
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_is_waited_for_no_longer_than_the_stop_timeout(warm: WarmSource, tmp_path: Path) -> None:
     with in_a_slow_step(warm, tmp_path, "--stop-timeout", "0.1") as (process, run, _):
         process.send_signal(signal.SIGTERM)
@@ -165,7 +165,7 @@ def test_a_run_is_waited_for_no_longer_than_the_stop_timeout(warm: WarmSource, t
     assert "in step 3: steps 1 to 2 are lost, there is no checkpoint" in last.error
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_sigterm_after_a_schedulers_warning_does_not_cut_off_the_clean_end(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -183,7 +183,7 @@ def test_sigterm_after_a_schedulers_warning_does_not_cut_off_the_clean_end(
 # ----------------------------------------------------------------------------------------- screens
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_says_which_step_its_stop_waits_for_and_ctrl_c_twice_does_not_wait(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -200,7 +200,7 @@ def test_a_screen_says_which_step_its_stop_waits_for_and_ctrl_c_twice_does_not_w
     assert outcome(run) is RunFailed
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_that_is_terminated_waits_for_the_step(warm: WarmSource, tmp_path: Path) -> None:
     run, gate = tmp_path / "run", tmp_path / "gate"
     with train(warm, run, "--set", f"gate={gate}", "--set", "at=3") as terminal:
@@ -221,7 +221,7 @@ def screen(warm: WarmSource, run: Path, *options: str) -> Iterator[Terminal]:
         yield terminal
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGXCPU])
 def test_a_scheduler_that_signals_the_screen_stops_the_run(
     number: signal.Signals, warm: WarmSource, tmp_path: Path
@@ -236,7 +236,7 @@ def test_a_scheduler_that_signals_the_screen_stops_the_run(
     survived("signals", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_scheduler_that_signals_the_run_behind_a_screen_stops_it(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with screen(warm, run) as terminal:
@@ -250,7 +250,7 @@ def test_a_scheduler_that_signals_the_run_behind_a_screen_stops_it(warm: WarmSou
     survived("signals", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_signal_that_is_sent_to_screen_and_run_stops_both_once(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with screen(warm, run) as terminal:
@@ -264,7 +264,7 @@ def test_a_signal_that_is_sent_to_screen_and_run_stops_both_once(warm: WarmSourc
     assert_whole(run)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_an_attached_screen_that_is_signalled_says_that_training_goes_on(
     number: signal.Signals, warm: WarmSource, tmp_path: Path
@@ -282,7 +282,7 @@ def test_an_attached_screen_that_is_signalled_says_that_training_goes_on(
     survived("signals", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", KILLS_A_SCREEN)
 def test_a_screen_that_is_killed_leaves_a_whole_terminal_and_the_run(
     number: signal.Signals, warm: WarmSource, tmp_path: Path
@@ -298,7 +298,7 @@ def test_a_screen_that_is_killed_leaves_a_whole_terminal_and_the_run(
     survived("signals", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_that_is_killed_after_its_run_ended_does_not_say_it_goes_on(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -320,7 +320,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_is_stopped_is_called_so_and_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     attach = [sys.executable, "-c", HEARING, "attach", str(run)]

@@ -17,12 +17,12 @@ ROOT = Path(__file__).parent.parent
         pytest.param(("ruff", "check", "--no-cache", "."), id="ruff check"),
         pytest.param(("ruff", "format", "--check", "--no-cache", "."), id="ruff format"),
         # Half a minute of a core at its first look.
-        pytest.param(("mypy",), id="mypy", marks=pytest.mark.slow),
+        pytest.param(("mypy",), id="mypy", marks=pytest.mark.ci),
         # What only Linux has stands behind a look at the platform.
         pytest.param(
             ("mypy", "--platform", "darwin", "--cache-dir", ".mypy_cache/darwin", "amptui"),
             id="mypy for macOS",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.ci,
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_few_skips_at_the_start_are_normal_and_no_alarm() -> None:
     assert view.numerics.scaler.severity == "info"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_after_the_calibration_the_scaler_is_healthy() -> None:
     # The third skip may come late: one doubling of headroom is left after two. A hundred steps must follow.
     view = watch(unstable("calibration", steps=200))
@@ -123,7 +123,7 @@ def test_what_is_nan_at_any_scale_is_traced_to_the_module_where_it_begins() -> N
     assert math.isnan(trace.first.largest)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_same_model_is_no_trouble_in_fp32() -> None:
     view = watch(unstable("collapse", precision="fp32"))
     assert (view.warnings, view.errors) == (0, 0)
@@ -159,7 +159,7 @@ def run_asking(prepared: Prepared, choice: str | None) -> tuple[Log, Chooser]:
     return log, person
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_at_the_floor_a_person_is_told_why_the_run_pauses() -> None:
     _, person = run_asking(unstable("collapse", steps=60), "bf16")
     assert person.asked == 1
@@ -169,7 +169,7 @@ def test_at_the_floor_a_person_is_told_why_the_run_pauses() -> None:
     assert events(person.shown, "pause")[0].severity == "error"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("choice", ["bf16", "fp32"])
 def test_a_person_who_chooses_another_precision_at_the_floor_goes_on_and_learns(choice: str) -> None:
     log, _ = run_asking(unstable("collapse", steps=140), choice)
@@ -179,7 +179,7 @@ def test_a_person_who_chooses_another_precision_at_the_floor_goes_on_and_learns(
     assert learned(log) > 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_person_who_goes_on_at_the_floor_keeps_all_weights() -> None:
     prepared = unstable("collapse", steps=200)
     _, person = run_asking(prepared, None)
@@ -191,7 +191,7 @@ def test_a_person_who_goes_on_at_the_floor_keeps_all_weights() -> None:
 # ----------------------------------------------------------------------------------------- forward
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("experiment", "module"),
     [(Unstable(trouble="forward"), "amplifier"), (Selective(island=False, batch_size=32), "distance")],
@@ -212,7 +212,7 @@ def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module
     assert "bf16" in trace.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     control = Control()
 
@@ -236,7 +236,7 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
 # ----------------------------------------------------------------------------------------- buffers
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> None:
     view = watch(unstable("buffers"))
     poisoned = [event for event in view.events if "buffer" in event_text(event)]
@@ -275,7 +275,7 @@ def test_gradients_that_vanish_in_float16_are_an_alarm_told_once() -> None:
     assert view.numerics.scaler.facts.skips == 0  # the scaler notices nothing
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_other_troubles_and_none_are_no_underflow() -> None:
     for trouble in ("none", "calibration", "forward"):
         view = watch(unstable(trouble, steps=20))

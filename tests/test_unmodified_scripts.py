@@ -54,7 +54,7 @@ def script(folder: Path, text: str) -> str:
 # ----------------------------------------------------------------------------------------- starting
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("way", ["file", "module", "folder", "zip"])
 def test_a_script_is_started_as_python_starts_it(way: str, folder: Path) -> None:
     package = folder / "package"
@@ -72,7 +72,7 @@ def test_a_script_is_started_as_python_starts_it(way: str, folder: Path) -> None
     assert "Ada Namespace(lr=0.5)" in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_wrong_arguments_are_told_with_the_name_of_the_script(folder: Path) -> None:
     (folder / "facts.py").write_text(FACTS)
     result, _ = same_outcome(folder, "facts.py", "--lr", "fast", stdin="Ada\n")
@@ -80,7 +80,7 @@ def test_wrong_arguments_are_told_with_the_name_of_the_script(folder: Path) -> N
     assert "usage: facts.py [-h]" in result.errors
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_sitecustomize_of_ones_own_still_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "sitecustomize.py").write_text("import sys\nsys.mine = __name__, __file__\n")
     (folder / "facts.py").write_text(f"import os, sys\nprint(sys.mine, os.environ['PYTHONPATH'])\n{FACTS}")
@@ -97,7 +97,7 @@ def test_a_sitecustomize_of_ones_own_still_runs(folder: Path, monkeypatch: pytes
 # ----------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_unmodified_loop_is_seen_from_its_first_step_on_and_does_what_it_did(folder: Path) -> None:
     text = """
         model = train()
@@ -150,7 +150,7 @@ _ENDS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("end", sorted(_ENDS))
 def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     stdin = "p step, 'here'\nc\n" if end == "a breakpoint" else ""
@@ -162,7 +162,7 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     assert result.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("module", "name"),
     [
@@ -240,7 +240,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder: Path) -> None:
     (folder / "train.py").write_text(_CHILDREN)
@@ -254,7 +254,7 @@ def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder
 # ------------------------------------------------------------------------------ which loop it is
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_of_two_models_in_turn_each_has_steps_of_its_own(folder: Path) -> None:
     text = """
         torch.manual_seed(0)
@@ -279,7 +279,7 @@ def test_of_two_models_in_turn_each_has_steps_of_its_own(folder: Path) -> None:
         assert [(record.step, repr(record.loss)) for record in steps] == list(enumerate(losses, 1))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_the_script_lets_go_of_is_freed(folder: Path) -> None:
     text = """
         import weakref
@@ -300,7 +300,7 @@ def test_what_the_script_lets_go_of_is_freed(folder: Path) -> None:
     assert (second.step, second.optimizer, second.replaces) == (3, "", "Adam")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) -> None:
     text = """
         import amptui
@@ -320,7 +320,7 @@ def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) 
     ] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_of_an_unmodified_script(tmp_path: Path, folder: Path) -> None:
     run = tmp_path / "run"
     path = folder / "go.py"

@@ -13,7 +13,7 @@ NEWS = News("knobs: done after 30 steps, 漢字", "20260101-knobs", "gpu-7")
 LINE = "knobs: done after 30 steps, 漢字 (20260101-knobs on gpu-7)"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_webhook_gets_one_line_of_json() -> None:
     with receiver() as server:
         post(parse_webhook(server.url), NEWS, timeout_seconds=5)
@@ -25,7 +25,7 @@ def test_a_webhook_gets_one_line_of_json() -> None:
     assert sent.headers["User-Agent"] == "amptui"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_server_of_ntfy_gets_plain_text() -> None:
     with receiver() as server:
         post(parse_webhook(f"ntfy:{server.url}"), NEWS, timeout_seconds=5)
@@ -72,7 +72,7 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
     assert SECRET not in repr(caught.value.__cause__)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("status", "is_final"), [(500, False), (503, False), (429, False), (403, True), (404, True), (302, True)]
 )
@@ -83,7 +83,7 @@ def test_a_refusal_is_a_number(status: int, *, is_final: bool) -> None:
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_no_redirect_is_followed() -> None:
     with receiver() as other:
         for status in (301, 302, 303, 307, 308):
@@ -102,7 +102,7 @@ def test_nobody_listens() -> None:
             post(parse_webhook(url), NEWS, timeout_seconds=5)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_silent_server_is_given_up() -> None:
     with receiver() as server:
         server.gate.clear()

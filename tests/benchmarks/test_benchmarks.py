@@ -133,7 +133,7 @@ def test_a_figure_stands_beside_its_aim() -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_every_side_trains_the_same_in_turns() -> None:
     with open_lab(300) as lab:
         entrants = {side: (side, TINY) for side in SIDES}
@@ -150,7 +150,7 @@ def test_every_side_trains_the_same_in_turns() -> None:
     assert "recorder" not in turns["trainer"][0].shares
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_side_that_does_not_train_says_why() -> None:
     entrants = {"plain": ("plain", replace(TINY, timed_class="NoSuchClass"))}
     with (
@@ -160,7 +160,7 @@ def test_a_side_that_does_not_train_says_why() -> None:
         take_turns(lab, entrants, restarts=1, rounds=1, longest_seconds=9)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_is_seen_from_outside() -> None:
     with open_lab(120) as lab:
         seen = run_watched(lab, replace(TINY, timed_steps=100))
@@ -314,7 +314,7 @@ def test_what_is_folded_for_memory_switches_and_skips() -> None:
     assert [(row.precision, row.skipped) for row in view.comparison.rows] == [("fp32", 0), ("fp16", 20)]
 
 
-@pytest.mark.slow  # a real recorder, which looks ten times a second
+@pytest.mark.ci  # a real recorder, which looks ten times a second
 def test_what_ranks_cost_is_measured(tmp_path: Path) -> None:
     cost = many_ranks.measure(tmp_path, 80, 13)
     assert cost.found
@@ -325,7 +325,7 @@ def test_what_ranks_cost_is_measured(tmp_path: Path) -> None:
     assert many_ranks.table([cost]).splitlines()[1].startswith("80 ")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_ranks_ask_of_the_store_does_not_grow_with_them() -> None:
     few, more = store_load.measure(12, 0.6), store_load.measure(64, 0.6)
     # Two requests and those of a wait for rank 0, which depends on the machine; once they were one a rank.
@@ -334,7 +334,7 @@ def test_what_ranks_ask_of_the_store_does_not_grow_with_them() -> None:
     assert store_load.table([few, more]).splitlines()[2].startswith("64 ")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_every_command_of_the_benchmark_of_many_runs_can_be_measured() -> None:
     live = many_runs.make_runs(default_base(), 5)
     assert kept_names() == sorted(kept_names(), reverse=True)
@@ -345,7 +345,7 @@ def test_every_command_of_the_benchmark_of_many_runs_can_be_measured() -> None:
     assert all(0 < cost < 60 for cost in costs)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     with open_lab(60) as lab:
         command = [sys.executable, "-m", "tests.benchmarks.fold_many", "4000", "2000"]

@@ -16,7 +16,7 @@ from tests.checkout import ROOT
 from tests.living import run_pid, wait_until
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_lab_has_an_end_and_tells_what_failed() -> None:
     with open_lab(0) as lab, pytest.raises(OutOfTimeError):
         lab.limit_seconds()
@@ -74,7 +74,7 @@ def test_what_a_lab_started_ends_with_it_however_it_ends(number: signal.Signals 
     assert not is_running(int(pid))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_killed_benchmark_leaves_no_training_behind(tmp_path: Path) -> None:
     benchmark = subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.overhead", "--quick", "--only", "launch_bound"],

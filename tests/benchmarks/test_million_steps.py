@@ -28,7 +28,7 @@ def test_a_long_run_has_all_that_comes_between_its_steps() -> None:
     assert sum(isinstance(record, DeviceSample) for record in found) >= 15
 
 
-@pytest.mark.slow  # a dozen processes
+@pytest.mark.ci  # a dozen processes
 @pytest.mark.parametrize("single", [False, True])
 def test_every_command_is_measured_on_a_long_run(tmp_path: Path, single: bool) -> None:
     for seed, name in enumerate(("one", "other")):

@@ -6,7 +6,7 @@ from tests.benchmarks.lab import open_lab
 from tests.benchmarks.own_loop import BARE, FORMS, Form, run
 
 
-@pytest.mark.slow  # four processes import torch
+@pytest.mark.ci  # four processes import torch
 @pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
 def test_a_watched_script_ends_in_the_bits_of_the_bare_one_with_and_without_a_fault(form: Form) -> None:
     options = ("--precision", "fp16", "--steps", "60")

@@ -102,7 +102,7 @@ def test_faults_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_fault_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--ranks", "2", "--backend", "gloo", "--keep", str(tmp_path)]
     rank_faults.main(["--only", "kill -9 of rank 1 by", *arguments])

@@ -26,7 +26,7 @@ def shares(row: Row) -> list[float]:
     return [share for share in (row.fp32_share, row.fp16_share, row.xray_share) if share is not None]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("name", TROUBLES)
 def test_of_all_troubles_only_underflow_is_one(name: str) -> None:
     row = trouble(name)
@@ -38,7 +38,7 @@ def test_of_all_troubles_only_underflow_is_one(name: str) -> None:
         assert max(shares(row)) < MAX_HEALTHY_SHARE
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_healthy_model_is_flagged(name: str) -> None:
     row = healthy(name)
@@ -47,7 +47,7 @@ def test_no_healthy_model_is_flagged(name: str) -> None:
     assert max(shares(row)) < MAX_HEALTHY_SHARE
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["residual", "transformer"])
 def test_below_the_threshold_gradients_are_right_and_far_above_wrong(name: str) -> None:
     found = [(share, error) for _, _, share, error in scales(name, HEALTHY[name]()) if share is not None]

@@ -293,7 +293,7 @@ def test_a_replay_without_a_terminal_is_refused(tmp_path: Path, capsys: pytest.C
     assert "`amptui export`" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_doctor_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["doctor", "--json"])
     *checks, verdict = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -66,7 +66,7 @@ def contents(batches: Batches, epoch: int, skip: int = 0) -> list[tuple[list[Any
     return [(one.tolist(), other.tolist()) for one, other in batches.epoch(epoch, skip=skip)]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", [Augmented, Together])
 def test_random_samples_are_the_same_with_any_number_of_workers(kind: Any, opened: Any) -> None:
     expected = contents(opened(kind(arrays(40)), workers=0), 2)
@@ -121,7 +121,7 @@ class Augmenting(Tiny):
         return replace(data, train=Augmented(data.train), validation=Augmented(data.train))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_resumed_within_an_epoch_loses_and_repeats_no_batch(workers: int, tmp_path: Path) -> None:
     whole, first, rest = Log(), Log(), Log()

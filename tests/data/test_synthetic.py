@@ -107,7 +107,7 @@ class _ParallelOperations(TorchDispatchMode):
         return result
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("shape_drawn", "samples"), [(LIKE_MNIST, 60_000), (LIKE_CIFAR10, 50_000)])
 def test_drawing_waits_for_torchs_threads_some_hundred_times(shape_drawn: Shape, samples: int) -> None:
     # On taken cores each such wait lasts milliseconds: 3,000 of them made 15 s of one.
@@ -158,7 +158,7 @@ def small_cnn(channels: int, pixels: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * pixels**2, 10))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_images_like_mnist_need_more_than_a_linear_model() -> None:
     data, unseen = drawn(LIKE_MNIST, SEED), first(1000, drawn(LIKE_MNIST, OTHER_SEED))
     torch.manual_seed(0)
@@ -169,7 +169,7 @@ def test_images_like_mnist_need_more_than_a_linear_model() -> None:
     assert cnn_accuracy > 0.92
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_negatives_are_beyond_a_linear_model_and_within_a_networks_reach() -> None:
     data, unseen = drawn(LIKE_CIFAR10, SEED), first(1000, drawn(LIKE_CIFAR10, OTHER_SEED))
     torch.manual_seed(0)

@@ -37,7 +37,7 @@ def assert_synthetic(data: Data, shape: tuple[int, ...]) -> None:
     assert not (data.validation.inputs[0] == data.train.inputs[0]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("load", "shape"), SETS)
 def test_without_a_network_auto_falls_back_at_once_and_says_why(
     watch: Watch, load: Any, shape: tuple[int, ...]

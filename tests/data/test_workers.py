@@ -112,7 +112,7 @@ def opened(how: str, **options: Any) -> Batches:
     return open_batches(loader, device=torch.device("cpu"), batch_size=8, seed=0, training=True)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("how", "said"),
     [

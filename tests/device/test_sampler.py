@@ -290,7 +290,7 @@ print(sampler.stop(0.1), time.monotonic() - began < 30, sample.note)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("call", ["nvmlInitWithFlags -", "nvmlDeviceGetPowerUsage 1"])
 def test_a_program_ends_while_a_call_into_the_driver_hangs(
     run_python: Callable[..., str], fake_nvml_dir: Path, tmp_path: Path, call: str

@@ -115,7 +115,7 @@ def test_every_surface_shows_the_same_object(name: str) -> None:
     assert json.loads(out.getvalue())["safety"] == answer.safety
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @situations
 def test_no_surface_says_otherwise(name: str) -> None:
     """Where there is trouble nothing calls AMP safe, and the trouble is on every screen."""
@@ -137,7 +137,7 @@ def test_no_surface_says_otherwise(name: str) -> None:
         assert f"{sign} {safe_words(answer)}" in lines[1] or f"{short_words(answer.cause)}" in lines[1]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @situations
 def test_the_panel_shows_what_the_answer_says(name: str) -> None:
     """Each finding of the panel, with its sign, its words and its age; the line names the answer's key."""

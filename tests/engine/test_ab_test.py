@@ -127,7 +127,7 @@ def test_two_precisions_of_which_one_skips_every_step_are_no_narrow_result() -> 
 INTERVALS = 1000
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("spread", "memory", "drift", "block_spread"),
     [

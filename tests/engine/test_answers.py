@@ -321,7 +321,7 @@ REQUESTS = st.sampled_from(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @settings(max_examples=25, deadline=None)
 @given(
     st.dictionaries(st.integers(1, 20), st.lists(REQUESTS, max_size=4).map(tuple)),

@@ -95,7 +95,7 @@ def test_a_lazy_model_trains_like_one_with_explicit_sizes(source: str) -> None:
     survived("model files", 1, 1)
 
 
-@pytest.mark.parametrize("cut", [3, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (8, 19))])
+@pytest.mark.parametrize("cut", [3, *(pytest.param(cut, marks=pytest.mark.ci) for cut in (8, 19))])
 def test_a_lazy_model_resumes(cut: int, tmp_path: Path) -> None:
     def make() -> Shaped:
         return Shaped(lazy, SOURCES["loader"])

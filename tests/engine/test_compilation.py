@@ -79,7 +79,7 @@ class Uneven(Tiny):
         return replace(data, train=DataLoader(rows, self.batch_size), validation=None)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> None:
     control = Control()
     at = dict(zip(range(2, 40, 2), ["bf16", "fp16", "fp32", "ieee"] * 5, strict=False))
@@ -102,7 +102,7 @@ def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> No
     }
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for() -> None:
     log = log_of(compiled(prepare(Tiny(epochs=1), validation=False)))
     entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRecord | PhaseChanged)]
@@ -117,7 +117,7 @@ def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for(
     assert second.step_seconds < compilation.seconds <= first.step_seconds
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> None:
     log = log_of(compiled(prepare(Uneven(epochs=2))))
     first, again = log.of(ModelCompiled)
@@ -130,7 +130,7 @@ def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> Non
     assert not settling[2 * (SETTLED_BY + 1)], "what is compiled already costs no step"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_no_number_of_precisions_makes_torch_give_up_compiling() -> None:
     variants: list[int] = []
     ran: list[int] = []
@@ -164,7 +164,7 @@ def test_an_eager_run_tells_of_no_compilation() -> None:
     assert log.of(ModelCompiled) == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_model_s_own_compiled_parts_are_told_of_too() -> None:
     class Partly(Tiny):
         def build_model(self) -> nn.Module:
@@ -191,7 +191,7 @@ def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_
     assert explained.hint == "torch.compile failed: train without --compile, or resume with --compile off"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_checkpoints_fit_the_eager_and_the_compiled_model(tmp_path: Path) -> None:
     whole = Log()
     train(prepare(Tiny(epochs=2)), whole, checkpoints=tmp_path / "whole")
@@ -332,7 +332,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow  # it compiles C++ for each precision
+@pytest.mark.ci  # it compiles C++ for each precision
 @needs_compiler
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_compiled_run_computes_what_an_eager_one_does(mode: str) -> None:
@@ -355,7 +355,7 @@ def test_a_compiled_run_computes_what_an_eager_one_does(mode: str) -> None:
     ]
 
 
-@pytest.mark.slow  # it compiles C++
+@pytest.mark.ci  # it compiles C++
 @needs_compiler
 def test_the_options_are_in_the_run_s_first_record() -> None:
     worker = Worker(steps=3, compile_mode="default", channels_last=True, cudnn_benchmark=False)

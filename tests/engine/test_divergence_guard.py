@@ -28,7 +28,7 @@ def spoiled_params(prepared: Any) -> int:
     return sum(bool(parameter.isnan().any()) for parameter in prepared.model.parameters())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16"])
 @settings(max_examples=8)
 @given(at=st.integers(2, 40))

@@ -53,7 +53,7 @@ def compared(prepared: Prepared, *precisions: str) -> Log:
     return log
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_are_compiled() -> None:
     calls: list[str] = []
     prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=3)
@@ -83,7 +83,7 @@ def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_a
     assert set(counted) == {"fp32 eager", "bf16 eager"}, "compiled code hides its operations"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_eager_steps_compute_what_a_run_that_does_not_compile_does() -> None:
     prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=2)
     log = compared(compiled(prepared), "fp32")
@@ -94,7 +94,7 @@ def test_eager_steps_compute_what_a_run_that_does_not_compile_does() -> None:
     assert first == losses(plain)[:10], "bit for bit until compiled steps follow"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_compiled_precision_that_fails_leaves_the_eager_one() -> None:
     def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
         if torch.is_autocast_enabled("cpu"):

@@ -93,7 +93,7 @@ for form in ("hardware", "emulated"):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_torchao_that_could_not_be_imported_once_is_not_used_later(tmp_path: Path) -> None:
     """A second import of a package whose first one failed may pass: Python keeps its parts."""
     package = tmp_path / "torchao"
@@ -293,7 +293,7 @@ def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
     assert log.of(PrecisionsCompared) == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @needs_torchao
 def test_float8_and_bf16_alternate_and_float8_goes_on() -> None:
     """The form for hardware, with torch's operator for CPUs, in blocks of its own and out of them again."""
@@ -338,7 +338,7 @@ def test_products_of_float8_layers_are_counted_once_as_such() -> None:
     assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @needs_torchao
 def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
     at = {3: "fp8-emulated", 6: "fp32", 9: "fp8-emulated", 12: "bf16"}

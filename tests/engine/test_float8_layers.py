@@ -385,7 +385,7 @@ class Rectified(nn.Module):
         return outputs
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("recipe", FP8_RECIPES)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_compiled_backward_pass_is_float8_s_to_the_bit(form: Float8Form, recipe: str) -> None:

@@ -78,7 +78,7 @@ def test_products_are_counted_and_windows_measured() -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.real_gpu("it compiles nothing")
 def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
     at = {3: "fp8", 6: "bf16", 9: "fp8"}

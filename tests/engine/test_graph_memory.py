@@ -19,7 +19,7 @@ from amptui.records.run import EpochFinished
 from tests.engine.compiled_runs import nothing_compiled
 from tests.tiny import Log, Tiny, losses, prepare, switching, train
 
-pytestmark = pytest.mark.slow  # each precision is traced anew
+pytestmark = pytest.mark.ci  # each precision is traced anew
 
 Graph = Callable[..., Any]
 

@@ -22,7 +22,7 @@ class Lasting(Tiny):
     epochs: int = 2000
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
     control = Control()
     ended: list[int] = []

@@ -230,7 +230,7 @@ print(gc.get_freeze_count())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_lives_as_long_as_the_run_is_no_matter_of_the_garbage_collector() -> None:
     process = subprocess.run([sys.executable, "-c", FREEZES], capture_output=True, text=True, check=True)
     assert process.stdout.split() == ["True", "0"]
@@ -245,7 +245,7 @@ raise {error}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("error", "said"),
     [

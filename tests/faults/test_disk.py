@@ -41,7 +41,7 @@ def fill(file: Path) -> None:
     assert file.stat().st_size < 2 * DISK_BYTES
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
     lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -74,7 +74,7 @@ def take_folder_away(run: Path) -> None:
     run.rename(run.with_name("elsewhere"))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("take", [delete_journal, take_folder_away])
 def test_what_is_taken_away_is_written_again_whole(
     take: Callable[[Path], None], lives: Lives, tmp_path: Path

@@ -43,7 +43,7 @@ def epochs(folder: Path) -> list[tuple[int, int, float | None]]:
     return [(r.epoch, r.step, r.mean_loss) for r in records_of(folder) if isinstance(r, EpochFinished)]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("kills", [2, 50])
 def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path: Path) -> None:
     moments, run = random.Random(20), tmp_path / "run"
@@ -82,7 +82,7 @@ def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path
     assert outcome(run) is RunFinished
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
 def test_each_precision_goes_on_bit_for_bit_in_the_middle_of_an_epoch(
     precision: str, lives: Lives, tmp_path: Path

@@ -27,7 +27,7 @@ LONGEST_WATCH_SECONDS = 0.8
 GARBAGE = 100
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("closings", [2, 20])
 def test_closed_terminals_cost_no_step(closings: int, warm: WarmSource, tmp_path: Path) -> None:
     moments, run = random.Random(5), tmp_path / "run"
@@ -56,7 +56,7 @@ def test_closed_terminals_cost_no_step(closings: int, warm: WarmSource, tmp_path
     assert outcome(run) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
     lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
     assert (steps_lost, records_lost) == (0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, warm: WarmSource, tmp_path: Path) -> None:
     noise = random.Random(7)
     with (
@@ -117,7 +117,7 @@ def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, warm: WarmSou
     assert (steps_lost, records_lost) == (0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_headless_run_survives_its_terminal(lives: Lives, tmp_path: Path) -> None:
     with headless_run(lives, tmp_path / "run") as run:
         pid = run_pid(run)

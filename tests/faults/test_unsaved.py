@@ -118,7 +118,7 @@ def unsaved(said: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_says_so(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -135,7 +135,7 @@ def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_sa
     assert (status, unsaved(err)) == (UNSAVED_STATUS, {"journal": lost, "checkpoints": 5})
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_json_that_finds_no_room_is_named_too(warm: WarmSource, tmp_path: Path) -> None:
     run = limited(warm, NO_ROOM_BYTES, *training(tmp_path / "run", "--steps", "30", "--headless"))
     status, _, err = run.end()
@@ -154,7 +154,7 @@ class Wide(Knobs):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_checkpoints_alone_that_find_no_room_are_enough(warm: WarmSource, tmp_path: Path) -> None:
     model, folder = tmp_path / "wide.py", tmp_path / "run"
     model.write_text(WIDE)
@@ -196,7 +196,7 @@ def test_a_run_that_is_interrupted_keeps_its_status(warm: WarmSource, tmp_path: 
     assert "checkpoints" in unsaved(err)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_s_last_lines_and_status_tell_it_too(warm: WarmSource, tmp_path: Path) -> None:
     folder, gate = tmp_path / "run", tmp_path / "gate"
     options = ("--steps", "60", "--set", f"gate={gate}")
@@ -218,7 +218,7 @@ def written(terminal: Terminal) -> str:
     return bytes(terminal.written).rpartition(b"\x1b[?1049l")[2].decode().replace("\r\n", "\n")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("own", "status"), [(0, UNSAVED_STATUS), (7, 7)])
 def test_a_script_s_own_status_wins_unless_it_is_0(
     own: int, status: int, warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -249,7 +249,7 @@ def test_an_export_that_finds_no_room_fails_and_names_its_file(
     assert (status, str(tmp_path / name) in line) == (1, True), line
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_real_disk_that_stays_full_is_told_by_the_status(warm: WarmSource, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         folder = disk / "run"
@@ -261,7 +261,7 @@ def test_a_real_disk_that_stays_full_is_told_by_the_status(warm: WarmSource, tmp
     assert (status, set(unsaved(err))) == (UNSAVED_STATUS, {"journal", "checkpoints"})
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resume(
     warm: WarmSource, tmp_path: Path
 ) -> None:

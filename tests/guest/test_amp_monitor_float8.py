@@ -444,7 +444,7 @@ def test_f_measures_the_operands_of_the_next_step_and_leaves_no_hook(form: Form,
     assert not any(hooked)
 
 
-@pytest.mark.slow  # it compiles
+@pytest.mark.ci  # it compiles
 @pytest.mark.parametrize("apart", [False, True], ids=["watched", "a wrapper of its own"])
 def test_a_compiled_model_is_measured_only_when_asked(apart: bool, runs: Path) -> None:
     torch.compiler.reset()
@@ -498,7 +498,7 @@ def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:
     assert (xray.precision, xray.step) == ("fp8-emulated", 3)
 
 
-@pytest.mark.slow  # it compiles
+@pytest.mark.ci  # it compiles
 @pytest.mark.parametrize("form", FORMS)
 def test_a_compiled_model_follows_its_layers(form: Form, runs: Path) -> None:
     own = Own()

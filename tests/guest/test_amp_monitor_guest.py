@@ -64,7 +64,7 @@ _CLOSURE_ONLY = {"attempt"}
 """Faults that other loops cannot meet."""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("place", "form"),
     [(fault, form) for fault in _FAULTS for form in FORMS if form == "closure" or fault not in _CLOSURE_ONLY],

@@ -43,7 +43,7 @@ def observed(loop: Loop, steps: int = 200) -> Loop:
         return loop.run(steps)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_an_observed_training_has_the_same_bits_and_is_seen_as_it_was(

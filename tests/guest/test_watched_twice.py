@@ -84,7 +84,7 @@ def test_a_monitor_of_another_optimizer_takes_nothing_over(runs: Path) -> None:
     assert counts == [3, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
 @pytest.mark.parametrize("patches", [False, True], ids=["alone", "patched between"])
 def test_monitors_that_close_in_any_order_leave_torch_as_it_was(

@@ -50,14 +50,14 @@ def checked(example: Example, **options: bool) -> Result:
         return check(example, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @settings(max_examples=25, derandomize=True)
 @given(examples())
 def test_a_watched_loop_is_recorded_as_it_was(example: Example) -> None:
     hold(checked(example))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("shape", SHAPES)
 def test_many_loops_of_each_shape_are_recorded_as_they_were(shape: Shape, tally: Tally) -> None:
     @settings(max_examples=MANY[shape], derandomize=True, database=None, suppress_health_check=[*HealthCheck])
@@ -70,7 +70,7 @@ def test_many_loops_of_each_shape_are_recorded_as_they_were(shape: Shape, tally:
     law()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_loops_are_recorded_as_they_were(backend: str, tally: Tally) -> None:
     @settings(max_examples=40, derandomize=True, database=None)
@@ -84,14 +84,14 @@ def test_compiled_loops_are_recorded_as_they_were(backend: str, tally: Tally) ->
     law()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @settings(max_examples=100, derandomize=True, database=None)
 @given(st.one_of(examples(by="observe"), examples(by="watch")))
 def test_journals_hold_what_loops_did(example: Example) -> None:
     hold(checked(example, journals=True))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_unmodified_scripts_are_recorded_as_they_were(tmp_path_factory: pytest.TempPathFactory) -> None:
     @settings(max_examples=25, derandomize=True, database=None, phases=[Phase.generate])
     @given(examples(by="run --observe"))
@@ -138,7 +138,7 @@ def sound() -> list[Example]:
     return examples
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("defect", "what"),
     [
@@ -158,7 +158,7 @@ def test_old_defects_are_found_again(
     assert mismatch.what in what
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_drawn_loops_differ_and_are_the_same_each_time() -> None:
     some = drawn(50)
     assert some == drawn(50)

@@ -58,7 +58,7 @@ def test_before_training_it_knows_nothing(model: nn.Module) -> None:
     assert loss == pytest.approx(math.log(104), abs=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_it_learns_a_rhyme_in_every_precision(precision: str, rhyme: Path) -> None:
     log = Log()

@@ -120,7 +120,7 @@ def test_every_model_that_tells_images_gives_ten_logits(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "precision"),
     [(name, "fp32") for name in CATALOGUE]
-    + [pytest.param(name, "bf16", marks=[pytest.mark.slow] * (name in LARGE)) for name in CATALOGUE],
+    + [pytest.param(name, "bf16", marks=[pytest.mark.ci] * (name in LARGE)) for name in CATALOGUE],
 )
 def test_every_model_of_the_catalogue_trains(name: str, precision: str) -> None:
     log = Log()

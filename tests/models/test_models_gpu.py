@@ -84,7 +84,7 @@ def test_the_island_learns_in_float16() -> None:
     assert learned(log) > 0.4
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", pytest.param("fp16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", pytest.param("fp16", marks=pytest.mark.ci)])
 def test_both_heads_of_multi_task_learn_with_one_scale(precision: str) -> None:
     log, _ = run(MultiTask(batch_size=32, learning_rate=2e-3), precision)
     assert learned(log) > 0.2

@@ -11,7 +11,7 @@ from tests.tiny import Log, train
 
 
 @pytest.fixture(
-    scope="module", params=["fp32", *(pytest.param(p, marks=pytest.mark.slow) for p in ("bf16", "fp16"))]
+    scope="module", params=["fp32", *(pytest.param(p, marks=pytest.mark.ci) for p in ("bf16", "fp16"))]
 )
 def log(request: pytest.FixtureRequest) -> Log:
     """What 100 steps told."""
@@ -21,7 +21,7 @@ def log(request: pytest.FixtureRequest) -> Log:
     return log
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(log: Log) -> None:
     steps = log.of(StepRecord)
     assert len(steps) == 100
@@ -30,7 +30,7 @@ def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(log: Log) -> Non
         assert step.loss == pytest.approx(step.losses["digit"] + 0.5 * step.losses["parity"], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_both_heads_learn_with_one_scale(log: Log) -> None:
     assert learned(log) > 0.2
     assert len(log.of(StepSkipped)) <= 4

@@ -53,7 +53,7 @@ def test_bytes_and_fractions_are_normalised_alike() -> None:
     assert normalize(mean.expand(1, 3, 8, 8)).abs().max() < 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, folder: Path) -> None:
     log = Log()
@@ -65,7 +65,7 @@ def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, fo
     assert epoch.validation.samples == 8
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.ci)])
 def test_random_images_are_trained_on_as_they_are(precision: str) -> None:
     log = Log()
     experiment = ResNet50(**TINY | {"batch_size": 2})

@@ -47,7 +47,7 @@ def test_without_the_island_autocast_takes_the_distances_too(dtype: torch.dtype)
     assert output_dtypes(Selective(island=False).build_model(), dtype)["distance"] == dtype
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_with_the_island_the_loss_falls_as_in_fp32() -> None:
     expected = run("fp32")
     assert learned(expected) > 0.4
@@ -66,7 +66,7 @@ def test_without_the_island_float16_has_no_loss_at_any_scale() -> None:
     assert len(log.of(StepSkipped)) == len(losses(log))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_without_the_island_bfloat16_has_the_range_and_not_the_digits() -> None:
     log = run("bf16", island=False)
     assert all(math.isfinite(loss) for loss in losses(log))

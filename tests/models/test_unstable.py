@@ -39,7 +39,7 @@ def skipped(log: Log) -> list[int]:
     return [skip.step for skip in log.of(StepSkipped)]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str) -> None:

@@ -203,7 +203,7 @@ def test_a_last_line_without_an_end_is_a_line(tmp_path: Path) -> None:
     assert found.printed("stdout") == ["no newline"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_flood_is_complete_in_the_file_and_bounded_in_the_records(tmp_path: Path) -> None:
     found = run(
         tmp_path,
@@ -289,7 +289,7 @@ def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(t
     assert len(live) <= 1 + seconds / LIVE_INTERVAL_SECONDS
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_progress_bar_that_is_cleared_leaves_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

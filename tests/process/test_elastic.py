@@ -124,7 +124,7 @@ def shadowing(folder: Path) -> Path:
     return trace
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_starts_a_rank_imports_nothing_from_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +159,7 @@ class Mine(Tiny):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("module", ["neighbour", "in_the_current_folder"])
 def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path) -> None:
     """Beside its file always; from the current folder where `python -m amptui` has it on its path."""
@@ -185,7 +185,7 @@ def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path)
     assert module != "neighbour" or not trace.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
 def test_ranks_train_to_the_end_and_leave_one_whole_journal(
     warm: WarmSource, run: Path, start: Sequence[str]
@@ -208,7 +208,7 @@ def test_ranks_train_to_the_end_and_leave_one_whole_journal(
     assert RunDir(run).holds_checkpoints
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("rank", "status"), [(None, 143), (0, 143), (1, 0)])
 def test_sigterm_stops_all_ranks_cleanly(warm: WarmSource, run: Path, rank: int | None, status: int) -> None:
     """To the launcher, to rank 0 or to another rank."""
@@ -220,7 +220,7 @@ def test_sigterm_stops_all_ranks_cleanly(warm: WarmSource, run: Path, rank: int 
     assert RunDir(run).holds_checkpoints
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_the_run_with_its_name(warm: WarmSource, run: Path, rank: int) -> None:
     """Rank 1 writes the end of a journal whose rank 0 was killed."""
@@ -232,7 +232,7 @@ def test_a_killed_rank_ends_the_run_with_its_name(warm: WarmSource, run: Path, r
     assert_lost(run, rank, "killed")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(warm: WarmSource, run: Path) -> None:
     with ranks(run, "--set", "loading_seconds=600", until=is_building, warm=warm) as process:
         os.kill(pid_of(1, process), signal.SIGKILL)
@@ -242,7 +242,7 @@ def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(warm: WarmSourc
     assert (lost.rank, lost.cause, lost.step) == (1, "killed", 0)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_waits_for_a_rank_can_be_stopped(warm: WarmSource, run: Path) -> None:
     with ranks(run, "--set", "loading_seconds=600", until=is_building, warm=warm) as process:
         process.terminate()
@@ -252,7 +252,7 @@ def test_a_run_that_waits_for_a_rank_can_be_stopped(warm: WarmSource, run: Path)
     assert (end.reason, end.steps) == ("stopped", 0)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(
     warm: WarmSource, run: Path
 ) -> None:
@@ -268,7 +268,7 @@ def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(
     assert RunDir(run).holds_checkpoints
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("rank", "start"), [(0, ALONE), (1, TORCHRUN)], ids=["0, nproc", "1, torchrun"])
 def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
     warm: WarmSource, run: Path, rank: int, start: Sequence[str]
@@ -287,7 +287,7 @@ def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
     assert "trainer.py" in stacks.stacks[0].stack
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(
     warm: WarmSource, run: Path, rank: int
@@ -306,7 +306,7 @@ def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(
     assert [stack.rank for stack in stacks.stacks if "time.sleep(self.lag_seconds)" in stack.stack] == [rank]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(warm: WarmSource, run: Path) -> None:
     seconds = AWAITED_SECONDS + 4
     lags = ("--set", "lags_on_rank=1", "--set", "lag_step=3", "--set", f"lag_seconds={seconds}")

@@ -12,12 +12,12 @@ from amptui.base.errors import UsageError
 from amptui.process.foreground import in_foreground
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_part_ends_with_its_status_and_says_something() -> None:
     assert in_foreground(lambda: (3, "täg \udcff")) == (3, "täg \udcff")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_much_may_be_said() -> None:
     assert in_foreground(lambda: (0, "x" * 2**20)) == (0, "x" * 2**20)
 
@@ -31,7 +31,7 @@ def test_how_it_ended_is_known_where_a_parent_ignored_its_children() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 5
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_error_is_printed_and_handed_back(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> tuple[int, str]:
         raise UsageError("no run 'x'", hint="check the path")
@@ -40,13 +40,13 @@ def test_an_error_is_printed_and_handed_back(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().err == "amptui: no run 'x'; check the path\n"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_fault_is_a_traceback_and_status_1(capfd: pytest.CaptureFixture[str]) -> None:
     assert in_foreground(lambda: (1 // 0, "")) == (1, "")
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_signal_that_ends_it_is_128_and_its_number() -> None:
     def die() -> tuple[int, str]:
         os.kill(os.getpid(), signal.SIGKILL)

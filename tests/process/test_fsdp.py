@@ -14,7 +14,7 @@ from tests.process.test_elastic import TORCHRUN, assert_lost, last, of, pid_of, 
 from tests.warm import WarmSource
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_sharded_model_is_trained_and_saved_whole(warm: WarmSource, tmp_path: Path) -> None:
     run, weights = tmp_path / "run", tmp_path / "weights.pt"
     options = ("--fsdp", "--epochs", "2", "--save-weights", str(weights))
@@ -31,7 +31,7 @@ def test_a_sharded_model_is_trained_and_saved_whole(warm: WarmSource, tmp_path: 
     assert sum(value.numel() for name, value in state.items() if "running" not in name) > started.parameters
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_sigterm_stops_a_sharded_run_cleanly(warm: WarmSource, tmp_path: Path) -> None:
     run, weights = tmp_path / "run", tmp_path / "weights.pt"
     with ranks(run, "--fsdp", "--save-weights", str(weights), warm=warm) as process:
@@ -42,7 +42,7 @@ def test_sigterm_stops_a_sharded_run_cleanly(warm: WarmSource, tmp_path: Path) -
     assert weights.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_killed_rank_ends_a_sharded_run_with_its_name(warm: WarmSource, run: Path) -> None:
     with ranks(run, "--fsdp", warm=warm) as process:
         os.kill(pid_of(1, process), signal.SIGKILL)

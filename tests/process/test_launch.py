@@ -178,7 +178,7 @@ def test_a_cpu_s_smaller_batch_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert {r.samples for r in records if isinstance(r, StepRecord)} == {4}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_goes_on_as_it_was_asked_for_and_how_long_may_change(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(run, request(steps=4, learning_rate=0.5)) == 0
@@ -363,7 +363,7 @@ def test_data_lie_in_the_user_s_cache_folder(
     assert default_data_dir() == Path(expected.format(home=Path.home()))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_one_command_line_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     line = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
@@ -374,7 +374,7 @@ def test_one_command_line_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> No
     assert main([*line, "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_died_before_its_first_checkpoint_begins_again_and_keeps_what_there_was(
     tmp_path: Path,
 ) -> None:
@@ -391,7 +391,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again_and_keeps_what
     assert (run / "run.before-1.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_folder_that_trains_is_not_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -64,7 +64,7 @@ def finished() -> RunFinished:
     return RunFinished(time=time.time(), steps=9, seconds=3.0, reason="done")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_every_kind_is_sent_once() -> None:
     with receiver() as server, running(server.url) as run:
         run.tell(alarm("disk full"))
@@ -85,7 +85,7 @@ def test_every_kind_is_sent_once() -> None:
     assert run.said == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_end_is_sent_while_the_run_closes() -> None:
     with receiver() as server:
         run = Run(server.url)
@@ -96,7 +96,7 @@ def test_the_end_is_sent_while_the_run_closes() -> None:
     assert sent.text.startswith("mnist-deep: done after 9 steps in 0:03 (knobs-1 on ")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_message_that_fails_is_sent_again_with_growing_pauses() -> None:
     with receiver(500, 503, 429) as server, running(server.url) as run:
         run.tell(alarm("disk full"))
@@ -107,7 +107,7 @@ def test_a_message_that_fails_is_sent_again_with_growing_pauses() -> None:
     assert run.said == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_server_that_comes_back_gets_the_message() -> None:
     with nobody_listening() as port:
         run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(0.01,) * 100_000)
@@ -121,7 +121,7 @@ def test_a_server_that_comes_back_gets_the_message() -> None:
     assert run.said == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_message_is_given_up_with_one_quiet_event() -> None:
     with receiver(*[500] * 8) as server, running(server.url) as run:
         run.tell(alarm("disk full"))
@@ -138,7 +138,7 @@ def test_a_message_is_given_up_with_one_quiet_event() -> None:
     assert len(server.posts) == 9  # nothing of the first two came again
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_refusal_is_final() -> None:
     with receiver(403) as server, running(server.url) as run:
         run.tell(alarm("disk full"))
@@ -147,7 +147,7 @@ def test_a_refusal_is_final() -> None:
     assert run.said[0].text.endswith(": HTTP 403")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_silent_server_delays_the_end_by_no_more_than_it_may() -> None:
     with receiver() as server:
         server.gate.clear()
@@ -209,7 +209,7 @@ def test_a_server_that_has_refused_all_along_does_not_hold_up_the_end(
     assert [note.text for note in run.said] == [f"could not notify 127.0.0.1:{port}: {reason}"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("waits_for_hours")
 def test_a_server_that_has_never_answered_holds_up_the_end_for_one_attempt(
     monkeypatch: pytest.MonkeyPatch,
@@ -227,7 +227,7 @@ def test_a_server_that_has_never_answered_holds_up_the_end_for_one_attempt(
     assert note.text == f"could not notify 127.0.0.1:{server.server_port}: no answer in time"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("waits_for_hours")
 def test_a_server_that_is_there_again_at_the_end_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 60.0)
@@ -242,7 +242,7 @@ def test_a_server_that_is_there_again_at_the_end_gets_everything(monkeypatch: py
     assert run.said == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("waits_for_hours")
 @pytest.mark.parametrize("first_status", [200, 503])
 def test_the_end_waits_for_a_server_that_has_answered(
@@ -265,7 +265,7 @@ def test_the_end_waits_for_a_server_that_has_answered(
     assert run.said == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_workers_that_are_forked_meanwhile_never_meet_half_an_import() -> None:
     """A module that another thread imports at the time of a fork can never be imported in the child."""
     code = """

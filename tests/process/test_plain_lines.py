@@ -189,7 +189,7 @@ def train_arguments(run_dir: Path, *options: str) -> list[str]:
     return ["train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("front", ["--headless", "--json"])
 def test_a_pipe_that_closes_early_does_not_end_the_training(
     front: str, warm: WarmSource, tmp_path: Path

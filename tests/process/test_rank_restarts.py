@@ -55,7 +55,7 @@ def resumed(warm: WarmSource, run: Path, *options: str, start: Sequence[str] = A
     return process.wait(), said
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("start", "own"),
     [
@@ -81,7 +81,7 @@ def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     assert [(row.restarts, row.max_restarts) for row in starts] == [(0, 1), (1, 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ranks_without_a_checkpoint_start_again_from_the_beginning(
     warm: WarmSource, run: Path, go_on: Path
 ) -> None:
@@ -96,7 +96,7 @@ def test_ranks_without_a_checkpoint_start_again_from_the_beginning(
     assert re.match(r"rank 0 .*killed: pid \d", again.cause)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ranks_that_are_asked_to_stop_are_not_started_again(warm: WarmSource, run: Path) -> None:
     with ranks(run, "--max-restarts", "3", warm=warm) as process:
         process.terminate()
@@ -106,7 +106,7 @@ def test_ranks_that_are_asked_to_stop_are_not_started_again(warm: WarmSource, ru
     assert of(RunResumed, run) == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_last_line_of_a_failed_run_is_the_way_on(warm: WarmSource, run: Path, go_on: Path) -> None:
     """Ranks resume it, as many, one, or under torchrun; a number that does not fit is refused."""
     with ranks(run, *EVERY_5, *held(go_on), until=has_a_checkpoint, warm=warm) as process:
@@ -137,7 +137,7 @@ def test_the_last_line_of_a_failed_run_is_the_way_on(warm: WarmSource, run: Path
     assert RunDir(run).holds_checkpoints
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_way_on_is_told_whole_also_if_another_rank_writes_the_end(
     warm: WarmSource, run: Path, go_on: Path
 ) -> None:
@@ -149,7 +149,7 @@ def test_the_way_on_is_told_whole_also_if_another_rank_writes_the_end(
     assert end.error.endswith(f": {resume_command(run)}")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_no_restart_can_help_is_refused_once(warm: WarmSource, run: Path) -> None:
     options = ("--precision", "tf32", "--max-restarts", "2")
     with ranks(run, *options, until=lambda run: outcome(run) is RunFailed, warm=warm) as process:

@@ -32,7 +32,7 @@ from tests.process.test_elastic import (
 from tests.process.test_rank_restarts import has_a_checkpoint, held
 from tests.warm import PipedProcess, WarmSource, start_piped
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 SLOWLY = ("--set", "slow_seconds=0.01")
 

@@ -221,7 +221,7 @@ for change in recorder.unsaved:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("back", [True, False])
 def test_a_full_disk_is_told_on_the_screen_and_again_when_it_is_over(*, back: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), "back" if back else "stays full"]

@@ -56,7 +56,7 @@ class Failing(Knobs):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_error_on_a_rank_ends_with_the_command_that_resumes_the_run(
     warm: WarmSource, tmp_path: Path, rank: int

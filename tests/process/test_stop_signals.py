@@ -241,7 +241,7 @@ with StopSignals(control.ask, busy=busy):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_process_that_saves_something_is_not_left_for_taking_long() -> None:
     with running(BUSY) as process:
         process.send_signal(signal.SIGTERM)
@@ -260,7 +260,7 @@ with StopSignals(control.ask, busy=busy):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
     with running(NO_LONGER_BUSY) as process:
         process.send_signal(signal.SIGTERM)
@@ -285,7 +285,7 @@ def test_what_is_held_back_is_heeded_later_on_both_sides_of_a_fork() -> None:
     assert lines_of(HELD_BACK) == ["1 2 SIGINT", "1 2 SIGINT", "0"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_process_that_is_stopped_and_goes_on_has_received_no_signal() -> None:
     with running(WAITING) as process:
         for _ in range(3):

@@ -9,7 +9,7 @@ from tests.ranks.rank_at_work import train_ranks
 from tests.ranks.recorded import Recorded
 from tests.tiny import Log, losses, prepare, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("usable_torchao")]
+pytestmark = [pytest.mark.ci, pytest.mark.usefixtures("usable_torchao")]
 
 
 def test_ranks_in_float8_keep_the_same_weights_and_learn_as_one_process_does(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from amptui.ranks.world import World
 from tests.living import wait_until
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_store_that_is_slow_for_once_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang_watch, "_STORE_SECONDS", 0.2)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -44,7 +44,7 @@ def started(restarts: Sequence[int], max_restarts: int = 3) -> list[World]:
 
 
 @pytest.mark.usefixtures("launcher")
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
     """A machine that takes another's place counts from 0; where one has joined, none counts a restart."""
     starts = [started(counts) for counts in ([0, 0, 0], [1, 0, 1], [1, 0, 1, 0], [2, 2, 0])]
@@ -56,7 +56,7 @@ def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
     assert {world.starts_again for world in started([3, 0])} == {False}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_rank_waits_for_the_call_of_its_own_start(launcher: TCPStore) -> None:
     """It comes before rank 0 of its start, when only the answer to those before it stands there."""
     started([0, 0])
@@ -71,7 +71,7 @@ def test_a_rank_waits_for_the_call_of_its_own_start(launcher: TCPStore) -> None:
 
 
 @pytest.mark.usefixtures("launcher")
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_plan_that_a_restart_has_lost_is_not_made_anew_unless_it_resumes() -> None:
     store = LauncherStore(World(0, 0, 2, restart=1, max_restarts=2, generation=1))
     with pytest.raises(RunFolderError, match="which run this is"):
@@ -82,7 +82,7 @@ def test_a_plan_that_a_restart_has_lost_is_not_made_anew_unless_it_resumes() -> 
 
 
 @pytest.mark.usefixtures("launcher")
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_first_end_is_one_key() -> None:
     stores = [LauncherStore(World(rank, 0, 9)) for rank in range(9)]
     assert stores[0].first_end() is None
@@ -95,7 +95,7 @@ def test_the_first_end_is_one_key() -> None:
 
 
 @pytest.mark.usefixtures("launcher")
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_rank_that_lost_the_others_ends_them_and_is_not_blamed() -> None:
     leader, other = (World(rank, 0, 3) for rank in (0, 2))
     LauncherStore(other).tell_end("cut off", "Connection closed by peer")
@@ -132,7 +132,7 @@ def killed_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FailoverS
         process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("listens_longer", [False, True])
 def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
     monkeypatch: pytest.MonkeyPatch, listens_longer: bool
@@ -151,7 +151,7 @@ def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
         lonely.add("count", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_a_killed_launcher_knew_is_told_again_or_known_to_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

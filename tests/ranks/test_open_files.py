@@ -36,7 +36,7 @@ def test_too_many_for_the_hard_limit_are_refused(limits: list[tuple[int, int]]) 
     assert limits == [(1024, 4096)]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_limit_of_a_real_process_is_raised() -> None:
     program = """
 import resource

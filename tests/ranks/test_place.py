@@ -70,7 +70,7 @@ print(os.getpid(), here())
 """
 
 
-@pytest.mark.slow  # a process that imports torch
+@pytest.mark.ci  # a process that imports torch
 def test_in_another_pid_namespace_than_that_of_its_proc_nothing_is_known() -> None:
     """As under ``unshare --pid --fork`` alone: numbers in ``/proc`` are those of other processes."""
     start = ["unshare", "--pid", "--fork", "--map-root-user"]

@@ -13,7 +13,7 @@ from tests.ranks.recorded import Recorded
 from tests.tiny import Log, losses, prepare, train
 from tests.warm import WarmSource
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 RECORDED = "tests.ranks.recorded:Recorded"
 

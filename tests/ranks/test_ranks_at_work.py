@@ -17,7 +17,7 @@ from tests.tiny import Log, losses, prepare, train
 from tests.warm import WarmSource
 
 
-@pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_two_ranks_train_as_one_process_with_the_global_batch(
     warm: WarmSource, tmp_path: Path, fsdp: bool
 ) -> None:
@@ -34,7 +34,7 @@ def test_two_ranks_train_as_one_process_with_the_global_batch(
         assert results == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_loader_of_an_experiment_is_shared_by_the_ranks(warm: WarmSource, tmp_path: Path) -> None:
     """101 samples are 12 batches of 8, and one of 5, which is left out: six steps of two ranks."""
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, batch_norm="no", loader="yes", samples="101")
@@ -48,7 +48,7 @@ def test_a_loader_of_an_experiment_is_shared_by_the_ranks(warm: WarmSource, tmp_
     assert [samples for _, _, samples in ranks[0].results["validations"]] == [101, 101]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("precision", "fsdp"), [("fp32", False), ("fp16", False), ("fp16", True)])
 def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
     warm: WarmSource, tmp_path: Path, precision: str, fsdp: bool
@@ -66,7 +66,7 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
     assert ranks[0].results["micro_batches"] == [record.micro_batches for record in alone] == [4, 2] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("ranks", "fsdp"), [(2, False), (3, False), (2, True), (3, True)])
 def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights(
     warm: WarmSource, tmp_path: Path, ranks: int, fsdp: bool
@@ -84,7 +84,7 @@ def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights
     assert results[0].results["disagreements"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_single_bit_that_differs_on_one_rank_is_told(warm: WarmSource, tmp_path: Path) -> None:
     results = train_ranks(
         "plain", 2, tmp_path, warm=warm, flips_on_rank="1", slow_seconds="0.02", epochs="40"
@@ -95,7 +95,7 @@ def test_a_single_bit_that_differs_on_one_rank_is_told(warm: WarmSource, tmp_pat
     assert results[0].steps[step - 1] != results[1].steps[step - 1]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("overflow", ["gradients", "loss"])
 def test_a_skip_names_the_rank_that_overflowed(warm: WarmSource, tmp_path: Path, overflow: str) -> None:
     poisoned = {"overflows_on_rank": "1", "overflow_step": "7", "overflow": overflow}
@@ -108,7 +108,7 @@ def test_a_skip_names_the_rank_that_overflowed(warm: WarmSource, tmp_path: Path,
     assert first.results["disagreements"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_one_rank_s_loss_ended_names_it(warm: WarmSource, tmp_path: Path) -> None:
     poisoned = {"overflows_on_rank": "1", "overflow_step": "9", "overflow": "loss"}
     options = {"precision": "bf16"}
@@ -118,7 +118,7 @@ def test_a_run_that_one_rank_s_loss_ended_names_it(warm: WarmSource, tmp_path: P
     assert "; rank 1 had the first loss that was not finite, in step 9; " in first.results["error"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(warm: WarmSource, tmp_path: Path) -> None:
     """Each pass of an X-ray takes longer than ranks wait for one that hangs."""
     plain, probed = tmp_path / "plain", tmp_path / "probed"
@@ -136,7 +136,7 @@ def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(warm: WarmSource, 
     assert alone[0].steps == ranks[0].steps
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(
     assert ranks[0].steps == ranks[1].steps
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_switch_that_fails_on_one_rank_is_undone_on_all(
     warm: WarmSource, tmp_path: Path, rank: int
@@ -160,7 +160,7 @@ def test_a_switch_that_fails_on_one_rank_is_undone_on_all(
     assert f"back to fp32: rank {rank}: " in ranks[0].results["refusals"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(
     assert ranks[0].results["error"].startswith("rank 1: ArithmeticError: a wrong number")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_a_rank_that_compiles_is_not_called_hung(warm: WarmSource, tmp_path: Path) -> None:
     """It makes the others wait, in training and in validation, longer than one that hangs could."""
@@ -183,7 +183,7 @@ def test_a_rank_that_compiles_is_not_called_hung(warm: WarmSource, tmp_path: Pat
     assert ranks[0].results["records"].count("ModelCompiled") == 4
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(
     warm: WarmSource, tmp_path: Path
@@ -194,7 +194,7 @@ def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(
     assert ranks[0].results["error"].startswith("rank 1 hung")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("rank", "fsdp"), [(0, False), (1, False), (1, True)])
 def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(
     warm: WarmSource, tmp_path: Path, rank: int, fsdp: bool
@@ -208,7 +208,7 @@ def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(
     assert ("RankLost" in ranks[0].results["records"]) == (rank == 1)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     ("raised", "said"),
@@ -225,7 +225,7 @@ def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
     assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(said)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(
     warm: WarmSource, tmp_path: Path
@@ -235,7 +235,7 @@ def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(
     assert "RankLost" in ranks[0].results["records"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_parameter_without_a_gradient_is_explained(warm: WarmSource, tmp_path: Path) -> None:
     """DDP raises it on every rank, and rank 0 may hear of another's first."""
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, unused="yes", status=1)
@@ -243,7 +243,7 @@ def test_a_parameter_without_a_gradient_is_explained(warm: WarmSource, tmp_path:
     assert error.startswith("a parameter of the model took no part in loss()")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(warm: WarmSource, tmp_path: Path) -> None:
     """DDP gives out those of batch norm before each forward pass."""
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, epochs="1", lag_seconds="1")
@@ -254,7 +254,7 @@ def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(warm: WarmSour
     assert waiting - slow < 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_loss_that_communicates_has_no_compute_time(warm: WarmSource, tmp_path: Path) -> None:
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, epochs="1", communicates="yes")
     assert ranks[0].results["compute"]

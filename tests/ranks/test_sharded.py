@@ -133,7 +133,7 @@ def test_the_mean_loss_stays_in_float32(dtype: torch.dtype) -> None:
     assert model.weight.grad.dtype is dtype
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -159,7 +159,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
     assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
@@ -178,7 +178,7 @@ def test_what_does_not_work_on_sharded_weights_is_explained(
     assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(error)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_norms_and_windows_are_those_of_the_global_gradient(warm: WarmSource, tmp_path: Path) -> None:
     # Of four biases in the last layer the third rank has none.
     ranks = train_ranks(
@@ -198,7 +198,7 @@ def test_norms_and_windows_are_those_of_the_global_gradient(warm: WarmSource, tm
     assert all(results == [elements, 0, elements] for results in ranks[0].results["windows"])
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_overflow_on_one_rank_skips_the_step_on_all(warm: WarmSource, tmp_path: Path) -> None:
     options = {"fsdp": True, "precision": "fp16"}
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, **POISONED, options=options)
@@ -210,7 +210,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(warm: WarmSource, tmp_pat
     assert nonfinite == 6
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_lost_weights_end_the_run(warm: WarmSource, tmp_path: Path) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, status=1)

@@ -8,7 +8,7 @@ from amptui.engine.checkpoint.file import checkpoints, read
 from tests.ranks.rank_at_work import train_ranks
 from tests.warm import WarmSource
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 OPTIONS = {"fsdp": True, "checkpoint_every": 3}
 

@@ -93,7 +93,7 @@ def test_every_record_survives_the_round_trip(cls: type[Any], data: st.DataObjec
     assert repr(loads(line)) == repr(record)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("cls", RECORD_TYPES, ids=lambda cls: cls.__name__)
 @given(data=st.data())
 def test_every_line_is_one_line_of_strict_ascii_json(cls: type[Any], data: st.DataObject) -> None:

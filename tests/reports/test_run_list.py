@@ -189,7 +189,7 @@ def mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
     mount.answers.set()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_on_a_file_system_that_does_not_answer_hangs_nothing(tmp_path: Path, mount: Mount) -> None:
     lost, other = kept(tmp_path / "lost" / "a", trained(20.0)), kept(tmp_path / "b" / "b", trained(10.0))
     saved = kept(default_base() / "m-1", trained(5.0), written=5.0)
@@ -217,7 +217,7 @@ def test_a_run_on_a_file_system_that_does_not_answer_hangs_nothing(tmp_path: Pat
     assert {entry.read().state for entry in entries} == {"died"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_amptui_runs_names_what_it_cannot_reach(
     tmp_path: Path, mount: Mount, capsys: pytest.CaptureFixture[str]
 ) -> None:

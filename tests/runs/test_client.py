@@ -181,7 +181,7 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
     assert (watching.histories, watching.client.error) == (2, UNEXPECTED_EXIT)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_flood_is_folded_in_large_pieces(scripted: Scripted) -> None:
     flood = b"".join(line(note(number, size=300)) for number in range(20_000))
     watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), flood, line(FINISHED))

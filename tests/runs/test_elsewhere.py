@@ -241,7 +241,7 @@ def test_any_name_of_a_folder_comes_back(names: list[str]) -> None:
         assert sorted(runs_elsewhere().runs) == sorted(map(str, folders))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_many_that_enter_and_look_at_once_lose_none(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"

@@ -312,7 +312,7 @@ def test_a_run_that_goes_on_on_another_machine_is_not_taken_over(signed_elsewher
         assert signed_elsewhere.journal_path.exists(), "nothing is set aside"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_died_on_another_machine_goes_on_here(
     signed_elsewhere: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

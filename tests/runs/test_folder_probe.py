@@ -32,7 +32,7 @@ def files() -> Iterator[FileSystem]:
     files.back.set()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_folder_that_does_not_answer_is_left_out_and_all_others_are_there(files: FileSystem) -> None:
     files.dead = {"/dead/b", "/gone/c"}
     probe = FolderProbe()
@@ -41,7 +41,7 @@ def test_a_folder_that_does_not_answer_is_left_out_and_all_others_are_there(file
     assert files.looked == ["/a/a", "/dead/b", "/gone/c", "/a/d"], "what lies beside it is not asked"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_it_is_not_asked_again_before_it_answers(files: FileSystem) -> None:
     files.dead = {"/dead/b"}
     probe = FolderProbe()

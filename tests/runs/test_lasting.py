@@ -74,7 +74,7 @@ def test_a_journal_that_lost_its_name_is_told_and_made_again_with_all_it_held(
     assert not list(path.parent.glob("*.tmp"))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_it_is_noticed_without_a_word_from_anybody(path: Path) -> None:
     journal = Journal(path)
     journal.append(notes(1, 2))

@@ -66,7 +66,7 @@ def test_looking_makes_no_file_and_asks_for_no_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_second_run_is_told_who_trains_there_and_what_to_do(tmp_path: Path) -> None:
     with another_process(tmp_path) as process:
         with pytest.raises(RunFolderError) as caught:
@@ -254,7 +254,7 @@ def _no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", refuse)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("_no_locks")
 def test_without_locks_a_living_process_of_this_machine_holds_by_its_word(tmp_path: Path) -> None:
     words(tmp_path, pid=os.getppid(), host=HOST, started=1.0)
@@ -263,7 +263,7 @@ def test_without_locks_a_living_process_of_this_machine_holds_by_its_word(tmp_pa
         RunLock.take(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("_no_locks")
 def test_without_locks_the_word_of_another_machine_is_taken(tmp_path: Path) -> None:
     words(tmp_path, pid=1, host="elsewhere", started=1.0)

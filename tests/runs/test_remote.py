@@ -121,7 +121,7 @@ def hanging_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("hanging_ssh")
 def test_a_list_of_runs_does_not_wait_for_a_machine_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.runs.remote._BATCH_SECONDS", 0.2)
@@ -180,7 +180,7 @@ def test_the_end_of_a_list_is_written_only_for_another_machine(
     assert out.getvalue() == _END_LINE
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_largest_list_that_is_promised_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = KeptRun(
         name="mnist-deep-20261125-201300",

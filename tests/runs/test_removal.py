@@ -112,7 +112,7 @@ def test_a_live_run_is_refused(tmp_path: Path) -> None:
     plan_removal(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_begins_between_question_and_answer_is_not_removed(tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "run")
     plan = plan_removal(folder)

@@ -100,7 +100,7 @@ def test_nothing_is_lost_or_doubled_whoever_comes_and_however_slowly_they_read(
             assert screen.known == list(range(len(run.known)))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_that_stops_reading_delays_nobody_and_gets_a_new_history(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +323,7 @@ def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> Non
         assert run.server.trouble == ""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_server_sleeps_while_nothing_happens(run: Run) -> None:
     strangers = [run.attach_screen(hello=hello) for hello in (b"", b"half a li")]
     stopped, idle = run.adopt_screen(), attached(run)

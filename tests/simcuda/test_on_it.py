@@ -53,13 +53,13 @@ def marked_files() -> list[Path]:
     return [path for path in files if HERE not in path.parents and GPU_MARK in path.read_text()]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_needs_a_gpu_passes_on_a_pretended_one(pretended_gpu: Path, tmp_path: Path) -> None:
     counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow")
     assert counts["tests"] > 2 * counts["skipped"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_needs_a_gpu_and_takes_long_passes_on_a_pretended_one(
     pretended_gpu: Path, tmp_path: Path
 ) -> None:
@@ -67,7 +67,7 @@ def test_what_needs_a_gpu_and_takes_long_passes_on_a_pretended_one(
     assert counts["tests"] > 2 * counts["skipped"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path, tmp_path: Path) -> None:
     paths = HERE / "on_it" / "test_float8_waits.py", ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
@@ -99,7 +99,7 @@ def train(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     done = train(machine, run_dir, "Small", "--precision", "fp16", "--epochs", "2", "--clip-norm", "1")
@@ -120,7 +120,7 @@ def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: P
     assert "engine/step.py" not in said, "a step waited"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_kernel_that_fails_ends_the_app_with_one_line_and_no_abort(
     machine: dict[str, str], tmp_path: Path
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_kernel_that_fails_ends_the_app_with_one_line_and_no_abort(
     assert done.stderr.splitlines()[-1].endswith(last.error)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_screen_shows_the_gpu_and_switches(machine: dict[str, str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     options = ("--epochs", "1000", "--run-dir", str(run_dir))

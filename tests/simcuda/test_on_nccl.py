@@ -18,7 +18,7 @@ from tests.simcuda.device import NCCL
 from tests.simcuda.ranks import losses_of, waits_in_steps
 from tests.terminal import amptui_command
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 STEPS = 60
 

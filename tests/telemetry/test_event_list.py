@@ -188,7 +188,7 @@ def test_skips_apart_are_lines_apart() -> None:
     assert [event.step for event in view.events] == [12, 10]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_storm_of_nan_is_one_line_with_its_count_and_its_steps() -> None:
     view = view_of(*(nonfinite(number) for number in range(612, 100_612)))
     (event,) = view.events

@@ -143,7 +143,7 @@ def test_a_gap_of_any_length_takes_no_time_and_no_memory() -> None:
     assert series.recent[-1] == 2.0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ten_million_steps_stay_small_and_keep_a_spike_of_one_step() -> None:
     batch: list[float | None] = [0.5] * 100_000
     with_spike = [*batch[:-1], 99.0]

@@ -177,7 +177,7 @@ def test_a_switch_taken_back_before_a_step_ran_leaves_no_trace() -> None:
     assert view.switches == (PrecisionSwitch(1, "fp32"),)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_newest_thousand_switches_are_kept() -> None:
     session = Session()
     for number in range(1, 3001):
@@ -299,7 +299,7 @@ def numbers(view: SessionView) -> SessionView:
     return replace(view, events=(), warnings=0, errors=0)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @given(records=st.lists(RECORDS, max_size=60), data=st.data())
 def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(records)))
@@ -337,7 +337,7 @@ def test_threads_may_fold_and_look_at_once() -> None:
     assert session.view().step == 5000
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_long_run_is_folded_whole_and_its_view_stays_small() -> None:
     session = Session()
     batch = steps(1, 1000)

@@ -57,7 +57,7 @@ def assert_same_view(one: SessionView, other: SessionView) -> None:
 # ------------------------------------------------------------------------------ there and back
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @given(before=st.lists(RECORDS, max_size=40), after=st.lists(RECORDS, max_size=20))
 def test_a_restored_session_knows_the_same_and_goes_on_the_same(
     before: list[Record], after: list[Record]
@@ -86,7 +86,7 @@ def test_a_state_is_one_line_of_strict_ascii_json() -> None:
     assert_same_view(restored_from(text).view(), session.view())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_state_comes_from_another_process() -> None:
     """Nothing in it depends on the order of sets or on addresses."""
     program = (
@@ -268,7 +268,7 @@ def test_a_session_takes_over_what_another_knows() -> None:
     assert session.view() == replace(Session("runs/a").view(), **curves(session.view()))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_long_run_s_state_stays_small() -> None:
     session = session_of(record for record in EVERYTHING if not getattr(record, "optimizer", ""))
     for first in range(200, 20_200, 1000):

@@ -11,7 +11,7 @@ from tests.telemetry.simulated_ranks import STEP_SECONDS, SimulatedRanks, Slow
 
 SEEDS = range(20)
 
-MANY = [pytest.param(size, marks=pytest.mark.slow) for size in (64, 1024)]
+MANY = [pytest.param(size, marks=pytest.mark.ci) for size in (64, 1024)]
 
 
 def window(world_size: int, seed: int, seconds: int = 20, **options: Any) -> list[RanksSampled]:
@@ -41,7 +41,7 @@ def test_a_slow_rank_is_found_20_times_of_20(slow: Slow, world_size: int) -> Non
         assert verdict.seconds - verdict.others_seconds == pytest.approx(0.25 * STEP_SECONDS, rel=0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("noise", [0.01, 0.1])
 @pytest.mark.parametrize("world_size", [2, 8, *MANY])
 def test_equal_ranks_have_no_verdict_20_times_of_20(world_size: int, noise: float) -> None:

@@ -56,7 +56,7 @@ async def test_a_tiny_terminal_says_so_and_keys_do_no_harm() -> None:
         assert all(screen.app._dashboard.render_line(y).cell_length == 20 for y in range(5))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_the_size_may_change_between_any_two_frames() -> None:
     async with watching(started(), *steps(50)) as screen:
@@ -155,7 +155,7 @@ async def test_keys_that_need_an_unsupported_precision_are_not_offered() -> None
         assert [key for key in meanings if meanings[key] not in screen.text] == ["p", "c"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
     away = threading.Event()
@@ -368,7 +368,7 @@ PAGES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_every_page_leads_to_every_other_and_esc_back_to_the_panels() -> None:
     paused = PauseChanged(time=time.time(), step=5, paused=True)
@@ -493,7 +493,7 @@ async def test_zoom_and_axis_keys_reach_the_charts() -> None:
         assert (screen.state.zoom, screen.state.log_y) == (1, True)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_the_enlarged_loss_has_a_cursor() -> None:
     async with watching(started(), *steps(400)) as screen:
@@ -514,7 +514,7 @@ async def test_the_enlarged_loss_has_a_cursor() -> None:
         assert screen.state.focus is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_a_click_moves_the_cursor_of_an_enlarged_chart() -> None:
     async with watching(started(), *steps(400)) as screen:

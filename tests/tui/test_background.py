@@ -56,7 +56,7 @@ def leave(terminal: Terminal) -> None:
     assert not re.search(r"rgb|ffff|62;22|]11", terminal.text)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_light_background_is_noticed_after_the_first_frame() -> None:
     with screen({BACKGROUND_QUESTION: WHITE_ANSWER}) as terminal:
         wait_until_written(terminal, LIGHT_GREY)
@@ -65,7 +65,7 @@ def test_a_light_background_is_noticed_after_the_first_frame() -> None:
         leave(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_answer_in_pieces_with_pauses_is_no_key() -> None:
     with screen({}) as terminal:
         wait_until_written(terminal, BACKGROUND_QUESTION)
@@ -76,7 +76,7 @@ def test_an_answer_in_pieces_with_pauses_is_no_key() -> None:
         leave(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_answer_among_keys_leaves_them_alone() -> None:
     with screen({}) as terminal:
         wait_until_written(terminal, BACKGROUND_QUESTION)
@@ -87,7 +87,7 @@ def test_an_answer_among_keys_leaves_them_alone() -> None:
         assert "keys ['l', 'l', 'd']" in terminal.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("answers", [{}, {b"\x1b[c": DA1}], ids=["nothing", "no colour"])
 def test_a_terminal_that_names_no_colour_is_left_as_it_is(answers: dict[bytes, bytes]) -> None:
     with screen(answers) as terminal:
@@ -96,7 +96,7 @@ def test_a_terminal_that_names_no_colour_is_left_as_it_is(answers: dict[bytes, b
         assert LIGHT_GREY not in terminal.written
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_answer_that_comes_while_the_screen_is_left_does_not_reach_the_shell() -> None:
     with screen({}) as terminal:
         wait_until_written(terminal, BACKGROUND_QUESTION)
@@ -108,7 +108,7 @@ def test_an_answer_that_comes_while_the_screen_is_left_does_not_reach_the_shell(
         assert not re.search(r"rgb|ffff|62;22", terminal.text)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("env", "grey"),
     [
@@ -128,7 +128,7 @@ def test_what_is_decided_is_not_asked(env: dict[str, str], grey: bytes | None) -
         leave(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_colorfgbg_counts_until_the_answer() -> None:
     with screen({BACKGROUND_QUESTION: b"\x1b]11;rgb:00/00/00\x07" + DA1}, {"COLORFGBG": "0;15"}) as terminal:
         wait_until_written(terminal, LIGHT_GREY)

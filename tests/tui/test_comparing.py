@@ -114,7 +114,7 @@ async def test_in_a_run_that_began_in_amp_it_compares_with_fp32() -> None:
 IN_FLOAT8 = (measured("bf16"), measured("fp8", speedup=1.25, speedup_low=1.21, speedup_high=1.29))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_in_fp8_it_compares_with_bf16_and_p_goes_its_own_way() -> None:
     """``p`` into FP8, ``c``, ``p`` out of the comparison, and ``c`` again: each from where the run is."""
@@ -141,7 +141,7 @@ async def test_in_fp8_it_compares_with_bf16_and_p_goes_its_own_way() -> None:
         assert await asked_for(screen) == ("fp32", "bf16")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_emulated_fp8_offers_no_comparison_and_says_why_it_is_refused() -> None:
     async with watching(started(precision="fp32"), *steps(5), size=(200, 60)) as screen:

@@ -24,7 +24,7 @@ def pending(screen: Screen) -> list[str]:
     return [request.kind for request in screen.session.view().pending]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("key", KEPT)
 @awaited
 async def test_a_key_is_kept_until_the_run_begins_and_asked_for_once(key: str) -> None:
@@ -114,7 +114,7 @@ async def test_a_pause_is_asked_for_at_once_and_keeps_the_others_waiting() -> No
         assert "X-ray when training resumes" in screen.footer
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_a_run_that_ends_before_it_begins_is_asked_for_nothing() -> None:
     async with watching(PhaseChanged(time=0.0, phase="model")) as screen:

@@ -73,7 +73,7 @@ def quick_run(seconds: int, *, precision: str = "fp32") -> Iterator[SessionView]
         yield session.view()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("background", [BLACK, WHITE])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_quick_run_is_shown_in_three_kilobytes_a_second(precision: str, background: Rgb) -> None:

@@ -162,7 +162,7 @@ async def test_x_rays_and_traces_need_a_step(key: str, name: str) -> None:
         assert screen.session.view().pending == ()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("last", [paused(), finished()], ids=["paused", "ended"])
 @awaited
 async def test_if_none_can_be_taken_x_shows_the_last_one(last: Record) -> None:
@@ -189,7 +189,7 @@ async def test_n_asks_for_a_trace_and_shows_its_verdict() -> None:
         assert what_overflowed_first(traced(FIRST)) in screen.notice
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("page", ["e", "g", "t", "i", "question_mark"])
 @awaited
 async def test_a_page_that_is_opened_ends_the_message_before_it(page: str) -> None:
@@ -351,7 +351,7 @@ async def test_g_continues_in_the_same_precision() -> None:
         assert resumes(screen)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_the_question_opens_once_for_each_pause() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
@@ -400,7 +400,7 @@ async def test_quitting_in_the_question_asks_and_returns_to_it() -> None:
         assert "training is paused" not in screen.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_a_pause_by_a_user_opens_no_question() -> None:
     async with watching(started(), *steps(5)) as screen:

@@ -54,7 +54,7 @@ def assert_restored(terminal: Terminal) -> None:
     assert terminal.written.rindex(b"\x1b[?25h") > terminal.written.rindex(b"\x1b[?25l")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_panels_are_there_before_textual_is_imported() -> None:
     with program(ALONE, (120, 40)) as terminal:
         for title in ("loss", "comparison", "throughput", "loss scale", "memory", "events"):
@@ -66,7 +66,7 @@ def test_the_panels_are_there_before_textual_is_imported() -> None:
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_keys_typed_meanwhile_are_not_echoed() -> None:
     with program(ALONE) as terminal:
         terminal.wait_for("╭ loss")
@@ -76,7 +76,7 @@ def test_keys_typed_meanwhile_are_not_echoed() -> None:
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_failure_before_the_screen_restores_the_terminal() -> None:
     with program(FAILING) as terminal:
         terminal.wait_for("╭ loss")
@@ -86,7 +86,7 @@ def test_a_failure_before_the_screen_restores_the_terminal() -> None:
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_takes_it_over() -> None:
     with program(FOLLOWED) as terminal:
         terminal.wait_for("q quit")
@@ -96,7 +96,7 @@ def test_a_screen_takes_it_over() -> None:
         assert_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"NO_COLOR": "1"}], ids=str)
 def test_poor_terminals_get_what_they_can_show(env: dict[str, str]) -> None:
     with program(ALONE, env=env) as terminal:
@@ -108,7 +108,7 @@ def test_poor_terminals_get_what_they_can_show(env: dict[str, str]) -> None:
         assert terminal.wait() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_that_is_too_small_shows_no_panels() -> None:
     with program(ALONE, (20, 5)) as terminal:
         terminal.wait_for("amptui")

@@ -85,7 +85,7 @@ def test_characters_outside_of_the_encoding_are_replaced(line: Line) -> None:
     outlet.close()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_that_nobody_reads_blocks_nothing(line: Line) -> None:
     outlet = opened(line.terminal)
     for _ in range(200):
@@ -95,7 +95,7 @@ def test_a_terminal_that_nobody_reads_blocks_nothing(line: Line) -> None:
     outlet.close()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_whose_output_is_stopped_blocks_nothing(line: Line) -> None:
     termios.tcflow(line.terminal, termios.TCOOFF)
     outlet = opened(line.terminal)
@@ -106,7 +106,7 @@ def test_a_terminal_whose_output_is_stopped_blocks_nothing(line: Line) -> None:
     termios.tcflow(line.terminal, termios.TCOON)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_hurry_ends_a_wait_that_has_begun(line: Line) -> None:
     outlet = opened(line.terminal)
     outlet.write(MUCH)

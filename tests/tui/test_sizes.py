@@ -22,14 +22,14 @@ def cut_at(size: tuple[int, int], names: Iterable[str]) -> list[str]:
     return cut
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_no_word_is_cut(size: tuple[int, int]) -> None:
     """Of the surfaces every seventh, each size others: the next test draws them all at every size."""
     assert cut_at(size, list(SURFACES)[SIZES.index(size) :: len(SIZES)]) == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_no_surface_cuts_a_word(size: tuple[int, int]) -> None:
     assert cut_at(size, SURFACES) == []

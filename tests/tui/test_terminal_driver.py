@@ -70,7 +70,7 @@ def stop_output(terminal: Terminal) -> None:
     termios.tcflow(terminal.slave, termios.TCOOFF)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_it_restores_the_terminal_and_does_not_use_the_mouse(warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")
@@ -97,7 +97,7 @@ def enlarge_the_loss(terminal: Terminal) -> None:
     wait_until(lambda: has_the_mouse(terminal), terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("keys", ["\t", "\x1b", "?"])
 def test_only_an_enlarged_chart_has_the_mouse(keys: str, warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
@@ -111,7 +111,7 @@ def test_only_an_enlarged_chart_has_the_mouse(keys: str, warm: WarmSource, tmp_p
         assert b"\x1b[?1003h" not in terminal.written
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_every_way_out_gives_the_mouse_back(warm: WarmSource, tmp_path: Path) -> None:
     for leave in ("d", "\x03", "raise", "hang up"):
         (tmp_path / "raise").unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def test_every_way_out_gives_the_mouse_back(warm: WarmSource, tmp_path: Path) ->
             assert terminal.modes == terminal.modes_before
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_that_continues_has_the_mouse_again(warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
         enlarge_the_loss(terminal)
@@ -144,7 +144,7 @@ def test_a_screen_that_continues_has_the_mouse_again(warm: WarmSource, tmp_path:
         assert not has_the_mouse(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_on_a_stalled_terminal_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")
@@ -155,7 +155,7 @@ def test_a_screen_on_a_stalled_terminal_can_be_left(warm: WarmSource, tmp_path: 
         assert terminal.modes == terminal.modes_before
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_stopped_screen_is_redrawn_when_it_continues(
     number: signal.Signals, warm: WarmSource, tmp_path: Path
@@ -181,7 +181,7 @@ def hang_up(terminal: Terminal) -> None:
     terminal.hang_up()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("hangup", "end"), [("heard", hang_up_by_signal), ("heard", hang_up), ("ignored", hang_up)]
 )

@@ -220,7 +220,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, completed.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_full_disk_is_an_oserror_and_leaves_nothing(troubled: tuple[Path, str]) -> None:
     folder, printed = troubled
     assert printed.splitlines() == [f"{limit} OSError File too large" for limit in LIMITS]
@@ -229,7 +229,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_nothing(troubled: tuple[Path, str]
         assert names(folder / str(limit)) == ["step-000000001.pt", "step-000000003.pt"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_process_killed_during_a_write_leaves_the_previous_file(
     troubled: tuple[Path, str],
 ) -> None:

@@ -70,7 +70,7 @@ def interrupted(make: Make, cut: int, folder: Path, **options: Any) -> tuple[Log
     return first, second
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @settings(max_examples=6)
 @given(

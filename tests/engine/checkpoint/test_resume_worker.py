@@ -142,7 +142,7 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     assert note.text == f"tf32 is not supported here: {NO_TF32}; continuing in fp32"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_a_run_in_float8_is_resumed_in_it(tmp_path: Path) -> None:
     stopped(tmp_path)

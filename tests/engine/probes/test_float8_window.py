@@ -154,7 +154,7 @@ def error_of(window: Float8Window, layer: str, role: str) -> Any:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @needs_torchao
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_a_run_measures_its_first_float8_step_and_when_somebody_asks(recipe: str) -> None:
@@ -170,7 +170,7 @@ def test_a_run_measures_its_first_float8_step_and_when_somebody_asks(recipe: str
     assert math.log2(weight.scale_low).is_integer() == (recipe != "tensorwise")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @needs_torchao
 def test_a_channel_far_above_the_others_makes_float8_lose_these() -> None:
     healthy = error_of(windows(1.0, "tensorwise")[0], "3", "input")
@@ -317,7 +317,7 @@ def test_a_step_in_fp8_without_a_float8_product_is_told_once() -> None:
     assert warnings_of(log_of(prepare(Tiny(), precision="fp8"))) == []
 
 
-@pytest.mark.slow  # it compiles
+@pytest.mark.ci  # it compiles
 @needs_torchao
 def test_a_compiled_model_is_measured_only_when_asked() -> None:
     graphs: list[Any] = []

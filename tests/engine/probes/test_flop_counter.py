@@ -105,7 +105,7 @@ with FlopCounter(nn.Linear(1, 1)):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_torch_without_triton_has_nothing_to_say_of_it() -> None:
     process = subprocess.run([sys.executable, "-c", NO_TRITON], capture_output=True, text=True, check=True)
     assert (process.stdout, process.stderr) == ("", "")

@@ -89,7 +89,7 @@ def products(layer: Callable[[Tensor], Tensor], images: Tensor) -> int:
     return int(jacobian.count_nonzero())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 2}], ids=["", "stride", "dilation"])
 @pytest.mark.parametrize(("inputs", "outputs", "groups"), [(4, 6, 1), (4, 6, 2), (4, 4, 4), (4, 8, 4)])
 @pytest.mark.parametrize(("kind", "size"), CONVOLUTIONS)
@@ -189,7 +189,7 @@ print(record.flops, record.uncounted)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_of_a_layer_spread_over_ranks_each_counts_its_part() -> None:
     process = subprocess.run(
         [sys.executable, "-c", TENSOR_PARALLEL], capture_output=True, text=True, check=True

@@ -104,7 +104,7 @@ class Costly(Float16WindowProbe):
         return super().measure(factor)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_window_that_is_out_of_date_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.engine.probes.schedule.Float16WindowProbe", Costly)
     log = log_of(prepare(Tiny(epochs=100_000), steps=40), at={5: "bf16"})

@@ -123,7 +123,7 @@ def test_forward_passes_before_the_backward_passes_keep_their_precisions() -> No
     assert {step.precision for step in steps_of(records, name)} == {"fp32"}
 
 
-@pytest.mark.slow  # it compiles
+@pytest.mark.ci  # it compiles
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("low", [True, False])
 def test_a_compiled_model_is_read_too(low: bool, inside: bool) -> None:

@@ -193,7 +193,7 @@ def sgd(*params: Any) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize(
     "wrap",
-    [nn.DataParallel, pytest.param(partial(torch.compile, backend="eager"), marks=pytest.mark.slow)],
+    [nn.DataParallel, pytest.param(partial(torch.compile, backend="eager"), marks=pytest.mark.ci)],
     ids=["parallel", "compiled"],
 )
 def test_the_owner_is_the_outermost_model_without_wrappers(wrap: Callable[[nn.Module], nn.Module]) -> None:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from amptui.guest.loop.parallel_layout import UNKNOWN, ParallelLayout, layout_of
 
-pytestmark = pytest.mark.slow  # torch.distributed.tensor is imported
+pytestmark = pytest.mark.ci  # torch.distributed.tensor is imported
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def test_they_are_known_where_no_one_module_has_all_parameters() -> None:
     assert precisions(journal) == [FLOAT8_LAYERS] * 2
 
 
-@pytest.mark.slow  # it compiles
+@pytest.mark.ci  # it compiles
 def test_they_are_known_in_a_compiled_model() -> None:
     model = net()
     convert(model)

@@ -50,7 +50,7 @@ def test_without_the_hardware_fp8_costs_no_time_and_has_the_reason() -> None:
     assert (precisions, set(left_out)) == (("bf16",), {"fp8-emulated"})
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_model_gets_a_recommendation_and_nothing_is_written(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

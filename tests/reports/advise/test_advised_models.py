@@ -20,7 +20,7 @@ from tests.living import steps_of, wait_until
 from tests.terminal import amptui_command
 from tests.warm import WarmSource
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 EXPERIMENTS = str(ROOT / "tests" / "reports" / "advise" / "experiments.py")
 

@@ -99,7 +99,7 @@ def test_the_table_has_every_precision_and_says_why_the_others_have_no_row(
     assert not (Path.home() / ".local").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_json_is_one_object_with_every_number_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
     assert bench("--json", "--precisions", "fp32,fp16", "--seed", "3") == 0
     captured = capfd.readouterr()
@@ -121,7 +121,7 @@ def test_json_is_one_object_with_every_number_and_nothing_else(capfd: pytest.Cap
     assert len(measured["cards"]) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_batch_that_does_not_fit_is_a_line_and_the_next_one_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_training_that_fails_on_the_way_tells_what_was_known_and_has_its_statu
     assert "AMP bf16" in captured.out
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_stream_that_knows_no_times_sign_still_gets_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
@@ -164,7 +164,7 @@ def test_a_stream_that_knows_no_times_sign_still_gets_the_report(monkeypatch: py
     assert re.search(r"AMP bf16 .* \d\.\d\d\? ", written.getvalue().decode("ascii"))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_precision_that_fails_is_named_and_the_others_are_compared(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_precision_that_fails_is_named_and_the_others_are_compared(
     assert "not implemented for bfloat16" in measured["failed"]["bf16"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_one_precision_left_is_nothing_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
     bench("--precisions", "fp32,bf16", "--set", "refuses=bfloat16")
     out = capsys.readouterr().out
@@ -184,7 +184,7 @@ def test_one_precision_left_is_nothing_to_compare(capsys: pytest.CaptureFixture[
     assert "the speed of" not in out
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_kept_run_was_looked_at_by_no_probe(tmp_path: Path) -> None:
     assert bench("--run-dir", str(tmp_path / "run"), "--channels-last") == 0
     records = list(read(tmp_path / "run" / "journal.jsonl"))
@@ -201,7 +201,7 @@ def test_a_kept_run_was_looked_at_by_no_probe(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "run.sock").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_schedule_is_as_long_as_the_benchmark_and_not_longer(tmp_path: Path) -> None:
     model = tmp_path / "cycled.py"
     model.write_text(
@@ -220,20 +220,20 @@ def test_a_schedule_is_as_long_as_the_benchmark_and_not_longer(tmp_path: Path) -
     assert max(lrs) > 5 * lrs[0], "it passes through its warm-up"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_several_sizes_are_kept_in_a_folder_each(tmp_path: Path) -> None:
     bench("--run-dir", str(tmp_path / "run"), "--batch-size", "4,8", "--rounds", "1")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["batch-4", "batch-8"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_process_keeps_its_flags_for_tf32() -> None:
     before = Tf32Flags.current()
     bench("--precisions", "ieee,bf16", "--rounds", "1")
     assert Tf32Flags.current() == before
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_no_model_outlives_its_measurement() -> None:
     def models() -> int:
         return sum(issubclass(type(thing), torch.nn.Module) for thing in gc.get_objects())
@@ -244,7 +244,7 @@ def test_no_model_outlives_its_measurement() -> None:
     assert models() == before
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
     warm: WarmSource,
 ) -> None:
@@ -274,7 +274,7 @@ def float8_here(usable_torchao: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "why_no_float8", lambda _device: {})
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("float8_here")
 def test_where_the_hardware_has_float8_it_is_measured_beside_the_others(
     capfd: pytest.CaptureFixture[str],
@@ -296,7 +296,7 @@ def test_where_the_hardware_has_float8_it_is_measured_beside_the_others(
     assert flops["flops_by_type"]["float8"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("float8_here")
 def test_a_model_without_a_layer_for_float8_is_measured_without_it_and_the_reason_is_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -317,7 +317,7 @@ def test_a_model_without_a_layer_for_float8_is_measured_without_it_and_the_reaso
     assert "the speed of" not in captured.out
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("float8_here")
 def test_where_torchao_cannot_be_used_the_others_are_compared_and_the_reason_is_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -373,7 +373,7 @@ def test_emulated_float8_has_no_speed_that_could_be_measured() -> None:
         plan_precisions(("fp32", "fp8-emulated"), CPU)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() -> None:
     class Convolving(Tiny):
         def build_model(self) -> torch.nn.Module:
@@ -421,7 +421,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow  # it compiles C++ for each precision
+@pytest.mark.ci  # it compiles C++ for each precision
 @needs_compiler
 def test_with_compile_each_precision_runs_eagerly_and_compiled(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -174,7 +174,7 @@ def test_nan_is_read_as_such() -> None:
 # ------------------------------------------------------------------------------------ the width
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @given(st.integers(20, 200), st.booleans())
 @example(width=36, by_run=True)
 def test_the_line_fits_and_says_what_it_leaves_out(width: int, by_run: bool) -> None:
@@ -207,7 +207,7 @@ def test_the_cursor_is_in_sight_between_the_first_and_the_last_value(
     assert {line[8 + column] for line in canvas.lines()[:-1]} == {"│"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @given(axes, some_keys, st.sampled_from(["left", "right", "left_square_bracket", "shift+right"]))
 def test_an_arrow_moves_the_line_by_a_cell_and_others_by_ten(axis: str, keys: list[str], key: str) -> None:
     comparison = runs_of([[1.0 + 1 / step for step in range(1, 1001)]])
@@ -239,7 +239,7 @@ def test_zoom_keeps_the_place_of_the_cursor_and_0_shows_everything() -> None:
     assert extent.grid.shown == extent.grid.whole
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_cursor_stays_while_runs_go_on() -> None:
     cursor, before = pressed(runs_of([[1.0] * 100]), ["left", *["plus"] * 3])
     longer = drawn_grid(runs_of([[1.0] * 120]), "steps", 120, cursor)

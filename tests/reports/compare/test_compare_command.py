@@ -29,7 +29,7 @@ def test_without_a_terminal_it_writes_tables(capsys: pytest.CaptureFixture[str])
     assert "\x1b" not in report
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_on_a_terminal_the_table_of_runs_fits() -> None:
     with Terminal(amptui_command("compare", *RUNS, "--plain"), size=(80, 60)) as terminal:
         assert terminal.wait() == 0
@@ -127,7 +127,7 @@ def test_the_same_run_under_two_names_is_refused(tmp_path: Path, capsys: pytest.
     assert "the same run" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_neither_torch_nor_textual_is_imported_for_plain_text() -> None:
     program = "import sys; from amptui.cli import main; main(sys.argv[1:]); print([*sys.modules])"
     process = subprocess.run(
@@ -139,7 +139,7 @@ def test_neither_torch_nor_textual_is_imported_for_plain_text() -> None:
         assert f"'{heavy}'" not in loaded
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_on_a_terminal_it_is_a_screen() -> None:
     with Terminal(amptui_command("compare", *RUNS), size=(80, 24)) as terminal:
         terminal.wait_for("B AMP bf16 against A FP32")
@@ -151,7 +151,7 @@ def test_on_a_terminal_it_is_a_screen() -> None:
         assert b"\x1b[?1049h" in terminal.written, "what stood on the terminal comes back"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_the_terminal_as_it_was(
     warm: WarmSource, number: signal.Signals, status: int
@@ -163,7 +163,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(
         assert terminal.modes == terminal.modes_before
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
 def test_a_screen_that_is_ended_gives_the_mouse_back(warm: WarmSource, number: signal.Signals) -> None:
     with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
@@ -180,7 +180,7 @@ def test_a_screen_that_is_ended_gives_the_mouse_back(warm: WarmSource, number: s
         assert terminal.wait() != 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_that_is_closed_ends_it(warm: WarmSource) -> None:
     with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
         terminal.wait_for("B AMP bf16 against A FP32")
@@ -188,7 +188,7 @@ def test_a_terminal_that_is_closed_ends_it(warm: WarmSource) -> None:
         assert terminal.wait() == 128 + signal.SIGHUP
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_unreadable_run_gives_the_terminal_back(warm: WarmSource, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("nothing\n")

@@ -18,7 +18,7 @@ from tests.forging import forged_journals
 from tests.reports.compare.compared_runs import FP32
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @given(first=forged_journals(), second=forged_journals())
 @settings(max_examples=30, deadline=None)
 def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None:

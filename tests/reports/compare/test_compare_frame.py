@@ -43,7 +43,7 @@ def test_every_size_has_curves_groups_verdict_and_keys(recorded: Compared, size:
     assert "q quit" in summary.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("height", range(1, 45, 4))
 def test_no_size_makes_it_fail(recorded: Compared, height: int) -> None:
     for width in range(1, 130, 17):

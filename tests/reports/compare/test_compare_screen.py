@@ -54,7 +54,7 @@ async def shown(journals: list[Path], size: tuple[int, int] = (120, 40)) -> Asyn
         screen.following.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_keys_change_what_is_drawn() -> None:
     async with shown([*FP32, *BF16], (80, 24)) as screen:
@@ -84,7 +84,7 @@ async def test_keys_change_what_is_drawn() -> None:
         assert screen.app.choice.axis == "steps"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_the_help_scrolls_where_not_all_of_it_fits() -> None:
     async with shown([*FP32, *BF16], (40, 12)) as screen:
@@ -105,7 +105,7 @@ async def test_the_help_scrolls_where_not_all_of_it_fits() -> None:
         assert screen.text == first, "it opens at its beginning again"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_a_cursor_reads_the_curves() -> None:
     async with shown([*FP32, *BF16], (80, 24)) as screen:
@@ -133,7 +133,7 @@ async def test_a_cursor_reads_the_curves() -> None:
         assert screen.app.choice.cursor is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_the_mouse_moves_the_cursor_and_scrolls() -> None:
     async with shown([*FP32, *BF16], (80, 24)) as screen:

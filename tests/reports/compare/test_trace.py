@@ -190,7 +190,7 @@ def test_steps_that_a_resumed_run_repeats_count_once() -> None:
     assert all(low.step <= 20 or low.step > 30 for low in run.lows)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_resumed_from_far_back_counts_from_its_bucket() -> None:
     again = trained([0.5] * 10, first=101)
     run = figures([started(), *trained([2.0] * 9000), record_samples.resumed(100), *again])

@@ -198,7 +198,7 @@ def test_the_oldest_torchao_is_that_of_the_project() -> None:
     assert least in extras["test"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_this_machine_is_told_what_it_makes_of_fp8() -> None:
     (check,) = [check for check in precision_checks() if check.name == "fp8"]
     if torch.cuda.is_available():

@@ -44,7 +44,7 @@ def broken_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_machine_that_trains_has_status_0_and_every_problem_its_hint(fake_drivers: Path) -> None:
     done = run("--json", LD_LIBRARY_PATH=str(fake_drivers), CUDA_VISIBLE_DEVICES="", FAKE_NVML_GPUS="1")
     assert (done.returncode, done.stderr) == (0, "")
@@ -86,7 +86,7 @@ def test_runs_that_cannot_be_kept_have_status_1(broken_torch: str, tmp_path: Pat
     assert (done.returncode, verdict["can_train"], verdict["errors"]) == (1, False, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_terminal_gets_colours_and_lines_of_its_width(broken_torch: str) -> None:
     command = [sys.executable, "-c", PROGRAM]
     with Terminal(command, size=(60, 70), env={"PYTHONPATH": broken_torch, "NO_COLOR": ""}) as terminal:

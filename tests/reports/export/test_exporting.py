@@ -61,7 +61,7 @@ def test_an_unwritable_path_is_refused_in_one_line(small: Path, tmp_path: Path, 
     assert names(small) == ["journal.jsonl"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_full_disk_keeps_the_existing_file(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [started(), *steps(1, 3000)])
     (tmp_path / "a.csv").write_text("old")

@@ -43,7 +43,7 @@ def test_a_table_of_steps_has_a_column_of_optimizers(tmp_path: Path) -> None:
     assert [int(row["step"]) for row in table_rows] == [record.step for record in STEPS]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_second_optimizer_may_come_late(tmp_path: Path) -> None:
     late: list[Record] = [run(), *steps(1, 9000), *steps(1, 10, optimizer="second")]
     export(write(tmp_path / "late", late), csv=tmp_path / "steps.csv")

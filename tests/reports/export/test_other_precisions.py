@@ -56,7 +56,7 @@ def check_text(text: str, precision: str) -> None:
     assert [words for words in JUDGED if words in text] == []
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 50)])
 @pytest.mark.parametrize("focus", [None, "comparison", "memory", "throughput", "numerics"])
 def test_the_screen_names_it(precision: str, size: tuple[int, int], focus: str | None) -> None:

@@ -153,7 +153,7 @@ def test_any_journal_has_a_page(records: list[Record]) -> None:
     assert page_of(*records).endswith("</html>\n")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_long_run_is_a_page_of_bounded_size() -> None:
     sizes = [len(page_of(started(total_steps=n), *steps(1, n, losses={"a": 1.0}))) for n in (2_000, 20_000)]
     assert sizes[1] < 1.5 * sizes[0]

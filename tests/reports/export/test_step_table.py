@@ -58,7 +58,7 @@ def test_what_is_not_finite_is_named_and_what_was_not_measured_is_empty(tmp_path
     assert table_rows[2]["step_seconds"] == ""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
     early = [step(n, losses={"a": float(n)}) for n in range(1, 5001)]
     late = [step(n, losses={"a": 1.0, "b,\n": 2.0}) for n in range(5001, 9001)]

@@ -53,7 +53,7 @@ class OnDefault(Small):
 
 
 # A loader with workers that is collected as part of a cycle waits five seconds for each.
-@pytest.mark.parametrize("source", ["arrays", pytest.param("dataset", marks=pytest.mark.slow), "loader"])
+@pytest.mark.parametrize("source", ["arrays", pytest.param("dataset", marks=pytest.mark.ci), "loader"])
 def test_all_goes_on_as_without(source: Literal["arrays", "dataset", "loader"], tmp_path: Path) -> None:
     control = Control()
 

@@ -87,11 +87,11 @@ def check_went_on_as(trained: Trained, expected: Trained) -> None:
     ("precision", "probe", "clip_norm"),
     [
         ("fp16", "trace", 1.0),
-        pytest.param("fp16", "trace", None, marks=pytest.mark.slow),
-        pytest.param("fp32", "trace", None, marks=pytest.mark.slow),
-        pytest.param("fp32", "trace", 1.0, marks=pytest.mark.slow),
-        pytest.param("fp16", None, None, marks=pytest.mark.slow),
-        pytest.param("fp32", None, None, marks=pytest.mark.slow),
+        pytest.param("fp16", "trace", None, marks=pytest.mark.ci),
+        pytest.param("fp32", "trace", None, marks=pytest.mark.ci),
+        pytest.param("fp32", "trace", 1.0, marks=pytest.mark.ci),
+        pytest.param("fp16", None, None, marks=pytest.mark.ci),
+        pytest.param("fp32", None, None, marks=pytest.mark.ci),
     ],
 )
 def test_only_what_a_training_needs_may_end_it(precision: str, probe: Any, clip_norm: float | None) -> None:
@@ -115,12 +115,12 @@ def test_only_what_a_training_needs_may_end_it(precision: str, probe: Any, clip_
     ("precision", "other", "clip_norm"),
     [
         ("fp32", "fp16", 1.0),
-        pytest.param("fp32", "fp16", None, marks=pytest.mark.slow),
-        pytest.param("fp16", "fp32", 1.0, marks=pytest.mark.slow),
-        pytest.param("fp16", "fp32", None, marks=pytest.mark.slow),
-        pytest.param("fp32", "bf16", None, marks=pytest.mark.slow),
-        pytest.param("bf16", "fp16", 1.0, marks=pytest.mark.slow),
-        pytest.param("fp32", "ieee", 1.0, marks=pytest.mark.slow),
+        pytest.param("fp32", "fp16", None, marks=pytest.mark.ci),
+        pytest.param("fp16", "fp32", 1.0, marks=pytest.mark.ci),
+        pytest.param("fp16", "fp32", None, marks=pytest.mark.ci),
+        pytest.param("fp32", "bf16", None, marks=pytest.mark.ci),
+        pytest.param("bf16", "fp16", 1.0, marks=pytest.mark.ci),
+        pytest.param("fp32", "ieee", 1.0, marks=pytest.mark.ci),
     ],
 )
 def test_a_precision_s_first_step_that_finds_no_memory_never_was(

@@ -266,7 +266,7 @@ def test_every_size_is_drawn_or_left_out(
     assert is_drawn == (width >= least_width(one.format) and height >= 5)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_page_is_drawn_in_any_size() -> None:
     for width in range(40, 130, 7):
         for height in range(12, 45, 3):

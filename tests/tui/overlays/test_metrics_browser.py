@@ -123,7 +123,7 @@ def test_a_page_has_as_many_charts_as_fit(size: tuple[int, int], charts: int) ->
     assert (f"page 1 of {-(-len(TITLES) // charts)}" in shown) == (charts < len(TITLES))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_arrows_and_pages_select() -> None:
     browsing = Browsing()
     assert browsing.selected == "loss"
@@ -245,7 +245,7 @@ def test_a_chart_that_is_gone_is_not_shown() -> None:
     assert "nothing is logged yet" in browsing.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @COSTLY
 @given(
     size=st.tuples(st.integers(40, 200), st.integers(12, 60)),
@@ -277,7 +277,7 @@ def test_the_line_reads_the_series_at_the_step_of_the_cursor(
 # ----------------------------------------------------------------------------------- any terminal
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("keys", [(), ("enter",), ("enter", "left", "plus"), ("slash", "a")], ids=str)
 def test_no_word_is_cut(size: tuple[int, int], keys: tuple[str, ...]) -> None:

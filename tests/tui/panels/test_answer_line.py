@@ -10,7 +10,7 @@ from tests.diagnosis import amp_situations
 from tests.tui.panels.drawing import draw_alone
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("name", sorted(amp_situations.SITUATIONS))
 def test_the_speed_is_told_in_fewer_words_before_it_is_left_out(name: str) -> None:
     view = amp_situations.view_of(name)
@@ -26,7 +26,7 @@ def test_the_speed_is_told_in_fewer_words_before_it_is_left_out(name: str) -> No
         assert safe_words(answer) in line
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("width", "least"), [(60, 25), (48, 15)])
 def test_what_is_no_trouble_leaves_precision_and_speed_their_room(width: int, least: int) -> None:
     lines = 0

@@ -37,7 +37,7 @@ def playing(run: Path, speed: float, warm: WarmSource | None = None, *, patch: s
     return Terminal([sys.executable, "-c", patch + PROGRAM, str(run), str(speed)], warm=warm)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_is_played_moved_and_left(run: Path) -> None:
     with playing(run, 1000) as terminal:
         terminal.wait_for("replay ended 1:40 of 1:40")
@@ -54,7 +54,7 @@ def test_a_run_is_played_moved_and_left(run: Path) -> None:
         assert terminal.modes == terminal.modes_before
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_the_terminal_as_it_was(
     run: Path, warm: WarmSource, number: signal.Signals, status: int
@@ -79,7 +79,7 @@ Session.fold = endless
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("way_out", "status"),
     [
@@ -102,7 +102,7 @@ def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
         assert b"\x1b[?1049l" in terminal.written
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path, warm: WarmSource) -> None:
     with playing(run, 1, warm) as terminal:
         terminal.wait_for("replay ×1")
@@ -113,7 +113,7 @@ def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path, warm: WarmSo
         assert terminal.modes == terminal.modes_before
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_is_as_large_as_the_terminal_whatever_the_environment_claims(run: Path) -> None:
     claims = {"COLUMNS": "100000", "LINES": "100000"}
     command = [sys.executable, "-c", PROGRAM, str(run), "1"]
@@ -123,7 +123,7 @@ def test_a_screen_is_as_large_as_the_terminal_whatever_the_environment_claims(ru
         assert terminal.wait() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_fault_of_the_screen_is_a_failure(run: Path) -> None:
     broken = "from amptui.tui.frame import Frame\nFrame.draw = None\n"
     # A traceback's frames hold much more where torch is loaded, and are all written out.

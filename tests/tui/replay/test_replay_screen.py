@@ -71,7 +71,7 @@ async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) 
         await screen.until(lambda: "replay ended 1:40 of 1:40  space restart" in screen.footer)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_keys_move_it_through_the_run(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
@@ -87,7 +87,7 @@ async def test_keys_move_it_through_the_run(tmp_path: Path) -> None:
             await screen.until(partial(screen.is_at, *where))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
@@ -164,7 +164,7 @@ async def test_pages_lead_to_each_other_and_stay_where_there_is_nothing_to_show(
         assert screen.overlay is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_n_shows_the_trace_that_was_recorded_up_to_here(tmp_path: Path) -> None:
     later = Note(time=202.0, severity="info", text="later")
@@ -289,7 +289,7 @@ def test_the_position_is_told_in_words(state: str, words: str) -> None:
     assert position_words(position) == words
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_an_enlarged_chart_takes_the_arrows(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:

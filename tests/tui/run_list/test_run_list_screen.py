@@ -94,7 +94,7 @@ async def test_keys_move_the_cursor() -> None:
             assert f"▸ {screen.current}" in screen.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
     async with shown() as screen:
@@ -108,7 +108,7 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
         assert screen.current
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_enter_chooses_what_fits_the_run() -> None:
     for at, action in ((0, "attach"), (3, "replay")):
@@ -119,7 +119,7 @@ async def test_enter_chooses_what_fits_the_run() -> None:
             assert screen.app.place.run == ENTRIES[at].run
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_selected_runs_are_compared_in_the_order_in_which_they_were_selected() -> None:
     async with shown() as screen:
@@ -130,7 +130,7 @@ async def test_selected_runs_are_compared_in_the_order_in_which_they_were_select
         assert screen.app.chosen == Chosen("compare", (ENTRIES[-1].run, ENTRIES[0].run))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_no_more_runs_are_selected_than_can_be_compared() -> None:
     async with shown(FakeSource(many(40))) as screen:
@@ -139,7 +139,7 @@ async def test_no_more_runs_are_selected_than_can_be_compared() -> None:
         assert f"at most {MAX_COMPARED}" in screen.text
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_typing_filters_by_name_and_escape_shows_all_again() -> None:
     async with shown() as screen:
@@ -207,7 +207,7 @@ async def test_a_live_run_is_not_removed() -> None:
         assert screen.app.state.removal is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_a_run_that_is_not_reachable_is_not_touched() -> None:
     entries = [replace(ENTRIES[3], is_reachable=False), ENTRIES[4]]
@@ -221,7 +221,7 @@ async def test_a_run_that_is_not_reachable_is_not_touched() -> None:
         assert screen.app.state.removal is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_what_could_not_be_read_is_read_again() -> None:
     rows = iter([RunRow(state="unreadable", detail="not reachable"), RunRow(state="finished", step=7)])
@@ -269,7 +269,7 @@ def slow() -> Iterator[SlowSource]:
     slow.removals.set()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> None:
     @awaited
     async def remove_and_go_on() -> None:
@@ -296,7 +296,7 @@ def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> None:
     remove_and_go_on()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_run_that_is_being_removed_stays_in_its_place(slow: SlowSource) -> None:
     """Its lock is held and its folder changes; and then it is gone before all of it is."""
 
@@ -322,7 +322,7 @@ def test_a_run_that_is_being_removed_stays_in_its_place(slow: SlowSource) -> Non
     look()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("key", ["down", "slash", "space", "question_mark", "escape", "y"])
 def test_who_goes_on_is_not_asked_any_more(slow: SlowSource, key: str) -> None:
     @awaited
@@ -339,7 +339,7 @@ def test_who_goes_on_is_not_asked_any_more(slow: SlowSource, key: str) -> None:
     go_on()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: SlowSource) -> None:
     slow.plans.set()
 
@@ -438,7 +438,7 @@ async def test_a_list_that_cannot_be_read_ends_the_screen() -> None:
         assert screen.app.failure is fake.failure
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @awaited
 async def test_a_live_row_is_renewed_and_only_visible_rows_are_read() -> None:
     reads = dict.fromkeys(range(20_000), 0)
