@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from amptui.data import vision
 from amptui.data.synthetic import synthetic_images
 from amptui.engine.float8 import torchao_trouble
-from tests import deprecations, reruns, survival
+from tests import deprecations, reruns
 from tests.engine.compiled_runs import nothing_compiled
 from tests.golden import Goldens
 from tests.warm import WarmSource
@@ -80,27 +80,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     # A training freezes what there is and at its end thaws all of it: the next would look through that again.
     gc.freeze = gc.unfreeze = lambda: None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of `-n` sends what its tests counted with its last word."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["survival"] = survival.counted()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take in what a process of `-n` counted; one that died counted nothing."""
-    survival.take_in(getattr(node, "workeroutput", {}).get("survival", survival.NOTHING))
-
-
-def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
-    """Print what was tried and what it cost."""
-    for title, lines in survival.tables().items():
-        terminalreporter.section(title)
-        for line in lines:
-            terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import position_words
 from tests.forging import LINES, REAL, forged_journals
-from tests.survival import survived
 from tests.telemetry.test_state_damage import TEXT, mutated
 
 try:
@@ -111,7 +110,6 @@ def test_a_run_of_every_kind_is_used_in_every_way(tmp_path: Path) -> None:
 
 def law(folder: Path, journal: bytes) -> None:
     used_in_every_way(written(folder, journal))
-    survived("journals", 1, 1)
 
 
 @pytest.mark.ci
@@ -142,7 +140,6 @@ def attach_to_a_forgery(data: st.DataObject) -> None:
         assert session.state() == Session().state()
     else:
         drawn(session.view())
-    survived("journals", 1, 1)
 
 
 @pytest.mark.ci

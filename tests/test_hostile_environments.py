@@ -12,7 +12,6 @@ import pytest
 
 from amptui.base.errors import UsageError
 from amptui.records.keeping import UNSAVED_STATUS
-from tests.survival import survived
 from tests.terminal import KNOBS
 from tests.warm import WarmSource
 
@@ -86,7 +85,6 @@ def assert_sound(status: int, out: bytes, said: bytes) -> None:
         # After a run's last word only the journal's own trouble is told, and the answer.
         told = [each["type"] for each in records if each["type"] not in ("KeepingChanged", "AmpAnswer")]
         assert told[-1] == "RunFinished"
-    survived("environments", 1, 1)
 
 
 @pytest.mark.ci

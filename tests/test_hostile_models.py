@@ -18,7 +18,6 @@ from tests.living import (
     wait_for_end,
     wait_until,
 )
-from tests.survival import survived
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -40,7 +39,6 @@ def test_a_run_that_became_nan_says_how_to_go_back(warm: WarmSource, tmp_path: P
     assert again.returncode == 0, again.stderr
     assert isinstance(records_of(run)[-1], RunFinished)
     assert last_step(run) == 129
-    survived("model files", 1, 1)
 
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -72,7 +70,6 @@ def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_t
         assert last_step(run) == 8
         # It leads a session of its own, which all that it starts belongs to.
         wait_until(lambda: not session_of(int(told.read_text())), "a process of the run is left")
-    survived("model files", 1, 1)
 
 
 STEPS = 40
@@ -96,7 +93,6 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     assert isinstance(last, RunFailed)
     assert last.error in said
     assert last_step(tmp_path / "run") in (19, 20)
-    survived("model files", 1, 1)
 
 
 @pytest.mark.ci
@@ -126,7 +122,6 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
         assert done.stderr.count(b"returned into the training loop") == 1
     if "open" in what:
         assert {path.read_bytes() for path in tmp_path.glob("file *")} == {b""}
-    survived("model files", 1, 1)
 
 
 @pytest.mark.ci

@@ -18,7 +18,6 @@ from tests.living import (
     train_arguments,
     wait_until,
 )
-from tests.survival import survived
 from tests.terminal import FRAMES, Terminal
 from tests.warm import WarmSource
 
@@ -186,7 +185,6 @@ def test_no_byte_ends_the_screen(warm: WarmSource, tmp_path: Path) -> None:
             terminal.wait_for("between logarithmic and linear")
             terminal.press("?")
             terminal.wait_until_gone("between logarithmic and linear")
-        survived("input bytes", len(HOSTILE_BYTES), len(HOSTILE_BYTES))
         terminal.press("d")
         assert terminal.wait() == 0
         assert_restored(terminal)

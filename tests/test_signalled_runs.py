@@ -26,7 +26,6 @@ from tests.living import (
     wait_for_end,
     wait_until,
 )
-from tests.survival import survived
 from tests.terminal import Terminal, amptui_command
 from tests.warm import Process, WarmSource
 
@@ -77,7 +76,6 @@ def test_a_headless_run_that_is_signalled_writes_a_checkpoint_and_says_so(
         process.send_signal(number)
         assert process.wait(60) == 128 + number
     assert_whole(run)
-    survived("signals", 1, 1)
 
 
 @contextmanager
@@ -233,7 +231,6 @@ def test_a_scheduler_that_signals_the_screen_stops_the_run(
         assert_restored(terminal)
         wait_for_end(run)
     assert_whole(run)
-    survived("signals", 1, 1)
 
 
 @pytest.mark.ci
@@ -247,7 +244,6 @@ def test_a_scheduler_that_signals_the_run_behind_a_screen_stops_it(warm: WarmSou
         terminal.press("q")
         assert terminal.wait() == 128 + signal.SIGUSR1
     assert_whole(run)
-    survived("signals", 1, 1)
 
 
 @pytest.mark.ci
@@ -279,7 +275,6 @@ def test_an_attached_screen_that_is_signalled_says_that_training_goes_on(
             assert f"training continues to watch it again: amptui attach {run}" in said_by(terminal)
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
-    survived("signals", 1, 1)
 
 
 @pytest.mark.ci
@@ -295,7 +290,6 @@ def test_a_screen_that_is_killed_leaves_a_whole_terminal_and_the_run(
         assert_restored(terminal)
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
-    survived("signals", 1, 1)
 
 
 @pytest.mark.ci

@@ -23,7 +23,6 @@ from amptui.base.fork import end_workers
 from amptui.data.batches import Batches, open_batches
 from amptui.engine.failure import explain
 from amptui.recipe.modelfile import import_file
-from tests.survival import survived
 
 RECEIVE = """
 import pickle, sys
@@ -53,7 +52,6 @@ def test_a_class_of_a_model_file_is_found_by_its_name_in_another_process(name: s
         check=False,
     )
     assert done.stdout.strip() == name, done.stderr
-    survived("model files", 1, 1)
 
 
 def test_a_model_file_is_run_anew_each_time_and_takes_no_other_module_s_name(tmp_path: Path) -> None:
@@ -134,7 +132,6 @@ def test_a_worker_that_dies_is_named_with_how_it_ended(
     batches.close()
     end_workers()
     assert multiprocessing.active_children() == []
-    survived("model files", 1, 1)
 
 
 def test_what_a_worker_raises_is_told_in_one_line_with_its_place(trainer: ThreadPoolExecutor) -> None:

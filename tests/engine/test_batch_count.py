@@ -18,7 +18,6 @@ from amptui.data.sources import Arrays, Source
 from amptui.records.control import Control
 from amptui.records.run import EpochFinished, Note
 from amptui.records.steps import StepRecord
-from tests.survival import survived
 from tests.tiny import Drawing, Log, Tiny, losses, prepare, resume, stopping, train
 
 BATCHES = 8
@@ -103,7 +102,6 @@ def test_batches_that_are_none_are_skipped_and_counted(bad: set[int]) -> None:
         # The first is told at once, their number when the epoch is over.
         assert [any(text.startswith(total) for text in notes_of(log)) for total in totals] == [bool(bad)] * 2
         assert len(notes_of(log)) == (3 if bad else 0)
-    survived("model files", 1, 1)
 
 
 @pytest.mark.parametrize("cut", range(1, 10))

@@ -18,7 +18,6 @@ from amptui.data.sources import Arrays, Source
 from amptui.engine.description import describe_run
 from amptui.records.control import Control
 from amptui.records.steps import StepRecord
-from tests.survival import survived
 from tests.tiny import Drawing, Jittered, Log, Tiny, losses, prepare, resume, stopping, train
 
 
@@ -92,7 +91,6 @@ def test_a_lazy_model_trains_like_one_with_explicit_sizes(source: str) -> None:
         logs.append(log)
     assert len(losses(logs[0])) == 24
     assert losses(logs[1]) == losses(logs[0])
-    survived("model files", 1, 1)
 
 
 @pytest.mark.parametrize("cut", [3, *(pytest.param(cut, marks=pytest.mark.ci) for cut in (8, 19))])
@@ -170,7 +168,6 @@ def test_an_optimizer_without_a_learning_rate_trains(precision: str) -> None:
     assert train(prepare(Optimized(Rateless), precision=precision), log) == "done"
     assert {record.lr for record in log.of(StepRecord)} == {None}
     assert len(losses(log)) == 16
-    survived("model files", 1, 1)
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused_with_a_hint() -> None:

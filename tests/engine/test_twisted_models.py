@@ -12,7 +12,6 @@ from amptui.records import codec
 from amptui.records.run import RunFailed, RunFinished
 from tests.engine.working import Worker
 from tests.recipes.twisted import WAYS
-from tests.survival import survived
 
 pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
@@ -43,7 +42,6 @@ def assert_one_end(twist: dict[str, str], precision: str, tmp_path: Path) -> Non
         line = codec.dumps(record)
         assert codec.loads(line) is not None
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    survived("model files", 1, 1)
 
 
 @pytest.mark.parametrize("twist", ONE_TWIST, ids=str)

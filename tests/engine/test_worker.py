@@ -18,7 +18,6 @@ from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinishe
 from amptui.records.steps import StepRecord
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.living import records_of
-from tests.survival import survived
 from tests.terminal import KNOBS
 
 pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
@@ -278,4 +277,3 @@ def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
         last = records_of(tmp_path / "run")[-1]
         assert isinstance(last, RunFailed)
         assert said in last.error
-    survived("environments", 1, 1)

@@ -10,7 +10,6 @@ import pytest
 
 from tests.faults.watched import Lives, headless_run, lost, stop
 from tests.living import last_step, records_of, run_pid, wait_until
-from tests.survival import cost
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -62,7 +61,6 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
             assert screen.wait() == 0
         stop(run)
         steps_lost, records_lost = lost(run)
-        cost("disk full for 500 steps", 1, steps_lost, records_lost)
         assert (steps_lost, records_lost) == (0, 0)
 
 
@@ -91,7 +89,6 @@ def test_what_is_taken_away_is_written_again_whole(
         os.kill(pid, 15)
         wait_until(lambda: any(type(r).__name__ == "RunFinished" for r in records_of(run)), "no last word")
         steps_lost, records_lost = lost(run)
-    cost(take.__name__.replace("_", " "), 1, steps_lost, records_lost)
     assert (steps_lost, records_lost) == (0, 0)
 
 

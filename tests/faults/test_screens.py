@@ -14,7 +14,6 @@ from amptui.runs.socket_place import connect
 from tests.faults.test_disk import shown_step
 from tests.faults.watched import Lives, headless_run, lost, stop, train_arguments
 from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, screens_told, wait_until
-from tests.survival import cost
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -49,9 +48,6 @@ def test_closed_terminals_cost_no_step(closings: int, warm: WarmSource, tmp_path
         wait_until(lambda: "hung up" in screens_told(run), "no screen told that it hung up")
         stop(run)
     steps_lost, records_lost = lost(run)
-    hung_up = [change for change in screens_told(run) if change == "hung up"]
-    remark = f"{last_step(run):,} steps; {len(hung_up)} closings came late enough to be in the journal"
-    cost("terminal closed at a random moment", closings, steps_lost, records_lost, remark)
     assert (steps_lost, records_lost) == (0, 0)
     assert outcome(run) is not None
 
@@ -82,7 +78,6 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
         wait_until(lambda: last_step(run) > before + 20, "training did not go on")
         stop(run)
         steps_lost, records_lost = lost(run)
-    cost("screen stopped (SIGSTOP), another killed", 2, steps_lost, records_lost)
     assert (steps_lost, records_lost) == (0, 0)
 
 
@@ -113,7 +108,6 @@ def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, warm: WarmSou
             connection.close()
         stop(run)
         steps_lost, records_lost = lost(run)
-    cost("connection that sends garbage", GARBAGE, steps_lost, records_lost)
     assert (steps_lost, records_lost) == (0, 0)
 
 

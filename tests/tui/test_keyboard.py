@@ -20,7 +20,6 @@ from textual.message import Message
 from amptui.tui.keyboard import BackgroundReported, Keyboard, MouseReported
 from amptui.tui.keys import ACTIONS
 from amptui.tui.terminal_driver import PatientDriver
-from tests.survival import survived
 
 LONG_SECONDS = 60.0
 
@@ -294,7 +293,6 @@ def test_every_key_works_after_any_bytes_and_a_silence(sent: bytes, mouse: bool)
     keyboard.expire()
     keyboard.expire()
     assert names(keyboard.take(b"q\x03\x1b[A")) == ["q", "ctrl+c", "up"]
-    survived("input bytes", 1, 1)
 
 
 @given(hostile, st.lists(st.integers(0, 400), max_size=8))
@@ -344,4 +342,3 @@ def test_the_input_thread_survives_all_of_them(
         os.write(master, sent + b"\x1b[201~\x1b\\\x1b[19~")
         while "f8" not in names(heard):
             assert came.acquire(timeout=LONG_SECONDS), sent
-    survived("input bytes", len(NAMED), len(NAMED))
