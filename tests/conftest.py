@@ -61,10 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say which warnings are errors, and let the process that counts run again what failed."""
+    """Say which warnings are errors."""
     for line in deprecations.filters_for_pytest():
         config.addinivalue_line("filterwarnings", line)
-    reruns.register(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
