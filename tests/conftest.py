@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from amptui.data import vision
 from amptui.data.synthetic import synthetic_images
 from amptui.engine.float8 import torchao_trouble
-from tests import deprecations, reruns
+from tests import deprecations
 from tests.engine.compiled_runs import nothing_compiled
 from tests.golden import Goldens
 from tests.warm import WarmSource
