@@ -16,54 +16,37 @@ import pytest
 from amptui.base.terminal import RESTORE
 from amptui.process.stop_signals import Arrival, received_of_pending
 
-STOPPERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 HEADER = """
 import os, signal, sys, termios, threading, tty
+from signal import SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGPWR
+from signal import SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU
 from amptui.base.terminal import HeldTerminal
 from amptui.process import stop_signals
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals, received_within
 from amptui.records.control import Control
 control, hangups = Control(), []
+def say(*words):
+    os.write(1, " ".join(map(str, words)).encode() + bytes([10]))
 """
-"""What the programs below import."""
-
-PROGRAM = """
-with StopSignals(control.ask) as signals:
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(signals.received, control.stop_reason, flush=True)
-print("left", *(signal.getsignal(s).__name__ if callable(signal.getsignal(s)) else signal.getsignal(s).name
-    for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)), flush=True)
-"""
+"""What the programs below import; unbuffered, since some of them leave at once."""
 
 
-WAITING = """
-with blocked_stop_signals():
-    print("ready", flush=True)
-    while (received := received_within(0.1)) is None:
-        pass
-    print(received.number, flush=True)
-"""
+def end_of(program: str, *, prelude: str = "") -> tuple[list[str], int]:
+    """What a program says, and its exit status."""
+    command = [sys.executable, "-c", prelude + HEADER + program]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    return done.stdout.splitlines(), done.returncode
 
 
 @contextmanager
-def running(program: str = PROGRAM, *, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A program, the one above by default, ready for signals."""
-    command = [sys.executable, "-c", prelude + HEADER + program]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def running(program: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that is ready for signals."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HEADER + program], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert said(process) == "ready"
         yield process
         process.kill()
-
-
-def lines_of(program: str) -> list[str]:
-    """What a program says that needs nothing."""
-    command = [sys.executable, "-c", HEADER + program]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
-
-
-IGNORING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -71,65 +54,115 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def ask(process: subprocess.Popen[str]) -> str:
-    """What the program knows of signals now."""
-    assert process.stdin is not None
-    process.stdin.write("?\n")
-    process.stdin.flush()
-    return said(process)
+SENDS = """
+with StopSignals(control.ask) as signals:
+    for number in ({numbers}):
+        os.kill(os.getpid(), number)
+        say(signals.received, control.stop_reason)
+"""
+
+IGNORING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+OWN_HANDLER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)\n"
 
 
-@pytest.mark.parametrize("number", STOPPERS)
-def test_the_first_signal_asks_for_a_clean_end_and_the_second_leaves_at_once(number: signal.Signals) -> None:
-    with running() as process:
-        assert ask(process) == "None None"
-        process.send_signal(number)
-        assert ask(process) == f"{number.value} {number.name}"
-        process.send_signal(number)
-        assert process.wait(60) == 128 + number
+@pytest.mark.parametrize(
+    ("numbers", "prelude", "asked", "status"),
+    [
+        ("SIGINT, SIGINT", "", ["2 SIGINT"], 130),
+        ("SIGHUP, SIGHUP", "", ["1 SIGHUP"], 129),
+        ("SIGTERM, SIGINT", "", ["15 SIGTERM"], 143),
+        ("SIGUSR1, SIGUSR1, SIGXCPU", "", ["10 SIGUSR1"] * 3, 0),
+        ("SIGUSR1, SIGTERM, SIGTERM", "", ["10 SIGUSR1"] * 2, 138),
+        ("SIGHUP, SIGHUP, SIGTERM", IGNORING, ["None None"] * 2 + ["15 SIGTERM"], 0),
+        ("SIGUSR1, SIGUSR2", OWN_HANDLER, ["None None", "12 SIGUSR2"], 0),
+    ],
+    ids=[
+        *("interrupted twice", "hung up twice", "the first gives the status", "schedulers come twice"),
+        *("a person twice after a scheduler", "what was ignored stays so", "what has a handler keeps it"),
+    ],
+)
+def test_the_first_signal_asks_for_a_clean_end_and_a_person_s_second_leaves_at_once(
+    numbers: str, prelude: str, asked: list[str], status: int
+) -> None:
+    assert end_of(SENDS.format(numbers=numbers), prelude=prelude) == (asked, status)
 
 
-def test_the_status_is_that_of_the_first_signal() -> None:
-    with running() as process:
-        process.send_signal(signal.SIGTERM)
-        ask(process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 128 + signal.SIGTERM
+EACH = """
+for number in (SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR):
+    with StopSignals(Control().ask) as signals:
+        os.kill(os.getpid(), number)
+    say(signals.received == number)
+"""
 
 
-def test_a_hangup_that_was_ignored_at_the_start_stays_ignored() -> None:
-    with running(prelude=IGNORING) as process:
-        for _ in range(2):
-            process.send_signal(signal.SIGHUP)
-        assert ask(process) == "None None"
-        process.send_signal(signal.SIGTERM)
-        assert ask(process) == f"{signal.SIGTERM.value} SIGTERM"
+def test_whatever_a_batch_system_a_limit_or_a_timer_sends_asks_for_a_clean_end() -> None:
+    assert end_of(EACH) == (["True"] * 8, 0)
+
+
+AFTERWARDS = """
+with StopSignals(control.ask):
+    os.kill(os.getpid(), SIGINT)
+for number in (SIGINT, SIGTERM, SIGHUP):
+    handler = signal.getsignal(number)
+    say(handler.__name__ if handler is signal.default_int_handler else handler.name)
+"""
 
 
 def test_afterwards_the_handlers_are_what_they_were() -> None:
-    with running(prelude=IGNORING) as process:
-        process.send_signal(signal.SIGINT)
-        assert ask(process) == "2 SIGINT"
-        assert process.stdin is not None
-        process.stdin.close()
-        assert said(process) == "left default_int_handler SIG_DFL SIG_IGN"
-        assert process.wait(60) == 0
+    assert end_of(AFTERWARDS, prelude=IGNORING) == (["default_int_handler", "SIG_DFL", "SIG_IGN"], 0)
 
 
 LAST_RESORT = "stop_signals.LEAVE_AFTER_SECONDS = 0.2\n"
 
+HANGS = """
+with StopSignals(control.ask):
+    os.kill(os.getpid(), SIGTERM)
+    threading.Event().wait()
+"""
 
-def test_a_process_that_cannot_leave_by_itself_is_left_in_the_end() -> None:
-    with running(LAST_RESORT + PROGRAM) as process:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM
+BUSY = """
+questions = threading.Semaphore(0)
+def busy():
+    questions.release()
+    return True
+with StopSignals(control.ask, busy=busy):
+    os.kill(os.getpid(), SIGTERM)
+    for _ in range(3):
+        questions.acquire()
+    say("still here")
+"""
+
+NO_LONGER_BUSY = """
+answers = [True, False, False]
+def busy():
+    say("asked")
+    return answers.pop(0)
+with StopSignals(control.ask, busy=busy):
+    os.kill(os.getpid(), SIGTERM)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "lines", "status"),
+    [
+        (HANGS, [], 143),
+        pytest.param(BUSY, ["still here"], 0, marks=pytest.mark.ci),
+        pytest.param(NO_LONGER_BUSY, ["asked"] * 3, 143, marks=pytest.mark.ci),
+    ],
+    ids=["one that hangs", "one that saves something", "one that has just saved something"],
+)
+def test_a_process_that_cannot_leave_by_itself_is_left_once_it_saves_nothing_any_more(
+    program: str, lines: list[str], status: int
+) -> None:
+    assert end_of(LAST_RESORT + program) == (lines, status)
 
 
 RAW_TERMINAL = """
 with HeldTerminal(lambda: "farewell") as terminal, StopSignals(control.ask, terminal=terminal):
     tty.setraw(0)
     terminal.take()
-    print("ready", flush=True)
+    say("ready")
     threading.Event().wait()
 """
 
@@ -137,7 +170,6 @@ with HeldTerminal(lambda: "farewell") as terminal, StopSignals(control.ask, term
 @pytest.mark.parametrize(
     ("first", "again", "status"),
     [
-        (signal.SIGTERM, signal.SIGTERM, 128 + signal.SIGTERM),
         (signal.SIGUSR1, signal.SIGTERM, 128 + signal.SIGUSR1),
         (signal.SIGQUIT, signal.SIGQUIT, -signal.SIGQUIT),
         (signal.SIGABRT, signal.SIGABRT, -signal.SIGABRT),
@@ -168,121 +200,74 @@ def test_the_terminal_is_whole_before_a_process_that_leaves_at_once_is_gone(
 INTERRUPTED = """
 class Interrupted(StopSignals):
     def _ask(self, number, frame):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), SIGTERM)
         super()._ask(number, frame)
 
 with Interrupted(control.ask):
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), SIGTERM)
 """
 
-
-def test_a_second_signal_in_the_middle_of_the_first_has_the_same_exit_status() -> None:
-    ended = subprocess.run([sys.executable, "-c", HEADER + INTERRUPTED], timeout=60, check=False)
-    assert ended.returncode == 128 + signal.SIGTERM
-
-
-FORKS = r"""
+FORKS = """
 with StopSignals(control.ask):
     worker = os.fork()
     if not worker:
-        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1, signal.SIGINT):
+        for number in (SIGINT, SIGUSR1, SIGUSR1, SIGINT):
             os.kill(os.getpid(), number)
-        os.write(1, f"{control.stop_reason}\n".encode())
-        os.kill(os.getpid(), signal.SIGTERM)
+        say(control.stop_reason)
+        os.kill(os.getpid(), SIGTERM)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
-os.write(1, f"{status} {control.stop_reason}\n".encode())
+say(status, control.stop_reason)
 """
-
-
-def test_a_worker_outlives_what_is_sent_to_all_and_dies_when_it_is_terminated() -> None:
-    assert lines_of(FORKS) == ["None", f"{-signal.SIGTERM} None"]
-
-
-OWN_HANDLER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)\n"
-
-
-def test_a_signal_that_somebody_else_handles_is_left_to_them() -> None:
-    with running(prelude=OWN_HANDLER) as process:
-        process.send_signal(signal.SIGUSR1)
-        assert ask(process) == "None None"
-        process.send_signal(signal.SIGUSR2)
-        assert ask(process) == f"{signal.SIGUSR2.value} SIGUSR2"
-
 
 HANGS_UP = """
 with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(len(hangups), signals.received, control.stop_reason, flush=True)
+    for number in (SIGHUP, SIGHUP, SIGTERM):
+        os.kill(os.getpid(), number)
+        say(len(hangups), signals.received, control.stop_reason)
 """
 
-
-def test_a_hangup_may_mean_something_else_than_a_stop() -> None:
-    with running(HANGS_UP) as process:
-        process.send_signal(signal.SIGHUP)
-        assert ask(process) == "1 None None"
-        process.send_signal(signal.SIGHUP)
-        assert ask(process) == "2 None None"
-        process.send_signal(signal.SIGTERM)
-        assert ask(process) == "2 15 SIGTERM"
-
-
-BUSY = f"""{LAST_RESORT}
-questions = threading.Semaphore(0)
-def busy():
-    questions.release()
-    return True
-with StopSignals(control.ask, busy=busy):
-    print("ready", flush=True)
-    for _ in range(3):
-        questions.acquire()
-    print("still here", flush=True)
-"""
-
-
-@pytest.mark.ci
-def test_a_process_that_saves_something_is_not_left_for_taking_long() -> None:
-    with running(BUSY) as process:
-        process.send_signal(signal.SIGTERM)
-        assert said(process) == "still here"
-        assert process.wait(60) == 0
-
-
-NO_LONGER_BUSY = f"""{LAST_RESORT}
-answers = [True, False, False]
-def busy():
-    os.write(1, b"asked ")
-    return answers.pop(0)
-with StopSignals(control.ask, busy=busy):
-    print("ready", flush=True)
-    threading.Event().wait()
-"""
-
-
-@pytest.mark.ci
-def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
-    with running(NO_LONGER_BUSY) as process:
-        process.send_signal(signal.SIGTERM)
-        assert said(process) == "asked asked asked"
-        assert process.wait(60) == 128 + signal.SIGTERM
-
-
-HELD_BACK = r"""
+HELD_BACK = """
 with blocked_stop_signals():
     pid = os.fork()
-    for number in (signal.SIGHUP, signal.SIGINT):
+    for number in (SIGHUP, SIGINT):
         os.kill(os.getpid(), number)
     with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
-        os.write(1, f"{len(hangups)} {signals.received} {control.stop_reason}\n".encode())
+        say(len(hangups), signals.received, control.stop_reason)
     if pid:
-        os.write(1, f"{os.waitpid(pid, 0)[1]}\n".encode())
+        say(os.waitpid(pid, 0)[1])
 assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """
 
 
-def test_what_is_held_back_is_heeded_later_on_both_sides_of_a_fork() -> None:
-    assert lines_of(HELD_BACK) == ["1 2 SIGINT", "1 2 SIGINT", "0"]
+@pytest.mark.parametrize(
+    ("program", "lines", "status"),
+    [
+        (INTERRUPTED, [], 143),
+        (FORKS, ["None", "-15 None"], 0),
+        (HANGS_UP, ["1 None None", "2 None None", "2 15 SIGTERM"], 0),
+        (HELD_BACK, ["1 2 SIGINT", "1 2 SIGINT", "0"], 0),
+    ],
+    ids=[
+        "a second one in the middle of the first has the same exit status",
+        "a worker outlives what is sent to all and dies when it is terminated",
+        "a hangup may mean something else than a stop",
+        "what is held back is heeded later on both sides of a fork",
+    ],
+)
+def test_signals_in_the_middle_in_children_and_before_they_are_expected(
+    program: str, lines: list[str], status: int
+) -> None:
+    assert end_of(program) == (lines, status)
+
+
+WAITING = """
+with blocked_stop_signals():
+    say("ready")
+    while (received := received_within(0.1)) is None:
+        pass
+    say(int(received.number))
+"""
 
 
 @pytest.mark.ci
