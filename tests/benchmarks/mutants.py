@@ -1,9 +1,9 @@
 """Plants faults in every room of the product, one at a time, and tells which of them no test finds.
 
-`python -m tests.benchmarks.mutants --folder NEW_FOLDER` works in a copy of a checkout with an environment of
-its own. The faults are a fixed choice: the same code has the same ones, so two suites can be compared. The quick
-tests run once to see who covers which line (a few minutes); then, for each fault, those that ran its line.
-`--tests` names others, as those that start processes.
+`python -m tests.benchmarks.mutants --folder NEW_FOLDER` works in a copy of a checkout with an environment
+of its own. The faults are a fixed choice: the same code has the same ones, so two suites can be compared. The
+quick tests run once to see who covers which line (a few minutes); then, for each fault, those that ran its
+line. `--tests` names others, as those that start processes.
 """
 
 import argparse
