@@ -23,80 +23,17 @@ from amptui.records.findings import (
     XRayTaken,
 )
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
-from amptui.records.run import DataInfo, LossScaleChanged, NonFinite, RunResumed, RunStarted, StepSkipped
+from amptui.records.run import LossScaleChanged, NonFinite, StepSkipped
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import StepRecord, Steps
 from amptui.telemetry import stretch
 from amptui.telemetry.stretch import Stretch
+from tests.builders import make_resumed as resumed
+from tests.builders import make_started as run
+from tests.builders import make_step as step
+from tests.builders import make_steps as steps
 
-_STEP = StepRecord(
-    time=0.0,
-    step=1,
-    epoch=1,
-    precision="fp32",
-    loss=0.5,
-    samples=256,
-    step_seconds=0.004,
-    data_seconds=1e-5,
-    lr=1e-4,
-    loss_scale=None,
-    growth_tracker=None,
-    skipped=False,
-    grad_norm=1.0,
-    nonfinite_gradients=0,
-    settling=False,
-)
-
-_RUN = RunStarted(
-    time=100.0,
-    model="mnist-deep",
-    device="cuda:0",
-    device_name="NVIDIA H200",
-    gpu_uuid="GPU-1",
-    precision="fp32",
-    amp_precision="fp16",
-    unsupported={},
-    config={},
-    versions={},
-    hardware={},
-    data=DataInfo(name="MNIST", real=True, samples=60_000),
-    parameters=14_740_522,
-    batch_size=256,
-    steps_per_epoch=234,
-    total_epochs=10,
-    total_steps=2340,
-    growth_interval=2000,
-)
-
-
-def run(**changes: Any) -> RunStarted:
-    return replace(_RUN, **changes)
-
-
-def resumed(after: int, **changes: Any) -> RunResumed:
-    """``run()`` goes on after a step, on the same device, at 900 s."""
-    record = RunResumed(
-        time=900.0,
-        step=after,
-        checkpoint=f"step-{after:09}.pt",
-        device="cuda:0",
-        device_name="NVIDIA H200",
-        gpu_uuid="GPU-1",
-        precision="fp32",
-        versions={},
-    )
-    return replace(record, **changes)
-
-
-def step(number: int, **changes: Any) -> StepRecord:
-    """A step at 100 s and ``number`` milliseconds; an ``fp16`` one has a scale unless told otherwise."""
-    if changes.get("precision") == "fp16":
-        changes = {"loss_scale": 65536.0, "growth_tracker": 0} | changes
-    return replace(_STEP, **{"step": number, "time": 100 + number / 1000} | changes)
-
-
-def steps(first: int, last: int, **changes: Any) -> list[StepRecord]:
-    return [step(number, **changes) for number in range(first, last + 1)]
+__all__ = ["resumed", "run", "step", "steps"]
 
 
 def stretches(records: Iterable[StepRecord]) -> Iterator[Stretch]:
