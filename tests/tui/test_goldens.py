@@ -1,0 +1,123 @@
+"""Every surface of the screen looks as it was last approved: its text, and the colours of each line."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from amptui.tui.canvas import Canvas
+from amptui.tui.contrast import BLACK, WHITE
+from amptui.tui.style import STYLES, styles_on
+from tests.golden import Goldens
+from tests.tui.pictures import picture, style_name
+from tests.tui.surfaces import SURFACES
+
+SIZES = ((60, 18), (80, 24), (120, 40), (200, 60))
+
+READ_AT = {"dashboard": (120, 40), "enlarged": (120, 40)}
+"""The size in which people read a kind of surface, where it is not 80x24. The other sizes have digests."""
+
+READ_IN_ALL_SIZES = (
+    "dashboard compared",
+    "dashboard 8 ranks in trouble",
+    "overlay help",
+    "run list",
+    "compare",
+)
+
+READ_ENLARGED = {
+    "compared": ("loss", "throughput", "comparison", "events"),
+    "with_skips": ("scale",),
+    "collapsing": ("numerics",),
+    "fp16_agrees": ("answer",),
+    "memory by kind": ("memory",),
+    "no_nvml": ("memory",),
+    "A/B test over": ("comparison",),
+    "compute_bound": ("throughput",),
+    "logged": ("loss",),
+    "8 ranks in trouble": ("ranks", "events"),
+    "64 ranks": ("ranks",),
+}
+"""The panels that people read enlarged, by view: once each, or in each of their forms."""
+
+ENLARGED = ("compared", "with_skips", "no_nvml", "8 ranks in trouble", "fp16_agrees", "memory by kind")
+"""The views of which every panel has a digest."""
+
+
+def kind_of(surface: str) -> str:
+    """The folder of its pictures."""
+    kinds = ("dashboard", "enlarged", "overlay", "run list", "replay", "compare")
+    return next((kind for kind in kinds if surface.startswith(kind)), "others")
+
+
+def pictures() -> Iterator[tuple[str, tuple[int, int]]]:
+    """The surfaces of which there are files, each with its size."""
+    for surface in SURFACES:
+        kind = kind_of(surface)
+        if surface in READ_IN_ALL_SIZES:
+            yield from ((surface, size) for size in SIZES)
+        elif kind != "enlarged":
+            yield surface, READ_AT.get(kind, (80, 24))
+    for view, panels in READ_ENLARGED.items():
+        yield from ((f"enlarged {panel} {view}", (120, 40)) for panel in panels)
+
+
+PICTURES = tuple(pictures())
+
+
+def drawn(surface: str, size: tuple[int, int], *, ascii_only: bool = False) -> str:
+    canvas = Canvas(*size, ascii_only=ascii_only)
+    SURFACES[surface](canvas)
+    return picture(canvas)
+
+
+@pytest.fixture(autouse=True)
+def _one_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times of the day are those of the place: here the same everywhere."""
+    monkeypatch.setitem(os.environ, "TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("surface", "size"), PICTURES, ids=lambda it: it if isinstance(it, str) else "x".join(map(str, it))
+)
+def test_a_surface_looks_as_approved(surface: str, size: tuple[int, int], goldens: Goldens) -> None:
+    width, height = size
+    kind = kind_of(surface)
+    name = surface.removeprefix(kind).strip(" ,").replace("/", "-") or kind
+    goldens.check(f"screens/{kind}/{name} {width}x{height}", drawn(surface, size))
+
+
+def test_all_other_surfaces_and_sizes_look_as_approved(goldens: Goldens) -> None:
+    texts = {}
+    for surface in SURFACES:
+        enlarged = kind_of(surface) == "enlarged"
+        if enlarged and not surface.endswith(ENLARGED):
+            continue
+        for size in SIZES[1:3] if enlarged else SIZES:
+            if (surface, size) not in PICTURES:
+                texts[f"{surface} {size[0]}x{size[1]}"] = drawn(surface, size)
+    for surface in READ_IN_ALL_SIZES:
+        texts[f"{surface} in ASCII"] = drawn(surface, (120, 40), ascii_only=True)
+    goldens.check_digests(texts)
+
+
+def test_styles_have_the_approved_colours_on_dark_and_light_backgrounds(goldens: Goldens) -> None:
+    tables = {
+        "16 colours, dark": STYLES,
+        "16 colours, light": styles_on(WHITE, has_256_colours=False),
+        "256 colours, dark": styles_on(BLACK, has_256_colours=True),
+        "256 colours, light": styles_on(WHITE, has_256_colours=True),
+        "256 colours, Solarized light": styles_on((253, 246, 227), has_256_colours=True),
+    }
+    lines = [f"{'':14}" + "".join(f"{name:>31}" for name in tables)]
+    lines += [
+        f"{style_name(style):14}"
+        + "".join(f"{str(table[style]) or 'plain':>31}" for table in tables.values())
+        for style in STYLES
+    ]
+    goldens.check("screens/colours", "\n".join(lines))
