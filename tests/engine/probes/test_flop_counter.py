@@ -56,9 +56,6 @@ class RecurrentNet(nn.Module):
         return last
 
 
-KINDS: list[type[Tiny]] = [Tiny, Convolutional, Attentive, Recurrent]
-
-
 def trained(kind: type[Tiny], precision: str) -> tuple[list[float | None], list[Tensor], Log]:
     log, prepared = Log(), prepare(kind(), precision=precision, steps=6)
     train(prepared, log)
@@ -66,8 +63,11 @@ def trained(kind: type[Tiny], precision: str) -> tuple[list[float | None], list[
     return losses(log), [*prepared.model.state_dict().values(), generator], log
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [(Tiny, "bf16"), (Convolutional, "fp32"), (Attentive, "fp32"), (Recurrent, "bf16")],
+)
 def test_the_step_computes_bit_for_bit_what_it_would_have(
     kind: type[Tiny], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +80,7 @@ def test_the_step_computes_bit_for_bit_what_it_would_have(
     assert all(map(torch.equal, counting_state, plain_state))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", [Tiny, Attentive, Recurrent])
 def test_it_counts_what_torch_counts(kind: type[Tiny]) -> None:
     from torch.utils.flop_counter import FlopCounterMode
@@ -156,23 +157,6 @@ def count(model: nn.Module, run: Callable[[], Any]) -> FlopsCounted:
     return counted
 
 
-def test_an_operator_of_ones_own_makes_it_a_lower_bound() -> None:
-    model = nn.Linear(8, 8)
-    with torch.library._scoped_library("amptui_tests", "FRAGMENT") as library:
-        library.define("twice(Tensor values) -> Tensor")
-        library.impl("twice", lambda values: values * 2, "CompositeExplicitAutograd")
-        twice = torch.ops.amptui_tests.twice
-        counted = count(model, lambda: twice(model(torch.rand(8, 8)).detach()) + model(torch.rand(8, 8)))
-    assert "twice" in counted.uncounted
-    # Twice forward; backward once, for the weights.
-    assert counted.flops == 3 * 2 * 8 * 8 * 8
-
-
-def test_an_operator_without_a_formula_makes_it_a_lower_bound() -> None:
-    model = nn.Linear(8, 8)
-    assert "linalg_matrix_exp" in count(model, lambda: torch.linalg.matrix_exp(model.weight)).uncounted
-
-
 def test_the_layout_of_convolutions_in_half_precision_is_noted() -> None:
     model = nn.Conv2d(8, 8, 3).to(torch.bfloat16)
     images = torch.rand(2, 8, 9, 9, dtype=torch.bfloat16, requires_grad=True)
@@ -182,14 +166,10 @@ def test_the_layout_of_convolutions_in_half_precision_is_noted() -> None:
     assert count(model, lambda: model(images)).nchw_flops == 0
     full = nn.Conv2d(8, 8, 3)
     assert count(full, lambda: full(images.float())).nchw_flops == 0
-
-
-@pytest.mark.parametrize(("layer", "size"), [(nn.Conv1d(8, 8, 3), (9,)), (nn.Conv3d(8, 8, 3), (4, 4, 4))])
-def test_images_of_other_than_two_dimensions_have_no_layout_to_choose(
-    layer: nn.Module, size: tuple[int, ...]
-) -> None:
-    half = layer.bfloat16()
-    assert count(half, lambda: half(torch.rand(2, 8, *size, dtype=torch.bfloat16))).nchw_flops == 0
+    # Images of other than two dimensions have no layout to choose.
+    for layer, size in ((nn.Conv1d(8, 8, 3), (9,)), (nn.Conv3d(8, 8, 3), (4, 4, 4))):
+        half, inputs = layer.bfloat16(), torch.rand(2, 8, *size, dtype=torch.bfloat16)
+        assert count(half, lambda half=half, inputs=inputs: half(inputs)).nchw_flops == 0
 
 
 @pytest.mark.parametrize(
@@ -279,6 +259,7 @@ def test_recomputed_activations_count_each_time() -> None:
     assert twice.uncounted == ()
 
 
+@pytest.mark.torch
 def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
     control, graphs = Control(), list[torch.fx.GraphModule]()
     prepared = prepare(Tiny(), steps=6)

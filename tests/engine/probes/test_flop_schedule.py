@@ -17,7 +17,7 @@ from amptui.engine.setup import prepare_precisions
 from amptui.records.findings import FlopsCounted
 from amptui.records.steps import StepRecord
 from tests.telemetry.record_samples import flops
-from tests.tiny import Log, Tiny, log_of, prepare
+from tests.tiny import Tiny, log_of, prepare
 
 CPU = torch.device("cpu")
 FP32 = prepare_precisions(CPU)[1]["fp32"]
@@ -63,8 +63,8 @@ class Text(Tiny):
         return functional.cross_entropy(model(inputs).mean(1), targets)
 
 
-def trained(experiment: Tiny, *, at: dict[int, str] | None = None, **options: Any) -> Log:
-    return log_of(prepare(experiment, validation=False, **options), at=at or {})
+def counts_of(experiment: Tiny, *, at: dict[int, str] | None = None, **options: Any) -> list[FlopsCounted]:
+    return log_of(prepare(experiment, validation=False, **options), at=at or {}).of(FlopsCounted)
 
 
 def test_a_smaller_last_batch_is_counted_apart() -> None:
@@ -75,7 +75,7 @@ def test_a_smaller_last_batch_is_counted_apart() -> None:
             rows = TensorDataset(arrays.inputs.float(), arrays.targets)
             return replace(data, train=DataLoader(rows, self.batch_size), validation=None)
 
-    log = trained(Uneven(samples=28, epochs=3), at={5: "bf16"})
+    log = log_of(prepare(Uneven(samples=28, epochs=3), validation=False), at={5: "bf16"})
     full, half, *others = log.of(FlopsCounted)
     assert [(count.precision, count.samples, count.step) for count in (full, half)] == [
         ("fp32", 8, 1),
@@ -89,13 +89,13 @@ def test_a_smaller_last_batch_is_counted_apart() -> None:
 
 
 def test_accumulated_batches_make_one_step_of_all_their_samples() -> None:
-    three, two = trained(Tiny(samples=40, epochs=1), accumulate=3).of(FlopsCounted)
+    three, two = counts_of(Tiny(samples=40, epochs=1), accumulate=3)
     assert (three.samples, two.samples) == (24, 16)
     assert 2 * three.flops == 3 * two.flops
 
 
 def test_inputs_of_other_lengths_make_every_count_untrue_and_end_the_counting() -> None:
-    first, second = trained(Text(steps_of="5,5,7,9,5", epochs=2)).of(FlopsCounted)
+    first, second = counts_of(Text(steps_of="5,5,7,9,5", epochs=2))
     assert [(count.step, count.samples, count.shapes_vary) for count in (first, second)] == [
         (1, 8, False),
         (3, 8, True),
@@ -104,7 +104,7 @@ def test_inputs_of_other_lengths_make_every_count_untrue_and_end_the_counting() 
 
 
 def test_shapes_that_cost_no_operations_are_no_matter() -> None:
-    sized_inputs = trained(Text(labels=True, epochs=4)).of(FlopsCounted)
+    sized_inputs = counts_of(Text(labels=True, epochs=4))
     assert [(count.samples, count.shapes_vary) for count in sized_inputs] == [(8, False)] * MAX_SHAPES
 
 
