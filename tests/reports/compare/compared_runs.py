@@ -6,6 +6,8 @@ from typing import Any
 
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
 from amptui.records.steps import StepRecord
+from amptui.reports.compare.contrasts import Compared, compared
+from amptui.reports.compare.overlay_plot import MAX_GROUPS
 from amptui.reports.compare.trace import RunFigures, Trace
 from tests.checkout import ROOT
 from tests.reports.export.recorded import write
@@ -93,6 +95,13 @@ def seeds(
         )
         for seed, loss in enumerate(losses)
     ]
+
+
+def many_groups() -> Compared:
+    """More groups than there are colours for."""
+    return compared(
+        [figures(whole_run(config={"width": width}), name=str(width)) for width in range(MAX_GROUPS + 2)]
+    )
 
 
 def folder(path: Path, records: Sequence[Record]) -> Path:

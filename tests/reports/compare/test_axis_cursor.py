@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -174,7 +175,6 @@ def test_nan_is_read_as_such() -> None:
 # ------------------------------------------------------------------------------------ the width
 
 
-@pytest.mark.ci
 @given(st.integers(20, 200), st.booleans())
 @example(width=36, by_run=True)
 def test_the_line_fits_and_says_what_it_leaves_out(width: int, by_run: bool) -> None:
@@ -239,12 +239,11 @@ def test_zoom_keeps_the_place_of_the_cursor_and_0_shows_everything() -> None:
     assert extent.grid.shown == extent.grid.whole
 
 
-@pytest.mark.ci
 def test_the_cursor_stays_while_runs_go_on() -> None:
     cursor, before = pressed(runs_of([[1.0] * 100]), ["left", *["plus"] * 3])
     longer = drawn_grid(runs_of([[1.0] * 120]), "steps", 120, cursor)
     assert longer.shown.low == pytest.approx(before.grid.shown.low)
-    far_longer = drawn_grid(runs_of([[1.0] * 20_000]), "steps", 120, cursor)
+    far_longer = drawn_grid(runs_of([[1.0] * 4_000]), "steps", 120, cursor)
     assert far_longer.shown.width == pytest.approx(far_longer.min_width)
     assert cursor.position in far_longer.shown
 
@@ -257,3 +256,32 @@ def test_a_position_that_a_resumed_run_took_back_has_no_value() -> None:
     canvas = Canvas(68, 5)
     draw_cursor(canvas, cursor, extent)
     assert "│" not in "".join(canvas.lines())
+
+
+# -------------------------------------------------------------------------------- means on an axis
+
+
+def test_a_mean_needs_all_runs_of_its_group() -> None:
+    short, long = figures(whole_run([1.0] * 10, seed=0)), figures(whole_run([3.0] * 20, seed=1))
+    both = replace(short, view=long.view, curve=short.curve)
+    comparison = compared([replace(long, name="long"), replace(both, name="short")])
+    (curve,) = grid(comparison, "steps", 19, validation=False).curves
+    assert curve is not None
+    assert curve.mean[:8].tolist() == [2.0] * 8
+    assert np.isnan(curve.mean[12:]).all()
+    assert (curve.low[12:].tolist(), curve.high[12:].tolist()) == ([3.0] * 7, [3.0] * 7)
+    assert (curve.low[0], curve.high[0]) == (1.0, 3.0)
+
+
+def test_curves_by_samples_and_by_time_are_stretched_alike() -> None:
+    slow = figures(whole_run([2.0] * 30))
+    fast = figures([started(precision="bf16"), *trained([1.0] * 30, precision="bf16", step_seconds=0.25)])
+    comparison = compared([slow, fast])
+    by_time = grid(comparison, "seconds", 100, validation=False)
+    assert by_time.high == 15.0
+    assert by_time.curves[1] is not None
+    assert np.isnan(by_time.curves[1].mean[60:]).all()
+    assert np.isfinite(by_time.curves[1].mean[:45]).any()
+    by_samples = grid(comparison, "samples", 100, validation=False)
+    assert by_samples.curves[1] is not None
+    assert np.isfinite(by_samples.curves[1].mean).all()

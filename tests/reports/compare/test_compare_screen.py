@@ -1,24 +1,143 @@
-"""The comparison's screen at work: its keys, what it follows, and how it is left."""
+"""The screen of a comparison: what stands where, what its keys do, what it follows, and how it is left."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from amptui.records import codec
 from amptui.reports.compare import compare_screen
 from amptui.reports.compare import following as module
-from amptui.reports.compare.compare_frame import KEYS
+from amptui.reports.compare.axis_cursor import AxisCursor
+from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.compare_screen import CompareApp
-from amptui.reports.compare.following import Following
+from amptui.reports.compare.contrasts import Compared, compared
+from amptui.reports.compare.following import Following, read_all
+from amptui.reports.compare.grid import Span
+from amptui.reports.compare.overlay_plot import STYLES
+from amptui.tui.canvas import Canvas
 from amptui.tui.keyboard import MouseReported
-from tests.reports.compare.compared_runs import BF16, FP32, folder, trained, whole_run
+from tests.golden import Goldens
+from tests.reports.compare.compared_runs import (
+    BF16,
+    FP32,
+    figures,
+    folder,
+    many_groups,
+    started,
+    trained,
+    validated,
+    whole_run,
+)
 from tests.tui.watching import ENOUGH_SECONDS, awaited
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
+
+
+# ------------------------------------------------------------------------------------- what is drawn
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Compared:
+    return read_all([*FP32, *BF16], target=None)
+
+
+def drawn(
+    found: Compared | None, size: tuple[int, int] = (80, 24), *, ascii_only: bool = False, **choice: Any
+) -> Canvas:
+    canvas = Canvas(*size, ascii_only=ascii_only)
+    CompareFrame().draw(canvas, found, replace(Choice(), **choice))
+    return canvas
+
+
+def text(canvas: Canvas) -> str:
+    return "\n".join(line.rstrip() for line in canvas.lines())
+
+
+ZOOMED = AxisCursor(30.0, Span(20.0, 40.0))
+
+FRAMES: dict[str, dict[str, Any]] = {
+    "by step": {},
+    "by samples": {"axis": "samples"},
+    "by seconds": {"axis": "seconds", "log_y": True},
+    "of runs": {"by_run": True},
+    "cursor": {"cursor": AxisCursor(30.0)},
+    "zoomed cursor of runs": {"cursor": ZOOMED, "by_run": True},
+    "scrolled": {"top": 999},
+    "help": {"shows_help": True},
+    "ascii": {"ascii_only": True, "cursor": ZOOMED},
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_comparison_of_two_groups_is_drawn(name: str, recorded: Compared, goldens: Goldens) -> None:
+    canvas = drawn(recorded, **FRAMES[name])
+    goldens.check(f"reports/compare screen, {name}", text(canvas))
+    assert text(canvas).isascii() == (name == "ascii")
+
+
+def test_every_size_is_drawn_in_the_colours_of_its_groups(recorded: Compared, goldens: Goldens) -> None:
+    texts = {}
+    for size in ((60, 16), (80, 18), (120, 40), (200, 60)):
+        for name, choice in FRAMES.items():
+            canvas = drawn(recorded, size, **choice)
+            texts[f"{name} {size}"] = f"{text(canvas)}\n{canvas.styles.tolist()}"
+    goldens.check_digests(texts)
+    canvas = drawn(recorded, (120, 40))
+    plot = canvas.rows(1, 14)
+    letters = {(chr(plot.chars[y, x]), int(plot.styles[y, x]) & 0x7F) for y, x in np.argwhere(plot.chars > 0)}
+    assert {("A", STYLES["fp32"]), ("B", STYLES["bf16"])} <= letters
+
+
+def validating() -> Compared:
+    runs = []
+    for precision, final in (("fp32", 1.0), ("bf16", 40.0)):
+        *records, end = whole_run(5.0, precision=precision)
+        runs.append(figures([*records[:11], validated(10, 50.0), *records[11:], validated(30, final), end]))
+    return compared(runs)
+
+
+def without_times() -> Compared:
+    return compared(
+        [
+            figures([started(precision=name), *trained([1.0] * 5, precision=name, step_seconds=None)])
+            for name in ("fp32", "bf16")
+        ]
+    )
+
+
+def test_unusual_runs_are_drawn(goldens: Goldens) -> None:
+    broken = figures(whole_run([1.0] * 30 + [math.nan] * 30))
+    silent = [figures([started()], name="one"), figures([started(precision="bf16")], name="two")]
+    frames = {
+        "nothing read yet": drawn(None),
+        "no steps": drawn(compared(silent)),
+        "no step times": drawn(without_times(), axis="seconds"),
+        "NaN": drawn(compared([broken, figures(whole_run([2.0] * 60, precision="bf16"))])),
+        "validations": drawn(validating(), validation=True),
+        "ten groups": drawn(many_groups(), (100, 40)),
+        "ten groups, small": drawn(many_groups(), (80, 18)),
+    }
+    pictures = "\n".join(f"== {name}\n{text(canvas)}" for name, canvas in frames.items())
+    goldens.check("reports/compare screen, unusual runs", pictures)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("height", range(1, 45, 6))
+def test_no_size_makes_it_fail(recorded: Compared, height: int) -> None:
+    for width in range(1, 130, 17):
+        drawn(recorded, (width, height))
+        drawn(recorded, (width, height), by_run=True, shows_help=True)
+        drawn(recorded, (width, height), cursor=AxisCursor(12.0, Span(10.0, 20.0)))
+
+
+# ---------------------------------------------------------------------------------------------- keys
 
 
 @pytest.fixture(autouse=True)

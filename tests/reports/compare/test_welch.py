@@ -84,7 +84,7 @@ def test_few_seeds_do_not_find_differences_where_there_are_none(
     assert missed(sizes, deviations, 1000) <= 0.05 + 0.028
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 @pytest.mark.parametrize("fewer", range(2, 11))
 def test_the_level_is_kept_for_all_sizes_and_variances(fewer: int) -> None:
     for more in range(fewer, 11):
