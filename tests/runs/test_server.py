@@ -1,7 +1,9 @@
 """A run serves screens: each knows everything, none delays the run, and the socket is always to be found."""
 
 import contextlib
+import json
 import os
+import socket
 import threading
 import time
 import tracemalloc
@@ -41,21 +43,17 @@ def test_a_screen_gets_hello_then_the_history_then_what_is_new(run: Run) -> None
     assert run.histories == 1
 
 
-def test_screens_that_wait_together_share_a_history(run: Run) -> None:
+def test_nobody_watching_costs_no_history_and_screens_that_wait_together_share_one(run: Run) -> None:
+    for _ in range(100):
+        run.publish(1)
+    assert run.histories == 0
     screens = [run.adopt_screen() for _ in range(3)]
     until(lambda: sum(viewer.waits_for_history for viewer in run.server._connected) == 3)
     run.publish(1)
     for screen in screens:
         screen.read_until(lambda screen=screen: screen.histories)  # type: ignore[misc]
-        assert screen.known == [0]
+        assert screen.known == list(range(101))
     assert run.histories == 1
-
-
-def test_nobody_watching_costs_no_history(run: Run) -> None:
-    for _ in range(100):
-        run.publish(1)
-    assert run.histories == 0
-    assert attached(run).known == list(range(100))
 
 
 ACTIONS = st.lists(
@@ -131,15 +129,6 @@ def test_a_screen_that_stops_reading_delays_nobody_and_gets_a_new_history(
     assert stopped.histories == before + 1
 
 
-def test_a_farewell_is_heard_even_if_sending_fails_first(run: Run) -> None:
-    leaving = attached(run)
-    leaving.say(b'{"leave": "detached"}\n')
-    leaving.connection.close()
-    run.publish(1)
-    until(lambda: len(run.changes) == 2)
-    assert run.told()[-1] == ("detached", 0)
-
-
 def test_what_was_published_can_be_called_out_of_date(run: Run) -> None:
     screen = attached(run)
     run.publish(5)
@@ -194,10 +183,9 @@ def test_requests_reach_the_run_s_control(tmp_path: Path) -> None:
     ("farewell", "change"),
     [(b'{"leave": "detached"}\n', "detached"), (b'{"leave": "hung up"}\n', "hung up"), (b"", "lost")],
 )
-@pytest.mark.parametrize("unread", [0, 2000])
-def test_how_a_screen_left_is_told(run: Run, farewell: bytes, change: str, unread: int) -> None:
+def test_how_a_screen_left_is_told_also_with_much_unread(run: Run, farewell: bytes, change: str) -> None:
     screen = attached(run)
-    run.publish(unread, size=400)
+    run.publish(2000, size=400)
     screen.say(farewell)
     screen.connection.close()
     until(lambda: len(run.changes) == 2, meanwhile=run.publish)
@@ -221,18 +209,23 @@ def test_a_screen_that_talks_nonsense_is_told_and_let_go(run: Run, line: bytes, 
     assert (run.told()[1], run.changes[1].detail) == (("lost", 0), why)
 
 
-def test_a_screen_of_another_version_is_refused_with_a_hint(run: Run) -> None:
-    screen = run.adopt_screen(hello=b'{"hello": {"protocol": 1}}\n')
-    why = "the run uses protocol 2, the screen 1; attach with the version of amptui that started it"
+@pytest.mark.parametrize(
+    ("hello", "why"),
+    [
+        (
+            b'{"hello": {"protocol": 1}}\n',
+            "the run uses protocol 2, the screen 1; attach with the version of amptui that started it",
+        ),
+        (CHECKPOINT, "the first line must be a hello"),
+    ],
+)
+def test_who_does_not_begin_with_a_hello_of_this_version_is_refused_and_not_obeyed(
+    run: Run, hello: bytes, why: str
+) -> None:
+    screen = run.adopt_screen(hello=hello)
     assert screen.read_to_the_end() == [{"error": why}]
     until(lambda: run.changes)
-    assert (run.told(), run.changes[0].detail) == ([("refused", 0)], why)
-
-
-def test_who_asks_before_saying_hello_is_not_obeyed(run: Run) -> None:
-    screen = run.adopt_screen(hello=CHECKPOINT)
-    assert screen.read_to_the_end() == [{"error": "the first line must be a hello"}]
-    assert run.asked == []
+    assert (run.told(), run.changes[0].detail, run.asked) == ([("refused", 0)], why, [])
 
 
 def test_refusals_are_told_once_in_a_while(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +316,7 @@ def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> Non
         assert run.server.trouble == ""
 
 
-@pytest.mark.ci
+@pytest.mark.nightly  # a threshold of time
 def test_the_server_sleeps_while_nothing_happens(run: Run) -> None:
     strangers = [run.attach_screen(hello=hello) for hello in (b"", b"half a li")]
     stopped, idle = run.adopt_screen(), attached(run)
@@ -352,3 +345,50 @@ def test_a_closed_socket_is_opened_again_and_told_once(
             attached(run)
     told = capsys.readouterr().err
     assert told == "amptui: other code closed the socket that screens attach to; it is opened again\n"
+
+
+@given(st.lists(st.binary(min_size=1, max_size=80) | st.just(HELLO), max_size=6), st.booleans())
+def test_whatever_is_said_the_answer_is_lines_and_the_next_one_is_served(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], close: bool
+) -> None:
+    with running(tmp_path_factory.mktemp("run")) as run:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.settimeout(ENOUGH_SECONDS)
+            run.server.adopt(ours)
+            with contextlib.suppress(BrokenPipeError):
+                for piece in pieces:
+                    theirs.sendall(piece)
+            if close:
+                theirs.shutdown(socket.SHUT_WR)
+            run.adopt_screen().catch_up(run)
+            run.server.close(0.0 if not close else ENOUGH_SECONDS)
+            answer = b""
+            with contextlib.suppress(ConnectionResetError):
+                while data := theirs.recv(2**16):
+                    answer += data
+        assert run.server.trouble == ""
+        for line in answer.splitlines():
+            assert set(json.loads(line)) <= {"hello", "history", "error"}
+
+
+def test_screens_that_come_and_go_while_the_run_goes_on_get_whole_histories(run: Run) -> None:
+    over = threading.Event()
+
+    def publish() -> None:
+        while not over.is_set():
+            run.publish(3, size=300)
+            over.wait(0.001)
+
+    pump = threading.Thread(target=publish)
+    pump.start()
+    try:
+        for _ in range(20):
+            screen = run.attach_screen()
+            screen.read_until(lambda screen=screen: len(screen.known) > 10)  # type: ignore[misc]
+            assert screen.known == list(range(len(screen.known)))
+            screen.connection.close()
+    finally:
+        over.set()
+        pump.join()
+    assert run.server.trouble == ""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,25 +104,14 @@ def test_a_run_in_a_folder_with_a_very_long_name_is_reached(tmp_path: Path) -> N
 def test_a_link_names_a_socket_shortly_where_there_is_no_proc(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 50)
     folder.mkdir()
-    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as other:
-        with short_name(folder / "run.sock") as name:
-            assert len(name) < 103
-            listening.bind(name)
-        assert (folder / "run.sock").is_socket()
-        assert not Path(name).exists()
-        listening.listen()
-        with short_name(folder / "run.sock") as name:
-            other.connect(name)
+    with socket.socket(socket.AF_UNIX) as listening, short_name(folder / "run.sock") as name:
+        assert len(name) < 103
+        listening.bind(name)
+    assert (folder / "run.sock").is_socket()
+    assert not Path(name).exists()
 
 
 # A run that has locked its folder and does not listen yet.
-
-
-@pytest.fixture
-def lock(tmp_path: Path) -> Iterator[RunLock]:
-    """That of a run in ``tmp_path``."""
-    with RunLock.take(tmp_path) as lock:
-        yield lock
 
 
 @contextmanager
@@ -142,9 +132,9 @@ def attaching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Future[
         yield attached
 
 
-@pytest.mark.usefixtures("lock")
 def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
+        RunLock.take(tmp_path),
         attaching(tmp_path, monkeypatch) as attached,
         running(tmp_path) as run,
         attached.result(ENOUGH_SECONDS) as connection,
@@ -153,63 +143,46 @@ def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path, monkeypatch: py
         until(lambda: run.told() == [("attached", 1)])
 
 
-def test_a_run_that_ends_before_it_listens_is_told(
-    lock: RunLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_ends_before_it_listens_or_never_does_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with attaching(tmp_path, monkeypatch) as attached:
+    with RunLock.take(tmp_path) as lock, attaching(tmp_path, monkeypatch) as attached:
         lock.release()
         with pytest.raises(RunFolderError) as raised:
             attached.result(ENOUGH_SECONDS)
-    assert raised.value.what == f"{tmp_path} has just ended"
-    assert f"`amptui replay {tmp_path}`" in raised.value.hint
-
-
-@pytest.mark.usefixtures("lock")
-def test_a_run_that_never_listens_is_not_waited_for_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    replay = f"`amptui replay {tmp_path}`"
+    assert str(raised.value) == f"{tmp_path} has just ended; view it with {replay}"
     monkeypatch.setattr(socket_place, "_PATIENCE_SECONDS", 0.0)
-    signature = {"pid": 5, "host": "here", "started": time.time() - socket_place.STARTING_SECONDS}
-    (tmp_path / "run.lock").write_text(json.dumps(signature))
-    with pytest.raises(RunFolderError) as raised:
-        connect_to_live(tmp_path)
-    assert str(raised.value) == (
-        f"{tmp_path} is running, pid 5 on here, but lets no screen attach; "
-        f"what it has recorded: `amptui replay {tmp_path}`"
-    )
+    with RunLock.take(tmp_path):
+        signature = {"pid": 5, "host": "here", "started": time.time() - socket_place.STARTING_SECONDS}
+        (tmp_path / "run.lock").write_text(json.dumps(signature))
+        with pytest.raises(RunFolderError) as raised:
+            connect_to_live(tmp_path)
+    told = f"{tmp_path} is running, pid 5 on here, but lets no screen attach"
+    assert str(raised.value) == f"{told}; what it has recorded: {replay}"
 
 
-@pytest.mark.parametrize("left", ["a dead run's", "a closed one"])
-def test_a_dead_run_s_socket_is_replaced(tmp_path: Path, left: str) -> None:
-    stale = socket.socket(socket.AF_UNIX)
-    stale.bind(str(tmp_path / "run.sock"))
-    if left == "a dead run's":
+def test_a_dead_run_s_socket_is_replaced_and_a_live_one_s_is_not(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "run.sock"))
         stale.listen()
-    stale.close()
-    with running(tmp_path) as run:
+    with running(tmp_path) as run, running(tmp_path) as second:
         assert run.server.trouble == ""
+        assert second.server.trouble.startswith(f"cannot listen at {tmp_path / 'run.sock'}: address already")
+        attached(second)
         run.attach_screen().catch_up(run)
 
 
-def test_a_live_run_s_socket_is_not(run: Run, tmp_path: Path) -> None:
-    with running(tmp_path) as second:
-        assert second.server.trouble.startswith(f"cannot listen at {tmp_path / 'run.sock'}: address already")
-        attached(second)
-    run.attach_screen().catch_up(run)
-
-
-@pytest.mark.parametrize("how", ["socket", "folder", "moved"])
+@pytest.mark.parametrize("with_its_folder", [False, True])
 def test_a_run_whose_socket_vanished_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_its_folder: bool
 ) -> None:
     monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
     folder = tmp_path / "run"
     folder.mkdir()
     with running(folder) as run:
         screen = attached(run)
-        if how == "socket":
-            (folder / "run.sock").unlink()
-        elif how == "folder":
+        if with_its_folder:
             shutil.rmtree(folder)
             until(lambda: run.server.trouble)
             assert run.server.trouble == (
@@ -218,7 +191,7 @@ def test_a_run_whose_socket_vanished_is_found_again(
             )
             folder.mkdir()
         else:
-            (folder / "run.sock").rename(folder / "other.sock")
+            (folder / "run.sock").unlink()
         until(lambda: _connects(folder))
         run.attach_screen().catch_up(run)
         run.publish(2)
@@ -260,34 +233,32 @@ def test_a_folder_for_sockets_that_others_can_enter_is_not_used(tmp_path: Path, 
         attached(run)  # its own screen needs no socket
 
 
+class Full:
+    """A listening socket of a process that has no free descriptor."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+
+    def accept(self) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listening, name)
+
+
 def test_no_free_descriptor_is_a_trouble_that_passes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
-    screen = attached(run)
-    real = socket_place.listen
+    screen, real = attached(run), socket_place.listen
 
     def full(_folder: Path) -> socket_place.Listening:
         raise RunFolderError("too many open files")
 
-    class Full:
-        def accept(self) -> Any:
-            raise OSError(errno.EMFILE, "too many open files")
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real_socket, name)
-
     listening = run.server._listening
     assert listening is not None
-    real_socket = listening.socket
     monkeypatch.setattr(socket_place, "listen", full)
-    run.server._listening = socket_place.Listening(
-        Full(),  # type: ignore[arg-type]
-        listening.path,
-        listening.device,
-        listening.inode,
-        listening.opened,
-    )
+    run.server._listening = replace(listening, socket=Full(listening.socket))  # type: ignore[arg-type]
     connect(tmp_path).close()
     until(lambda: run.server.trouble == "too many open files")
     monkeypatch.setattr(socket_place, "listen", real)
