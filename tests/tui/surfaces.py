@@ -33,17 +33,17 @@ from amptui.tui.run_list import frame as run_list
 from tests.diagnosis import amp_situations
 from tests.reports.compare.compared_runs import BF16, FP32
 from tests.tui import numerics_views, rank_views, timing_views, views
-from tests.tui.overlays.opened import with_float8_xray, with_xray
-from tests.tui.overlays.test_float8_overlay import VIEW as OPERANDS
-from tests.tui.overlays.test_questions import at_the_floor, nan_weights
-from tests.tui.panels.test_ab_comparison import in_turns, over
-from tests.tui.panels.test_memory_table import BF16 as BF16_MEMORY
-from tests.tui.panels.test_memory_table import FP16 as FP16_MEMORY
-from tests.tui.panels.test_memory_table import FP32 as FP32_MEMORY
-from tests.tui.panels.test_memory_table import with_memory
-from tests.tui.run_list.listed import plan
-from tests.tui.run_list.test_run_list_frame import STATE
-from tests.tui.test_optimizers_on_screen import gan_view
+from tests.tui.overlays.opened import OPERANDS, with_float8_xray, with_xray
+from tests.tui.run_list.listed import STATE, plan
+from tests.tui.special_views import (
+    MEMORY,
+    at_the_floor,
+    gan_view,
+    in_turns,
+    nan_weights,
+    over,
+    with_memory,
+)
 
 Draw = Callable[[Canvas], object]
 
@@ -68,7 +68,7 @@ VIEWS: Mapping[str, Callable[[], SessionView]] = {
     "NaN weights": nan_weights,
     "A/B test": in_turns,
     "A/B test over": over,
-    "memory by kind": partial(with_memory, FP32_MEMORY, FP16_MEMORY, BF16_MEMORY),
+    "memory by kind": partial(with_memory, *MEMORY),
     "two optimizers": gan_view,
 }
 

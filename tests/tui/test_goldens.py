@@ -1,7 +1,5 @@
 """Every surface of the screen looks as it was last approved: its text, and the colours of each line."""
 
-import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +8,11 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.contrast import BLACK, WHITE
 from amptui.tui.style import STYLES, styles_on
 from tests.golden import Goldens
+from tests.tui.panels.drawings import DRAWINGS
 from tests.tui.pictures import picture, style_name
 from tests.tui.surfaces import SURFACES
+
+pytestmark = pytest.mark.usefixtures("one_time_zone")
 
 SIZES = ((60, 18), (80, 24), (120, 40), (200, 60))
 
@@ -72,16 +73,6 @@ def drawn(surface: str, size: tuple[int, int], *, ascii_only: bool = False) -> s
     return picture(canvas)
 
 
-@pytest.fixture(autouse=True)
-def _one_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times of the day are those of the place: here the same everywhere."""
-    monkeypatch.setitem(os.environ, "TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
 @pytest.mark.parametrize(
     ("surface", "size"), PICTURES, ids=lambda it: it if isinstance(it, str) else "x".join(map(str, it))
 )
@@ -104,6 +95,12 @@ def test_all_other_surfaces_and_sizes_look_as_approved(goldens: Goldens) -> None
     for surface in READ_IN_ALL_SIZES:
         texts[f"{surface} in ASCII"] = drawn(surface, (120, 40), ascii_only=True)
     goldens.check_digests(texts)
+
+
+@pytest.mark.parametrize("panel", DRAWINGS)
+def test_a_panel_looks_as_approved_in_each_form(panel: str, goldens: Goldens) -> None:
+    pictures = [f"{drawing.title}\n{picture(drawing.drawn())}" for drawing in DRAWINGS[panel]()]
+    goldens.check(f"screens/panels/{panel}", "\n\n".join(pictures))
 
 
 def test_styles_have_the_approved_colours_on_dark_and_light_backgrounds(goldens: Goldens) -> None:

@@ -21,8 +21,7 @@ from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.telemetry import record_samples
 from tests.tui import numerics_views, rank_views, views
-from tests.tui.overlays.opened import float8_xray
-from tests.tui.overlays.test_float8_overlay import VIEW as OPERANDS
+from tests.tui.overlays.opened import OPERANDS, float8_xray
 from tests.tui.view_parts import note
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
+from amptui.tui.run_list.frame import ListState
 
 if TYPE_CHECKING:
     from amptui.base.errors import RunFolderError
@@ -62,6 +63,10 @@ def entry(name: str, row: RunRow, *, is_live: bool | None = None) -> RunEntry:
 
 
 ENTRIES = tuple(entry(name, row) for name, row in ROWS.items())
+
+STATE = ListState(
+    entries=ENTRIES, live=3, ended=2, rows={entry.run: ROWS[entry.name] for entry in ENTRIES}, now=NOW
+)
 
 
 class FakeSource:

@@ -1,0 +1,266 @@
+"""What holds for every panel whatever it shows: nothing moves, nothing is torn, all is in proportion."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.answer_words import safe_words, short_words, worth_words
+from amptui.diagnosis.labels import precision_glyph
+from amptui.diagnosis.speed import unfair_losses
+from amptui.telemetry.view import NumericsView, SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels import (
+    ab_comparison,
+    answer_panel,
+    header,
+    loss,
+    memory_panel,
+    memory_table,
+    numerics_panel,
+    precision_table,
+    step_time_breakdown,
+    throughput,
+    verdicts,
+)
+from amptui.tui.panels.phrases import precision_word
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
+from tests.diagnosis import amp_situations
+from tests.telemetry import record_samples
+from tests.telemetry.memory_samples import memory as breakdown_of
+from tests.tui import numerics_views, rank_views, views
+from tests.tui.panels.drawing import SCREEN, draw_alone, line_text
+from tests.tui.special_views import MEMORY, in_turns, over, with_memory
+
+# -------------------------------------------------------------------------------- nothing moves
+
+
+def test_from_step_to_step_nothing_moves_in_the_header() -> None:
+    view = views.compared()
+    early = replace(view, step=9, epoch=1, epoch_step=9)
+    before, after = (draw_alone(header.draw, one, 160).lines()[0] for one in (early, view))
+    for word in ("epoch", "step", "ETA", "running", "▲"):
+        assert before.index(word) == after.index(word)
+
+
+@pytest.mark.parametrize("width", [30, 60, 118])
+def test_from_round_to_round_nothing_moves_in_a_comparison(width: int) -> None:
+    places = set()
+    for rounds in (2, 12, 23):
+        lines = draw_alone(precision_table.draw, in_turns(rounds), width, 22).lines()
+        marks = [
+            (y, line.index(word))
+            for y, line in enumerate(lines)
+            for word in ("of at most", "●")
+            if word in line
+        ]
+        assert len(marks) == 2
+        places.add(tuple(marks))
+    assert len(places) == 1
+
+
+@pytest.mark.parametrize("draw", [header.draw, throughput.draw_line])
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_whichever_block_of_a_comparison_runs_the_line_is_the_same(
+    width: int, draw: Callable[[Canvas, SessionView, ScreenState], None]
+) -> None:
+    views_in_turns = [replace(in_turns(), precision=precision) for precision in ("fp32", "fp16")]
+    one, other = (draw_alone(draw, view, width) for view in views_in_turns)
+    assert one.lines() == other.lines()
+    assert (one.styles == other.styles).all()
+
+
+def test_headlines_keep_their_width() -> None:
+    empty, full = SessionView(), views.compared()
+    assert len({len(line_text(throughput.headline(view, SCREEN))) for view in (empty, full)}) == 1
+    assert len({len(line_text([loss.current(view)])) for view in (empty, full)}) == 1
+
+
+def test_limits_are_sticky_from_frame_to_frame() -> None:
+    panel, view = loss.LossPanel(), views.fp32_only()
+    labels = [line[:8] for line in draw_alone(panel.draw, view, 60, 12).lines()]
+    quieter = replace(view, loss=views.series([value * 0.9 for value in views.losses(1204)]))
+    assert [line[:8] for line in draw_alone(panel.draw, quieter, 60, 12).lines()] == labels
+
+
+def test_one_more_step_changes_few_cells_of_the_float16_panel() -> None:
+    view = numerics_views.healthy()
+    later = replace(view, numerics=replace(view.numerics, headroom=3.4, measured_step=1205, grad_norm=1.04))
+    before, after = (draw_alone(numerics_panel.NumericsPanel().draw, one, 76, 20) for one in (view, later))
+    assert sum(span.stop - span.start for span in after.changes_since(before)) <= 12
+
+
+# ----------------------------------------------------------------------------- nothing is torn
+
+
+@pytest.mark.parametrize("width", range(40, 200, 7))
+def test_the_header_never_touches_the_edges(width: int) -> None:
+    for build in (*views.ALL.values(), rank_views.unsampled):
+        line = draw_alone(header.draw, build(), width).lines()[0]
+        assert (line[0], line[-1]) == (" ", " ")
+
+
+def test_the_count_of_screens_is_the_first_to_go_from_the_header() -> None:
+    for width in range(110, 150):
+        alone, beside = (
+            " ".join(
+                draw_alone(header.draw, replace(views.compared(), viewers=count), width).lines()[0].split()
+            )
+            for count in (1, 2)
+        )
+        assert beside.replace("2 screens ", "") == alone
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["fp16_agrees", "fp8_without_bf16", "ranks_differ", "first_impression"])
+def test_the_speed_is_told_in_fewer_words_before_it_is_left_out(name: str) -> None:
+    view = amp_situations.view_of(name)
+    answer = amp_answer(view)
+    assert answer.precision is not None
+    worth, short = worth_words(answer), short_words(answer.of("speed"))
+    parts = [precision_word(answer.precision).text, short, f"✔ {safe_words(answer)}"]
+    narrowest = len("  ".join(parts)) + 2
+    for width in range(narrowest, narrowest + 40):
+        line = draw_alone(answer_panel.draw_line, view, width).lines()[0]
+        assert worth in line or short in line
+        assert safe_words(answer) in line
+
+
+def test_an_interval_is_not_torn() -> None:
+    comparison = record_samples.compared(over=False, reason="running")
+    for width in range(17, 60):
+        canvas = Canvas(width, ab_comparison.progress_height(comparison, width, 3))
+        ab_comparison.draw_progress(canvas, comparison)
+        assert any("(1.68 to 1.74)" in line for line in canvas.lines())
+
+
+def test_with_few_lines_round_and_ratio_stay() -> None:
+    for height in range(3, 24):
+        text = "\n".join(draw_alone(precision_table.draw, in_turns(), 34, height).lines())
+        assert "round  3 of at most 24" in text
+        assert "1.71×" in text
+
+
+def test_the_losses_after_as_many_steps_have_the_longest_form_with_room_and_are_never_cut() -> None:
+    for height in range(10, 22):
+        rows = [
+            line.strip() for line in draw_alone(precision_table.draw, views.compared(), 34, height).lines()
+        ]
+        first = next((i for i, line in enumerate(rows) if line.startswith("loss after")), None)
+        assert (first is None) == (height < 13)
+        if first is not None:
+            text = " ".join(rows[first : rows.index("warm-up steps left out: 40")])
+            assert text in unfair_losses(views.compared())
+
+
+def test_a_run_that_ended_in_the_middle_of_a_comparison_compares_no_more() -> None:
+    assert ab_comparison.running(in_turns()) is not None
+    assert ab_comparison.running(replace(in_turns(), state="failed")) is None
+    assert ab_comparison.running(over()) is None
+
+
+# -------------------------------------------------------------------------- everything in proportion
+
+
+def test_bars_are_as_long_as_their_figures() -> None:
+    canvas = draw_alone(precision_table.draw, views.compared(), 42, 26)
+    bars = [line.count("▰") for line in canvas.lines() if "▰" in line]
+    assert bars == [40, round(40 * 2.02 / 3.91), 40, round(40 * 1.18 / 1.9)]
+
+
+@given(st.lists(st.floats(0, 1e3), max_size=5), st.integers(0, 150), st.floats(1.0, 4.0))
+def test_the_parts_of_a_step_are_as_long_together_as_their_sum(
+    parts: list[float], width: int, longer: float
+) -> None:
+    whole = sum(parts) * longer
+    cells = step_time_breakdown.segments(parts, whole, width)
+    assert len(cells) == len(parts)
+    assert min(cells, default=0) >= 0
+    if whole > 0:
+        assert abs(sum(cells) - sum(parts) / whole * width) <= 0.5 + 1e-6
+        for part, count in zip(parts, cells, strict=True):
+            assert abs(count - part / whole * width) <= 1 + 1e-6
+    assert step_time_breakdown.segments([0.0, 0.0], 0.0, 40) == [0, 0]
+
+
+def test_the_parts_of_memory_are_as_long_as_their_bytes_and_share_one_scale() -> None:
+    canvas = draw_alone(memory_table.draw, with_memory(*MEMORY[:2]), 76, 20)
+    full, amp = (line[11:66] for line in canvas.lines()[1:3])
+    assert full.count("░") == pytest.approx(55 * 1500 / 1850, abs=1)
+    assert amp.count("░") == pytest.approx(55 * 760 / 1850, abs=1)
+    assert len(amp.rstrip()) == pytest.approx(55 * 1138 / 1850, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("headroom", "text", "style"),
+    [
+        (3.59, "3.6 doublings", Style.GOOD),
+        (1.0, "1.0 doublings", Style.GOOD),
+        (0.99, "1.0 doublings", Style.WARNING),
+        (-0.01, "0.0 doublings", Style.ERROR),
+        (-math.inf, "none: NaN or Inf", Style.ERROR),
+    ],
+)
+def test_headroom_is_a_warning_before_the_next_doubling_overflows(
+    headroom: float, text: str, style: int
+) -> None:
+    words = verdicts.headroom_words(NumericsView(headroom=headroom))
+    assert "".join(word.text for word in words) == text
+    assert words[0].style == style | BOLD
+
+
+@given(st.floats(allow_nan=False))
+def test_the_gauge_of_headroom_is_empty_without_any_and_never_shrinks_with_more(headroom: float) -> None:
+    fraction = verdicts.headroom_gauge(NumericsView(headroom=headroom), 16).fraction
+    assert fraction is not None
+    assert (fraction == 0) == (headroom <= 0) or 0 < headroom < 1e-300
+    assert fraction <= (verdicts.headroom_gauge(NumericsView(headroom=headroom + 1), 16).fraction or 0)
+
+
+# ---------------------------------------------------------------------------------- the memory
+
+
+def test_a_mig_instance_that_trains_is_known_by_its_uuid_and_moves_no_index() -> None:
+    instance, second = views.gpu(uuid="MIG-aaaa"), views.gpu(uuid="GPU-cccc")
+    view = replace(views.compared(), device=views.device(views.gpu(uuid="GPU-bbbb"), instance, second))
+    assert view.training_gpu is instance
+    order = [(name, trains) for name, _, trains in memory_panel.ordered_gpus(view)]
+    assert order == [("MIG0", True), ("GPU0", False), ("GPU1", False)]
+
+
+SIZES = st.none() | st.integers(0, 2**45)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 2**45), SIZES, SIZES), min_size=1, max_size=4),
+    width=st.integers(36, 120),
+    height=st.integers(9, 40),
+)
+def test_whatever_was_measured_of_memory_can_be_drawn(
+    sizes: list[tuple[int, int | None, int | None]], width: int, height: int
+) -> None:
+    breakdowns = [
+        replace(
+            breakdown_of(precision, peak=peak),
+            kinds=breakdown_of(precision, activations=activations, copies=copies).kinds[5 * (whole % 2) :],
+        )
+        for precision, (whole, activations, copies), peak in zip(
+            ("fp32", "tf32", "fp16", "bf16"), sizes, (None, 0, 2**20, 2**45), strict=False
+        )
+    ]
+    canvas = draw_alone(memory_table.draw, with_memory(*breakdowns), width, height)
+    for y, breakdown in enumerate(breakdowns, 1):
+        assert precision_glyph(breakdown.precision) in canvas.lines()[y]
+
+
+def test_there_is_room_for_the_memory_by_kind_as_a_whole_or_for_nothing() -> None:
+    view = with_memory(*MEMORY[:2])
+    assert [memory_table.has_room(Canvas(*size), view) for size in ((36, 7), (35, 20), (76, 6))] == [
+        *(True, False, False)
+    ]
+    assert not memory_table.has_room(Canvas(76, 20), views.compared())
