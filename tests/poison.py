@@ -7,50 +7,13 @@ from itertools import cycle
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records.findings import (
-    Float8Layers,
-    LayerLeftOut,
-    MemoryBreakdown,
-    MemoryKind,
-    ModelCompiled,
-    OperatorCount,
-    PhaseSeconds,
-    StepTimed,
-    UpdatesMeasured,
-)
-from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.records.ranks import (
-    RankLost,
-    RankPlace,
-    RanksAwaited,
-    RanksDisagree,
-    RanksOverflowed,
-    RanksSampled,
-    RanksStarted,
-    RankStack,
-    RankValue,
-    StacksTaken,
-)
-from amptui.records.run import (
-    BlockFinished,
-    DataInfo,
-    EpochFinished,
-    Note,
-    PauseChanged,
-    PhaseChanged,
-    PrecisionChanged,
-    Printed,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    Validated,
-    Validation,
-)
-from amptui.records.samples import GpuSample
-from tests.single_steps import joined
-from tests.telemetry import record_samples as samples
+from amptui.records.findings import UpdatesMeasured
+from amptui.records.ranks import RanksOverflowed, RanksSampled, RanksStarted
+from amptui.records.run import BlockFinished, Record, RunStarted
+from amptui.records.samples import DeviceSample, GpuSample
+from tests.builders import joined
+from tests.telemetry.record_samples import resumed, steps
+from tests.telemetry.whole_runs import ENDS, EVERYTHING
 
 STEERING = (
     "\x1b[5;41mblink",
@@ -202,146 +165,32 @@ def _poisoned(value: Any, hint: Any, texts: Iterator[str], keep: Collection[str]
     return value
 
 
-def _rank_records() -> Iterator[Record]:
-    places = [RankPlace(rank=rank, host="node-1", device=f"cuda:{rank}") for rank in range(2)]
-    yield RanksStarted(time=100.2, ranks=tuple(places))
-    yield RanksSampled(
-        time=100.2,
-        step=120,
-        steps=100,
-        world_size=2,
-        ranks=(0, 1),
-        data_seconds=(0.1, 0.1),
-        sm_clock_mhz=(1980.0, 900.0),
-        throttled={"thermal": (1,)},
-    )
-    differs = RankValue(rank=1, value=3.0)
-    yield RanksDisagree(time=100.2, step=120, what="weights", count=1, most=2.0, others=(differs,))
-    yield RanksOverflowed(time=100.2, step=91, ranks=(1,), count=1)
-    yield RanksAwaited(time=100.2, step=120, ranks=(1,), count=1, phase="loading", seconds=34.0)
-    stack = RankStack(rank=1, phase="loading", step=120, stack="File 'data.py', line 3\n  read()\n")
-    yield StacksTaken(time=100.2, step=120, stacks=(stack,), silent=(0,))
-    yield RankLost(time=100.2, step=120, rank=1, host="node-1", cause="killed", detail="signal 9")
-
-
-def _second_optimizer() -> Iterator[Record]:
-    yield samples.followed("discriminator")
-    yield samples.followed("", replaces="SGD")
-    yield from samples.steps(1, 3, optimizer="discriminator")
-    yield samples.dropped(3, optimizer="discriminator")
-    yield samples.skip(3, optimizer="discriminator")
-
-
-def _of_float8() -> Iterator[Record]:
-    yield Float8Layers(
-        time=100.3,
-        step=122,
-        precision="fp8",
-        recipe="tensorwise",
-        emulated=False,
-        layers=1,
-        names=("a",),
-        parameters=9,
-        left_out=(LayerLeftOut(name="b", kind="Linear", why="size", shape=(10, 64)),),
-        left_out_count=1,
-    )
-    yield samples.float8_window(122, channel_error=0.9)
-
-
 def records() -> Iterator[Record]:
-    """A run with a record of every type, nothing in it poisoned yet."""
-    yield PhaseChanged(time=99.0, phase="importing", detail="importing torch")
-    yield samples.run(
-        unsupported={"tf32": "no such unit"},
-        config={"a": "b", "c": {"d": ["e"]}},
-        versions={"torch": "2.11"},
-        hardware={"cpu": "fast"},
-        data=DataInfo(name="MNIST", real=False, samples=3),
-        world_size=2,
-        parallel="ddp",
-        optimizer="generator",
-    )
-    yield from samples.steps(1, 60, losses={"a": 1.0, "b": 2.0}, grad_max=0.1)
-    yield from _second_optimizer()
-    yield BlockFinished(time=100.1, step=60, precision="fp32", steps=60, peak_allocated_bytes=1 << 30)
-    yield PrecisionChanged(time=100.1, step=61, previous="fp32", current="fp16")
-    yield joined(samples.steps(61, 120, precision="fp16", losses={"a": 1.0, "b": 2.0}, grad_max=0.1))
-    gpu = GpuSample(
-        uuid="GPU-1", name="NVIDIA H200", clocks_event_reasons=("hot",), memory_used_bytes=1 << 30
-    )
-    sample = samples.device(100.2, "fp16", 1, 50.0)
-    yield dataclasses.replace(sample, gpus=(*sample.gpus, gpu), note="NVML said so")
-    yield samples.skip(120)
-    yield samples.backoff(120, 65536.0)
-    yield samples.nonfinite(121, what="activation", names=("a", "b"), kinds=("nan", "inf"))
-    worst = samples.parameter("a", flushed=9, subnormal=4)
-    yield from (
-        samples.window(121, precision="fp16", hypothetical=False, flushed=500, worst=(worst,)),
-        UpdatesMeasured(time=100.3, step=121, ratios={"a": 0.001, "b": float("nan")}, sampled=("a",)),
-    )
-    module = samples.module(largest=float("inf"))
-    yield samples.traced(121, first=module, nearest=(module,))
-    operators = (OperatorCount(name="convolution", dtype="float16", count=3),)
-    layers = (samples.layer("a", 0.5), samples.layer("b", 0.99))
-    dtypes = {"a": "float16", "b": "float32"}
-    yield samples.xray(122, layers=layers, operators=operators, output_dtypes=dtypes)
-    yield from (*_of_float8(), samples.compared(122, pairs=(samples.pair(),)))
-    for precision in ("fp32", "fp16"):
-        phase = PhaseSeconds(name="forward", host_seconds=0.1, device_seconds=None)
-        yield StepTimed(time=100.3, step=122, precision=precision, settling=False, phases=(phase,))
-        yield ModelCompiled(
-            time=100.3,
-            step=122,
-            precision=precision,
-            training=True,
-            seconds=9.5,
-            what="again",
-            reason="size mismatch",
-        )
-        kind = MemoryKind(kind="weights", dtype="float32", size_bytes=5)
-        yield MemoryBreakdown(
-            time=100.3, step=122, precision=precision, kinds=(kind,), peak_allocated_bytes=7
-        )
-    yield samples.flops("fp16", unaligned_flops=10**9, unaligned=(samples.product("a"),), uncounted=("b",))
-    validation = Validation(loss=0.5, accuracy=0.9, samples=10, metrics={"top5": 0.1})
-    yield EpochFinished(time=100.4, step=122, epoch=1, seconds=1.0, mean_loss=0.4, validation=validation)
-    yield Validated(time=100.45, step=122, epoch=2, validation=validation)
-    yield PauseChanged(time=100.5, step=122, paused=True, reason="the scale falls")
-    yield PauseChanged(time=100.6, step=122, paused=False)
-    yield Note(time=100.6, severity="warning", text="something")
-    yield Printed(time=100.6, stream="stdout", text="something")
-    yield ViewersChanged(time=100.7, viewers=1, change="refused", detail="why")
-    yield KeepingChanged(time=100.8, what="journal", trouble="why")
-    stop = RequestMade(time=100.8, number=1, kind="stop", reason="why")
-    switch = RequestMade(time=100.8, number=2, kind="precision", precision="fp32", precisions=("fp32",))
-    yield from (
-        stop,
-        switch,
-        dataclasses.replace(switch, number=3),
-        dataclasses.replace(switch, number=4, kind="x-ray"),
-    )
-    yield RequestTaken(time=100.8, step=122, request=switch)
-    yield RequestRefused(
-        time=100.8, step=122, request=dataclasses.replace(switch, number=3), reason="failed", detail="why"
-    )
-    yield CheckpointWritten(
-        time=100.7, step=122, name="a.pt", size_bytes=9, reason="asked", blocked_seconds=0.1, seconds=0.2
-    )
-    yield WeightsSaved(time=100.75, step=122, path="/home/me/a.pt", averaged=False)
-    yield RunFinished(time=100.8, steps=122, seconds=1.0, reason="stopped")
-    yield RunResumed(
-        time=100.9,
-        step=122,
-        checkpoint="a.pt",
-        device="cuda:0",
-        device_name="NVIDIA H200",
-        gpu_uuid="GPU-1",
-        precision="fp16",
-        versions={"torch": "2.11"},
-    )
-    yield from _rank_records()
-    yield samples.step(123, precision="fp16", losses={"a": 1.0, "b": 2.0})
-    yield RunFailed(time=101.0, step=123, error="wrong", traceback="Traceback:\n  File\nwrong")
+    """A run with a record of every type and text in every field that may hold any, nothing yet poisoned."""
+    for record in EVERYTHING:
+        if isinstance(record, RunStarted):
+            yield dataclasses.replace(
+                record,
+                unsupported={"tf32": "no such unit"},
+                config={"a": "b", "c": {"d": ["e"]}},
+                hardware={"cpu": "fast"},
+                optimizer="generator",
+                world_size=2,
+                parallel="ddp",
+            )
+        elif isinstance(record, DeviceSample):
+            gpu = GpuSample(uuid="GPU-1", name="NVIDIA H200", clocks_event_reasons=("hot",))
+            yield dataclasses.replace(record, gpus=(*record.gpus, gpu), note="NVML said so")
+        else:
+            yield record
+    yield BlockFinished(time=104.1, step=102, precision="fp32", steps=60, peak_allocated_bytes=1 << 30)
+    yield UpdatesMeasured(time=104.3, step=102, ratios={"a": 0.001, "b": float("nan")}, sampled=("a",))
+    yield RanksOverflowed(time=104.3, step=91, ranks=(1,), count=1)
+    finished, failed, paused = ENDS
+    yield from (paused, dataclasses.replace(paused, paused=False), finished, resumed(102, time=200.0))
+    yield from (record for record in EVERYTHING if isinstance(record, RanksStarted | RanksSampled))
+    yield joined(steps(103, 123, time=201.0, precision="fp16", losses={"a": 1.0, "b": 2.0}))
+    yield dataclasses.replace(failed, time=202.0, step=123)
 
 
 def poisoned_records(*, keep: Collection[str] = PRECISION_FIELDS) -> list[Record]:

@@ -121,7 +121,7 @@ def test_no_forged_journal_breaks_what_reads_it(
     law(tmp_path_factory.mktemp("forged"), journal)
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 @settings(max_examples=400)
 @given(journal=forged_journals(30))
 def test_no_journal_of_many_forged_breaks_what_reads_it(
@@ -149,7 +149,7 @@ def test_no_forged_state_breaks_a_screen_that_attaches(data: st.DataObject) -> N
     attach_to_a_forgery(data)
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 @settings(max_examples=1500)
 @given(data=st.data())
 def test_no_state_of_many_forged_breaks_a_screen_that_attaches(data: st.DataObject) -> None:

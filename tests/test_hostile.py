@@ -1,24 +1,31 @@
-"""Nothing hostile gets through: poison in every text there is, and what then reached terminals and pipes."""
+"""Nothing hostile gets through: poison in every text and variable, and what then reached terminals."""
 
 import csv
 import io
 import json
+import os
 import re
+import resource
 import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from amptui.base.errors import UsageError
 from amptui.process.plain_lines import JsonLines, PlainFront
+from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import Note, Record
 from amptui.reports.export import export
 from amptui.telemetry.session import Session
 from amptui.tui.layout import RANKED_PANELS, TITLES
 from tests import poison
-from tests.reports.export.recorded import write
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.builders import write_journal
+from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
 SIZE = (100, 30)
@@ -36,20 +43,14 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", [*poison.STEERING, poison.FORGED])
-def test_poison_that_gets_through_would_be_seen(text: str) -> None:
-    raw = f"amptui: {text}".encode("utf-8", "surrogatepass")
-    assert poison.strange_in_lines(raw + b"\n")
-    assert poison.strange_on_terminal(raw.replace(b"\n", b"\r\n") + b"\r\n", SIZE)
-
-
-@pytest.mark.parametrize("text", poison.MARKUP)
-def test_what_only_others_would_obey_is_shown_as_it_is(text: str) -> None:
-    assert not poison.strange_in_lines(text.encode())
-    assert not poison.strange_on_terminal(text.encode(), SIZE)
-
-
-def test_a_poisoned_record_of_each_type_is_forged() -> None:
+def test_what_terminals_obey_would_be_seen_and_what_only_others_do_is_shown_as_it_is() -> None:
+    for text in (*poison.STEERING, poison.FORGED):
+        raw = f"amptui: {text}".encode("utf-8", "surrogatepass")
+        assert poison.strange_in_lines(raw + b"\n"), text
+        assert poison.strange_on_terminal(raw.replace(b"\n", b"\r\n") + b"\r\n", SIZE), text
+    for text in poison.MARKUP:
+        assert not poison.strange_in_lines(text.encode()), text
+        assert not poison.strange_on_terminal(text.encode(), SIZE), text
     assert {type(record) for record in poison.poisoned_records()} == set(get_args(Record))
 
 
@@ -86,6 +87,7 @@ def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: 
         assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
 
 
+@pytest.mark.ci
 def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path) -> None:
     command = ["train", str(model), "--device", "cpu", "--run-dir", str(tmp_path / "run")]
     # What a model prints without a screen is its own affair, as in any program; all the rest is ours.
@@ -101,12 +103,12 @@ def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path
 # ------------------------------------------------------------------------------------ journals
 
 
-@pytest.fixture(params=["known precisions", pytest.param("unknown precisions", marks=pytest.mark.ci)])
+@pytest.fixture(params=["known precisions", pytest.param("unknown precisions", marks=pytest.mark.nightly)])
 def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of a run whose journal somebody forged."""
     keep = poison.PRECISION_FIELDS if request.param == "known precisions" else ()
     long = Note(time=100.9, severity="error", text="long " * 20_000)
-    return write(tmp_path / EVIL_NAME, [*poison.poisoned_records(keep=keep), long])
+    return write_journal(tmp_path / EVIL_NAME, [*poison.poisoned_records(keep=keep), long])
 
 
 @pytest.mark.ci
@@ -120,7 +122,7 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
             assert_framed(terminal)
         walk = (
             ("\x1b", "╭ throughput"),
-            ("x", "╭─ X-ray of step 122"),
+            ("x", "╭─ X-ray of step 106"),
             ("o", "o layers"),
             ("\x1b", "╭ throughput"),
             ("?", "replay keys"),
@@ -148,12 +150,12 @@ def assert_framed(terminal: Terminal) -> None:
     assert ends <= {"│", "╮", "╯"}, terminal.text
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_a_forged_journal_in_plain_lines(encoding: str) -> None:
+@pytest.mark.parametrize(("encoding", "keep"), [("utf-8", poison.PRECISION_FIELDS), ("ascii", ())])
+def test_a_forged_journal_in_plain_lines(encoding: str, keep: Collection[str]) -> None:
     session, out = Session("runs/x"), io.TextIOWrapper(io.BytesIO(), encoding)
-    front = PlainFront(session.view, out)
-    for record in [*poison.poisoned_records(), *poison.poisoned_records(keep=())]:
-        session.fold([record])
+    front, records = PlainFront(session.view, out), poison.poisoned_records(keep=keep)
+    for first in range(0, len(records), 10):
+        session.fold(records[first : first + 10])
         front.update()
     front.finish()
     written = out.buffer.getvalue()
@@ -230,7 +232,7 @@ def test_hostile_command_lines_and_kept_runs(
     warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / EVIL_NAME / "amptui" / "runs" / f"kept {EVIL_NAME}"
-    write(kept, poison.poisoned_records(keep=()))
+    write_journal(kept, poison.poisoned_records(keep=()))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / EVIL_NAME))
     monkeypatch.chdir(tmp_path)
@@ -249,3 +251,151 @@ def test_hostile_command_lines_and_kept_runs(
         assert done.stderr.count(b"\n") == 1
         said += done.stdout + done.stderr
     assert not poison.strange_in_lines(said)
+
+
+# -------------------------------------------------------------------------------- environments
+
+ODD = (
+    {
+        "HOME": None,
+        "TERM": None,
+        "COLUMNS": "0",
+        "LINES": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TZ": "",
+        "PATH": None,
+    },
+    {
+        "HOME": "",
+        "TERM": "",
+        "COLUMNS": "-5",
+        "LINES": "abc",
+        "CUDA_VISIBLE_DEVICES": "garbage",
+        "TZ": "garbage",
+    },
+    {"HOME": "relative", "TERM": "\x1b[31m", "CUDA_VISIBLE_DEVICES": "99", "TZ": ":/dev/null", "LC_ALL": ""},
+    {"XDG_STATE_HOME": "relative", "XDG_CACHE_HOME": "relative", "COLUMNS": "100000", "LC_ALL": "xx_YY.bad"},
+    {
+        "XDG_STATE_HOME": "/dev/null",
+        "XDG_CACHE_HOME": "/dev/null",
+        "TERM": "x" * 5000,
+        "LC_ALL": "C",
+        "PATH": "",
+    },
+    {"XDG_STATE_HOME": "/proc", "TMPDIR": "/nonexistent", "USER": None, "LOGNAME": None, "SHELL": None},
+    {"XDG_STATE_HOME": "", "NO_COLOR": "1", "FORCE_COLOR": "1", "PATH": "/dev/null"},
+    {"X" * 1000: "y" * 100_000, "ODD": "\udcff\n\x1b[2J"},
+    {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "SLURM_JOB_ID": "x"},
+)
+"""What a command line reads of them when it runs; None: not there."""
+
+ODD_AT_THE_START = (
+    {"PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "garbage"},
+    {
+        "PYTHONUTF8": "0",
+        "LC_ALL": "C",
+        "PYTHONOPTIMIZE": "2",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+    },
+    {"PYTHONIOENCODING": "utf-16", "PYTHONWARNINGS": "always", "PYTHONDEVMODE": "1", "OMP_NUM_THREADS": "0"},
+    {"PYTHONIOENCODING": "latin-1", "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "64"},
+)
+"""What the interpreter and libraries read when a process starts."""
+
+LIMITS = {"address space": (resource.RLIMIT_AS, 1_500_000_000), "stack": (resource.RLIMIT_STACK, 1 << 20)}
+
+
+def training_in(folder: Path, environment: Mapping[str, str | None]) -> list[str]:
+    command = [
+        "train",
+        KNOBS,
+        "--device",
+        "cpu",
+        "--headless",
+        "--json",
+        "--steps",
+        "3",
+        "--set",
+        "step_ms=0",
+    ]
+    # Where runs are kept is a matter of the environment too.
+    is_odd = any(name.startswith(("HOME", "XDG")) for name in environment)
+    return command if is_odd else [*command, "--run-dir", str(folder / "run")]
+
+
+def assert_sound(status: int, out: bytes, said: bytes) -> None:
+    """It trained, or one line says why not, or what could not be saved; what it wrote is strict JSON."""
+    records = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+    lines = [line for line in said.splitlines() if line.startswith(b"amptui: ")]
+    assert status in (0, 1, UsageError.exit_status, UNSAVED_STATUS)
+    assert b"Traceback" not in said
+    if status == UNSAVED_STATUS:
+        assert {line.split(b": ")[1] for line in lines} <= {b"journal", b"checkpoints", b"run.json"}
+        assert lines
+    else:
+        assert len(lines) == 1 or (status == 0 and not lines), said
+    if status not in (1, UsageError.exit_status):
+        blocks = [record for record in records if record["type"] == "Steps"]
+        steps = [block["first_step"] + index for block in blocks for index in range(block["count"])]
+        assert steps == [1, 2, 3]
+        # After a run's last word only the journal's own trouble is told, and the answer.
+        told = [each["type"] for each in records if each["type"] not in ("KeepingChanged", "AmpAnswer")]
+        assert told[-1] == "RunFinished"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("environment", ODD, ids=lambda found: "+".join(found)[:40])
+def test_a_training_in_an_odd_environment_trains_or_says_why_not(
+    environment: Mapping[str, str | None], warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "HOME" not in environment:
+        monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    for name, value in environment.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    done = warm.run(*training_in(tmp_path, environment))
+    would_be_a_rank = "WORLD_SIZE" in environment
+    assert (done.returncode == UsageError.exit_status) == would_be_a_rank
+    assert_sound(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("environment", "limit"),
+    [
+        *(
+            pytest.param(each, None, marks=pytest.mark.ci, id=next(iter(each.values())))
+            for each in ODD_AT_THE_START[:2]
+        ),
+        *(
+            pytest.param(each, None, marks=pytest.mark.nightly, id=next(iter(each.values())))
+            for each in ODD_AT_THE_START[2:]
+        ),
+        *(pytest.param({}, limit, marks=pytest.mark.ci, id=what) for what, limit in LIMITS.items()),
+    ],
+)
+def test_a_training_started_in_an_odd_environment_or_under_a_limit_trains_or_says_why_not(
+    environment: Mapping[str, str], limit: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    def lower() -> None:
+        if limit is not None:
+            resource.setrlimit(limit[0], (limit[1], limit[1]))
+
+    wanted = {**os.environ, **environment}
+    done = subprocess.run(
+        [sys.executable, "-m", "amptui", *training_in(tmp_path, environment)],
+        env=wanted,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=400,
+        check=False,
+        preexec_fn=lower,
+    )
+    encoding = wanted.get("PYTHONIOENCODING", "utf-8")
+    assert_sound(done.returncode, done.stdout, done.stderr.decode(encoding, "replace").encode())

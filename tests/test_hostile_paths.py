@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,6 @@ from tests.reports.export.recorded import write
 from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 from tests.terminal import KNOBS
 from tests.tiny import Tiny
-
-FAMILY = "hostile paths"
 
 SECRET = b"the only copy\n"
 
@@ -108,8 +107,12 @@ def the_long_way(path: Path, victim: Path) -> Path:
     return path / ".." / victim.relative_to(path.parent)
 
 
+def itself(_path: Path, victim: Path) -> Path:
+    return victim
+
+
 FORMS: tuple[Callable[[Path, Path], Path], ...] = (
-    lambda _path, victim: victim,
+    itself,
     symbolic,
     link_to_a_link,
     hard,
@@ -159,10 +162,17 @@ def command(kind: str, **paths: Path) -> list[str]:
     return [part.format(**paths) for part in ARGUMENTS[kind]]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", ARGUMENTS)
-@pytest.mark.parametrize("whose", ["read", "other"])
-@pytest.mark.parametrize(("name", "form"), TARGETS, ids=lambda value: getattr(value, "__name__", value))
+def each_by_one_command() -> Iterator[Any]:
+    """Every target with every command and either run: one of these eight is a test of CI."""
+    chosen = cycle(product(ARGUMENTS, ("read", "other")))
+    for name, form in TARGETS:
+        telling = next(chosen)
+        for each in product(ARGUMENTS, ("read", "other")):
+            mark = pytest.mark.ci if each == telling else pytest.mark.nightly
+            yield pytest.param(*each, name, form, marks=mark, id="-".join((*each, name, form.__name__)))
+
+
+@pytest.mark.parametrize(("kind", "whose", "name", "form"), [*each_by_one_command()])
 def test_no_file_of_a_run_is_the_target_of_any_command(
     kind: str,
     whose: str,
@@ -344,9 +354,14 @@ def writable_by_others(_tmp_path: Path) -> RunDir:
     return run_dir
 
 
-@pytest.mark.parametrize("place", [outside, writable_by_others])
-@pytest.mark.parametrize("form", ["--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume"])
-@pytest.mark.parametrize("forged", FORGED)
+RESUMES = ("--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume")
+
+PLACES = (outside, writable_by_others)
+
+
+@pytest.mark.parametrize(
+    ("forged", "form", "place"), [*zip(FORGED, cycle(RESUMES), cycle(PLACES), strict=False)], ids=FORGED
+)
 def test_no_file_is_used_that_only_somebody_else_s_run_names(
     forged: str,
     form: str,

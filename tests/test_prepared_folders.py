@@ -7,7 +7,9 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import cycle, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,9 +172,19 @@ def in_time(act: Callable[[Path], object], path: Path) -> None:
     assert not thread.is_alive(), f"{act} waits"
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def each_name_of_one_kind() -> list[Any]:
+    """Every name of every kind: one kind of each name, and links of all, are tests of CI."""
+    chosen = dict(zip(NAMES, cycle(KINDS[1:]), strict=False))
+    marks = {
+        (name, kind): pytest.mark.ci if kind in (link, chosen[name]) else pytest.mark.nightly
+        for name, kind in product(NAMES, KINDS)
+    }
+    return [
+        pytest.param(*each, marks=mark, id=f"{each[1].__name__}-{each[0]}") for each, mark in marks.items()
+    ]
+
+
+@pytest.mark.parametrize(("name", "kind"), each_name_of_one_kind())
 def test_nothing_outside_of_a_prepared_folder_is_touched(
     tmp_path: Path, name: str, kind: Callable[[Path, Path], None]
 ) -> None:

@@ -19,8 +19,6 @@ from tests.living import (
     ended_afterwards,
     last_step,
     outcome,
-    run_pid,
-    screens_told,
     steps_of,
     train,
     train_arguments,
@@ -209,63 +207,6 @@ def test_an_interrupt_before_the_first_frame_leaves_no_run_behind(warm: WarmSour
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_run_cleanly(number: signal.Signals, warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run") as terminal:
-        terminal.wait_for(r"step\s+[1-9]")
-        os.kill(terminal.process.pid, number)
-        assert terminal.wait() == 128 + number
-        assert_restored(terminal)
-    assert outcome(tmp_path / "run") is RunFinished
-
-
-@pytest.mark.ci
-def test_two_signals_end_the_screen_at_once_and_leave_a_whole_terminal(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    with train(warm, tmp_path / "run", "--set", "trouble=hang") as terminal:
-        terminal.wait_for("step 4|step +4")
-        os.kill(terminal.process.pid, signal.SIGTERM)
-        terminal.wait_for("stopping")
-        os.kill(terminal.process.pid, signal.SIGTERM)
-        assert terminal.wait() == 128 + signal.SIGTERM
-        assert_restored(terminal)
-
-
-@pytest.mark.ci
-def test_a_closed_terminal_ends_the_screen_and_not_the_run(warm: WarmSource, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with train(warm, run) as terminal:
-        terminal.wait_for(r"step\s+[1-9]")
-        terminal.hang_up()
-        assert terminal.wait() == 128 + signal.SIGHUP
-        before = last_step(run)
-        wait_until(lambda: last_step(run) > before + 100, "training did not go on")
-        wait_until(lambda: screens_told(run) == ["attached", "hung up"], "that the screen hung up")
-        pid = run_pid(run)
-        assert pid is not None
-        os.kill(pid, signal.SIGTERM)
-        wait_for_end(run)
-    assert outcome(run) is RunFinished
-
-
-@pytest.mark.ci
-def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with train(warm, run, "--headless", "--set", "trouble=print") as terminal:
-        terminal.wait_for("print from step")
-        os.kill(terminal.process.pid, signal.SIGHUP)
-        wait_until((run / "output.log").exists, "output is not kept")
-        terminal.hang_up()
-        before = last_step(run)
-        wait_until(lambda: last_step(run) > before + 50, "training did not go on")
-        os.kill(terminal.process.pid, signal.SIGTERM)
-        assert terminal.wait() == 128 + signal.SIGTERM
-    assert outcome(run) is RunFinished
-    assert f"print from step {last_step(run)}" in (run / "output.log").read_text()
-
-
-@pytest.mark.ci
 def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -342,23 +283,6 @@ def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(warm: WarmSou
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
-    number: signal.Signals, warm: WarmSource, tmp_path: Path
-) -> None:
-    with train(warm, tmp_path / "run") as terminal:
-        terminal.wait_for(r"step\s+[1-9]")
-        pid = run_pid(tmp_path / "run")
-        assert pid is not None
-        os.kill(pid, number)
-        terminal.wait_for("lost")
-        terminal.press("q")
-        assert terminal.wait() == 1
-        assert_restored(terminal)
-        assert f"was killed by {number.name}" in " ".join(terminal.text.split())
-
-
-@pytest.mark.ci
 def test_a_stalled_link_does_not_stop_the_training(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--steps", "800") as terminal:
         terminal.wait_for(r"step\s+[1-9]")
@@ -385,19 +309,6 @@ def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(warm: WarmSource, tm
         terminal.wait_for("FP32")
         terminal.press("\x03")
         assert terminal.wait() == 130
-
-
-@pytest.mark.ci
-def test_a_trainer_that_hangs_is_left_by_the_second_ctrl_c(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run", "--set", "trouble=hang", "--set", "at=20") as terminal:
-        terminal.wait_for(r"step\s+1\d\b")  # a look before the step that hangs
-        for _ in range(2):
-            terminal.press("\x03")
-        assert terminal.wait() == 130
-        assert_restored(terminal)
-        assert "ended at once, in step 20: steps 1 to 19 are lost" in " ".join(terminal.text.split())
-    records = list(read(tmp_path / "run" / "journal.jsonl"))
-    assert len([r for r in records if isinstance(r, StepRecord)]) == 19
 
 
 @pytest.mark.ci

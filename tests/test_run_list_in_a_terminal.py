@@ -1,8 +1,6 @@
 """`amptui` alone in a real pseudo-terminal: from the list into runs and back, and out of it in every way."""
 
-import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -81,25 +79,6 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
     wait_until(lambda: last_step(live) > before, "training did not go on")
     stop(live)
     assert outcome(live) is not None
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("way", ["ctrl+c", "terminal", "SIGTERM"])
-def test_ways_out_of_the_list(way: str, ended: Path, warm: WarmSource) -> None:
-    with Terminal(amptui_command(), warm=warm) as terminal:
-        terminal.wait_for("0 live +1 ended")
-        if way == "ctrl+c":
-            terminal.press("\x03")
-            status = 130
-        elif way == "terminal":
-            terminal.hang_up()
-            status = 129
-        else:
-            os.kill(terminal.process.pid, signal.SIGTERM)
-            status = 143
-        assert terminal.wait() == status
-        if way != "terminal":
-            assert_restored(terminal)
 
 
 @pytest.mark.ci

@@ -322,19 +322,6 @@ def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Pa
     assert (last.error, last.step) == ("ValueError: on purpose", 19)
 
 
-@pytest.mark.ci
-def test_a_signal_ends_the_script_and_gives_its_number(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
-    with ended_afterwards(folder):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
-            wait_until(lambda: run_pid(folder), "a run that lives")
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
-        assert process.returncode == 128 + signal.SIGTERM
-        wait_for_end(folder)
-
-
 COUNTS_INTERRUPTS = """
 import os, signal, sys, time
 count, limit = 0, time.monotonic() + 30

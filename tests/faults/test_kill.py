@@ -91,21 +91,3 @@ def test_each_precision_goes_on_bit_for_bit_in_the_middle_of_an_epoch(
     assert kinds == [RunStarted, RunResumed, RunFinished]
     times = [r.time for r in records_of(run) if isinstance(r, StepRecord)]
     assert all(early <= late for early, late in pairwise(times))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_signal_leaves_a_checkpoint_of_the_last_step(
-    number: signal.Signals, lives: Lives, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    pid = lives.start(*arguments(run, "--set", "step_ms=2"))
-    limit = time.monotonic() + 60
-    while not (run.exists() and steps_of(run)):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    os.kill(pid, number)
-    assert lives.end_of(pid) == 128 + number, lives.log.read_text()
-    last = steps_of(run)[-1].step
-    # On a slow machine an epoch may have ended before, and have left its own.
-    assert max(each.name for each in (run / "checkpoints").iterdir()) == f"step-{last:09}.pt"
-    assert outcome(run) is RunFinished

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amptui.runs.socket_place import connect
-from tests.faults.test_disk import shown_step
-from tests.faults.watched import Lives, headless_run, lost, stop, train_arguments
-from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, screens_told, wait_until
+from tests.faults.watched import Lives, headless_run, lost, shown_step, stop, train_arguments
+from tests.living import ended_afterwards, last_step, outcome, run_pid, screens_told, wait_until
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -109,15 +108,3 @@ def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, warm: WarmSou
         stop(run)
         steps_lost, records_lost = lost(run)
     assert (steps_lost, records_lost) == (0, 0)
-
-
-@pytest.mark.ci
-def test_a_headless_run_survives_its_terminal(lives: Lives, tmp_path: Path) -> None:
-    with headless_run(lives, tmp_path / "run") as run:
-        pid = run_pid(run)
-        assert pid is not None
-        os.kill(pid, signal.SIGHUP)
-        before = last_step(run)
-        wait_until(lambda: last_step(run) > before + 20, "training did not go on")
-        stop(run)
-    assert any("terminal was closed" in getattr(r, "text", "") for r in records_of(run))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.living import ended_afterwards, run_pid, steps_of, wait_for_end, wait_until
 from tests.recipes.witness import witnessed
-from tests.terminal import amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, Process, WarmSource
 
 RECIPE = str(Path(__file__).parents[1] / "recipes" / "witness.py")
@@ -68,6 +68,12 @@ def lost(folder: Path) -> tuple[int, int]:
     steps = [r.step for r in steps_of(folder)]
     gaps = sum(later - early - 1 for early, later in pairwise([0, *steps]))
     return gaps, len(witnessed(_witness(folder))) - len(steps)
+
+
+def shown_step(screen: Terminal) -> int:
+    """What the screen shows after reading on for a moment."""
+    screen.read(0.1)
+    return int(screen.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
 
 
 def _witness(folder: Path) -> Path:

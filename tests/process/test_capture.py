@@ -6,12 +6,12 @@ import pty
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
-from amptui.process.capture import LIVE_INTERVAL_SECONDS, MAX_LINES_A_SECOND, LogTail
+from amptui.process.capture import MAX_LINES_A_SECOND, LogTail
+from amptui.process.output_lines import MAX_LINE_CHARACTERS
 from amptui.records.run import Printed, Record
 from amptui.telemetry.session import Session
 from tests import deprecations
@@ -53,16 +53,15 @@ class Captured:
         return [r["text"] for r in self.records if r["type"] == "Note"]
 
 
-def run(folder: Path, body: str, *, after: str = "", stderr: int | None = None) -> Captured:
+def run(
+    folder: Path, body: str, *, after: str = "", around: str = "{}", stderr: int | None = None
+) -> Captured:
     """``body`` within a capture, ``after`` outside of it again, in a process with a terminal of its own."""
-    program = (
-        PRELUDE
-        + "with OutputCapture(records.append, log) as capture:\n"
-        + textwrap.indent(textwrap.dedent(body), "    ")
-        + "\n"
-        + textwrap.dedent(after)
-        + REPORT
+    captured = "with OutputCapture(records.append, log) as capture:\n" + textwrap.indent(
+        textwrap.dedent(body), "    "
     )
+    captured = around.format(captured if around == "{}" else textwrap.indent(captured, "    "))
+    program = f"{PRELUDE}{captured}\n{textwrap.dedent(after)}{REPORT}"
     master, slave = pty.openpty()
     with subprocess.Popen(
         [sys.executable, *deprecations.options_for_python(), "-c", program, str(folder)],
@@ -136,22 +135,16 @@ def test_afterwards_the_descriptors_and_streams_are_what_they_were(tmp_path: Pat
 
 
 def test_an_exception_passes_through_and_leaves_the_terminal_restored(tmp_path: Path) -> None:
-    program = f"""{PRELUDE}
-try:
-    with OutputCapture(records.append, log):
+    found = run(
+        tmp_path,
+        """
         print("before")
         raise KeyError("the screen failed")
-except KeyError as error:
-    print("told:", error, os.isatty(1), flush=True)
-{REPORT}"""
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdout=slave, stderr=slave
-    ) as process:
-        os.close(slave)
-        assert b"told: 'the screen failed' True" in _read_to_end(master)
-        assert process.wait(timeout=60) == 0
-    assert (tmp_path / "output.log").read_text() == "before\n"
+        """,
+        around="try:\n{}\nexcept KeyError as error:\n    print('told:', error, os.isatty(1), flush=True)\n",
+    )
+    assert b"told: 'the screen failed' True" in found.terminal
+    assert found.log == b"before\n"
 
 
 def test_a_redirected_standard_error_stays_redirected(tmp_path: Path) -> None:
@@ -170,37 +163,30 @@ def test_a_redirected_standard_error_stays_redirected(tmp_path: Path) -> None:
     assert found.printed("stderr") == []
 
 
-def test_a_progress_bar_is_the_line_that_it_ends_as(tmp_path: Path) -> None:
-    found = run(tmp_path, r'os.write(1, b"\r 10%\r 50%\r100%\n\n   \ndone\r\n")')
-    assert found.printed("stdout") == ["100%", "done"]
-    assert found.log == b"\r 10%\r 50%\r100%\n\n   \ndone\r\n"
-
-
-def test_bytes_that_are_no_utf8_are_kept_in_the_file_and_marked_in_the_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ((b"\r 10%\r 50%\r100%\n\n   \ndone\r\n",), ["100%", "done"]),
+        # Two reads: a character arrives in halves.
+        ((b"caf\xe9 and \xff\n", b"na\xc3", b"\xafve\n"), ["caf\ufffd and \ufffd", "naïve"]),
+        ((b"x" * 1_000_000 + b"\n", b"no newline"), ["x" * MAX_LINE_CHARACTERS, "no newline"]),
+    ],
+    ids=["a progress bar", "bytes that are no UTF-8", "a line of a megabyte and one without an end"],
+)
+def test_all_that_is_written_is_in_the_file_and_its_lines_are_in_the_records(
+    pieces: tuple[bytes, ...], lines: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "pieces").write_text(repr(pieces))
     found = run(
         tmp_path,
-        r"""
-        os.write(1, b"caf\xe9 and \xff\n")
-        for half in (b"na\xc3", b"\xafve\n"):
-            os.write(1, half)
-            time.sleep(0.05)  # two reads: the character arrives in halves
+        """
+        for piece in eval((folder / "pieces").read_text()):
+            os.write(1, piece)
+            time.sleep(0.05)
         """,
     )
-    assert found.printed("stdout") == ["caf� and �", "naïve"]
-    assert found.log == b"caf\xe9 and \xff\nna\xc3\xafve\n"
-
-
-def test_a_line_of_a_megabyte_is_kept_whole_and_cut_in_its_record(tmp_path: Path) -> None:
-    found = run(tmp_path, 'print("x" * 1_000_000, flush=True)')
-    assert len(found.log) == 1_000_001
-    (line,) = found.printed("stdout")
-    assert 0 < len(line) <= 1000
-    assert set(line) == {"x"}
-
-
-def test_a_last_line_without_an_end_is_a_line(tmp_path: Path) -> None:
-    found = run(tmp_path, 'print("no newline", end="")')
-    assert found.printed("stdout") == ["no newline"]
+    assert found.printed("stdout") == lines
+    assert found.log == b"".join(pieces)
 
 
 @pytest.mark.ci
@@ -269,28 +255,7 @@ def test_a_screen_library_in_sys_stdout_is_put_aside(tmp_path: Path) -> None:
     assert found.log == b"to us\n"
 
 
-def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(tmp_path: Path) -> None:
-    log, records = tmp_path / "output.log", list[Record]()
-    began = time.monotonic()
-    with log.open("wb", buffering=0) as output:
-        tail = LogTail(log, records.append, skip=False)
-        tail.start()
-        output.write(b"before\n\r 0%\r 1%")
-        wait_until(lambda: len(records) == 2, "the live line")
-        for percent in range(2, 101):
-            output.write(b"\r%2d%%" % percent)
-        output.write(b"\nafter\n")
-        tail.stop()
-    seconds = time.monotonic() - began
-    printed = [record for record in records if isinstance(record, Printed)]
-    assert [record.text for record in printed if not record.live] == ["before", "100%", "after"]
-    live = [record.text for record in printed if record.live]
-    assert live[0] == " 1%"
-    assert len(live) <= 1 + seconds / LIVE_INTERVAL_SECONDS
-
-
-@pytest.mark.ci
-def test_a_progress_bar_that_is_cleared_leaves_no_line(
+def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("amptui.process.capture.LIVE_INTERVAL_SECONDS", 0.0)
@@ -298,17 +263,16 @@ def test_a_progress_bar_that_is_cleared_leaves_no_line(
     with log.open("wb", buffering=0) as output:
         tail = LogTail(log, records.append, skip=False)
         tail.start()
-        output.write(b"\r 0%\r50%")
-        wait_until(lambda: len(records) == 1, "the live line")
-        output.write(b"\r   \r")
-        wait_until(lambda: len(records) == 2, "its end")
-        output.write(b"\r 0%\r51%")
-        wait_until(lambda: len(records) == 3, "the live line")
+        for piece, count in ((b"before\n\r 0%\r 50%", 2), (b"\r    \r", 3), (b"\r 0%\r51%", 4)):
+            output.write(piece)
+            wait_until(lambda: len(records) == count, f"record {count}")  # noqa: B023 - called at once
+        output.write(b"\r100%\nafter\n")
         tail.stop()
-    session = Session()
-    counts = []
+    printed = [record for record in records if isinstance(record, Printed)]
+    assert [record.text for record in printed if not record.live] == ["before", "100%", "after"]
+    assert [record.text for record in printed if record.live] == [" 50%", "", "51%"]
+    session, counts = Session(), []
     for record in records:
         session.fold([record])
         counts.append(len(session.view().events))
-    assert counts == [1, 0, 1, 1]
-    assert session.view().events[0].about == Printed(time=records[-1].time, stream="stdout", text="51%")
+    assert counts == [1, 2, 1, 2, 2, 3], "a bar that is cleared leaves no line"

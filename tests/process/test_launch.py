@@ -20,7 +20,7 @@ from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStar
 from amptui.records.steps import StepRecord
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir, read_run_json
-from tests.single_steps import read
+from tests.builders import of, read
 from tests.terminal import KNOBS
 
 
@@ -59,8 +59,8 @@ def test_everything_asked_for_reaches_the_training(tmp_path: Path) -> None:
     )
     assert train(tmp_path / "run", asked) == 0
     records = list(read(tmp_path / "run" / "journal.jsonl"))
-    (started,) = [r for r in records if isinstance(r, RunStarted)]
-    steps = [r for r in records if isinstance(r, StepRecord)]
+    (started,) = of(RunStarted, records)
+    steps = of(StepRecord, records)
     assert (started.batch_size, started.total_epochs, started.total_steps) == (16, 3, 4)
     assert (started.precision, started.amp_precision, started.device) == ("bf16", "fp16", "cpu")
     assert started.config["clip_norm"] == 1.0
@@ -131,18 +131,13 @@ def test_a_resumed_run_is_told_at_once_that_its_weights_cannot_be_saved(tmp_path
     launch.plan_resumed({"model": KNOBS, "save_weights": str(tmp_path / "w.pt")}, str(folder))
 
 
-def test_a_run_folder_that_cannot_be_had_starts_nothing(tmp_path: Path) -> None:
+def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(RunFolderError):
         train(tmp_path / "file" / "run", request(steps=1))
-    assert threading.active_count() == before
-
-
-def test_no_thread_is_left_behind(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
     assert train(tmp_path / "run", request(steps=2)) == 0
-    assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_failure_has_its_status_and_is_the_last_word_of_the_journal(
@@ -154,18 +149,6 @@ def test_a_failure_has_its_status_and_is_the_last_word_of_the_journal(
     assert [type(r) for r in endings] == [RunFailed]
 
 
-def test_an_escape_sequence_in_an_error_does_not_reach_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = tmp_path / "rude.py"
-    model.write_text("raise ValueError('\\x1b[2J gone')\n")
-    asked = TrainRequest(model=str(model), device="cpu", interactive=False)
-    assert train(tmp_path / "run", asked) == 1
-    captured = capsys.readouterr()
-    assert "ValueError: ?[2J gone" in captured.err
-    assert "\x1b" not in captured.out + captured.err
-
-
 def test_a_cpu_s_smaller_batch_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "heavy.py"
     model.write_text(f"{Path(KNOBS).read_text()}\nKnobs.cpu_batch_size = 4\n")
@@ -174,8 +157,8 @@ def test_a_cpu_s_smaller_batch_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     said = "batch size 4, this model's default on a CPU; change it with --batch-size"
     assert said in capsys.readouterr().out
     records = list(read(tmp_path / "run" / "journal.jsonl"))
-    assert [r.text for r in records if isinstance(r, Note)] == [said]
-    assert {r.samples for r in records if isinstance(r, StepRecord)} == {4}
+    assert [r.text for r in of(Note, records)] == [said]
+    assert {r.samples for r in of(StepRecord, records)} == {4}
 
 
 @pytest.mark.ci
@@ -187,9 +170,9 @@ def test_a_run_goes_on_as_it_was_asked_for_and_how_long_may_change(tmp_path: Pat
     assert plan.spec.path == Path(KNOBS)
     assert start(plan) == 0
     records = list(read(run / "journal.jsonl"))
-    assert [r.step for r in records if isinstance(r, StepRecord)] == list(range(1, 10))
-    assert [r.steps for r in records if isinstance(r, RunFinished)] == [9]
-    (resumed,) = [r for r in records if isinstance(r, RunResumed)]
+    assert [r.step for r in of(StepRecord, records)] == list(range(1, 10))
+    assert [r.steps for r in of(RunFinished, records)] == [9]
+    (resumed,) = of(RunResumed, records)
     assert (resumed.step, resumed.checkpoint, resumed.lost_steps) == (4, "step-000000004.pt", 0)
     assert json.loads((run / "run.json").read_text())["asked"]["steps"] == 9
 
@@ -199,7 +182,6 @@ def test_a_run_goes_on_as_it_was_asked_for_and_how_long_may_change(tmp_path: Pat
     [
         ({"learning_rate": 0.1}, "was started with --lr 0.5, not --lr 0.1"),
         ({"batch_size": 4}, "was started with no --batch-size, not --batch-size 4"),
-        ({"precision": "bf16"}, "was started with no --precision, not --precision bf16"),
         ({"settings": {"step_ms": "1"}}, "was started with --set step_ms=0, not --set step_ms=1"),
         ({"model": "mnist-deep"}, "knobs.py, not mnist-deep"),
     ],
@@ -232,28 +214,20 @@ def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Pat
     assert train(run, request(steps=2)) == 0
     asked = json.loads((run / "run.json").read_text())["asked"]
     wrong: dict[str, list[Any]] = {
-        "settings": ["x", [1], {"a": 1}],
-        "seed": ["a", None, 1.5, True],
-        "steps": ["5", [1]],
-        "learning_rate": ["1", {}, False],
-        "data": [7, "other"],
+        "settings": ["x", {"a": 1}],
+        "seed": ["a", None, True],
+        "steps": ["5"],
+        "learning_rate": [{}],
+        "data": ["other"],
         "data_dir": [5],
-        "compiled": ["no", 1],
-        "compile_mode": ["fast", 1, True],
-        "channels_last": ["yes", None],
+        "compile_mode": ["fast"],
+        "channels_last": ["yes"],
     }
     forged = [{"asked": asked | {name: each}} for name, values in wrong.items() for each in values]
     for damage in ({}, {"asked": 1}, {"asked": {}}, {"asked": {"model": 1}}, *forged):
         (run / "run.json").write_text(json.dumps(damage))
         with pytest.raises(RunFolderError, match=r"run\.json"):
             launch.plan_resumed({}, str(run))
-
-
-def test_a_run_of_an_older_version_that_was_compiled_goes_on_so() -> None:
-    older = TrainRequest(model="mnist-deep").as_json()
-    del older["compile_mode"], older["cudnn_benchmark"]
-    modes = {each: TrainRequest.from_json(older | {"compiled": each}).compile_mode for each in (True, False)}
-    assert modes == {True: "default", False: None}
 
 
 def test_how_fast_it_computes_may_change_on_the_way_and_how_weights_lie_may_not(tmp_path: Path) -> None:
@@ -296,19 +270,19 @@ def names_its_model(run_dir: RunDir, model: str) -> None:
     run_dir.write_run_json(said | {"asked": said["asked"] | {"model": model}})
 
 
-@pytest.mark.parametrize("form", ["--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume"])
 def test_no_file_that_another_folder_names_runs_unasked(
-    form: str, another_s: Path, capsys: pytest.CaptureFixture[str]
+    another_s: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [part.format(another_s) for part in form.split()]
-    assert main(["train", *arguments, "--headless"]) == 2
+    assert main(["train", "--resume", str(another_s), "--headless"]) == 2
     theirs = another_s.with_name("their model.py")
     assert capsys.readouterr().err == (
         f"amptui: {another_s} is not one of your runs, and resuming it executes {theirs}; "
         f"if you trust that: amptui train '{theirs}' --resume '{another_s}'\n"
     )
     assert not theirs.with_name("ran").exists()
-    assert main(["train", str(theirs), *arguments, "--headless"]) == 1, "it holds no experiment"
+    assert main(["train", str(theirs), "--resume", str(another_s), "--headless"]) == 1, (
+        "it holds no experiment"
+    )
     assert theirs.with_name("ran").exists()
 
 
@@ -363,10 +337,14 @@ def test_data_lie_in_the_user_s_cache_folder(
     assert default_data_dir() == Path(expected.format(home=Path.home()))
 
 
+def command(run: Path) -> list[str]:
+    return ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
+
+
 @pytest.mark.ci
 def test_one_command_line_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    line = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
+    line = command(run)
     assert main([*line, "--resume", "--steps", "3"]) == 0
     assert main([*line, "--resume", "--steps", "5"]) == 0
     steps = [r.step for r in read(run / "journal.jsonl") if isinstance(r, StepRecord)]
@@ -379,7 +357,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again_and_keeps_what
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "run"
-    line = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
+    line = command(run)
     for _ in range(2):
         assert main([*line, "--resume", "--steps", "3"]) == 0
         for checkpoint in (run / "checkpoints").iterdir():

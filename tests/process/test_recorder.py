@@ -1,15 +1,11 @@
 """The pump: everything that is emitted is kept, in order, whatever fails beside it."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import pytest
 
 from amptui.diagnosis.event_words import event_text
 from amptui.process.recorder import Recorder
@@ -69,15 +65,6 @@ def test_what_several_threads_emit_is_kept_with_each_one_s_order(tmp_path: Path)
         assert mine == sorted(mine)
     assert [int(text) for text in texts(shown)] == kept
     assert pump.recorder.unsaved == ()
-
-
-def test_records_are_shown_and_kept_while_the_run_goes_on(tmp_path: Path) -> None:
-    arrived = threading.Event()
-    pump = Pump(tmp_path, listeners=[lambda _batch: arrived.set()])
-    pump.recorder.emit(note(1))
-    assert arrived.wait(ENOUGH_SECONDS)
-    assert [event_text(event) for event in pump.recorder.view().events] == ["1"]
-    assert texts(pump.close()) == ["1"]
 
 
 def test_no_sample_of_the_device_and_no_screen_that_leaves_comes_after_a_run_s_last_word(
@@ -179,69 +166,6 @@ def test_a_run_json_that_could_not_be_written_is_written_at_the_end(tmp_path: Pa
     pump.close()
     assert pump.recorder.unsaved == ()
     assert json.loads((tmp_path / "run.json").read_text())["asked"] == {"model": "m", "steps": 3}
-
-
-FULL_DISK = """
-import resource, sys, threading, time
-from pathlib import Path
-from amptui.diagnosis.event_words import event_text
-from amptui.process.recorder import Recorder
-from amptui.records.run import Note
-from amptui.runs.rundir import RunDir
-from amptui.telemetry.session import Session
-
-folder, back = Path(sys.argv[1]), sys.argv[2] == "back"
-session = Session()
-recorder = Recorder(session, RunDir(folder), request={})
-recorder.start()
-
-def wait_for(text):
-    limit = time.monotonic() + 60
-    while not any(text in event_text(event) for event in session.view().events):
-        assert time.monotonic() < limit, [event_text(event) for event in session.view().events]
-        time.sleep(0.01)
-
-def emit(first, last):
-    for number in range(first, last):
-        recorder.emit(Note(time=0.0, severity="info", text=f"record {number}"))
-
-emit(0, 10)
-wait_for("record 9")
-resource.setrlimit(resource.RLIMIT_FSIZE, (800, resource.RLIM_INFINITY))
-emit(10, 20)
-wait_for("journal: file too large: ")
-assert "wait in memory" in recorder.unsaved[0].trouble, recorder.unsaved
-if back:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    emit(20, 21)
-    wait_for("saving the journal again")
-assert recorder.close(60)
-for change in recorder.unsaved:
-    print(change.unsaved, change.trouble)
-"""
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("back", [True, False])
-def test_a_full_disk_is_told_on_the_screen_and_again_when_it_is_over(*, back: bool, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), "back" if back else "stays full"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    kept = texts(list(JournalReader(tmp_path / "journal.jsonl")))
-    numbers = [int(text.split()[1]) for text in kept if text.startswith("record ")]
-    if back:
-        assert done.stdout.strip() == ""
-        assert numbers == list(range(21))
-        changes = [
-            r.trouble for r in JournalReader(tmp_path / "journal.jsonl") if isinstance(r, KeepingChanged)
-        ]
-        assert [trouble.split(":")[:2] for trouble in changes] == [["journal", " file too large"], [""]]
-    else:
-        lost, _, told = done.stdout.partition(" ")
-        assert told.startswith("journal: file too large: ")
-        assert numbers == list(range(len(numbers)))
-        assert 1 <= len(numbers) < 20
-        assert int(lost) == 21 - len(numbers), "the records, and the one on the trouble itself"
 
 
 def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:

@@ -1,0 +1,453 @@
+"""Disks that are full, gone or read-only under each thing written: what is missing is named, no more lost."""
+
+import errno
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import BufferedWriter, TextIOWrapper
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import pytest
+
+from amptui.process.plain_lines import LastingStream
+from amptui.records import codec
+from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged
+from amptui.records.run import RunFinished
+from amptui.records.steps import Steps
+from amptui.runs.journal import TRUNCATED
+from amptui.runs.reader import JournalReader
+from tests.checkout import ROOT
+from tests.faults.watched import Lives, headless_run, lost, shown_step, stop
+from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, steps_of, wait_until
+from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
+from tests.warm import PATIENCE_SECONDS, Process, WarmSource
+
+NO_ROOM_BYTES, RUN_JSON_BYTES = 700, 8192
+"""Files that may grow so far have room for none of a run's, or for its ``run.json`` and some records."""
+
+LIMITED = """
+import resource, sys
+sys.dont_write_bytecode = True  # each module would be kept cut off
+resource.setrlimit(resource.{what}, ({limit}, {limit}))
+from amptui.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""To the program, a file size limit is what a quota or a full disk is; it needs no rights."""
+
+
+def limited_command(limit: int, *arguments: str, what: str = "RLIMIT_FSIZE") -> list[str]:
+    """`amptui`, none of whose files grows beyond the limit."""
+    return [sys.executable, "-c", LIMITED.format(limit=limit, what=what), *arguments]
+
+
+@pytest.fixture(autouse=True)
+def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # of scripts, too
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # scripts import from tests
+
+
+class Started:
+    """A program; what it says goes through pipes, which have room where files have none."""
+
+    def __init__(self, warm: WarmSource, command: Sequence[str]) -> None:
+        self._said = TemporaryFile("w+"), TemporaryFile("w+")  # noqa: SIM115
+        pipes = os.pipe(), os.pipe()
+        self._copies = [
+            subprocess.Popen(["cat"], stdin=reading, stdout=file)
+            for (reading, _), file in zip(pipes, self._said, strict=True)
+        ]
+        with open(os.devnull) as nothing:  # noqa: PTH123
+            self.process: Process = warm.start(command, nothing.fileno(), pipes[0][1], pipes[1][1])
+        for descriptor in (*pipes[0], *pipes[1]):
+            os.close(descriptor)
+
+    def end(self) -> tuple[int, str, str]:
+        """The exit status, and what it said on both streams."""
+        status = self.process.wait(PATIENCE_SECONDS)
+        texts = []
+        for copy, file in zip(self._copies, self._said, strict=True):
+            copy.wait(PATIENCE_SECONDS)
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        return status, texts[0], texts[1]
+
+
+def limited(warm: WarmSource, limit_bytes: int, *arguments: str) -> Started:
+    """`amptui` where there is no room."""
+    return Started(warm, limited_command(limit_bytes, *arguments))
+
+
+def training(folder: Path, *options: str) -> list[str]:
+    often = ["--checkpoint-every", "20", "--device", "cpu", "--run-dir", str(folder)]
+    return ["train", KNOBS, *often, *options]
+
+
+def lines_of_ours(said: str) -> list[str]:
+    return [line.removeprefix("amptui: ") for line in said.splitlines() if line.startswith("amptui: ")]
+
+
+def unsaved(said: str) -> dict[str, int]:
+    """What the lines on standard error name, and how much of it is missing."""
+    found = {}
+    for line in lines_of_ours(said):
+        part = "run.json" if "run.json" in line else line.partition(":")[0]
+        number = re.search(r"([\d,]+) (?:records are lost|could not be written)", line)
+        found[part] = int(number[1].replace(",", "")) if number else 1
+    return found
+
+
+# ------------------------------------------------------------------------- what a run writes and keeps
+
+
+@pytest.mark.ci
+def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_says_so(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run = limited(warm, RUN_JSON_BYTES, *training(folder, "--steps", "100", "--json"))
+    status, out, err = run.end()
+    # The line after the last record is the answer about AMP, which is no record.
+    emitted = [record for line in out.splitlines() if (record := codec.loads(line)) is not None]
+    assert sum(record.count for record in emitted if isinstance(record, Steps)) == 100
+    kept = list(JournalReader(folder / "journal.jsonl"))
+    # The last word on what is lost comes when the journal is closed.
+    lost = len(emitted) - 1 - len(kept)
+    assert lost > 0
+    assert (status, unsaved(err)) == (UNSAVED_STATUS, {"journal": lost, "checkpoints": 5})
+
+
+WIDE = """
+from torch import nn
+from tests.recipes.knobs import Knobs
+
+class Wide(Knobs):
+    def build_model(self):
+        super().build_model()
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 4096), nn.Linear(4096, 64), nn.Linear(64, 4))
+"""
+
+
+@pytest.mark.ci
+def test_checkpoints_alone_that_find_no_room_are_enough(warm: WarmSource, tmp_path: Path) -> None:
+    model, folder = tmp_path / "wide.py", tmp_path / "run"
+    model.write_text(WIDE)
+    command = ["train", str(model), "--device", "cpu", "--run-dir", str(folder), "--steps", "30"]
+    status, _, err = limited(warm, 2**19, *command, "--headless").end()
+    assert (status, unsaved(err)) == (UNSAVED_STATUS, {"checkpoints": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "named"),
+    [
+        pytest.param((), UNSAVED_STATUS, "run.json", marks=pytest.mark.ci),
+        (("--set", "trouble=loss", "--set", "at=30"), 1, "ValueError"),
+        pytest.param(("--save-weights", "weights.pt"), 1, "cannot write weights.pt", marks=pytest.mark.ci),
+    ],
+    ids=["done", "failed", "weights"],
+)
+def test_what_finds_no_room_is_named_and_a_worse_status_stays(
+    options: tuple[str, ...],
+    status: int,
+    named: str,
+    warm: WarmSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = training(tmp_path / "run", "--headless", "--steps", "30", *options)
+    ended, _, err = limited(warm, NO_ROOM_BYTES, *command).end()
+    assert ended == status
+    assert {"journal", "checkpoints", "run.json"} <= set(unsaved(err))
+    assert named in err
+
+
+def test_a_run_that_is_interrupted_keeps_its_status(warm: WarmSource, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with ended_afterwards(folder):
+        run = limited(warm, RUN_JSON_BYTES, *training(folder, "--headless"))
+        wait_until(lambda: last_step(folder), "no step was made")
+        run.process.send_signal(signal.SIGTERM)
+        status, _, err = run.end()
+    assert status == 128 + signal.SIGTERM
+    assert "checkpoints" in unsaved(err)
+
+
+@pytest.mark.ci
+def test_the_screen_s_last_lines_and_status_tell_it_too(warm: WarmSource, tmp_path: Path) -> None:
+    folder, gate = tmp_path / "run", tmp_path / "gate"
+    options = ("--steps", "60", "--set", f"gate={gate}")
+    command = limited_command(resource.RLIM_INFINITY, *training(folder, *options, *FRAMES))
+    with ended_afterwards(folder), Terminal(command, warm=warm) as terminal:
+        wait_until(lambda: last_step(folder) or (folder / "run.json").exists(), "no run began")
+        pid = run_pid(folder)
+        assert pid is not None
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, 1000))
+        gate.touch()
+        terminal.wait_for("done")
+        terminal.press("q")
+        assert terminal.wait() == UNSAVED_STATUS
+        after_the_screen = bytes(terminal.written).rpartition(b"\x1b[?1049l")[2].decode()
+        assert set(unsaved(after_the_screen.replace("\r\n", "\n"))) == {"journal", "checkpoints"}
+
+
+SCRIPT = """
+import sys
+import amptui
+from tests.observed import Loop
+loop = Loop("fp16")
+with amptui.observe(loop.model, loop.optimizer, loop.scaler, samples_per_step=8):
+    for step in range(1, 101):
+        loop.train_step(step)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("own", "status"), [(0, UNSAVED_STATUS), (7, 7)])
+def test_a_script_s_own_status_wins_unless_it_is_0(
+    own: int, status: int, warm: WarmSource, tmp_path: Path
+) -> None:
+    script, folder = tmp_path / "script.py", tmp_path / "run"
+    script.write_text(SCRIPT)
+    run = limited(warm, RUN_JSON_BYTES, "run", "--headless", "--run-dir", str(folder), str(script), str(own))
+    ended, _, err = run.end()
+    assert ended == status
+    assert unsaved(err)["journal"] > 0
+    assert {path.name for path in folder.iterdir()} <= {"journal.jsonl", "run.json", "run.lock"}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.html"])
+def test_an_export_that_finds_no_room_fails_and_names_its_file(
+    name: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    journal, option = ROOT / "demo" / "mnist-deep.jsonl", f"--{name[2:]}"
+    status, _, err = limited(warm, NO_ROOM_BYTES, "export", str(journal), option, str(tmp_path / name)).end()
+    (line,) = lines_of_ours(err)
+    assert (status, str(tmp_path / name) in line) == (1, True), line
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("descriptors", [12, 40])
+def test_too_few_descriptors_are_told_in_one_line_or_are_enough(
+    descriptors: int, warm: WarmSource, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    command = limited_command(
+        descriptors, *training(folder, "--steps", "20", "--headless"), what="RLIMIT_NOFILE"
+    )
+    status, _, err = Started(warm, command).end()
+    assert "Traceback" not in err
+    if status == 0:
+        assert (lines_of_ours(err), len(steps_of(folder))) == ([], 20)
+    else:
+        assert status == 1
+        assert os.strerror(errno.EMFILE).lower() in lines_of_ours(err)[-1].lower()
+
+
+# ------------------------------------------------------------------------------------------ real disks
+
+DISK_BYTES = 4 * 2**20
+
+
+@contextmanager
+def small_disk(place: Path, *, read_only: bool = False) -> Iterator[Path]:
+    """A file system of a few MB in memory."""
+    place.mkdir()
+    options = f"size={DISK_BYTES}{',ro' if read_only else ''}"
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.partition(chr(10))[0]}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(file: Path) -> None:
+    """Write until there is no room."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
+    with suppress(OSError):  # no space left
+        for _ in range(2 * DISK_BYTES // 1024):
+            os.write(descriptor, bytes(1024))
+    os.close(descriptor)
+    assert file.stat().st_size < 2 * DISK_BYTES
+
+
+@pytest.mark.ci
+def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
+    lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk") as disk, headless_run(lives, disk / "run") as run:
+        with Terminal(amptui_command("attach", str(run), *FRAMES), warm=warm) as screen:
+            screen.wait_for(r"step\s+[\d,]+")
+            fill(disk / "junk")
+            screen.wait_for("journal.* not saved")
+            reached = last_step(run) + 500
+            wait_until(
+                lambda: shown_step(screen) > reached, f"training stood still with a full disk:\n{screen.text}"
+            )
+            (disk / "junk").unlink()
+            wait_until(lambda: last_step(run) > reached, "nothing is kept again")
+            wait_until(lambda: "not saved" not in (screen.read(0.1), screen.text)[1], "it still says so")
+            screen.press("d")
+            assert screen.wait() == 0
+        stop(run)
+        assert lost(run) == (0, 0)
+
+
+@pytest.mark.ci
+def test_a_disk_that_nobody_may_write_to_starts_no_run(warm: WarmSource, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", read_only=True) as disk:
+        done = warm.run(*training(disk / "run", "--headless"))
+    assert done.returncode == 1
+    assert os.strerror(errno.EROFS).lower().encode() in done.stderr.lower()
+    assert (done.stdout, done.stderr.count(b"\n")) == (b"", 1)
+
+
+def delete_journal(run: Path) -> None:
+    (run / "journal.jsonl").unlink()
+
+
+def take_folder_away(run: Path) -> None:
+    run.rename(run.with_name("elsewhere"))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("take", [delete_journal, take_folder_away])
+def test_what_is_taken_away_is_written_again_whole(
+    take: Callable[[Path], None], lives: Lives, tmp_path: Path
+) -> None:
+    with headless_run(lives, tmp_path / "run") as run:
+        before = last_step(run)
+        take(run)
+        wait_until(
+            lambda: (run / "journal.jsonl").exists() and last_step(run) > before + 100,
+            "the journal was not written again",
+        )
+        stop(run)
+        assert outcome(run) is RunFinished
+        assert lost(run) == (0, 0)
+
+
+FORGETFUL = """
+import sys
+from amptui.cli import main
+from amptui.runs import journal
+journal._FIRST_BYTES, journal._LAST_BYTES = 1, 1
+sys.exit(main(sys.argv[1:]))
+"""
+"""Of the lines that it wrote, it keeps the first and the newest in memory."""
+
+
+@pytest.mark.nightly
+def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resume(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    options = ("--steps", "200", "--set", "step_ms=8", "--headless")  # a dozen steps each time it is written
+    run = Started(warm, [sys.executable, "-c", FORGETFUL, *training(folder, *options)])
+    with ended_afterwards(folder):
+        wait_until(lambda: last_step(folder) > 60, "too few steps")
+        before = set((folder / "journal.jsonl").read_bytes().splitlines())
+        os.truncate(folder / "journal.jsonl", 0)
+        (told, *_) = wait_until(lambda: changes(folder), "it was not noticed")
+        status, out, err = run.end()
+    lost = before - set((folder / "journal.jsonl").read_bytes().splitlines())
+    assert told.what == "journal"
+    assert told.unsaved is not None, "it was counted"
+    assert 0 < len(lost) <= told.unsaved, "others may have been written in between"
+    assert TRUNCATED in out
+    assert (status, unsaved(err)) == (UNSAVED_STATUS, {"journal": told.unsaved})
+    missing = sorted(set(range(1, 201)) - {record.step for record in steps_of(folder)})
+    assert missing
+    more = ["train", KNOBS, "--resume", str(folder), "--steps", "210", "--device", "cpu", "--headless"]
+    status, out, err = Started(warm, amptui_command(*more)).end()
+    assert (status, err) == (0, "")
+    (line,) = (line for line in out.splitlines() if "the journal lacks" in line)
+    assert f"the journal lacks {len(missing)} of the 200 steps so far: {missing[0]}" in line
+
+
+def changes(folder: Path) -> list[KeepingChanged]:
+    """What the journal tells of its own trouble."""
+    return [record for record in records_of(folder) if isinstance(record, KeepingChanged) and record.trouble]
+
+
+# ---------------------------------------------------------------------------------------------- output
+
+FULL = Path("/dev/full")
+
+needs_full = pytest.mark.skipif(not FULL.is_char_device(), reason="needs /dev/full")
+
+
+@needs_full
+@pytest.mark.ci
+@pytest.mark.parametrize(("command", "unbuffered"), [("models", ""), ("runs", "1"), ("train --help", "1")])
+def test_a_command_whose_output_finds_no_room_says_so_and_fails(command: str, unbuffered: str) -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            amptui_command(*command.split()),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, line.startswith("amptui: ")) == (1, True)
+    assert os.strerror(errno.ENOSPC) in line
+
+
+def trains_on(warm: WarmSource, run: Path, option: str, out: int) -> list[str]:
+    """Train a model that prints in every way there is; the lines on standard error that are ours."""
+    command = amptui_command(*training(run, "--steps", "90", option, "--set", "trouble=print"))
+    with open(os.devnull) as nothing, TemporaryFile("w+") as err:  # noqa: PTH123
+        process = warm.start(command, nothing.fileno(), out, err.fileno())
+        assert process.wait(60) == 0
+        err.seek(0)
+        said = err.read()
+    assert outcome(run) is RunFinished
+    assert len(steps_of(run)) == 90
+    return lines_of_ours(said)
+
+
+@needs_full
+@pytest.mark.ci
+@pytest.mark.parametrize("option", ["--headless", "--json"])
+def test_a_training_goes_on_without_room_for_its_lines(option: str, warm: WarmSource, tmp_path: Path) -> None:
+    with FULL.open("w") as full:
+        (said,) = trains_on(warm, tmp_path / "run", option, full.fileno())
+    assert f"{os.strerror(errno.ENOSPC)}; training continues" in said
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("option", ["--headless", "--json"])
+def test_a_model_that_prints_to_a_reader_that_is_gone_trains_on(
+    option: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert trains_on(warm, tmp_path / "run", option, writing) == []
+    os.close(writing)
+
+
+@needs_full
+@pytest.mark.parametrize("write_through", [True, False])
+def test_prints_fail_nowhere_and_are_told_once(
+    *, write_through: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = FULL.open("wb", buffering=0)
+    stream = TextIOWrapper(BufferedWriter(raw), write_through=write_through, line_buffering=True)
+    lasting = LastingStream(stream, "standard output")
+    for _ in range(3):
+        print("x" * 10_000, file=lasting)
+    lasting.finish()
+    stream.close()
+    assert capsys.readouterr().err.count("cannot write to standard output") == 1

@@ -1,0 +1,402 @@
+"""Which signal does what to which command: exit status, last words, the journal's end, a whole terminal."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGXCPU
+
+import pytest
+
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import PhaseChanged, RunFailed, RunFinished
+from amptui.runs.rundir import RunDir
+from tests.checkout import ROOT
+from tests.living import (
+    assert_restored,
+    ended_afterwards,
+    last_step,
+    outcome,
+    records_of,
+    run_pid,
+    screens_told,
+    steps_of,
+    train,
+    train_arguments,
+    wait_for_end,
+    wait_until,
+)
+from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.warm import Process, WarmSource
+
+WATCHED = """
+import amptui, time
+from tests.observed import Loop
+loop = Loop("fp16")
+amptui.observe(loop.model, loop.optimizer, loop.scaler)
+while True:
+    loop.run(1)
+    time.sleep(0.005)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts import from tests."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def assert_goes_on(run: Path) -> None:
+    before = last_step(run)
+    wait_until(lambda: last_step(run) > before, "training did not go on")
+
+
+def assert_whole(run: Path) -> None:
+    """The last word is there, and a checkpoint of the last step."""
+    assert outcome(run) is RunFinished
+    assert [r.reason for r in records_of(run) if isinstance(r, RunFinished)] == ["stopped"]
+    newest = max(RunDir(run).checkpoints_path.glob("*.pt"))
+    assert int(newest.stem.removeprefix("step-")) == last_step(run) == len(steps_of(run))
+
+
+def said_by(terminal: Terminal) -> str:
+    """What stands on the terminal, as one line."""
+    return " ".join(terminal.text.split()).replace("- ", "-")
+
+
+# -------------------------------------------------------------------------------- without a screen
+
+
+@contextmanager
+def headless(warm: WarmSource, run: Path, *options: str, program: str = "") -> Iterator[Process]:
+    """A run that has begun to train; ``program`` stands for amptui's own."""
+    command = [sys.executable, "-c", program] if program else amptui_command()
+    arguments = [*train_arguments(run, "--headless"), *options]
+    with ended_afterwards(run), run.with_name("log").open("w") as said, open(os.devnull) as nothing:  # noqa: PTH123
+        process = warm.start([*command, *arguments], nothing.fileno(), said.fileno(), said.fileno())
+        wait_until(lambda: last_step(run) > 0, "no step was taken")
+        yield process
+
+
+@pytest.mark.parametrize(
+    "number",
+    [SIGTERM, pytest.param(SIGINT, marks=pytest.mark.ci), pytest.param(SIGUSR1, marks=pytest.mark.ci)],
+)
+def test_a_headless_run_that_is_signalled_writes_a_checkpoint_and_says_so(
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with headless(warm, run) as process:
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert_whole(run)
+
+
+@pytest.mark.ci
+def test_a_signal_ends_a_script_as_it_does_without_us(tmp_path: Path) -> None:
+    run, script = tmp_path / "run", tmp_path / "train.py"
+    script.write_text(WATCHED)
+    command = amptui_command("run", "--headless", "--run-dir", str(run), str(script))
+    with ended_afterwards(run), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: last_step(run) > 0, "no step was taken")
+        process.send_signal(SIGTERM)
+        assert process.wait(60) == 128 + SIGTERM
+    assert outcome(run) is RunFailed
+
+
+@pytest.mark.ci
+def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with train(warm, run, "--headless", "--set", "trouble=print") as terminal:
+        terminal.wait_for("print from step")
+        os.kill(terminal.process.pid, SIGHUP)
+        wait_until((run / "output.log").exists, "output is not kept")
+        terminal.hang_up()
+        assert_goes_on(run)
+        os.kill(terminal.process.pid, SIGTERM)
+        assert terminal.wait() == 128 + SIGTERM
+    assert_whole(run)
+    assert f"print from step {last_step(run)}" in (run / "output.log").read_text()
+    assert any("terminal was closed" in getattr(record, "text", "") for record in records_of(run))
+
+
+# ---------------------------------------------------------------------------- a step that takes long
+
+HURRIED = """
+import sys
+from amptui.process import stop_signals
+from amptui.cli import main
+stop_signals.LEAVE_AFTER_SECONDS = 0.1
+sys.exit(main(sys.argv[1:]))
+"""
+"""A process with nothing to wait for leaves much sooner than usual."""
+
+
+@contextmanager
+def in_a_slow_step(
+    warm: WarmSource, tmp_path: Path, *options: str, program: str = ""
+) -> Iterator[tuple[Process, Path, Path]]:
+    """A run in its third step, its folder, and the file that this step waits for."""
+    run, gate = tmp_path / "run", tmp_path / "gate"
+    held = ("--set", f"gate={gate}", "--set", "at=3")
+    with headless(warm, run, *held, *options, program=program) as process:
+        wait_until(lambda: last_step(run) == 2, "the slow step did not begin")
+        yield process, run, gate
+
+
+def waits(run: Path) -> list[str]:
+    """What a stop waited for, as the journal tells it."""
+    return [r.detail for r in records_of(run) if isinstance(r, PhaseChanged) and r.phase == "stopping"]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "numbers",
+    [(SIGTERM,), (SIGUSR1, SIGUSR1, SIGXCPU)],
+    ids=["terminated", "by a scheduler, which comes twice"],
+)
+def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
+    numbers: tuple[signal.Signals, ...], warm: WarmSource, tmp_path: Path
+) -> None:
+    with in_a_slow_step(warm, tmp_path, program=HURRIED) as (process, run, gate):
+        for number in numbers:
+            process.send_signal(number)
+        wait_until(lambda: waits(run) == ["stopping after step 3"], "what is awaited was not told")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)  # ten times the time of a process with nothing to wait for
+        assert "second Ctrl+C or SIGTERM" in run.with_name("log").read_text()
+        gate.touch()
+        assert process.wait(60) in {128 + number for number in numbers}
+    assert last_step(run) == 3
+    assert_whole(run)
+
+
+@pytest.mark.nightly
+def test_a_step_of_twenty_seconds_is_waited_for(warm: WarmSource, tmp_path: Path) -> None:
+    with in_a_slow_step(warm, tmp_path) as (process, run, gate):
+        process.send_signal(SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(20.0)
+        gate.touch()
+        assert process.wait(60) == 128 + SIGTERM
+    assert last_step(run) == 3
+    assert_whole(run)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("saves", [True, False], ids=["with a checkpoint", "without one"])
+def test_a_second_signal_or_the_stop_timeout_ends_the_run_in_its_step_and_says_what_is_lost(
+    *, saves: bool, warm: WarmSource, tmp_path: Path
+) -> None:
+    option = ("--checkpoint-every", "1") if saves else ("--stop-timeout", "0.1")
+    with in_a_slow_step(warm, tmp_path, *option) as (process, run, _):
+        if saves:
+            wait_until(lambda: checkpoints_told(run), "no checkpoint was written")
+        process.send_signal(SIGTERM)
+        if saves:
+            wait_until(lambda: waits(run), "the first signal was not heeded")
+            process.send_signal(SIGINT)
+        assert process.wait(60) == (128 + SIGTERM if saves else 1)
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert last.step == last_step(run) == 2
+    assert last.error in run.with_name("log").read_text()
+    if saves:
+        assert last.error.startswith("ended at once, in step 3: ")
+        assert f"; to resume from step {checkpoints_told(run)[-1]}: amptui train " in last.error
+    else:
+        assert "in step 3: steps 1 to 2 are lost, there is no checkpoint" in last.error
+
+
+def checkpoints_told(run: Path) -> list[int]:
+    """The steps of the checkpoints, as the journal tells of them."""
+    return [r.step for r in records_of(run) if isinstance(r, CheckpointWritten)]
+
+
+# ------------------------------------------------------------------------------------------ screens
+
+ENDS, GOES_ON, NO_RUN = "the run ends", "the run goes on", "there is none"
+
+SCREENS = (
+    ("train", "ctrl+c", 130, ENDS, "stopped after"),
+    ("train", SIGTERM, 143, ENDS, "stopped after"),
+    ("train", SIGUSR1, 128 + SIGUSR1, ENDS, "stopped after"),
+    ("train", "closed", 129, GOES_ON, ""),
+    ("train", SIGKILL, -SIGKILL, GOES_ON, "to watch it again: amptui attach"),
+    ("train", SIGQUIT, -SIGQUIT, GOES_ON, "to watch it again: amptui attach"),
+    ("attach", SIGINT, 130, GOES_ON, "training continues to watch it again: amptui attach"),
+    ("attach", SIGUSR1, 128 + SIGUSR1, GOES_ON, "training continues to watch it again: amptui attach"),
+    ("attach", "closed", 129, GOES_ON, ""),
+    ("run", "closed", 129, GOES_ON, ""),
+    ("replay", SIGTERM, 143, NO_RUN, ""),
+    ("replay", "closed", 129, NO_RUN, ""),
+    ("list", "ctrl+c", 130, NO_RUN, ""),
+    ("list", SIGTERM, 143, NO_RUN, ""),
+    ("list", "closed", 129, NO_RUN, ""),
+)
+"""Command; what is sent to it; its exit status; what becomes of the run; what it says at last."""
+
+
+@contextmanager
+def screen_of(command: str, warm: WarmSource, run: Path) -> Iterator[Terminal]:
+    """A screen on which something is seen."""
+    script = run.with_name("train.py")
+    script.write_text(WATCHED)
+    journal = str(ROOT / "demo" / "mnist-deep.jsonl")
+    arguments, seen = {
+        "train": (train_arguments(run, *FRAMES), r"step\s+[1-9]"),
+        "attach": (("attach", str(run), *FRAMES), r"step\s+[1-9]"),
+        "run": (("run", "--run-dir", str(run), str(script)), "AMP fp16 .*running"),
+        "replay": (("replay", journal), r"replay (×1|ended)"),
+        "list": ((), "no runs yet"),
+    }[command]
+    with ExitStack() as stack, ended_afterwards(run):
+        if command == "attach":
+            stack.enter_context(headless(warm, run))
+        with Terminal(amptui_command(*arguments), warm=warm) as terminal:
+            terminal.wait_for(seen)
+            yield terminal
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("command", "sent", "status", "becomes", "said"), SCREENS, ids=lambda each: getattr(each, "name", None)
+)
+def test_what_a_signal_does_to_a_screen_and_to_its_run(
+    command: str, sent: str | int, status: int, becomes: str, said: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with screen_of(command, warm, run) as terminal:
+        if sent == "closed":
+            terminal.hang_up()
+        elif isinstance(sent, str):
+            terminal.press("\x03")
+        else:
+            terminal.process.send_signal(sent)
+        assert terminal.wait() == status
+        if sent != "closed":
+            wait_until(lambda: terminal.read(0.05) and said in said_by(terminal), f"{said!r} is not said")
+            assert_restored(terminal)
+        if becomes == GOES_ON:
+            assert_goes_on(run)
+            if sent == "closed":
+                wait_until(lambda: screens_told(run) == ["attached", "hung up"], "that the screen hung up")
+    if becomes == ENDS:
+        wait_for_end(run)
+        if command == "train":
+            assert_whole(run)
+        assert outcome(run) is RunFinished
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("both", [True, False])
+def test_a_scheduler_that_signals_the_run_behind_a_screen_stops_both_once(
+    *, both: bool, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with screen_of("train", warm, run) as terminal:
+        pid = run_pid(run)
+        assert pid is not None
+        os.kill(pid, SIGUSR1)
+        if both:
+            os.kill(terminal.process.pid, SIGUSR1)
+        else:
+            terminal.wait_for("finished|stopped")
+            terminal.press("q")
+        assert terminal.wait() == 128 + SIGUSR1
+        assert_restored(terminal)
+        wait_for_end(run)
+    assert_whole(run)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("sent", ["ctrl+c", "SIGTERM"])
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_screen_says_which_step_its_stop_waits_for_and_a_second_one_does_not_wait(
+    sent: str, *, twice: bool, warm: WarmSource, tmp_path: Path
+) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate"
+
+    def send() -> None:
+        if sent == "SIGTERM":
+            terminal.process.send_signal(SIGTERM)
+        else:
+            terminal.press("\x03")
+
+    with train(warm, run, "--set", f"gate={gate}", "--set", "at=3") as terminal:
+        terminal.wait_for(r"step\s+2")
+        send()
+        terminal.wait_for("stopping after step 3")
+        if twice:
+            send()
+        else:
+            gate.touch()
+        assert terminal.wait() == (128 + SIGTERM if sent == "SIGTERM" else 130)
+        assert_restored(terminal)
+        if twice:
+            assert "ended at once, in step 3: steps 1 to 2 are lost" in said_by(terminal)
+    wait_for_end(run)
+    if twice:
+        assert outcome(run) is RunFailed
+    else:
+        assert_whole(run)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("number", [SIGKILL, SIGSEGV])
+def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    with screen_of("train", warm, tmp_path / "run") as terminal:
+        pid = run_pid(tmp_path / "run")
+        assert pid is not None
+        os.kill(pid, number)
+        terminal.wait_for("lost")
+        terminal.press("q")
+        assert terminal.wait() == 1
+        assert_restored(terminal)
+        assert f"was killed by {number.name}" in said_by(terminal)
+
+
+@pytest.mark.ci
+def test_a_screen_that_is_killed_after_its_run_ended_does_not_say_it_goes_on(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with train(warm, run, "--steps", "20") as terminal:
+        terminal.wait_for("finished")
+        wait_for_end(run)
+        terminal.process.kill()
+        terminal.wait_for("the run has ended")
+        assert_restored(terminal)
+
+
+HEARING = """
+import sys
+from amptui.process import viewer as watching
+from amptui.cli import main
+watching._SILENT_SECONDS = 1.5
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.ci
+def test_a_run_that_is_stopped_is_called_so_and_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    attach = [sys.executable, "-c", HEARING, "attach", str(run)]
+    with headless(warm, run) as process:
+        process.send_signal(signal.SIGSTOP)
+        with Terminal(attach, warm=warm) as terminal:
+            terminal.wait_for(rf"no response from the run .*kill -CONT {process.pid}\b")
+            assert "silent" in terminal.text.splitlines()[0]
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert f"to continue it: kill -CONT {process.pid}" in said_by(terminal)
+            assert "training continues" not in said_by(terminal)
+        with Terminal(attach, warm=warm) as terminal:
+            terminal.wait_for("no response from the run")
+            process.send_signal(signal.SIGCONT)
+            terminal.wait_for(r"(?s)running(?!.*no response)")
