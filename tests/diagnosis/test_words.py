@@ -1,0 +1,146 @@
+"""What is said of a run, on every surface: as it was last approved, and nowhere otherwise than elsewhere."""
+
+import io
+import json
+
+import pytest
+
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.answer_words import SIGNS, answer_line, finding_words, safe_words, short_words
+from amptui.diagnosis.labels import precision_label, precision_letter
+from amptui.diagnosis.summary import summary_lines
+from amptui.process.plain_lines import JsonLines, PlainFront
+from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import Record
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.frame import Frame
+from amptui.tui.layout import RANKED_PANELS
+from amptui.tui.panels.screen_state import ScreenState
+from tests.builders import make_started, make_steps, view_of
+from tests.diagnosis import amp_situations
+from tests.diagnosis.amp_situations import SITUATIONS
+from tests.diagnosis.wording import page_words, table, words_of
+from tests.golden import Goldens
+from tests.telemetry.memory_samples import memory
+from tests.telemetry.record_samples import device
+from tests.tui.surfaces import VIEWS
+
+READ = (
+    "SessionView",
+    "compared",
+    "finished",
+    "failed",
+    "first_impression",
+    "no_nvml",
+    "explained",
+    "nan_losses",
+    "8 ranks, slow data",
+    "8 ranks in trouble",
+    "every_precision",
+    "A/B test over",
+    "memory by kind",
+    "two optimizers",
+)
+"""The views whose words people read; those of the others have digests."""
+
+
+def in_other_precision(precision: str) -> list[Record]:
+    """FP32, then a precision of a script's own: faster, with less memory, gradients and parts timed."""
+    phases = (
+        PhaseSeconds(name="forward", host_seconds=1e-4, device_seconds=1e-3),
+        PhaseSeconds(name="backward", host_seconds=1e-4, device_seconds=2e-3),
+    )
+    timed = [
+        StepTimed(time=101.0, step=number, precision=name, settling=False, phases=phases)
+        for name in ("fp32", precision)
+        for number in range(10, 20)
+    ]
+    return [
+        make_started(precision=precision),
+        *make_steps(1, 60),
+        device(100.061, "fp32", 2**31),
+        memory("fp32", activations=10**9, peak=2**31),
+        *make_steps(61, 160, precision=precision, grad_max=0.25, step_seconds=0.002),
+        device(100.161, precision, 2**30),
+        memory(precision, activations=10**8, peak=2**30),
+        *timed,
+    ]
+
+
+def screen(view: SessionView, width: int, height: int, focus: str | None = None) -> list[str]:
+    canvas = Canvas(width, height)
+    Frame().draw(canvas, view, ScreenState(focus=focus, accepts=view.accepts))
+    return canvas.lines()
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_all_that_is_said_in_a_situation_is_as_approved(name: str, goldens: Goldens) -> None:
+    goldens.check(f"words/situations/{name}", words_of(amp_situations.view_of(name)))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_all_that_is_said_of_a_view_is_as_approved(name: str, goldens: Goldens) -> None:
+    goldens.check(f"words/views/{name.replace('/', '-')}", words_of(VIEWS[name]()))
+
+
+def test_all_that_is_said_of_the_other_views_is_as_approved(goldens: Goldens) -> None:
+    others = [name for name in VIEWS if name not in (*READ, *SITUATIONS, "1,024 ranks")]
+    goldens.check_digests({name: words_of(VIEWS[name]()) for name in others})
+
+
+def test_the_answer_is_in_the_summary_the_log_the_page_and_the_last_line_of_json() -> None:
+    for name in SITUATIONS:
+        view = amp_situations.view_of(name)
+        line = answer_line(amp_answer(view))
+        assert line in summary_lines(view)
+        assert line in page_words(view)
+        log, lines = io.StringIO(), io.StringIO()
+        PlainFront(lambda view=view: view, log).update()  # type: ignore[misc]  # mypy does not infer this
+        assert line in log.getvalue() or not view.step
+        JsonLines(lines).finish(view)
+        written = json.loads(lines.getvalue())
+        assert (written["type"], written["safety"]) == ("AmpAnswer", amp_answer(view).safety)
+
+
+def test_where_there_is_trouble_every_screen_says_so_and_none_calls_amp_safe() -> None:
+    for name in SITUATIONS:
+        view = amp_situations.view_of(name)
+        answer = amp_answer(view)
+        screens = [screen(view, 60, 18), screen(view, 120, 40)]
+        texts = ["\n".join(lines) for lines in (*screens, summary_lines(view), page_words(view))]
+        for words in ("would survive", "nothing to do", "faster"):
+            assert not any(words in text for text in texts), (name, words)
+        for lines in screens if answer.cause is not None else ():
+            assert "safe:" not in lines[1]
+            sign = SIGNS[answer.cause.grade] if answer.cause is not None else ""
+            assert f"{sign} {safe_words(answer)}" in lines[1] or short_words(answer.cause) in lines[1]
+
+
+JUDGED = ("the speed of", "less peak memory", "faster", "slower", "if in float16", "headroom in float16")
+"""Words of a judgement that nobody makes of a precision that cannot be switched to."""
+
+
+@pytest.mark.parametrize("precision", OTHER_PRECISIONS)
+def test_a_precision_of_a_script_s_own_is_named_and_not_judged(precision: str, goldens: Goldens) -> None:
+    view = view_of(*in_other_precision(precision))
+    label = precision_label(precision)
+    screens = [screen(view, 80, 24), screen(view, 120, 40)]
+    screens += [screen(view, 120, 40, focus) for focus in RANKED_PANELS if focus != "ranks"]
+    for lines in screens:
+        assert label in lines[0]
+        assert all(f"{precision_letter(precision)}▔" in line for line in lines if "▔" in line)
+    said = words_of(view)
+    goldens.check(f"words/other precisions/{precision}", said)
+    for text in ["\n".join(lines) for lines in screens] + [said]:
+        assert [words for words in JUDGED if words in text] == []
+
+
+def test_each_finding_has_its_words_in_full_and_in_little_room(goldens: Goldens) -> None:
+    rows: dict[str, dict[str, None]] = {}
+    for name in SITUATIONS:
+        for finding in amp_answer(amp_situations.view_of(name)).findings:
+            said = [finding_words(finding), *(short_words(finding, room) for room in (99, 20, 12))]
+            rows.setdefault(f"{finding.subject}: {finding.state}", {})[" | ".join(said)] = None
+    goldens.check("words/findings", table({name: list(rows[name]) for name in sorted(rows)}))
