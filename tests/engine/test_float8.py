@@ -1,4 +1,4 @@
-"""FP8: which layers take part, what they compute, and that leaving it leaves no trace."""
+"""FP8 in runs: which layers take part, that leaving it leaves no trace, and what asks for it."""
 
 import importlib.util
 import os
@@ -21,13 +21,13 @@ from amptui.engine.float8 import (
     supported_float8,
     why_no_float8,
 )
+from amptui.recipe.request import FP8_RECIPES
 from amptui.records.answers import RequestRefused
-from amptui.records.control import ComparisonRequest, Control, PrecisionRequest, XRayRequest
-from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompared, XRayTaken
+from amptui.records.control import ComparisonRequest, Control, PrecisionRequest
+from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompared
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
-from tests.engine.float8_forms import prepare_form
 from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, switching, train
 
 CPU = torch.device("cpu")
@@ -67,6 +67,17 @@ def test_linear_layers_of_the_right_sizes_take_part_and_others_say_why_not() -> 
     assert record.parameters == 16 * 32 + 32 + 32 * 16
 
 
+@needs_torchao
+def test_a_shared_weight_is_counted_once_and_a_model_without_such_a_layer_is_refused() -> None:
+    model = nn.ModuleDict({"embedding": nn.Embedding(32, 16), "head": nn.Linear(16, 32, bias=False)})
+    model["head"].weight = model["embedding"].weight
+    linears = Float8Linears(model)
+    assert (list(linears.linears), linears.record(step=1, precision="fp8").parameters) == (["head"], 32 * 16)
+    with pytest.raises(UsageError, match=NO_LAYER):
+        prepare(Tiny(width=12), precision="fp8")
+    assert prepare(Tiny(width=12)).unsupported["fp8-emulated"] == NO_LAYER
+
+
 def test_a_device_without_float8_products_emulates_them() -> None:
     if importlib.util.find_spec("torchao") is None:
         assert why_no_float8(CPU) == {"fp8": NO_TORCHAO, "fp8-emulated": NO_TORCHAO}
@@ -78,8 +89,11 @@ def test_a_device_without_float8_products_emulates_them() -> None:
     assert supported_float8("bf16", {"fp8": "no hardware"}) == "bf16"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchao") is not None, reason="torchao is installed")
-def test_without_torchao_the_command_that_installs_it_is_named() -> None:
+def test_without_torchao_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "torchao" else find_spec(name, *rest)
+    )
     with pytest.raises(UsageError, match=r"pip install 'amptui\[fp8\]'"):
         prepare(Tiny(), precision="fp8")
 
@@ -114,89 +128,11 @@ def test_a_torchao_that_could_not_be_imported_once_is_not_used_later(tmp_path: P
     assert process.stdout.splitlines() == [why] * 4
 
 
-@needs_torchao
-def test_an_alarm_that_finds_torchao_being_made_ready_reaches_the_script(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def alarm(*_: object) -> None:
-        raise TimeoutError
-
-    def interrupted(*_: object) -> None:
-        signal.raise_signal(signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, alarm)
-    try:
-        monkeypatch.setattr("amptui.engine.float8._make_layer_class", interrupted)
-        with pytest.raises(TimeoutError):
-            Float8Linears(nn.Linear(16, 16)).prepare("emulated")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+# ---------------------------------------------------------------------------------- no trace of it
 
 
 @needs_torchao
-def test_a_model_without_such_a_layer_is_refused() -> None:
-    with pytest.raises(UsageError, match=NO_LAYER):
-        prepare(Tiny(width=12), precision="fp8")
-    assert prepare(Tiny(width=12)).unsupported["fp8-emulated"] == NO_LAYER
-
-
-# ------------------------------------------------------------------------------------- the layers
-
-
-def float8_product(a: Tensor, b: Tensor, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensor:
-    """The product of two matrices, each with one scale, as the hardware rounds its operands."""
-    operands = []
-    for matrix, dtype in zip((a, b), dtypes, strict=True):
-        scale = (torch.finfo(dtype).max / matrix.abs().max().double()).float()
-        operands.append((matrix.float() * scale).to(dtype).float() / scale)
-    return operands[0] @ operands[1]
-
-
-@needs_torchao
-def test_a_layer_computes_with_float8_numbers_and_bfloat16_results() -> None:
-    torch.manual_seed(0)
-    linear, inputs = nn.Linear(32, 16, bias=False), torch.randn(8, 32, requires_grad=True)
-    linears = Float8Linears(linear)
-    assert linears.prepare("emulated") == ""
-    linears.become("emulated")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = linear(inputs)
-    gradient = torch.randn(8, 16).bfloat16()
-    outputs.backward(gradient)
-    e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
-    rounded = inputs.detach().bfloat16()
-    weight = linear.weight.detach()
-    assert outputs.dtype == torch.bfloat16
-    assert torch.equal(outputs, float8_product(rounded, weight.t(), (e4m3, e4m3)).bfloat16())
-    expected = float8_product(gradient.t(), rounded, (e5m2, e4m3)).bfloat16().float()
-    assert linear.weight.grad is not None
-    assert torch.equal(linear.weight.grad, expected)
-    assert inputs.grad is not None
-    assert torch.equal(inputs.grad, float8_product(gradient, weight, (e5m2, e4m3)).bfloat16().float())
-
-
-@needs_torchao
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
-def test_emulated_products_are_those_of_torchs_float8_operator(recipe: str) -> None:
-    """That operator also runs on a CPU; five rows are no multiple of 16, as a last batch may be."""
-    linears = Float8Linears(linear := nn.Linear(32, 48), recipe)
-    inputs, results = torch.randn(5, 32).bfloat16(), []
-    for form in ("emulated", "hardware"):
-        prepare_form(linears, form)
-        linears.become(form)
-        linear.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            outputs = linear(inputs)
-        outputs.float().square().sum().backward()
-        assert linear.weight.grad is not None
-        results.append((outputs.detach(), linear.weight.grad.clone()))
-    (emulated, emulated_gradient), (real, real_gradient) = results
-    assert torch.allclose(emulated, real, rtol=2**-7, atol=1e-6)
-    assert torch.allclose(emulated_gradient, real_gradient, rtol=2**-7, atol=1e-3)
-
-
-@needs_torchao
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+@pytest.mark.parametrize("recipe", FP8_RECIPES)
 def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace(recipe: str) -> None:
     model = nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 16))
     modules, parameters = list(model.modules()), list(model.named_parameters())
@@ -227,142 +163,6 @@ def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace(recipe: s
     assert [vars(module).keys() for module in modules] == [old.keys() for old in attributes]
 
 
-# --------------------------------------------------------------------------------------- the runs
-
-
-@needs_torchao
-def test_a_run_enters_float8_says_what_takes_part_and_comes_back_to_the_very_modules() -> None:
-    prepared = prepare(Tiny())
-    modules = [(type(module), id(module)) for module in prepared.model.modules()]
-    log = log_of(prepared, at={3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp32"})
-    changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
-    assert changes == [(4, "fp8-emulated"), (7, "bf16"), (9, "fp8-emulated"), (11, "fp32")]
-    (layers,) = log.of(Float8Layers)
-    assert (layers.step, layers.recipe, layers.emulated, layers.names) == (4, "tensorwise", True, ("1",))
-    assert [layer.name for layer in layers.left_out] == ["4"]
-    assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
-    assert all(step.loss is not None for step in log.of(StepRecord))
-
-
-@needs_torchao
-@pytest.mark.parametrize(
-    ("before", "after"), [("fp8-emulated", "fp32"), ("fp8-emulated", "bf16"), ("bf16", "fp8-emulated")]
-)
-def test_what_follows_a_switch_is_what_the_precision_does_from_the_same_state(
-    before: str, after: str, tmp_path: Path
-) -> None:
-    """A checkpoint taken in the last step before it, resumed by a process that never ran the precision."""
-    experiment = Drawing(epochs=1)
-    log = log_of(
-        prepare(experiment),
-        at={2: before, 5: after},
-        checkpoints=tmp_path,
-        every=5,
-        epoch_budget=0.0,
-    )
-    assert [change.current for change in log.of(PrecisionChanged)] == [before, after]
-    for path in sorted(tmp_path.iterdir())[1:]:
-        path.unlink()
-    resumed = Log()
-    control = Control()
-    control.ask(PrecisionRequest(after))
-    resume(prepare(experiment, precision=before), tmp_path, resumed, control)
-    assert [step.precision for step in resumed.of(StepRecord)] == [after] * 3
-    assert losses(resumed) == losses(log)[5:]
-
-
-@needs_torchao
-def test_a_resumed_float8_run_equals_one_that_was_never_interrupted(tmp_path: Path) -> None:
-    whole = log_of(prepare(Tiny(), precision="fp8"))
-    assert {step.precision for step in whole.of(StepRecord)} == {"fp8-emulated"}
-    control = Control()
-    first, second = Log(), Log()
-    train(prepare(Tiny(epochs=1), precision="fp8"), first, control, checkpoints=tmp_path)
-    resume(prepare(Tiny(), precision="fp8"), tmp_path, second)
-    assert losses(first) + losses(second) == losses(whole)
-
-
-@needs_torchao
-def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
-    log = Log()
-    control = Control(log.emit)
-    log.watch = switching(control, {3: ComparisonRequest(("fp32", "fp8-emulated"))})
-    train(prepare(Tiny(), precision="fp8"), log, control)
-    (refused,) = log.of(RequestRefused)
-    assert (refused.reason, refused.detail) == ("unavailable", NO_SPEED)
-    assert log.of(PrecisionsCompared) == []
-
-
-@pytest.mark.ci
-@needs_torchao
-def test_float8_and_bf16_alternate_and_float8_goes_on() -> None:
-    """The form for hardware, with torch's operator for CPUs, in blocks of its own and out of them again."""
-    prepare_form(Float8Linears(nn.Linear(16, 16)), "hardware")
-    prepared = prepare(Tiny(epochs=60), precision="bf16")
-    prepared.unsupported.pop("fp8")
-    modules = [(type(module), id(module)) for module in prepared.model.modules()]
-    log = Log()
-    control = Control(log.emit)
-    test = {6: ComparisonRequest(("bf16", "fp8")), 300: ComparisonRequest()}
-    log.watch = switching(control, {3: "fp8", **test, 310: "bf16"})
-    train(prepared, log, control)
-    result = log.of(PrecisionsCompared)[-1]
-    assert (result.over, result.baseline, result.chosen) == (True, "bf16", "fp8")
-    assert [row.precision for row in result.rows] == ["bf16", "fp8"]
-    assert result.rounds >= 1
-    assert result.rows[1].speedup is not None
-    after = [step.precision for step in log.of(StepRecord) if 301 <= step.step <= 305]
-    assert after == ["fp8"] * 5
-    assert {step.precision for step in log.of(StepRecord) if step.step > 311} == {"bf16"}
-    assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
-
-
-@needs_torchao
-def test_an_xray_compares_float8_with_fp32_and_changes_nothing() -> None:
-    log = log_of(prepare(Tiny(), precision="fp8"), at={3: XRayRequest()})
-    (xray,) = log.of(XRayTaken)
-    assert (xray.precision, xray.step) == ("fp8-emulated", 4)
-    assert losses(log) == losses(log_of(prepare(Tiny(), precision="fp8")))
-    cosines = {layer.name: layer.cosine for layer in xray.layers}
-    assert cosines["1"] is not None
-    assert 0.9 < cosines["1"] < 1
-
-
-@needs_torchao
-def test_products_of_float8_layers_are_counted_once_as_such() -> None:
-    log = log_of(prepare(Tiny(), precision="fp8"), at={5: "bf16"})
-    float8, bf16 = log.of(FlopsCounted)
-    assert float8.uncounted == bf16.uncounted == ()
-    # Forward, and backward for the weight and the input; torchao computes that even for the first layer.
-    assert float8.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
-    assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
-
-
-@pytest.mark.ci
-@needs_torchao
-def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
-    at = {3: "fp8-emulated", 6: "fp32", 9: "fp8-emulated", 12: "bf16"}
-    with nothing_compiled():
-        compiled_losses = losses(log_of(compiled(prepare(Tiny())), at=at))
-    assert compiled_losses == pytest.approx(losses(log_of(prepare(Tiny()), at=at)), rel=1e-3)
-
-
-class Broken(Tiny):
-    """Fails in its first step with a layer in float8."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        if model.training and any(type(module).__name__ == "Float8Linear" for module in model.modules()):
-            raise RuntimeError("no float8")
-        return super().loss(model, batch)
-
-
-@needs_torchao
-def test_a_first_float8_step_that_fails_is_undone() -> None:
-    log = log_of(prepare(Broken(), steps=10), at={3: "fp8-emulated"})
-    assert losses(log) == losses(log_of(prepare(Tiny(), steps=10)))
-    assert any(note.severity == "error" and "no float8" in note.text for note in log.of(Note))
-
-
 @needs_torchao
 def test_a_change_that_an_alarm_interrupts_is_completed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
@@ -386,3 +186,143 @@ def test_a_change_that_an_alarm_interrupts_is_completed_by_the_next(monkeypatch:
         assert len({type(module) for module in model}) == 1
     assert [type(module) for module in model] == [nn.Linear, nn.Linear]
     assert [vars(module).keys() for module in model] == attributes
+
+
+@needs_torchao
+def test_an_alarm_that_finds_torchao_being_made_ready_reaches_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def alarm(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGUSR1, alarm)
+    try:
+        monkeypatch.setattr(
+            "amptui.engine.float8._make_layer_class", lambda *_: signal.raise_signal(signal.SIGUSR1)
+        )
+        with pytest.raises(TimeoutError):
+            Float8Linears(nn.Linear(16, 16)).prepare("emulated")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# --------------------------------------------------------------------------------------- the runs
+
+
+@needs_torchao
+@pytest.mark.torch
+def test_a_run_enters_float8_says_what_takes_part_and_comes_back_to_the_very_modules() -> None:
+    prepared = prepare(Tiny())
+    modules = [(type(module), id(module)) for module in prepared.model.modules()]
+    log = log_of(prepared, at={3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp32"})
+    changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
+    assert changes == [(4, "fp8-emulated"), (7, "bf16"), (9, "fp8-emulated"), (11, "fp32")]
+    (layers,) = log.of(Float8Layers)
+    assert (layers.step, layers.recipe, layers.emulated, layers.names) == (4, "tensorwise", True, ("1",))
+    assert [layer.name for layer in layers.left_out] == ["4"]
+    assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
+    assert all(step.loss is not None for step in log.of(StepRecord))
+    # Forward, and backward for the weight and the input; torchao computes that even for the first layer.
+    full, float8, bf16 = log.of(FlopsCounted)
+    assert full.uncounted == float8.uncounted == bf16.uncounted == ()
+    assert float8.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
+    assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
+
+
+@needs_torchao
+@pytest.mark.parametrize(
+    ("before", "after"), [("fp8-emulated", "fp32"), ("fp8-emulated", "bf16"), ("bf16", "fp8-emulated")]
+)
+def test_what_follows_a_switch_is_what_the_precision_does_from_the_same_state(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    """A checkpoint taken in the last step before it, resumed by a process that never ran the precision."""
+    log = log_of(
+        prepare(Drawing(epochs=1)),
+        at={2: before, 5: after},
+        checkpoints=tmp_path,
+        every=5,
+        epoch_budget=0.0,
+    )
+    assert [change.current for change in log.of(PrecisionChanged)] == [before, after]
+    for path in sorted(tmp_path.iterdir())[1:]:
+        path.unlink()
+    resumed = Log()
+    control = Control()
+    control.ask(PrecisionRequest(after))
+    resume(prepare(Drawing(epochs=1), precision=before), tmp_path, resumed, control)
+    assert [step.precision for step in resumed.of(StepRecord)] == [after] * 3
+    assert losses(resumed) == losses(log)[5:]
+
+
+@needs_torchao
+@pytest.mark.torch
+def test_a_resumed_float8_run_equals_one_that_was_never_interrupted(tmp_path: Path) -> None:
+    whole = log_of(prepare(Tiny(), precision="fp8"))
+    assert {step.precision for step in whole.of(StepRecord)} == {"fp8-emulated"}
+    first, second = Log(), Log()
+    train(prepare(Tiny(epochs=1), precision="fp8"), first, Control(), checkpoints=tmp_path)
+    resume(prepare(Tiny(), precision="fp8"), tmp_path, second)
+    assert losses(first) + losses(second) == losses(whole)
+
+
+@needs_torchao
+def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
+    log = Log()
+    control = Control(log.emit)
+    log.watch = switching(control, {3: ComparisonRequest(("fp32", "fp8-emulated"))})
+    train(prepare(Tiny(), precision="fp8"), log, control)
+    (refused,) = log.of(RequestRefused)
+    assert (refused.reason, refused.detail) == ("unavailable", NO_SPEED)
+    assert log.of(PrecisionsCompared) == []
+
+
+@pytest.mark.ci
+@needs_torchao
+def test_float8_and_bf16_alternate_and_float8_goes_on() -> None:
+    """The form for hardware, with torch's operator for CPUs, in blocks of its own and out of them again."""
+    if trouble := Float8Linears(nn.Linear(16, 16)).prepare("hardware"):
+        pytest.skip(f"this torch multiplies no float8 on a CPU: {trouble}")
+    prepared = prepare(Tiny(epochs=60), precision="bf16")
+    prepared.unsupported.pop("fp8")
+    modules = [(type(module), id(module)) for module in prepared.model.modules()]
+    log = Log()
+    control = Control(log.emit)
+    test = {6: ComparisonRequest(("bf16", "fp8")), 300: ComparisonRequest()}
+    log.watch = switching(control, {3: "fp8", **test, 310: "bf16"})
+    train(prepared, log, control)
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.over, result.baseline, result.chosen) == (True, "bf16", "fp8")
+    assert [row.precision for row in result.rows] == ["bf16", "fp8"]
+    assert result.rounds >= 1
+    assert result.rows[1].speedup is not None
+    after = [step.precision for step in log.of(StepRecord) if 301 <= step.step <= 305]
+    assert after == ["fp8"] * 5
+    assert {step.precision for step in log.of(StepRecord) if step.step > 311} == {"bf16"}
+    assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
+
+
+@pytest.mark.ci
+@pytest.mark.torch
+@needs_torchao
+def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
+    at = {3: "fp8-emulated", 6: "fp32", 9: "fp8-emulated", 12: "bf16"}
+    with nothing_compiled():
+        compiled_losses = losses(log_of(compiled(prepare(Tiny())), at=at))
+    assert compiled_losses == pytest.approx(losses(log_of(prepare(Tiny()), at=at)), rel=1e-3)
+
+
+class Broken(Tiny):
+    """Fails in its first step with a layer in float8."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        if model.training and any(type(module).__name__ == "Float8Linear" for module in model.modules()):
+            raise RuntimeError("no float8")
+        return super().loss(model, batch)
+
+
+@needs_torchao
+def test_a_first_float8_step_that_fails_is_undone() -> None:
+    log = log_of(prepare(Broken(), steps=10), at={3: "fp8-emulated"})
+    assert losses(log) == losses(log_of(prepare(Tiny(), steps=10)))
+    assert any(note.severity == "error" and "no float8" in note.text for note in log.of(Note))
