@@ -24,8 +24,10 @@ from tests.remote import HOST, RemoteMachine, Server, free_port, kill, skip_with
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
+pytestmark = pytest.mark.ci
 
-@pytest.fixture(scope="module", params=["asyncssh", pytest.param("sshd", marks=pytest.mark.ci)])
+
+@pytest.fixture(scope="module", params=["asyncssh", pytest.param("sshd", marks=pytest.mark.nightly)])
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RemoteMachine]:
@@ -90,7 +92,6 @@ def test_a_remote_run_is_watched_and_switched(
     assert set(screens_told(folder)) == {"attached", "detached"}
 
 
-@pytest.mark.ci
 def test_a_lost_connection_is_restored_by_itself(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -125,13 +126,12 @@ def _step_on(terminal: Terminal) -> int:
     return int(terminal.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
 
 
-@pytest.mark.ci
-def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
+def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request_and_its_end_is_told(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
     with (
         headless_run(lives, tmp_path / "run") as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
     ):
         terminal.wait_for(r"step\s+[\d,]+")
         box.stop()
@@ -148,26 +148,6 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request(
         box.stop()
         try:
             terminal.wait_for(f"connection to {HOST} lost; reconnecting")
-            terminal.press("d")
-            assert terminal.wait() == 0
-            assert f"connection to {HOST} lost" in terminal.text
-        finally:
-            box.start()
-        stop(run)
-
-
-@pytest.mark.ci
-def test_a_run_that_ends_while_its_machine_is_gone_is_told(
-    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
-) -> None:
-    with (
-        headless_run(lives, tmp_path / "run") as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[\d,]+")
-        box.stop()
-        try:
-            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
             stop(run)
         finally:
             box.start()
@@ -177,7 +157,25 @@ def test_a_run_that_ends_while_its_machine_is_gone_is_told(
         assert f"{HOST}: run was stopped; view it with" in terminal.text
 
 
-@pytest.mark.ci
+def test_a_screen_may_detach_while_a_machine_is_gone(
+    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        box.stop()
+        try:
+            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert f"connection to {HOST} lost" in terminal.text
+        finally:
+            box.start()
+        stop(run)
+
+
 def test_a_request_that_the_lost_connection_swallowed_is_refused(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -196,7 +194,6 @@ def test_a_request_that_the_lost_connection_swallowed_is_refused(
         stop(run)
 
 
-@pytest.mark.ci
 def test_ssh_asks_on_the_terminal_before_the_screen_opens(
     box: RemoteMachine, lives: Lives, tmp_path: Path
 ) -> None:
@@ -215,7 +212,12 @@ def test_ssh_asks_on_the_terminal_before_the_screen_opens(
         stop(run)
 
 
-@pytest.mark.ci
+def relayed(**fields: object) -> str:
+    """The line that `amptui relay` writes first."""
+    facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
+    return json.dumps(facts | fields)
+
+
 def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) -> None:
     """The machine names a folder that is here as well, and says what would disturb a terminal."""
     victim = tmp_path / "victim"
@@ -240,7 +242,6 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
     assert list(victim.iterdir()) == []
 
 
-@pytest.mark.ci
 def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -261,61 +262,22 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
         stop(run)
 
 
-def relayed(**fields: object) -> str:
-    """The line that `amptui relay` writes first."""
-    facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
-    return json.dumps(facts | fields)
-
-
-def header(**fields: object) -> str:
-    """The shell command that writes it."""
-    return f"printf '%s\\n' {shlex.quote(relayed(**fields))}"
-
-
-UPGRADE_HERE = f"{HOST} has amptui 9.9, this machine {__version__}; upgrade it here: pip install amptui==9.9"
-UPGRADE_THERE = (
-    f"{HOST} has amptui 0.0.1, this machine {__version__}; "
-    f"upgrade it on {HOST}: pip install amptui=={__version__}"
-)
-NAME_IT = "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'"
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (header(version="9.9"), UPGRADE_HERE),
-        (header(version="0.0.1"), UPGRADE_THERE),
-        (header(error="no run 'x'; check the path", status=2), f"{HOST}: no run 'x'; check the path"),
-        (header(error="\x1b]0;title\x07 and\nmore", status=1), f"{HOST}: ?]0;title? and more"),
-        ("echo told >&2; exit 3", f"{HOST} exited with status 3 without an answer: told"),
-        ("exec no-such-program", NAME_IT),
-        ("echo 'argument COMMAND: invalid choice' >&2; exit 2", f"amptui on {HOST} is too old for this"),
-        (header(version="1; rm -rf ~"), f"{HOST} exited with status 0 without an answer: "),
-        (header(folder="not/absolute"), f"{HOST} exited with status 0 without an answer: "),
-        ("head -c 100000 /dev/zero", f"{HOST} does not speak amptui's protocol"),
-    ],
-)
-def test_what_another_machine_answers_is_told_in_one_line(
-    command: str, words: str, box: RemoteMachine
-) -> None:
-    box.install(command)
+def test_what_another_machine_answers_is_told_in_one_line(box: RemoteMachine) -> None:
+    box.install(f"printf '%s\\n' {shlex.quote(relayed(version='9.9'))}")
     try:
         line = refused(f"{HOST}:x")
     finally:
         box.install_amptui()
-    assert words in line
-    assert "\n" not in line
+    what = f"amptui: {HOST} has amptui 9.9, this machine {__version__}"
+    assert line == f"{what}; upgrade it here: pip install amptui==9.9"
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("greeting", ["echo welcome", "printf '\\033]0;box\\007'"])
 def test_a_shell_that_prints_before_the_relay_does_not_matter(
-    greeting: str, box: RemoteMachine, lives: Lives, tmp_path: Path
+    box: RemoteMachine, lives: Lives, tmp_path: Path
 ) -> None:
-    """With an end of line, or without one, as what sets a terminal's title."""
+    """Without an end of line, as what sets a terminal's title."""
     with headless_run(lives, tmp_path / "run") as run:
-        options = ("--remote-command", f"{greeting}; amptui")
+        options = ("--remote-command", "printf '\\033]0;box\\007'; amptui")
         with Terminal(attach(f"{HOST}:{run}", *options), size=(300, 40)) as terminal:
             terminal.wait_for(r"step\s+[\d,]+")
             terminal.press("d")
@@ -326,50 +288,41 @@ def test_a_shell_that_prints_before_the_relay_does_not_matter(
         stop(run)
 
 
-@pytest.mark.ci
-def test_a_login_shell_that_greets_and_is_slow_does_not_matter(
-    box: RemoteMachine, lives: Lives, warm: WarmSource
-) -> None:
+@pytest.fixture
+def start_up(box: RemoteMachine) -> Iterator[Path]:
+    """The start-up file of the shell there, where there is one."""
     if box.server != "sshd":
         pytest.skip("this server starts no login shell")
     start_up = box.home / ".bashrc"
-    start_up.write_text("echo welcome\nstty sane\nsleep 1\nprintf 'no end of line: '\n")
-    name = "greeted"
+    start_up.write_text("echo read\n")
     try:
-        if "no end of line" not in box.reach().stdout:
+        if "read" not in box.reach().stdout:
             pytest.skip("the login shell of this user does not read .bashrc")
-        with headless_run(lives, box.home / ".local" / "state" / "amptui" / "runs" / name) as run:
-            _, row = listed(f"{HOST}:").stdout.splitlines()
-            assert row.startswith(f"{name}  running")
-            with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
-                terminal.wait_for(r"step\s+[\d,]+")
-                terminal.press("d")
-                assert terminal.wait() == 0
-            stop(run)
+        yield start_up
     finally:
         start_up.unlink()
         shutil.rmtree(box.home / ".local", ignore_errors=True)
 
 
-def test_a_start_up_file_that_exits_is_named_as_the_likely_cause(box: RemoteMachine) -> None:
-    if box.server != "sshd":
-        pytest.skip("this server starts no login shell")
-    start_up = box.home / ".bashrc"
+@pytest.mark.nightly  # with sshd alone
+def test_a_login_shell_that_greets_and_is_slow_does_not_matter_and_one_that_exits_is_named(
+    box: RemoteMachine, start_up: Path, lives: Lives, warm: WarmSource
+) -> None:
+    start_up.write_text("echo welcome\nstty sane\nsleep 1\nprintf 'no end of line: '\n")
+    with headless_run(lives, box.home / ".local" / "state" / "amptui" / "runs" / "greeted") as run:
+        _, row = listed(f"{HOST}:").stdout.splitlines()
+        assert row.startswith("greeted  running")
+        with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
+            terminal.wait_for(r"step\s+[\d,]+")
+            terminal.press("d")
+            assert terminal.wait() == 0
+        stop(run)
     start_up.write_text("echo bye\nexit 0\n")
-    try:
-        if "bye" not in box.reach().stdout:
-            pytest.skip("the login shell of this user does not read .bashrc")
-        done = listed(f"{HOST}:")
-        line = refused(f"{HOST}:")
-    finally:
-        start_up.unlink()
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"amptui: {HOST} exited with status 0 without an answer: bye; ")
-    assert done.stderr.strip() == line
-    assert "a start-up file of its shell may exit" in line
+    done, line = listed(f"{HOST}:"), refused(f"{HOST}:")
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", line)
+    assert line.startswith(f"amptui: {HOST} exited with status 0 without an answer: bye; a start-up file of")
 
 
-@pytest.mark.ci
 def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
     box.configure(f"Port {free_port()}")
     try:
@@ -378,35 +331,11 @@ def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
         box.configure()
 
 
-@pytest.mark.ci
-def test_a_changed_host_key_names_the_command_that_shows_more(box: RemoteMachine, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text(f"{HOST} {(box.folder / 'user_key.pub').read_text()}")
-    box.configure(f"UserKnownHostsFile {tmp_path}/hosts")
-    try:
-        words = f"amptui: cannot reach {HOST}: Host key verification failed; to see more: ssh {HOST}"
-        assert refused(f"{HOST}:x") == words
-    finally:
-        box.configure()
-
-
-@pytest.mark.ci
-def test_ctrl_c_ends_the_wait_for_a_machine(box: RemoteMachine) -> None:
-    box.install("echo waits >&2; exec sleep 600")
-    try:
-        with Terminal(attach(f"{HOST}:x")) as terminal:
-            (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
-            terminal.press("\x03")
-            assert terminal.wait() == 130
-            wait_until(lambda: not psutil.pid_exists(ssh), "ssh outlives amptui")
-    finally:
-        box.install_amptui()
-
-
-@pytest.mark.ci
 @pytest.mark.parametrize(("lines", "added"), [((), True), (("ServerAliveInterval 60",), False)])
-def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
+def test_ctrl_c_ends_the_wait_for_a_machine_whose_dead_link_is_noticed_as_the_configuration_says(
     lines: tuple[str, ...], added: bool, box: RemoteMachine
 ) -> None:
+    """Or else in seconds."""
     box.install("exec sleep 600")
     box.configure(*lines)
     try:
@@ -416,32 +345,25 @@ def test_a_dead_link_is_noticed_as_the_configuration_says_or_else_in_seconds(
             assert ("ServerAliveInterval=5" in psutil.Process(ssh).cmdline()) == added
             terminal.press("\x03")
             assert terminal.wait() == 130
+            wait_until(lambda: not psutil.pid_exists(ssh), "ssh outlives amptui")
     finally:
         box.configure()
         box.install_amptui()
 
 
-@pytest.mark.ci
-def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert refused(f"{HOST}:x") == "amptui: there is no ssh here; install OpenSSH's client"
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("host", ["-oProxyCommand=touch$IFS{}", "me@-oProxyCommand=touch$IFS{}", "-J"])
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch$IFS{}", "me@-J"])
 def test_a_host_is_never_an_option_of_ssh(host: str, tmp_path: Path) -> None:
-    text = host.format("touched")
+    text = host.format(tmp_path / "touched")
     with Terminal(amptui_command("attach", "--", f"{text}:x"), size=(500, 40)) as terminal:
         assert terminal.wait() == 2
         assert "is not a host; write HOST:RUN or USER@HOST:RUN" in terminal.text
-    assert not Path("touched").exists()
+    assert not (tmp_path / "touched").exists()
 
 
 def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(amptui_command("runs", *arguments), capture_output=True, text=True, check=False)
 
 
-@pytest.mark.ci
 def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives, warm: WarmSource) -> None:
     name = "a run"
     folder = box.home / ".local" / "state" / "amptui" / "runs" / name
@@ -461,35 +383,6 @@ def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives
         stop(run)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("box", "'box' is not a machine; write HOST: with its colon"),
-        ("box:run", "'box:run' is not a machine; write HOST: with its colon"),
-        ("/a:", "'/a:' is not a machine; write HOST: with its colon"),
-    ],
-)
-def test_what_is_no_machine_is_a_usage_error(text: str, words: str) -> None:
-    done = listed(text)
-    assert (done.returncode, done.stderr) == (2, f"amptui: {words}\n")
-
-
-@pytest.mark.ci
-def test_a_forged_list_of_runs_is_refused(box: RemoteMachine) -> None:
-    box.install(
-        """printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}' '{"type": "End"}'"""
-    )
-    try:
-        done = listed(f"{HOST}:")
-    finally:
-        box.install_amptui()
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "install the same version of amptui on both" in done.stderr
-
-
-@pytest.mark.ci
 def test_the_list_of_another_machine_attaches_to_its_runs(
     box: RemoteMachine, lives: Lives, warm: WarmSource
 ) -> None:

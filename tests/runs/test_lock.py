@@ -49,8 +49,10 @@ def words(folder: Path, **said: object) -> None:
     RunDir(folder).lock_path.write_text(json.dumps(said))
 
 
-def test_a_folder_is_held_from_taking_to_release(tmp_path: Path) -> None:
+def test_a_folder_is_held_from_taking_to_release_and_looking_makes_no_file(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
+    assert holder(tmp_path / "no" / "such") is None
+    assert list(tmp_path.iterdir()) == []
     with RunLock.take(tmp_path):
         found = holder(tmp_path)
         assert found is not None
@@ -58,16 +60,13 @@ def test_a_folder_is_held_from_taking_to_release(tmp_path: Path) -> None:
         assert found.started is not None
     assert holder(tmp_path) is None
     RunLock.take(tmp_path).release()
+    with pytest.raises(RunFolderError, match=r"cannot lock .*no such file or directory"):
+        RunLock.take(tmp_path / "run")
 
 
-def test_looking_makes_no_file_and_asks_for_no_folder(tmp_path: Path) -> None:
-    assert holder(tmp_path) is None
-    assert holder(tmp_path / "no" / "such") is None
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.ci
-def test_a_second_run_is_told_who_trains_there_and_what_to_do(tmp_path: Path) -> None:
+def test_a_second_run_is_told_who_trains_there_and_one_that_is_killed_holds_nothing_any_more(
+    tmp_path: Path,
+) -> None:
     with another_process(tmp_path) as process:
         with pytest.raises(RunFolderError) as caught:
             RunLock.take(tmp_path)
@@ -75,10 +74,6 @@ def test_a_second_run_is_told_who_trains_there_and_what_to_do(tmp_path: Path) ->
             f"another run is training in {tmp_path} (pid {process.pid} on {HOST}); "
             f"watch it with `amptui attach {tmp_path}`"
         )
-
-
-def test_a_run_that_is_killed_holds_nothing_any_more(tmp_path: Path) -> None:
-    with another_process(tmp_path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert holder(tmp_path) is None
@@ -180,24 +175,19 @@ def test_those_who_look_stand_in_nobody_s_way(tmp_path: Path) -> None:
         while not done.is_set():
             holder(tmp_path)
 
-    lookers = [threading.Thread(target=look) for _ in range(2)]
-    for looker in lookers:
-        looker.start()
+    looker = threading.Thread(target=look)
+    looker.start()
     try:
         for _ in range(50):
             RunLock.take(tmp_path).release()
     finally:
         done.set()
-        for looker in lookers:
-            looker.join()
+        looker.join()
 
 
-def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"cannot lock .*no such file or directory"):
-        RunLock.take(tmp_path / "run")
-
-
-def test_a_folder_that_was_deleted_and_made_again_is_held_again(tmp_path: Path) -> None:
+def test_a_folder_that_was_deleted_and_made_again_is_held_again_unless_another_run_took_it(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     with RunLock.take(folder) as lock:
@@ -210,15 +200,6 @@ def test_a_folder_that_was_deleted_and_made_again_is_held_again(tmp_path: Path) 
         found = holder(folder)
         assert found is not None
         assert found.pid == os.getpid()
-    assert holder(folder) is None
-    lock.renew()
-    assert holder(folder) is None, "a lock that was released stays so"
-
-
-def test_a_folder_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with RunLock.take(folder) as lock:
         shutil.rmtree(folder)
         folder.mkdir()
         with another_process(folder) as process:
@@ -226,6 +207,9 @@ def test_a_folder_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) 
             found = holder(folder)
             assert found is not None
             assert found.pid == process.pid
+    assert holder(folder) is None
+    lock.renew()
+    assert holder(folder) is None, "a lock that was released stays so"
 
 
 @given(content=st.binary(max_size=60) | st.sampled_from([b"[]", b'{"pid": "x", "host": 3}', b"[" * 4000]))
@@ -254,23 +238,17 @@ def _no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", refuse)
 
 
-@pytest.mark.ci
 @pytest.mark.usefixtures("_no_locks")
-def test_without_locks_a_living_process_of_this_machine_holds_by_its_word(tmp_path: Path) -> None:
-    words(tmp_path, pid=os.getppid(), host=HOST, started=1.0)
-    assert holder(tmp_path) == Holder(pid=os.getppid(), host=HOST, started=1.0)
-    with pytest.raises(RunFolderError, match="another run is training in"):
-        RunLock.take(tmp_path)
-
-
-@pytest.mark.ci
-@pytest.mark.usefixtures("_no_locks")
-def test_without_locks_the_word_of_another_machine_is_taken(tmp_path: Path) -> None:
-    words(tmp_path, pid=1, host="elsewhere", started=1.0)
+@pytest.mark.parametrize(("pid", "host"), [(os.getppid(), HOST), (1, "elsewhere")])
+def test_without_locks_a_living_process_and_another_machine_hold_by_their_word(
+    tmp_path: Path, pid: int, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amptui.runs.lock._PATIENCE_SECONDS", 0.0)
+    words(tmp_path, pid=pid, host=host, started=1.0)
     found = holder(tmp_path)
-    assert found is not None
-    assert not found.is_here
-    with pytest.raises(RunFolderError, match="pid 1 on elsewhere"):
+    assert found == Holder(pid=pid, host=host, started=1.0)
+    assert found.is_here == (host == HOST)
+    with pytest.raises(RunFolderError, match=f"another run is training in .*pid {pid} on {host}"):
         RunLock.take(tmp_path)
 
 
@@ -289,9 +267,9 @@ def test_without_locks_a_dead_process_and_a_run_that_ended_hold_nothing(tmp_path
     assert holder(tmp_path) is None
 
 
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("renewed", [False, True])
 def test_a_lock_that_somebody_closed_is_taken_again_and_their_file_left_alone(
-    tmp_path: Path, taken: bool
+    tmp_path: Path, renewed: bool
 ) -> None:
     folder, theirs = tmp_path / "run", tmp_path / "of a person"
     folder.mkdir()
@@ -301,26 +279,11 @@ def test_a_lock_that_somebody_closed_is_taken_again_and_their_file_left_alone(
     assert descriptor is not None
     os.close(descriptor)
     assert holder(folder) is None
-    if taken:
-        assert os.open(theirs, os.O_RDWR) == descriptor  # the lowest that is free
-    lock.renew()
-    assert holder(folder) is not None
+    assert os.open(theirs, os.O_RDWR) == descriptor  # the lowest that is free
+    if renewed:
+        lock.renew()
+        assert holder(folder) is not None
     lock.release()
     assert holder(folder) is None
-    assert theirs.read_bytes() == b"dear\n"
-    if taken:
-        os.close(descriptor)
-
-
-def test_a_lock_whose_descriptor_became_a_person_s_file_lets_that_be(tmp_path: Path) -> None:
-    folder, theirs = tmp_path / "run", tmp_path / "of a person"
-    folder.mkdir()
-    theirs.write_bytes(b"dear\n")
-    lock = RunLock.take(folder)
-    descriptor = lock._file
-    assert descriptor is not None
-    os.close(descriptor)
-    assert os.open(theirs, os.O_RDWR) == descriptor
-    lock.release()
     assert theirs.read_bytes() == b"dear\n"
     os.close(descriptor)

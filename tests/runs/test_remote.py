@@ -1,6 +1,7 @@
 """HOST:RUN on the command line, and the first line of another machine."""
 
 import io
+import json
 import os
 import shlex
 from pathlib import Path
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.base.errors import RemoteError, UsageError
-from amptui.reports.runs_table import _END_LINE, _json_line, list_runs
+from amptui import __version__
+from amptui.base.errors import AmptuiError, RemoteError, UsageError
+from amptui.cli import main
+from amptui.reports.runs_table import _json_line, list_runs
 from amptui.runs.kept_run import KeptRun
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
-from amptui.runs.remote import Remote, Ssh, UnreachableError, remote_of
+from amptui.runs.remote import RefusedError, Remote, Ssh, UnreachableError, connect, remote_of
 from amptui.runs.remote_runs import remote_runs
 
 
@@ -97,12 +100,10 @@ def test_a_header_is_found_behind_an_unfinished_line_of_the_shell(noise: str) ->
     "line",
     [
         b"",
-        b"Welcome to box",
         b"{}",
         b'{"version": "1", "protocol": 2, "folder": "/x"}',
         b'{"amptui-relay": true, "version": "1", "protocol": "2", "folder": "/x"}',
         b'{"amptui-relay": true, "version": "1; x", "protocol": 2, "folder": "/x"}',
-        b'{"amptui-relay": true, "version": "1", "protocol": 2}',
         b'{"amptui-relay": true, "version": "1", "protocol": 2, "folder": "x"}',
         b'{"amptui-relay": true, "version": "1", "protocol": 2, "folder": 7}',
         '{"amptui-relay": true, "version": "é"}'.encode(),
@@ -112,77 +113,144 @@ def test_anything_else_is_no_header(line: bytes) -> None:
     assert read_header(line) is None
 
 
+# An `ssh` that runs a command of the test's own in place of any on another machine.
+
+BOX = Remote(host="box", run="")
+
+
+class FakeSsh:
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "ssh"
+
+    def runs(self, command: str) -> None:
+        self._path.write_text(f'#!/bin/sh\n[ "$1" = -G ] || {{\n{command}\n}}\n')
+        self._path.chmod(0o755)
+
+
 @pytest.fixture
-def hanging_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `ssh` whose other end says nothing."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\n[ "$1" = -G ] || exec sleep 600\n')
-    ssh.chmod(0o755)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return FakeSsh(tmp_path)
 
 
-@pytest.mark.ci
-@pytest.mark.usefixtures("hanging_ssh")
-def test_a_list_of_runs_does_not_wait_for_a_machine_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.runs.remote._BATCH_SECONDS", 0.2)
-    with pytest.raises(UnreachableError, match=r"cannot reach box: no answer for 0\.2 s"):
-        remote_runs(Remote(host="box", run=""), batch=True)
+def relayed(**fields: object) -> str:
+    """The shell command that writes what `amptui relay` writes first."""
+    facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
+    return f"printf '%s\\n' {shlex.quote(json.dumps(facts | fields))}"
 
 
-@pytest.mark.usefixtures("hanging_ssh")
-@pytest.mark.parametrize("folder", ["/a\0b", "/a\ud800b"])
-def test_a_name_that_no_argument_can_hold_is_refused(folder: str) -> None:
-    with pytest.raises(RemoteError, match="cannot start ssh"):
-        Ssh(Remote(host="box", run=""), ["relay", "--", folder], batch=True)
-
-
-def ssh_that_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ssh = tmp_path / "ssh"
-    ssh.write_text(f'#!/bin/sh\n[ "$1" = -G ] || {command}\n')
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-
-
-def test_a_machine_that_sends_without_end_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ssh_that_runs("yes no run at all", tmp_path, monkeypatch)
-    with pytest.raises(RemoteError) as caught:
-        remote_runs(Remote(host="box", run=""), batch=True)
-    assert str(caught.value) == (
-        "box sends more than 20,480,000 bytes; list fewer with `amptui runs HOST: --limit N`"
-    )
+FORGED_LIST = (
+    """printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}' '{"type": "End"}'"""
+)
+UPGRADE_HERE = f"box has amptui 9.9, this machine {__version__}; upgrade it here: pip install amptui==9.9"
+UPGRADE_THERE = (
+    f"box has amptui 0.0.1, this machine {__version__}; upgrade it on box: pip install amptui=={__version__}"
+)
 
 
 @pytest.mark.parametrize(
-    ("command", "came"), [("true", "no message"), ("echo bye for now", "bye for now"), ("echo {}", "{}")]
+    ("command", "kind", "told"),
+    [
+        (relayed(version="9.9"), RemoteError, UPGRADE_HERE),
+        (relayed(version="0.0.1"), RemoteError, UPGRADE_THERE),
+        (
+            relayed(error="no run 'x'; check the path", status=2),
+            UsageError,
+            "box: no run 'x'; check the path",
+        ),
+        (relayed(error="\x1b]0;title\x07 and\nmore", status=1), RefusedError, "box: ?]0;title? and more"),
+        ("echo told >&2; exit 3", RemoteError, "box exited with status 3 without an answer: told"),
+        (
+            "exec no-such-program",
+            RemoteError,
+            "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'",
+        ),
+        (
+            "echo 'argument COMMAND: invalid choice' >&2; exit 2",
+            RemoteError,
+            "amptui on box is too old for this; upgrade it there",
+        ),
+        (relayed(version="1; rm -rf ~"), RemoteError, "box exited with status 0 without an answer: "),
+        (relayed(folder="not/absolute"), RemoteError, "box exited with status 0 without an answer: "),
+        ("head -c 100000 /dev/zero", RemoteError, "box does not speak amptui's protocol"),
+        ("echo refused: why >&2; exit 255", UnreachableError, "cannot reach box: refused: why"),
+        (
+            "echo lines >&2; echo Host key verification failed. >&2; exit 255",
+            UnreachableError,
+            "cannot reach box: Host key verification failed; to see more: ssh box",
+        ),
+    ],
 )
-def test_a_shell_that_exits_before_amptui_runs_is_not_a_machine_without_runs(
-    command: str, came: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_another_machine_answers_is_told_in_one_line(
+    command: str, kind: type[AmptuiError], told: str, ssh: FakeSsh
 ) -> None:
-    ssh_that_runs(command, tmp_path, monkeypatch)
-    with pytest.raises(RemoteError) as caught:
-        remote_runs(Remote(host="box", run=""), batch=True)
-    assert str(caught.value) == (
-        f"box exited with status 0 without an answer: {came}; "
-        "a start-up file of its shell may exit; to see more: ssh box"
-    )
+    ssh.runs(command)
+    with pytest.raises(kind) as refused:
+        connect(BOX, batch=True)
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert getattr(refused.value, "needs_user", False) == ("Host key" in told)
 
 
-def test_the_end_of_a_list_is_written_only_for_another_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_header_behind_what_a_shell_prints_is_found(ssh: FakeSsh) -> None:
+    ssh.runs(f"echo welcome; printf '\\033]0;box\\007'; {relayed()}; exec cat")
+    link = connect(BOX)
+    assert link.header.folder == "/there/run"
+    link.ssh.close()
+
+
+def test_a_machine_that_hangs_is_not_waited_for_in_a_batch(
+    ssh: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    out = io.StringIO()
-    assert list_runs(json=True, out=out) == 0
-    assert out.getvalue() == ""
-    assert list_runs(json=True, out=out, with_end=True) == 0
-    assert out.getvalue() == _END_LINE
+    ssh.runs("exec sleep 600")
+    monkeypatch.setattr("amptui.runs.remote._BATCH_SECONDS", 0.2)
+    monkeypatch.setattr("amptui.runs.remote._EXIT_SECONDS", 0.1)
+    with pytest.raises(UnreachableError, match=r"cannot reach box: no answer for 0\.2 s"):
+        remote_runs(BOX, batch=True)
 
 
-@pytest.mark.ci
-def test_the_largest_list_that_is_promised_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = KeptRun(
+@pytest.mark.parametrize("folder", ["/a\0b", "/a\ud800b"])
+def test_a_name_that_no_argument_can_hold_is_refused(folder: str, ssh: FakeSsh) -> None:
+    ssh.runs("true")
+    with pytest.raises(RemoteError, match="cannot start ssh"):
+        Ssh(BOX, ["relay", "--", folder], batch=True)
+
+
+def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RemoteError, match=r"^there is no ssh here; install OpenSSH's client$"):
+        connect(BOX)
+
+
+def test_a_list_of_runs_that_is_none_is_refused_in_one_line(
+    ssh: FakeSsh, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exits = "; a start-up file of its shell may exit; to see more: ssh box"
+    for command, told in (
+        ("true", f"box exited with status 0 without an answer: no message{exits}"),
+        ("echo bye for now", f"box exited with status 0 without an answer: bye for now{exits}"),
+        ("echo {}", f"box exited with status 0 without an answer: {{}}{exits}"),
+        ("yes no run", "box sends more than 20,480,000 bytes; list fewer with `amptui runs HOST: --limit N`"),
+        (FORGED_LIST, "install the same version of amptui on both"),
+    ):
+        ssh.runs(command)
+        assert main(["runs", "box:"]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("amptui: box ")
+        assert said.err.endswith(f"{told}\n")
+        assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["box", "box:run", "/a:"])
+def test_what_is_no_machine_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", text]) == 2
+    assert capsys.readouterr().err == f"amptui: {text!r} is not a machine; write HOST: with its colon\n"
+
+
+def test_the_largest_list_that_is_promised_is_read(tmp_path: Path, ssh: FakeSsh) -> None:
+    """Its end is written only for another machine."""
+    run = KeptRun(
         name="mnist-deep-20261125-201300",
         folder=Path("/a/home/on/some/network/of/a/group/with/quite/a/path/runs/mnist-deep-20261125-201300"),
         state="failed",
@@ -200,7 +268,14 @@ def test_the_largest_list_that_is_promised_is_read(tmp_path: Path, monkeypatch: 
         is_here=True,
         error="out of memory in step 340: tried to allocate 2.0 GiB; use a smaller --batch-size",
     )
-    listed = tmp_path / "listed"
-    listed.write_text(f"{_json_line(ended)}\n" * 20_000 + _END_LINE)
-    ssh_that_runs(f"cat {shlex.quote(str(listed))}", tmp_path, monkeypatch)
-    assert remote_runs(Remote(host="box", run=""), batch=True).runs == [ended] * 20_000
+    end = io.StringIO()
+    assert list_runs(json=True, out=end) == 0
+    assert end.getvalue() == ""
+    assert list_runs(json=True, out=end, with_end=True) == 0
+    length = len(_json_line(run)) + 1
+    assert length * 20_000 + len(end.getvalue()) < 20_480_000
+    (tmp_path / "listed").write_text(
+        f"noise{_json_line(run)}\n" + f"{_json_line(run)}\n" * 99 + end.getvalue()
+    )
+    ssh.runs(f"cat {tmp_path}/listed")
+    assert remote_runs(BOX, batch=True).runs == [run] * 100

@@ -1,8 +1,6 @@
 """A journal that is cut where a run goes on: nothing lost, no later step left, and it reads as one."""
 
 import csv
-import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +18,7 @@ from amptui.records.steps import StepRecord
 from amptui.reports.export import export
 from amptui.runs.journal import Journal
 from amptui.runs.repair import StepRanges, cut_after
+from tests.runs.test_journal import room_for
 from tests.single_steps import in_blocks, read
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
@@ -89,67 +88,43 @@ def test_steps_of_another_optimizer_cut_nothing(tmp_path: Path) -> None:
     assert list(read(path)) == kept
 
 
-def test_a_second_cut_after_the_same_step_moves_to_a_file_of_its_own(tmp_path: Path) -> None:
-    path = written(tmp_path, steps(1, 3))
-    assert cut_after(path, 2) == 1
-    path.write_bytes(path.read_bytes() + line(step(3, loss=9.0)))
-    assert cut_after(path, 2) == 1
-    assert list(read(tmp_path / "journal.after-step-2-1.jsonl")) == [step(3)]
-    assert list(read(tmp_path / "journal.after-step-2-2.jsonl")) == [step(3, loss=9.0)]
-
-
-@pytest.mark.parametrize("word", [FINISHED, FAILED])
-def test_the_last_word_of_a_run_that_goes_on_is_moved_too(tmp_path: Path, word: Record) -> None:
-    path = written(tmp_path, [*steps(1, 10), note("kept"), word, note("after it")])
+def test_the_last_word_of_a_run_that_goes_on_is_moved_too_but_not_an_end_that_it_survived(
+    tmp_path: Path,
+) -> None:
+    survived: list[Record] = [*steps(1, 3), FAILED, resumed(3), *steps(4, 10), note("kept")]
+    path = written(tmp_path, [*survived, FINISHED, note("after it")])
     assert cut_after(path, 10) == 0
-    assert list(read(path)) == [*steps(1, 10), note("kept")]
-    assert moved(path) == line(word) + line(note("after it"))
+    assert list(read(path)) == survived
+    assert moved(path) == line(FINISHED) + line(note("after it"))
+    path.write_bytes(path.read_bytes() + line(step(11)))
+    assert cut_after(path, 10) == 1
+    assert list(read(path)) == survived
+    assert (tmp_path / "journal.after-step-10-2.jsonl").read_bytes() == line(step(11))
 
 
-def test_an_end_that_the_run_survived_stays(tmp_path: Path) -> None:
-    records: list[Record] = [*steps(1, 3), FAILED, resumed(3), *steps(4, 5)]
-    path = written(tmp_path, records)
-    assert cut_after(path, 5) == 0
-    assert list(read(path)) == records
-    assert moved(path) == b""
-
-
-def test_what_announced_the_first_later_step_goes_with_it(tmp_path: Path) -> None:
+def test_what_announced_the_first_later_step_goes_with_it_unless_it_was_told_ahead(tmp_path: Path) -> None:
     switch = PrecisionChanged(time=1.0, step=4, previous="fp32", current="bf16")
-    path = written(tmp_path, [*steps(1, 3), note("kept"), switch, *steps(4, 5)])
-    assert cut_after(path, 3) == 2
-    assert list(read(path)) == [*steps(1, 3), note("kept")]
+    for number, kept in enumerate(([*steps(1, 3), note("kept")], [*steps(1, 2), switch, step(3)])):
+        (tmp_path / str(number)).mkdir()
+        announced = [] if switch in kept else [switch]
+        path = written(tmp_path / str(number), [*kept, *announced, *steps(4, 5)])
+        assert cut_after(path, 3) == 2
+        assert list(read(path)) == kept
 
 
-def test_a_switch_that_was_told_ahead_of_measured_steps_costs_none_of_them(tmp_path: Path) -> None:
-    switch = PrecisionChanged(time=1.0, step=4, previous="fp32", current="bf16")
-    path = written(tmp_path, [*steps(1, 2), switch, step(3), *steps(4, 5)])
-    assert cut_after(path, 3) == 2
-    assert list(read(path)) == [*steps(1, 2), switch, step(3)]
-
-
-@pytest.mark.parametrize("torn", [b'{"type":"StepRecord","time":1.0,"st', b"\x00\x00\xff", b"{"])
-def test_a_line_that_was_cut_off_is_moved_and_the_next_record_is_whole(tmp_path: Path, torn: bytes) -> None:
+@pytest.mark.parametrize("torn", [b'{"type":"StepRecord","time":1.0,"st', b"\x00\x00\xff"])
+def test_a_journal_that_is_open_while_it_is_cut_goes_on_with_whole_lines(
+    tmp_path: Path, torn: bytes
+) -> None:
     path = written(tmp_path, steps(1, 3), torn)
+    journal = Journal(path)
     assert cut_after(path, 3) == 0
     assert moved(path) == torn
-    journal = Journal(path)
-    journal.append([step(4)])
-    journal.close()
-    reader = read(path)
-    assert list(reader) == steps(1, 4)
-    assert (reader.damaged_lines, reader.torn) == (0, False)
-
-
-def test_a_journal_that_is_open_while_it_is_cut_goes_on_with_a_whole_line(tmp_path: Path) -> None:
-    path = written(tmp_path, steps(1, 5), b'{"type":"Ste')
-    journal = Journal(path)
-    assert cut_after(path, 3) == 2
     journal.append([resumed(3), step(4)])
     journal.close()
     reader = read(path)
     assert list(reader) == [*steps(1, 3), resumed(3), step(4)]
-    assert reader.damaged_lines == 0
+    assert (reader.damaged_lines, reader.torn) == (0, False)
 
 
 def test_a_whole_last_record_gets_its_line_break(tmp_path: Path) -> None:
@@ -167,46 +142,13 @@ def test_a_damaged_line_that_speaks_of_a_later_step_cuts_nothing(tmp_path: Path)
     assert path.read_bytes() == line(step(1)) + damaged + line(step(2))
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"no journal at all"])
-def test_what_holds_no_records_is_no_trouble(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.write_bytes(content)
-    assert cut_after(path, 5) == 0
-    assert path.read_bytes() + moved(path) == content
-
-
-def test_a_journal_that_was_deleted_is_no_trouble(tmp_path: Path) -> None:
+def test_where_nothing_can_be_cut_the_journal_stays_as_it_was(tmp_path: Path) -> None:
     assert cut_after(tmp_path / "journal.jsonl", 5) == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_journal_that_is_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "journal.jsonl").mkdir()
-    with pytest.raises(RunFolderError, match=r"cannot cut .*journal\.jsonl after step 5: is a directory"):
-        cut_after(tmp_path / "journal.jsonl", 5)
-
-
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-from typing import TypeGuard
-from amptui.base.errors import RunFolderError
-from amptui.runs.repair import cut_after
-resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
-try:
-    cut_after(Path(sys.argv[1]), 2)
-except RunFolderError as error:
-    print(error)
-"""
-
-
-def test_where_the_rest_cannot_be_kept_the_journal_stays_as_it_was(tmp_path: Path) -> None:
     path = written(tmp_path, steps(1, 20))
     before = path.read_bytes()
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == f"cannot cut {path} after step 2: file too large\n", done.stderr
+    with room_for(600), pytest.raises(RunFolderError, match=r"cannot cut .* after step 2: file too large"):
+        cut_after(path, 2)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 

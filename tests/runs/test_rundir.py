@@ -38,25 +38,25 @@ def refused(path: Path) -> str:
     return told
 
 
-def test_a_new_run_is_named_after_its_model_and_the_time(state_home: Path) -> None:
-    run_dir = create_run_dir(None, "mnist-deep")
-    assert run_dir.path.is_dir()
-    assert run_dir.path.parent == state_home / "amptui" / "runs"
-    assert re.fullmatch(r"mnist-deep-\d{8}-\d{6}", run_dir.path.name)
+def test_a_new_run_is_named_after_its_model_and_the_time_and_has_a_folder_of_its_own(
+    state_home: Path,
+) -> None:
+    run_dirs = [create_run_dir(None, "mnist-deep") for _ in range(4)]  # in the same second
+    assert all(run_dir.path.is_dir() for run_dir in run_dirs)
+    assert {run_dir.path.parent for run_dir in run_dirs} == {state_home / "amptui" / "runs"}
+    assert len({run_dir.path for run_dir in run_dirs}) == 4
+    assert re.fullmatch(r"mnist-deep-\d{8}-\d{6}", run_dirs[0].path.name)
+    assert any(run_dir.path.name.endswith("-2") for run_dir in run_dirs)
 
 
-def test_runs_that_start_in_the_same_second_have_folders_of_their_own() -> None:
-    paths = [create_run_dir(None, "m").path for _ in range(4)]
-    assert len(set(paths)) == 4
-    assert all(path.is_dir() for path in paths)
-    assert any(path.name.endswith("-2") for path in paths)
-
-
-def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a" / "b"
     assert create_run_dir(path, "mnist-deep") == RunDir(path)
     assert path.is_dir()
     assert create_run_dir(path, "mnist-deep") == RunDir(path), "an empty folder may be used"
+    monkeypatch.chdir(tmp_path)
+    create_run_dir(Path("~nobody-of-that-name"), "m")
+    assert (tmp_path / "~nobody-of-that-name").is_dir()
 
 
 @pytest.mark.parametrize("left", ["journal.jsonl", "run.json", "checkpoints"])
@@ -65,13 +65,14 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_mend(tmp_path: Path, left
     assert "already contains a run; choose another folder with --run-dir" in refused(tmp_path)
 
 
-def test_a_file_in_the_folder_s_place_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_a_folder_is_refused(tmp_path: Path, state_home: Path) -> None:
     (tmp_path / "file").touch()
     assert "file exists" in refused(tmp_path / "file")
     assert "not a directory" in refused(tmp_path / "file" / "run")
-
-
-def test_a_file_in_the_place_of_all_runs_is_told(state_home: Path) -> None:
+    assert "file name too long" in refused(tmp_path / ("x" * 300))
+    with pytest.raises(RunFolderError, match="is not a folder"):
+        open_run_dir(tmp_path / "run")
+    assert open_run_dir(tmp_path) == RunDir(tmp_path)
     state_home.touch()
     with pytest.raises(RunFolderError, match=r"cannot create the run folder .*not a directory"):
         create_run_dir(None, "mnist-deep")
@@ -114,44 +115,20 @@ def test_no_model_name_leaves_the_folder_of_all_runs(model: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", folder_name(model))
 
 
-def test_run_json_holds_what_it_is_given_in_strict_json(tmp_path: Path) -> None:
+def test_run_json_holds_what_it_is_given_in_strict_json_or_leaves_nothing(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.write_run_json({"asked": {"lr": 1e-4, "bad": math.nan, "folder": tmp_path}, "versions": {}})
     run_dir.write_run_json({"asked": {"lr": 1e-3, "bad": math.inf, "folder": tmp_path}, "versions": {}})
-    content = json.loads(run_dir.run_json_path.read_text())
-    assert content == {"asked": {"lr": 1e-3, "bad": "inf", "folder": str(tmp_path)}, "versions": {}}
+    content = {"asked": {"lr": 1e-3, "bad": "inf", "folder": str(tmp_path)}, "versions": {}}
+    assert json.loads(run_dir.run_json_path.read_text()) == read_run_json(tmp_path) == content
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"], "nothing is left beside it"
-
-
-def test_run_json_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot write .*run\.json: not a directory"):
-        RunDir(tmp_path / "file").write_run_json({})
-
-
-def test_a_run_json_that_is_in_the_way_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    run_dir = RunDir(tmp_path)
+        RunDir(run_dir.run_json_path).write_run_json({})
+    run_dir.run_json_path.unlink()
     run_dir.run_json_path.mkdir()
     with pytest.raises(RunFolderError):
         run_dir.write_run_json({})
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
-    assert "file name too long" in refused(tmp_path / ("x" * 300))
-
-
-def test_the_home_of_nobody_is_a_folder_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    create_run_dir(Path("~nobody-of-that-name"), "m")
-    assert (tmp_path / "~nobody-of-that-name").is_dir()
-
-
-def test_run_json_is_read_back(tmp_path: Path) -> None:
-    RunDir(tmp_path).write_run_json({"asked": {"model": "m"}})
-    assert read_run_json(tmp_path) == {"asked": {"model": "m"}}
 
 
 @pytest.mark.parametrize(
@@ -173,19 +150,6 @@ def test_a_run_json_that_cannot_be_read_is_told_in_one_line(
     with pytest.raises(RunFolderError, match=why) as caught:
         read_run_json(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_the_folder_of_a_run_that_goes_on_has_to_be_there(tmp_path: Path) -> None:
-    assert open_run_dir(tmp_path) == RunDir(tmp_path)
-    with pytest.raises(RunFolderError, match="is not a folder"):
-        open_run_dir(tmp_path / "run")
-
-
-def test_a_run_s_files_lie_in_its_folder() -> None:
-    run_dir = RunDir(Path("run"))
-    assert run_dir.journal_path == Path("run/journal.jsonl")
-    assert run_dir.lock_path == Path("run/run.lock")
-    assert run_dir.checkpoints_path == Path("run/checkpoints")
 
 
 def test_a_user_without_a_home_is_told_so_and_may_keep_runs_elsewhere(
