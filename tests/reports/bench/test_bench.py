@@ -7,19 +7,16 @@ import math
 import os
 import pty
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from amptui.base.errors import UsageError
 from amptui.cli import main
-from amptui.data.mnist import FILES, FOLDER
 from amptui.engine import building, float8, precision
 from amptui.engine.compilation import missing_for_compile
 from amptui.engine.failure import explain
@@ -30,7 +27,7 @@ from amptui.records.run import EpochFinished, PhaseChanged, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.reports.bench import measure, plan_precisions
 from amptui.reports.bench.measure import float16_slowdown
-from amptui.reports.bench.progress import Progress, progress_text
+from amptui.reports.bench.progress import Progress
 from amptui.telemetry.view import SessionView
 from tests.checkout import ROOT
 from tests.single_steps import read
@@ -79,6 +76,7 @@ def bench(*options: str, model: str = LIMITS) -> int:
     return main(["bench", model, "--device", "cpu", "--rounds", "2", *options])
 
 
+@pytest.mark.ci
 def test_the_table_has_every_precision_and_says_why_the_others_have_no_row(
     capsys: pytest.CaptureFixture[str], scratch: Path
 ) -> None:
@@ -133,10 +131,7 @@ def test_a_batch_that_does_not_fit_is_a_line_and_the_next_one_is_measured(
     assert heads == ["batch 8", "batch 32", "batch 16"]
     assert f"batch 32: {NO_MEMORY}" in lines
     assert [line.split()[0] for line in lines if " ms " in line] == ["FP32", "AMP"] * 2
-
-
-def test_where_nothing_could_be_measured_the_status_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench("--set", "max_samples=4") == 1
+    assert bench("--set", "max_samples=4") == 1, "nothing could be measured"
     captured = capsys.readouterr()
     assert captured.err == f"amptui: {NO_MEMORY}\n"
     assert f"batch 8: {NO_MEMORY}" in captured.out
@@ -144,6 +139,7 @@ def test_where_nothing_could_be_measured_the_status_says_so(capsys: pytest.Captu
     assert "Limits has no option 'mostsamples'" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_a_training_that_fails_on_the_way_tells_what_was_known_and_has_its_status(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -157,14 +153,6 @@ def test_a_training_that_fails_on_the_way_tells_what_was_known_and_has_its_statu
 
 
 @pytest.mark.ci
-def test_a_stream_that_knows_no_times_sign_still_gets_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    assert bench("--batch-size", "4,8", "--rounds", "1") == 0
-    assert re.search(r"AMP bf16 .* \d\.\d\d\? ", written.getvalue().decode("ascii"))
-
-
-@pytest.mark.ci
 def test_a_precision_that_fails_is_named_and_the_others_are_compared(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -174,14 +162,6 @@ def test_a_precision_that_fails_is_named_and_the_others_are_compared(
     assert measured["rounds"] == 2
     assert list(measured["failed"]) == ["bf16"]
     assert "not implemented for bfloat16" in measured["failed"]["bf16"]
-
-
-@pytest.mark.ci
-def test_one_precision_left_is_nothing_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
-    bench("--precisions", "fp32,bf16", "--set", "refuses=bfloat16")
-    out = capsys.readouterr().out
-    assert re.search(r"^not measured: AMP bf16.*bfloat16", out, re.MULTILINE)
-    assert "the speed of" not in out
 
 
 @pytest.mark.ci
@@ -221,27 +201,22 @@ def test_a_schedule_is_as_long_as_the_benchmark_and_not_longer(tmp_path: Path) -
 
 
 @pytest.mark.ci
-def test_several_sizes_are_kept_in_a_folder_each(tmp_path: Path) -> None:
-    bench("--run-dir", str(tmp_path / "run"), "--batch-size", "4,8", "--rounds", "1")
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["batch-4", "batch-8"]
-
-
-@pytest.mark.ci
-def test_the_process_keeps_its_flags_for_tf32() -> None:
-    before = Tf32Flags.current()
-    bench("--precisions", "ieee,bf16", "--rounds", "1")
-    assert Tf32Flags.current() == before
-
-
-@pytest.mark.ci
-def test_no_model_outlives_its_measurement() -> None:
+def test_several_sizes_leave_a_folder_each_and_the_process_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def models() -> int:
+        gc.collect()
         return sum(issubclass(type(thing), torch.nn.Module) for thing in gc.get_objects())
 
-    gc.collect()
-    before = models()
-    bench("--batch-size", "4,8", "--rounds", "1")
-    assert models() == before
+    before = models(), Tf32Flags.current()
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    options = ("--batch-size", "4,8", "--rounds", "1", "--precisions", "ieee,bf16")
+    assert bench("--run-dir", str(tmp_path / "run"), *options) == 0
+    assert (models(), Tf32Flags.current()) == before
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["batch-4", "batch-8"]
+    # A stream that knows no times sign gets the report as well.
+    assert re.search(r"AMP bf16 .* \d\.\d\d\? ", written.getvalue().decode("ascii"))
 
 
 @pytest.mark.ci
@@ -279,12 +254,6 @@ def float8_here(usable_torchao: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_the_hardware_has_float8_it_is_measured_beside_the_others(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert bench("--precisions", "fp32,bf16,fp8") == 0
-    out = capfd.readouterr().out
-    assert re.search(r"^FP8 +\d", out, re.MULTILINE)
-    assert "FP8, tensorwise: 1 of 2 layers in float8" in out
-    assert "3 in bfloat16: Linear 4×16, not divisible by 16" in out
-    assert "not measured" not in out
     assert plan_precisions(None, CPU).precisions[-1] == "fp8"
     assert bench("--json", "--precisions", "fp32,bf16,fp8") == 0
     content = json.loads(capfd.readouterr().out)
@@ -407,11 +376,6 @@ def test_a_terminal_shows_one_line_that_is_rewritten() -> None:
     assert written.count("\n") == 1
 
 
-def test_before_the_first_step_progress_is_the_wait() -> None:
-    assert progress_text(SessionView()) == ""
-    assert progress_text(loading("loading data")) == "loading data"
-
-
 def loading(detail: str) -> SessionView:
     return SessionView(phase=PhaseChanged(time=0.0, phase="data", detail=detail))
 
@@ -456,22 +420,3 @@ def test_one_precision_is_enough_to_compare_eager_and_compiled() -> None:
         plan_precisions(("bf16",), CPU)
     with pytest.raises(UsageError, match="name one or more"):
         plan_precisions(("tf32",), CPU, compiles=True)
-
-
-@pytest.mark.skipif(not MNIST_FOLDER.exists(), reason="the real MNIST is not on this machine")
-def test_real_mnist_is_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / FOLDER
-    folder.mkdir(parents=True)
-    for file in FILES:
-        shutil.copy(MNIST_FOLDER / f"{file.name}.gz", folder)
-    model = tmp_path / "linear.py"
-    model.write_text(
-        "from torch import nn\nfrom amptui import Experiment\n\nclass Linear(Experiment):\n"
-        "    def build_model(self):\n        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
-    )
-    options: list[Any] = ["--json", "--data", "real", "--data-dir", str(tmp_path), "--batch-size", "64"]
-    assert bench(*options, model=str(model)) == 0
-    content = json.loads(capfd.readouterr().out)
-    assert content["data"] == {"name": "MNIST", "real": True, "samples": 60_000}
-    first, *_ = content["measured"][0]["rows"]
-    assert first["last_loss"] < first["first_loss"]

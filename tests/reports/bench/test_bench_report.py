@@ -1,191 +1,283 @@
-"""What is said of a measurement, from views made by hand."""
+"""What is said of a measurement, as lines and as JSON, from measurements made by hand."""
 
 import io
-import json
 import re
+import shlex
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from amptui.diagnosis.bottleneck import evidence, limit, why_slower
-from amptui.diagnosis.speed import explanations
+from amptui.cli import build_parser
+from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.findings import Float8Layers, LayerLeftOut, PairCompared, PrecisionMeasured
 from amptui.records.run import PhaseChanged
 from amptui.reports.bench.measure import _print
 from amptui.reports.bench.progress import Progress, progress_text
-from amptui.reports.bench.results import Measured, float8_hints, report_json, report_lines
+from amptui.reports.bench.results import Bench, Measured, bench_command, report_json, report_lines
+from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.flops import flops_now
-from amptui.telemetry.view import Comparison, SessionView
+from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from tests import poison
-from tests.reports.bench.measurements import RUN, amp, bench, measured, timing
+from tests.golden import Goldens
+from tests.reports.bench.measurements import BASELINE, RUN, amp, bench, measured, timing
+from tests.reports.texts import json_text
 from tests.telemetry import record_samples as samples
 
-
-def lines(*sizes: Measured, **options: Any) -> list[str]:
-    return report_lines(bench(*sizes, **options))
-
-
-def test_a_measurement_reads_like_this() -> None:
-    how = "12 rounds of 20 steps each, alternating on the same weights, without warm-up"
-    assert lines(measured(amp()), channels_last=True)[:6] == [
-        "mnist-deep on NVIDIA H200, MNIST, channels last",
-        "",
-        f"batch 256: {how}; all intervals are narrow",
-        "precision     step  samples/s              speed-up  peak allocated         losses  skipped",
-        "FP32       20.0 ms   12.8 k/s              baseline        1.00 GiB  2.30 to 0.100        0",
-        "AMP fp16   12.5 ms   20.5 k/s  1.60× (1.58 to 1.62)         512 MiB  2.30 to 0.100        2",
-    ]
+NAN = float("nan")
+LAUNCH_BOUND = (timing("fp32", 0.005), timing("fp16", 0.004, bound="launch"))
 
 
-def test_a_precision_without_applied_steps_has_no_time_and_the_reason() -> None:
-    empty = replace(amp(), blocks=0, steps=0, step_seconds=None, samples_per_second=None, skipped=26)
-    empty = replace(empty, speedup=None, speedup_low=None, speedup_high=None)
-    report = lines(measured(empty))
-    row = next(line for line in report if line.startswith("AMP fp16"))
-    assert re.split("  +", row)[1:4] == ["n/a", "n/a", "n/a"]
-    assert "not measured: AMP fp16: too few applied steps: the scaler skipped 26" in report
+def changed(size: Measured, **compared: Any) -> Measured:
+    """With another result of the comparison."""
+    assert size.view.compared is not None
+    return replace(size, view=replace(size.view, compared=replace(size.view.compared, **compared)))
 
 
-def test_what_was_counted_is_told_at_the_speed_of_the_comparison() -> None:
+def counted(**changes: Any) -> Measured:
+    """FLOPs of both precisions are known, of fp16 a lower bound and with an unaligned product."""
     head = samples.product("head", sizes=(256, 10, 512))
     flops = [samples.flops("fp32", flops=10**12), samples.flops("fp16", flops=10**12, uncounted=("mine",))]
     flops[1] = replace(flops[1], unaligned_flops=5 * 10**11, unaligned=(head,))
-    size = measured(amp(), flops=tuple(flops_now(item, 9.0, RUN) for item in flops))
-    report = lines(size)
-    head_line, baseline, half = report[3:6]
-    assert re.search(r"speed-up +achieved +MFU +peak allocated", head_line)
-    assert re.search(r"baseline +50 TFLOP/s +75% ", baseline)
-    assert re.search(r"\) +≥80 TFLOP/s +≥8% ", half)
-    assert sum("multiple of 8" in line and line.startswith("hint: ") for line in report) == 1
-    words = report_json(bench(size))["measured"][0]["flops"]
+    return measured(
+        amp(), flops=tuple(flops_now(item, 9.0, changes.get("run", RUN)) for item in flops), **changes
+    )
+
+
+def skipped_all() -> PrecisionMeasured:
+    """A precision of which every step was skipped."""
+    row = replace(amp(), blocks=0, steps=0, step_seconds=None, samples_per_second=None, skipped=26)
+    return replace(row, speedup=None, speedup_low=None, speedup_high=None)
+
+
+def bf16_and_fp8(faster: float) -> tuple[PrecisionMeasured, PrecisionMeasured]:
+    """AMP bf16 at 1.6 times the speed of FP32, and FP8 that is so many times as fast as that."""
+    return amp(1.6, precision="bf16", skipped=0), amp(1.6 * faster, precision="fp8", skipped=0)
+
+
+def with_pair(low: float, high: float) -> Measured:
+    """FP8 at 0.9 times the speed of bf16, with that interval."""
+    pair = PairCompared(precision="fp8", than="bf16", speedup=0.9, speedup_low=low, speedup_high=high)
+    return changed(measured(*bf16_and_fp8(0.9)), pairs=(pair,))
+
+
+def outside_float8() -> Measured:
+    left_out = tuple(
+        LayerLeftOut(name=f"convs.{number}", kind="Conv2d", why="kind", shape=(64, 64, 3, 3))
+        for number in range(5)
+    )
+    layers = Float8Layers(
+        time=100.0,
+        step=20,
+        precision="fp8",
+        recipe="tensorwise",
+        emulated=False,
+        layers=1,
+        names=("head",),
+        parameters=1040,
+        left_out=left_out,
+        left_out_count=70,
+    )
+    return replace(measured(*bf16_and_fp8(1.3)), float8=layers)
+
+
+def both_ways(mode: str = "reduce-overhead", gain: float = 1.8, **view: Any) -> Bench:
+    """FP32 and AMP, eagerly and compiled."""
+    sides = (
+        replace(BASELINE, precision="fp32 eager"),
+        amp(gain, precision="fp32", peak_allocated_bytes=None),
+        amp(1.02, precision="fp16 eager"),
+        amp(2.4, precision="fp16"),
+    )
+    pairs = [("fp32", "fp32 eager", gain), ("fp16", "fp16 eager", 2.35), ("fp16", "fp32", 1.3)]
+    size = changed(
+        measured(compile_seconds={"fp32": 61.2, "fp16": 9.62}, **view),
+        baseline="fp32 eager",
+        rows=sides,
+        pairs=tuple(
+            PairCompared(precision=name, than=than, speedup=x, speedup_low=x - 0.05, speedup_high=x + 0.05)
+            for name, than, x in pairs
+        ),
+    )
+    return bench(size, model="mine.py", compile_mode=mode)
+
+
+EAGER_BOUND = (
+    timing("fp32 eager", 0.005, bound="launch"),
+    timing("fp16 eager", 0.005, bound="launch"),
+    timing("fp16", 0.004, bound="compute"),
+)
+
+
+def idle_gpu() -> Measured:
+    """Nobody timed the phases, and the GPU waits for launches."""
+    stats = PrecisionStats(
+        precision="fp32",
+        steps=240,
+        warm_up_steps=9,
+        median_step_seconds=0.02,
+        samples_per_second=9.0,
+        peak_allocated_bytes=None,
+        last_loss=0.1,
+        skipped=0,
+        utilization_percent=40.0,
+    )
+    rows = (stats, replace(stats, precision="fp16"))
+    comparison = Comparison(rows=rows, baseline="fp32", low="fp16", held_back_by="launch")
+    return measured(amp(1.01), comparison=comparison)
+
+
+REPORTS: dict[str, Callable[[], Bench]] = {
+    "a clear gain": lambda: bench(measured(amp()), channels_last=True),
+    "resnet50": lambda: bench(measured(amp()), model="resnet50"),
+    "a file called resnet50": lambda: bench(measured(amp()), model="mine/resnet50.py"),
+    "every step skipped": lambda: bench(measured(skipped_all())),
+    "FLOP/s": lambda: bench(counted()),
+    "FLOP/s of a CPU": lambda: bench(counted(run=replace(RUN, device="cpu"))),
+    "FLOPs that vary": lambda: bench(
+        measured(amp(), flops=(flops_now(samples.flops("fp32", shapes_vary=True), 0.05, RUN),))
+    ),
+    "a little gain, explained": lambda: bench(
+        measured(amp(1.01), timings=LAUNCH_BOUND, comparison=Comparison(memory_saving=-0.18))
+    ),
+    "slower, explained": lambda: bench(
+        measured(amp(1 / 36), timings=(timing("fp32", 0.005), timing("fp16", 0.18)))
+    ),
+    "a little gain": lambda: bench(measured(amp(1.02))),
+    "slower": lambda: bench(measured(amp(0.9))),
+    "slower or not": lambda: bench(measured(replace(amp(0.97), speedup_low=0.7, speedup_high=1.3))),
+    "one failed": lambda: bench(changed(measured(amp()), failed={"bf16": "no kernel for bfloat16"})),
+    "left out": lambda: replace(bench(measured(amp())), left_out={"tf32": "no TF32 here"}, interrupted=True),
+    "three sizes, the last too large": lambda: bench(
+        measured(amp(0.5), batch_size=32),
+        measured(amp(2.0), batch_size=1024),
+        measured(batch_size=2048, error="no memory left", compared=None),
+    ),
+    "nothing measured": lambda: bench(Measured(batch_size=None, view=SessionView(), error="no such layer")),
+    "NaN and no peak": lambda: bench(measured(amp(last_loss=NAN, peak_allocated_bytes=None))),
+    "launch-bound": lambda: bench(measured(amp(1.5), timings=LAUNCH_BOUND)),
+    "launch-bound by utilization": lambda: bench(idle_gpu()),
+    "unknown bound": lambda: bench(measured(amp(), timings=(timing("fp32", 0.005, bound="unknown"),))),
+    "FP8 no faster than bf16": lambda: bench(measured(*bf16_and_fp8(1.02))),
+    "FP8 no faster, compiled": lambda: bench(measured(*bf16_and_fp8(1.02)), compile_mode="default"),
+    "FP8 faster": lambda: bench(measured(*bf16_and_fp8(1.3))),
+    "FP8 alone": lambda: bench(measured(bf16_and_fp8(1.02)[1])),
+    "FP8 alone, a little gain": lambda: bench(measured(amp(1.01, precision="fp8"))),
+    "FP8 slower": lambda: bench(measured(*bf16_and_fp8(0.9))),
+    "FP8 slower or not": lambda: bench(with_pair(0.7, 1.1)),
+    "FP8 slower, explained": lambda: bench(
+        measured(
+            *bf16_and_fp8(0.7), timings=(timing("fp32", 9e-3), timing("bf16", 4e-3), timing("fp8", 6e-3))
+        )
+    ),
+    "layers outside float8": lambda: bench(outside_float8()),
+    "eager and compiled": both_ways,
+    "compiled, launch-bound when eager": lambda: both_ways(timings=EAGER_BOUND),
+    "compiled without a gain": lambda: both_ways(gain=1.0, timings=EAGER_BOUND),
+    "compiled without CUDA graphs": lambda: both_ways(
+        "default", timings=(EAGER_BOUND[0], timing("fp16", 0.004, bound="launch"))
+    ),
+}
+
+
+def test_each_report_as_lines(goldens: Goldens) -> None:
+    reports = [f"== {name}\n" + "\n".join(report_lines(make())) for name, make in REPORTS.items()]
+    goldens.check("reports/bench", "\n\n".join(reports))
+
+
+def test_each_report_as_strict_json(goldens: Goldens) -> None:
+    for name in ("FLOP/s", "compiled, launch-bound when eager"):
+        goldens.check(f"reports/bench json, {name}", json_text(report_json(REPORTS[name]())))
+    goldens.check_digests({name: json_text(report_json(make())) for name, make in REPORTS.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a clear gain", []),
+        ("a little gain", ["gained little"]),
+        ("slower", ["was slower"]),
+        ("slower or not", ["gained little"]),
+        ("slower, explained", ["took longer"]),
+        ("FP8 no faster than bf16", ["FP8 gained little"]),
+        ("FP8 faster", []),
+        ("FP8 alone", []),
+        ("FP8 alone, a little gain", ["FP8 gained little"]),
+        ("FP8 slower", ["FP8 was slower"]),
+        ("FP8 slower or not", ["FP8 gained little"]),
+        ("FP8 slower, explained", ["FP8 took longer than AMP bf16"]),
+    ],
+)
+def test_a_gain_is_not_explained_away_and_a_loss_is_not_hidden(name: str, said: list[str]) -> None:
+    (size,) = REPORTS[name]().sizes
+    assert [words in reason for words, reason in zip(said, size.reasons, strict=True)] == [True] * len(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "hints"),
+    [
+        ("a clear gain", 0),
+        ("launch-bound", 1),
+        ("launch-bound by utilization", 1),
+        ("FP8 no faster than bf16", 1),
+        ("FP8 no faster, compiled", 0),
+        ("FP8 faster", 0),
+        ("compiled, launch-bound when eager", 2),
+        ("compiled without CUDA graphs", 2),
+    ],
+)
+def test_a_hint_names_what_would_help_and_was_not_measured(name: str, hints: int) -> None:
+    found = [line for line in report_lines(REPORTS[name]()) if line.startswith("hint: ")]
+    assert len(found) == hints
+    assert all("--compile" in line for line in found)
+
+
+def test_what_was_counted_has_the_speed_of_the_comparison() -> None:
+    words = report_json(bench(counted()))["measured"][0]["flops"]
     assert [item["flops_per_second"] for item in words] == pytest.approx([50e12, 80e12])
     assert [item["mfu"] for item in words] == pytest.approx([50 / 67, 80 / 989.5])
     assert [item["lower_bound"] for item in words] == [False, True]
+    mixed = replace(flops_now(samples.flops("fp32", flops=10**12), 0.05, RUN), other_sizes=True)
+    (of_counted_size,) = report_json(bench(measured(amp(), flops=(mixed,))))["measured"][0]["flops"]
+    assert of_counted_size["flops_per_second"] == pytest.approx(20e12)
 
 
-def test_where_sizes_are_mixed_the_speed_is_that_of_the_counted_size() -> None:
-    altered = replace(flops_now(samples.flops("fp32", flops=10**12), 0.05, RUN), other_sizes=True)
-    (report,) = report_json(bench(measured(amp(), flops=(altered,))))["measured"][0]["flops"]
-    assert report["flops_per_second"] == pytest.approx(20e12)
-
-
-def test_where_shapes_vary_no_number_is_told() -> None:
-    varied = flops_now(samples.flops("fp32", shapes_vary=True), 0.05, RUN)
-    size = measured(amp(), flops=(varied,))
-    (report,) = report_json(bench(size))["measured"][0]["flops"]
-    assert (report["flops_per_step"], report["flops_per_second"], report["mfu"]) == (None, None, None)
-    report_text = lines(size)
-    assert not any("achieved" in line for line in report_text)
-    assert sum(line.startswith("hint: no FLOP/s: ") for line in report_text) == 1
-
-
-def test_on_a_cpu_nothing_is_told_of_a_peak() -> None:
-    run = replace(RUN, device="cpu", device_name="NVIDIA H200")
-    flops = tuple(flops_now(samples.flops(name), 9.0, run) for name in ("fp32", "fp16"))
-    report = lines(measured(amp(), flops=flops, run=run))
-    assert "achieved" in report[3]
-    assert "MFU" not in report[3]
-
-
-def test_a_gain_is_quoted_and_not_explained_away() -> None:
-    size = measured(amp())
-    report = lines(size)
-    (card,) = size.cards
-    assert card in report
-    assert card.startswith("AMP fp16 1.60×")
-    assert not [line for line in report if line.startswith("why:")]
-
-
-def test_where_amp_gives_nothing_the_report_says_what_was_measured_about_it() -> None:
-    timings = (
-        timing("fp32", 0.005),
-        timing("fp16", 0.004, bound="launch"),
+def test_the_command_has_the_options_of_this_benchmark() -> None:
+    request = BenchRequest(
+        training=TrainRequest(
+            model="my models/a.py",
+            learning_rate=0.1,
+            clip_norm=1.0,
+            seed=3,
+            device="cuda:1",
+            data="synthetic",
+            data_dir=Path("/data"),
+            workers=0,
+            settings={"width": "64", "note": "a b"},
+            channels_last=True,
+            cudnn_benchmark=True,
+        ),
+        precisions=("fp32", "bf16"),
+        batch_sizes=(32, 64),
+        rounds=4,
+        run_dir=Path("runs/x"),
     )
-    comparison = Comparison(memory_saving=-0.18)
-    size = measured(amp(1.01), timings=timings, comparison=comparison)
-    (memory,) = explanations(size.view)
-    assert memory.startswith("18% more ")
-    assert [line for line in lines(size) if line.startswith("why: ")] == [
-        f"why: {memory}",
-        f"why: AMP fp16 is launch-bound: {evidence(timings[1])}",
-        f"why: {limit(timings[0])}",
-        "why: AMP fp16: forward 4.00 ms instead of 5.00 ms, backward 8.00 ms instead of 10.0 ms",
-    ]
+    options = build_parser().parse_args(shlex.split(bench_command(request, "reduce-overhead"))[1:])
+    assert options.model == "my models/a.py"
+    assert (options.precisions, options.batch_size, options.rounds) == (("fp32", "bf16"), (32, 64), 4)
+    assert (options.lr, options.clip_norm, options.seed, options.device) == (0.1, 1.0, 3, "cuda:1")
+    assert (options.data, options.data_dir, options.workers) == ("synthetic", Path("/data"), 0)
+    assert options.set == ["width=64", "note=a b"]
+    assert (options.channels_last, options.cudnn_benchmark) == (True, True)
+    assert (options.compile, options.run_dir) == ("reduce-overhead", None)
+    plain = BenchRequest(training=TrainRequest(model="x", data_dir=default_data_dir()))
+    assert bench_command(plain, "default") == "amptui bench x --compile default"
 
 
-def test_where_amp_is_slower_the_report_says_in_what_and_promises_nothing() -> None:
-    timings = timing("fp32", 0.005), timing("fp16", 0.18)
-    (why,) = measured(amp(1 / 36), timings=timings).reasons
-    assert why == why_slower(*timings)
-    assert "180 ms" in why
-
-
-def test_json_has_what_each_timing_means_in_words() -> None:
-    timings = (timing("fp32", 0.005, bound="unknown"), timing("fp16", 0.004, bound="launch"))
-    (size,) = report_json(bench(measured(amp(), timings=timings)))["measured"]
-    fp32, fp16 = size["timings"]
-    assert (fp32["bound"], fp16["bound"]) == ("", "launch")
-    assert fp16["evidence"].startswith("the host takes 18.0 ms")
-    assert fp16["limit"] == "launching kernels takes the same time in any precision: little to gain"
-    assert set(fp16) == {"precision", "steps", "phases", "bound", "evidence", "limit"}
-
-
-def test_where_nothing_explains_it_that_is_said() -> None:
-    (why,) = measured(amp(1.02)).reasons
-    assert why == "AMP fp16 gained little, and no measurement shows why; see `amptui doctor`"
-    (why,) = measured(amp(0.9)).reasons
-    assert why.startswith("AMP fp16 was slower")
-    (why,) = measured(replace(amp(0.97), speedup_low=0.7, speedup_high=1.3)).reasons
-    assert "slower" not in why
-
-
-def test_a_precision_that_failed_is_named_with_its_error() -> None:
-    size = measured(amp())
-    assert size.view.compared is not None
-    altered = replace(size.view.compared, failed={"bf16": "no kernel for bfloat16"})
-    report = lines(replace(size, view=replace(size.view, compared=altered)))
-    assert "not measured: AMP bf16: failed in its first step: no kernel for bfloat16" in report
-
-
-def test_each_size_has_its_table_and_one_that_failed_its_error() -> None:
-    failed = measured(batch_size=2048, error="no memory left", compared=None)
-    report = lines(measured(amp(0.5), batch_size=32), measured(amp(2.0), batch_size=1024), failed)
-    assert [line.partition(":")[0] for line in report if line.startswith("batch ")] == [
-        "batch 32",
-        "batch 1,024",
-        "batch 2,048",
-    ]
-    assert [line.split()[6] for line in report if line.startswith("AMP fp16  ")] == ["0.50×", "2.00×"]
-    assert "batch 2,048: no memory left" in report
-
-
-def test_what_others_measured_stands_beside_ours_and_is_marked_as_theirs() -> None:
-    assert lines(measured(amp()))[-2:] == [
-        "for comparison, not measured here:",
-        "  the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times",
-    ]
-    assert any("A100-80G: TF32 938 images/s" in line for line in lines(measured(amp()), model="resnet50"))
-    assert not any("not measured here" in line for line in lines(measured(amp()), model="mine/resnet50.py"))
-
-
-def test_json_keeps_numbers_that_are_none_or_not_finite() -> None:
-    row = amp(last_loss=float("nan"), peak_allocated_bytes=None)
-    content = json.loads(json.dumps(report_json(bench(measured(row))), allow_nan=False))
-    (size,) = content["measured"]
-    assert size["rows"][1]["last_loss"] == "nan"
-    assert size["rows"][1]["peak_allocated_bytes"] is None
-    assert content["not_measured_here"] == [
-        "the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times"
-    ]
-
-
-def test_nothing_measured_is_an_object_too() -> None:
-    failed = Measured(batch_size=None, view=SessionView(), error="no such layer")
-    assert report_lines(bench(failed)) == ["", "batch n/a: no such layer"]
-    report = report_json(bench(failed))
-    assert (report["machine"], report["measured"][0]["rows"]) == (None, [])
+# ------------------------------------------------------------------------------ while it measures
 
 
 @pytest.mark.parametrize(
@@ -199,6 +291,12 @@ def test_progress_tells_the_round_that_runs_and_the_ratios_so_far(rounds: int, s
     text = progress_text(replace(view, precision="fp16", compared=running))
     assert said in text
     assert text.endswith("AMP fp16  AMP fp16 1.60× (1.58 to 1.62)")
+
+
+def test_before_the_first_step_progress_is_the_wait() -> None:
+    assert progress_text(SessionView()) == ""
+    loading = SessionView(phase=PhaseChanged(time=0.0, phase="data", detail="loading data"))
+    assert progress_text(loading) == "loading data"
 
 
 def test_names_and_errors_cannot_steer_what_shows_the_tables() -> None:
@@ -234,69 +332,3 @@ def test_progress_stays_in_its_line(on_terminal: bool, monkeypatch: pytest.Monke
         assert max(map(cell_len, rewritten)) <= 39
         written = written.replace("\x1b[K", "").replace("\r", "")
     assert not poison.strange_in_lines(written.encode())
-
-
-# ------------------------------------------------------------------------------------- FP8
-
-
-def bf16_and_fp8(faster: float) -> tuple[PrecisionMeasured, PrecisionMeasured]:
-    """AMP bf16 at 1.6 times the speed of FP32, and FP8 that is so many times as fast as that."""
-    return amp(1.6, precision="bf16", skipped=0), amp(1.6 * faster, precision="fp8", skipped=0)
-
-
-def test_fp8_that_is_no_faster_than_bf16_gained_little_though_it_beats_fp32() -> None:
-    size = measured(*bf16_and_fp8(1.02))
-    assert size.reasons == ["FP8 gained little, and no measurement shows why; see `amptui doctor`"]
-    (hint,) = float8_hints(size, bench(size).request)
-    assert "`amptui bench mnist-deep --compile default`" in hint
-    assert float8_hints(size, bench(size, compile_mode="default").request) == []
-    assert f"hint: {hint}" in lines(size)
-    faster = measured(*bf16_and_fp8(1.3))
-    assert (faster.reasons, float8_hints(faster, bench(faster).request)) == ([], [])
-
-
-def test_without_bf16_beside_it_fp8_is_judged_against_the_baseline() -> None:
-    assert measured(bf16_and_fp8(1.02)[1]).reasons == []
-    assert measured(amp(1.01, precision="fp8")).reasons != []
-
-
-def test_an_interval_of_fp8_over_bf16_counts_where_the_comparison_has_one() -> None:
-    size = measured(*bf16_and_fp8(0.9))
-    assert size.reasons == ["FP8 was slower, and no measurement shows why; see `amptui doctor`"]
-    pair = PairCompared(precision="fp8", than="bf16", speedup=0.9, speedup_low=0.7, speedup_high=1.1)
-    assert size.view.compared is not None
-    compared = replace(size.view.compared, pairs=(pair,))
-    (reason,) = replace(size, view=replace(size.view, compared=compared)).reasons
-    assert reason.startswith("FP8 gained little")
-
-
-def test_where_fp8_took_its_time_is_told_beside_bf16() -> None:
-    timings = timing("fp32", 0.009), timing("bf16", 0.004), timing("fp8", 0.006)
-    (reason,) = measured(*bf16_and_fp8(0.7), timings=timings).reasons
-    assert reason == why_slower(timings[1], timings[2])
-    assert reason.startswith("FP8 took longer than AMP bf16")
-
-
-def test_of_many_layers_outside_float8_the_first_few_are_named_and_the_rest_counted() -> None:
-    left_out = tuple(
-        LayerLeftOut(name=f"convs.{number}", kind="Conv2d", why="kind", shape=(64, 64, 3, 3))
-        for number in range(5)
-    )
-    layers = Float8Layers(
-        time=100.0,
-        step=20,
-        precision="fp8",
-        recipe="tensorwise",
-        emulated=False,
-        layers=1,
-        names=("head",),
-        parameters=1040,
-        left_out=left_out,
-        left_out_count=70,
-    )
-    report = lines(replace(measured(*bf16_and_fp8(1.3)), float8=layers))
-    start = next(at for at, line in enumerate(report) if " layers in float8" in line)
-    names = [line for line in report[start + 1 :] if line.startswith("  convs.")]
-    assert len(names) == 3
-    assert "  and 67 more in bfloat16" in report
-    assert report[start + 5].startswith("  in float8: ")
