@@ -4,7 +4,9 @@ import pytest
 
 from amptui.telemetry.underflow import UNDERFLOW_SHARE
 from tests.benchmarks.healthy_models import HEALTHY
-from tests.benchmarks.underflow import TROUBLES, Row, healthy, measure, scales, trouble
+from tests.benchmarks.underflow import TROUBLES, Row, healthy, scales, trouble
+
+CI, NIGHTLY = pytest.mark.ci, pytest.mark.nightly
 
 MAX_HEALTHY_SHARE = UNDERFLOW_SHARE / 100
 MIN_TROUBLED_SHARE = 3 * UNDERFLOW_SHARE
@@ -26,8 +28,9 @@ def shares(row: Row) -> list[float]:
     return [share for share in (row.fp32_share, row.fp16_share, row.xray_share) if share is not None]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=CI if name == "underflow" else NIGHTLY) for name in TROUBLES]
+)
 def test_of_all_troubles_only_underflow_is_one(name: str) -> None:
     row = trouble(name)
     assert row.cause == CAUSES[name]
@@ -38,8 +41,9 @@ def test_of_all_troubles_only_underflow_is_one(name: str) -> None:
         assert max(shares(row)) < MAX_HEALTHY_SHARE
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=CI if name == "mlp" else NIGHTLY) for name in HEALTHY]
+)
 def test_no_healthy_model_is_flagged(name: str) -> None:
     row = healthy(name)
     assert not row.underflows

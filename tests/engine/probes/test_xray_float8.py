@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from amptui.engine.probes.xray import take_xray
 from amptui.records.control import XRayRequest
-from amptui.records.findings import LayerAgreement, XRayTaken
+from amptui.records.findings import XRayTaken
 from tests.engine.probes.test_xray_leaves_no_trace import first_batch, state, trained
 from tests.tiny import Log, Tiny, log_of, losses, prepare
 
@@ -100,21 +100,19 @@ def gradients_of(
     ]
 
 
-def cosine(left: list[Tensor], right: list[Tensor]) -> float:
-    one, other = torch.cat(left), torch.cat(right)
-    return float(one @ other / (one.norm() * other.norm()))
-
-
-def error(changed: list[Tensor], exact: list[Tensor]) -> float:
-    return float((torch.cat(changed) - torch.cat(exact)).norm() / torch.cat(exact).norm())
+def agreement(changed: list[Tensor], exact: list[Tensor]) -> tuple[Any, Any]:
+    """The cosine and the relative error of two gradients."""
+    one, other = torch.cat(changed), torch.cat(exact)
+    cosine, error = one @ other / (one.norm() * other.norm()), (one - other).norm() / other.norm()
+    return pytest.approx(cosine.item(), abs=1e-6), pytest.approx(error.item(), rel=1e-4)
 
 
 def bfloat16() -> AbstractContextManager[object]:
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-@MODELS
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+@pytest.mark.torch
+@pytest.mark.parametrize(("experiment", "recipe"), [(Dropped, "rowwise"), (Tied, "tensorwise")])
 def test_all_figures_are_those_of_three_passes_of_ones_own(experiment: type[Tiny], recipe: str) -> None:
     prepared = trained(experiment(), precision="fp8-emulated", fp8_recipe=recipe)
     batch = first_batch(prepared)
@@ -136,19 +134,12 @@ def test_all_figures_are_those_of_three_passes_of_ones_own(experiment: type[Tiny
         of_full, of_bf16, of_fp8 = ([all_[place] for place in places] for all_ in (full, bf16, fp8))
         reference = layer.reference
         assert reference is not None
-        assert layer.cosine == pytest.approx(cosine(of_fp8, of_full), abs=1e-6)
-        assert layer.relative_error == pytest.approx(error(of_fp8, of_full), rel=1e-4)
-        assert reference.cosine == pytest.approx(cosine(of_bf16, of_full), abs=1e-6)
-        assert reference.relative_error == pytest.approx(error(of_bf16, of_full), rel=1e-4)
-        assert reference.added_cosine == pytest.approx(cosine(of_fp8, of_bf16), abs=1e-6)
-        assert reference.added_error == pytest.approx(error(of_fp8, of_bf16), rel=1e-4)
+        assert (layer.cosine, layer.relative_error) == agreement(of_fp8, of_full)
+        assert (reference.cosine, reference.relative_error) == agreement(of_bf16, of_full)
+        assert (reference.added_cosine, reference.added_error) == agreement(of_fp8, of_bf16)
     float8 = next(layer for layer in record.layers if layer.in_float8)
     assert float8.reference is not None
     assert (float8.relative_error or 0) > 2 * (float8.reference.relative_error or 0) > 0
-
-
-def marks(layers: tuple[LayerAgreement, ...]) -> dict[str, tuple[str, bool | None]]:
-    return {layer.name: (layer.kind, layer.in_float8) for layer in layers}
 
 
 def xray(experiment: type[Tiny], precision: str) -> XRayTaken:
@@ -156,26 +147,26 @@ def xray(experiment: type[Tiny], precision: str) -> XRayTaken:
     return take_xray(prepared, [first_batch(prepared)], step=7, precision=precision, loss_scale=None)
 
 
-def test_layers_that_multiply_in_float8_are_marked_against_those_that_do_not() -> None:
-    kinds = {"1": ("Linear", True), "2": ("BatchNorm1d", False), "5": ("Linear", False)}
-    assert marks(xray(Dropped, "fp8-emulated").layers) == kinds
+def test_layers_and_products_in_float8_are_marked_against_those_that_are_not() -> None:
+    dropped, tied = xray(Dropped, "fp8-emulated"), xray(Tied, "fp8-emulated")
+    assert {layer.name: (layer.kind, layer.in_float8) for layer in dropped.layers} == {
+        "1": ("Linear", True),
+        "2": ("BatchNorm1d", False),
+        "5": ("Linear", False),
+    }
     # The projection that shares the embedding's weight multiplies in float8.
-    kinds = {"embedding": ("Embedding", True), "inner": ("Linear", True)}
-    assert marks(xray(Tied, "fp8-emulated").layers) == kinds
+    assert {layer.name: (layer.kind, layer.in_float8) for layer in tied.layers} == {
+        "embedding": ("Embedding", True),
+        "inner": ("Linear", True),
+    }
+    # Of one layer: forward, and backward for weight and input.
+    assert [(one.name, one.count) for one in dropped.operators if one.dtype == "float8"] == [("mm", 3)]
+    amp = xray(Dropped, "bf16")
+    assert (amp.reference, amp.loss_reference) == ("", None)
+    assert {(layer.in_float8, layer.reference) for layer in amp.layers} == {(None, None)}
 
 
-def test_products_of_float8_layers_are_counted_as_such() -> None:
-    operators = xray(Dropped, "fp8-emulated").operators
-    # One layer: forward, and backward for weight and input.
-    assert [(one.name, one.count) for one in operators if one.dtype == "float8"] == [("mm", 3)]
-
-
-def test_an_x_ray_of_amp_has_neither_marks_nor_a_third_pass() -> None:
-    record = xray(Dropped, "bf16")
-    assert (record.reference, record.loss_reference) == ("", None)
-    assert {(layer.in_float8, layer.reference) for layer in record.layers} == {(None, None)}
-
-
+@pytest.mark.torch
 @MODELS
 @pytest.mark.parametrize("precision", ["fp8-emulated", "bf16"])
 def test_an_x_ray_in_fp8_changes_no_bit(experiment: type[Tiny], precision: str) -> None:

@@ -101,6 +101,7 @@ def trained(experiment: Tiny, **options: Any) -> Prepared:
     return prepared
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_an_x_ray_changes_no_bit(precision: str) -> None:
     prepared = trained(Mixed(), precision="fp16")
@@ -164,26 +165,26 @@ def failing(where: str, error: Exception, references: list[weakref.ref[Tensor]])
     return Failing()
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("error", [ValueError("told"), KeyboardInterrupt(), torch.OutOfMemoryError("told")])
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("forward", torch.OutOfMemoryError("told")),
+        ("backward", ValueError("told")),
+        ("backward", KeyboardInterrupt()),
+    ],
+)
 def test_an_error_in_an_x_ray_is_raised_and_changes_no_bit(where: str, error: Exception) -> None:
     references: list[weakref.ref[Tensor]] = []
     prepared = trained(failing(where, error, references))
     batch = first_batch(prepared)
     before = state(prepared, batch)
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as caught:
         take_xray(prepared, [batch], step=6, precision="bf16", loss_scale=None)
     assert state(prepared, batch) == before
+    if isinstance(error, torch.OutOfMemoryError):  # nothing of the pass is kept alive
+        assert caught.traceback
+        assert [reference() for reference in references] == [None]
     assert len(references) == 1
-
-
-def test_after_running_out_of_memory_nothing_is_kept() -> None:
-    references: list[weakref.ref[Tensor]] = []
-    prepared = trained(failing("forward", torch.OutOfMemoryError("told"), references))
-    with pytest.raises(torch.OutOfMemoryError) as caught:
-        take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
-    assert caught.traceback
-    assert [reference() for reference in references] == [None]
 
 
 def test_an_unusable_loss_raises_the_same_error_as_in_a_step() -> None:
