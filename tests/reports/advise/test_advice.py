@@ -1,17 +1,32 @@
-"""What is recommended in each situation, as a pure function of what was found."""
+"""What is recommended in each situation, in which words; and a whole report as lines, JSON and page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from amptui.diagnosis.answer_words import finding_words
-from amptui.diagnosis.speed import less_memory, times_speed
+from amptui.diagnosis.amp_finding import Finding
 from amptui.reports.advise.advice import Reason, is_safe, recommend
+from amptui.reports.advise.advice_report import (
+    WIDTH,
+    Recommendation,
+    advice_page,
+    report_json,
+    report_lines,
+    table_lines,
+)
 from amptui.reports.advise.advise_words import cautions, headline, table_rows
-from amptui.reports.advise.evidence import Candidate, Exclusion
+from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
+from amptui.reports.advise.loss_race import LossRace
+from amptui.reports.advise.paste import Setting, lines_for
 from amptui.telemetry.view import EMPTY_VIEW
+from tests.golden import Goldens
 from tests.reports.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding, pair
+from tests.reports.bench.measurements import amp, measured, timing
+from tests.reports.texts import Reading, json_text, page_words, without_style
 
+NAN = float("nan")
 NAN_LOSSES = (SAME_LOSSES[0], (1.0, float("nan")))
 
 SKIPPED = finding("overflow", "skipped mostly", "error", about="fp16", value=38, whole=40, precision="fp16")
@@ -20,7 +35,7 @@ LOST = finding("float8", "loses", "warning", about="fp8", value=0.9, place="inpu
 OUTSIDE = finding("forward", "overflowed", "error", about="fp16", place="features.3", value=float("inf"))
 
 
-def differing(precision: str, grade: str = "warning") -> object:
+def differing(precision: str, grade: Any = "warning") -> Finding:
     state = "differ" if grade == "warning" else "disagree"
     return finding("agreement", state, grade, value=0.7, place="conv1", about=precision, happened=False)
 
@@ -50,14 +65,14 @@ SITUATIONS: list[tuple[str, Sequence[Candidate], str | None, Reason]] = [
     ("as fast, less memory", [candidate("bf16", 1.0, memory=0.7)], "bf16", "memory"),
     ("as fast, hardly less memory", [candidate("bf16", 1.0, memory=0.97)], "fp32", "same"),
     ("no clear difference", [candidate("bf16", 1.0, worth="open")], "fp32", "open"),
-    ("gradients differ, the loss does not", [candidate("bf16", 1.5, differing("bf16"))], "bf16", "faster"),  # type: ignore[arg-type]
+    ("gradients differ, the loss does not", [candidate("bf16", 1.5, differing("bf16"))], "bf16", "faster"),
     (
         "gradients differ, no loss",
-        [candidate("bf16", 1.5, differing("bf16"), losses=None)],  # type: ignore[arg-type]
+        [candidate("bf16", 1.5, differing("bf16"), losses=None)],
         "fp32",
         "unsafe",
     ),
-    ("gradients disagree", [candidate("bf16", 1.5, differing("bf16", "error"))], "fp32", "unsafe"),  # type: ignore[arg-type]
+    ("gradients disagree", [candidate("bf16", 1.5, differing("bf16", "error"))], "fp32", "unsafe"),
     ("the loss is higher", [candidate("bf16", 1.5, losses=HIGHER_LOSSES)], "fp32", "unsafe"),
     ("the loss is lower", [candidate("bf16", 1.5, losses=HIGHER_LOSSES[::-1])], "bf16", "faster"),
     ("the loss is NaN", [candidate("bf16", 1.5, losses=NAN_LOSSES)], "fp32", "unsafe"),
@@ -110,10 +125,17 @@ def test_each_situation_has_its_recommendation(
 ) -> None:
     advice = recommend(found)
     assert (advice.precision, advice.reason) == (precision, reason)
-    words = headline(advice)
-    assert words
-    assert not {"{", "}", "None", "  "} & {words, *words.split(" ")}
-    assert not words.endswith((" ", ":"))
+
+
+def test_each_situation_has_its_words(goldens: Goldens) -> None:
+    """The headline, what to look out for, and the rows of the table."""
+    lines = []
+    for name, found, *_ in SITUATIONS:
+        advice = recommend(found)
+        lines += [f"== {name}", headline(advice), *cautions(advice, found, EMPTY_VIEW)]
+        lines += [" | ".join(row) for row in table_rows(EMPTY_VIEW, found)]
+    lines += ["== other weights", headline(recommend([candidate("bf16", 1.5)], other_weights=True))]
+    goldens.check("reports/advise situations", "\n".join(lines))
 
 
 def test_other_weights_leave_nothing_to_choose() -> None:
@@ -122,31 +144,26 @@ def test_other_weights_leave_nothing_to_choose() -> None:
 
 
 def test_what_is_recommended_though_gradients_differ_says_so() -> None:
-    advice = recommend([candidate("bf16", 1.5, differing("bf16"))])  # type: ignore[arg-type]
+    advice = recommend([candidate("bf16", 1.5, differing("bf16"))])
     assert [item.subject for item in advice.cautions] == ["agreement"]
 
 
 def test_the_speed_of_fp8_is_that_over_fp32_though_its_answer_is_about_bf16() -> None:
-    fp8 = candidate("fp8", 2.2, worth="same")
-    advice = recommend([candidate("bf16", 1.6), fp8])
+    advice = recommend([candidate("bf16", 1.6), candidate("fp8", 2.2, worth="same")])
     assert (advice.precision, advice.reason) == ("fp8", "faster")
-    assert headline(advice).startswith(f"Use FP8: {times_speed(2.2, 'FP32')} (")
-
-
-def test_without_a_comparison_fp8_has_no_speed_in_the_table_for_its_answer_is_about_bf16() -> None:
+    assert headline(advice).startswith("Use FP8: 2.20×")
     speed = finding("speed", "slower", value=0.89, about="fp8")
     rows = table_rows(EMPTY_VIEW, [candidate("fp8", None, speed, worth="slower")])
-    (cells,) = [row for row in rows if row[0] == "speed"]
-    assert cells == ("speed", "baseline", "n/a")
+    assert [row for row in rows if row[0] == "speed"] == [("speed", "baseline", "n/a")]
 
 
 def test_a_faster_fp8_that_is_not_safe_is_told_beside_what_is_recommended() -> None:
-    bf16, fp8 = candidate("bf16", 1.6), candidate("fp8", 2.2, LOST, losses=None)
-    said = list(cautions(recommend([bf16, fp8]), [bf16, fp8], EMPTY_VIEW))
-    assert f"not FP8: {finding_words(LOST)}" in said
-    slower = candidate("fp8", 0.9, LOST, losses=None)
-    said = list(cautions(recommend([bf16, slower]), [bf16, slower], EMPTY_VIEW))
-    assert not any("FP8" in line for line in said)
+    def said(speedup: float) -> list[str]:
+        found = [candidate("bf16", 1.6), candidate("fp8", speedup, LOST, losses=None)]
+        return [line for line in cautions(recommend(found), found, EMPTY_VIEW) if "FP8" in line]
+
+    assert [line.startswith("not FP8: ") for line in said(2.2)] == [True]
+    assert said(0.9) == []
 
 
 def test_compiling_is_recommended_only_where_it_was_faster() -> None:
@@ -162,8 +179,82 @@ def test_an_excluded_precision_is_never_safe() -> None:
     assert not is_safe(candidate("bf16", 1.5, exclusion=Exclusion("failed", "no kernel")))
 
 
-def test_the_headline_has_speed_memory_agreement_and_loss() -> None:
-    assert headline(recommend([candidate("bf16", 1.65, memory=0.71)])) == (
-        f"Use AMP bf16: {times_speed(1.65, 'FP32')} (1.62 to 1.68), {less_memory(0.29)}, gradients agree "
-        "(worst 0.998 in features.3), the same loss within noise"
+# --------------------------------------------------------------------------------------- reports
+
+
+LONG = "encoder.layers.11.self_attention.output_projection.dense"
+DIFFERS = replace(differing("bf16"), place=LONG, precision="bf16")
+
+
+def found(*candidates: Candidate, interrupted: bool = False) -> Recommendation:
+    advice = recommend(candidates)
+    timings = (timing("fp32", 0.005), timing("bf16", 0.004, bound="launch"))
+    view = measured(amp(1.65, precision="bf16"), amp(1.9), timings=timings).view
+    losses = {"fp32": SAME_LOSSES[0], "bf16": SAME_LOSSES[1]}
+    setting = Setting(
+        precision=advice.precision or "fp32", device_type="cuda", command="amptui train mnist-deep"
     )
+    return Recommendation(
+        subject="mnist-deep",
+        is_script=False,
+        evidence=Evidence(view=view, missing={"x-ray": "<b>no</b> forward pass"}),
+        candidates=candidates,
+        advice=advice,
+        race=LossRace(steps=300, finals=losses),
+        lines=lines_for(setting),
+        seconds=12.0,
+        interrupted=interrupted,
+    )
+
+
+def three() -> Recommendation:
+    """bf16 is recommended though gradients differ, fp16 is not safe, and TF32 is not here."""
+    not_finite = finding("loss", "not finite", "error", value=NAN, about="fp16", precision="fp16")
+    return found(
+        candidate("bf16", 1.65, DIFFERS, memory=0.71),
+        candidate("fp16", 1.9, not_finite),
+        candidate("tf32", losses=None, exclusion=Exclusion("not here", "no TF32 here")),
+    )
+
+
+def test_a_report_in_lines_of_80_columns(goldens: Goldens) -> None:
+    lines = report_lines(three())
+    goldens.check("reports/advise", "\n".join(lines))
+    goldens.check("reports/advise, Lightning", "\n".join(report_lines(three(), "lightning")))
+    interrupted = found(candidate("bf16", 0.8), interrupted=True)
+    goldens.check("reports/advise, interrupted, FP32", "\n".join(report_lines(interrupted)))
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_columns_that_do_not_fit_stand_below() -> None:
+    rows = [
+        ("", "FP32", "bf16", "fp16"),
+        ("speed", "baseline", "b" * 40, "c" * 40),
+        ("loss", "", "", "x" * 90),
+    ]
+    lines = table_lines(rows)
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[0].split() == ["FP32", "bf16"]
+    assert lines[2] == ""
+    assert lines[3].split() == ["fp16"]
+    assert lines[5] == "loss   " + "x" * 72 + "…"
+
+
+def test_a_report_as_strict_json(goldens: Goldens) -> None:
+    content = report_json(three())
+    goldens.check("reports/advise json", json_text(content))
+    assert (content["type"], content["recommended"], content["reason"]) == ("Advice", "bf16", "faster")
+    bf16, fp16, tf32 = content["candidates"]
+    assert (bf16["recommended"], bf16["memory_ratio"], bf16["measured"]["speedup"]) == (True, 0.71, 1.65)
+    assert {item["subject"]: item["value"] for item in fp16["answer"]["findings"]}["loss"] == "nan"
+    assert (tf32["measured"], tf32["answer"], tf32["excluded"]["kind"]) == (None, None, "not here")
+
+
+def test_a_report_as_a_page_is_self_contained_and_safe_with_any_text(goldens: Goldens) -> None:
+    html = advice_page(three())
+    goldens.check("reports/advise page", page_words(html))
+    goldens.check_digests({"advise page": without_style(html)})
+    reading = Reading(html)
+    assert "script" not in [tag for tag, _ in reading.tags]
+    assert not [name for _, attributes in reading.tags for name in attributes if name in ("src", "href")]
+    assert "<b>no</b> forward pass" in reading.text

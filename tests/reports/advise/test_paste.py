@@ -1,4 +1,4 @@
-"""The lines to paste are code that runs."""
+"""The lines to paste: what they are, and that they are code that runs."""
 
 import ast
 from itertools import product
@@ -11,27 +11,31 @@ from torch import nn
 from amptui.engine.float8 import Float8Linears
 from amptui.recipe.request import FRAMEWORKS
 from amptui.reports.advise.paste import NAMES, Setting, lines_for
+from tests.golden import Goldens
 
-PRECISIONS = ("bf16", "fp16", "tf32")
+
+def test_the_lines_to_paste_for_each_precision(goldens: Goldens) -> None:
+    text = []
+    for precision in ("fp32", "bf16", "fp16", "tf32", "fp8"):
+        for how in ({"device_type": "cuda", "clip_norm": 2.0, "compiles": True}, {"device_type": "cpu"}):
+            command = {"command": "amptui train x"} if how["device_type"] == "cuda" else {}
+            lines = lines_for(Setting(precision=precision, **how, **command))  # type: ignore[arg-type]
+            text += [f"== {precision} on {how['device_type']}"]
+            text += [line for name, own in lines.items() for line in (f"-- {name}", *own)]
+    goldens.check("reports/advise lines to paste", "\n".join(text))
 
 
-@pytest.mark.parametrize(("precision", "device"), list(product(PRECISIONS, ("cpu", "cuda"))))
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_line_is_python(precision: str, device: Any) -> None:
-    lines = lines_for(
-        Setting(precision=precision, device_type=device, command="amptui train x", clip_norm=1.0)
-    )
+    setting = Setting(precision=precision, device_type=device, command="amptui train x", clip_norm=1.0)
+    lines = lines_for(setting)
     assert set(lines) == set(FRAMEWORKS) == set(NAMES)
     for name in FRAMEWORKS[:-1]:
         ast.parse("\n".join(lines[name]))
 
 
-def test_fp8_has_the_lines_of_pytorch_and_the_command() -> None:
-    """Frameworks choose other layers, or another library."""
-    lines = lines_for(Setting(precision="fp8", device_type="cuda", command="amptui train x"))
-    assert set(lines) == {"pytorch", "amptui"}
-    ast.parse("\n".join(lines["pytorch"]))
-
-
+@pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_the_lines_of_fp8_train_the_layers_that_amptui_takes() -> None:
     model = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
@@ -53,16 +57,6 @@ def test_the_lines_of_fp8_train_the_layers_that_amptui_takes() -> None:
     assert torch.isfinite(names["loss"])  # type: ignore[arg-type]
 
 
-def test_fp32_needs_no_lines() -> None:
-    assert lines_for(Setting(precision="fp32", device_type="cuda")) == {}
-    compiled = lines_for(Setting(precision="fp32", device_type="cuda", compiles=True))
-    assert compiled == {"pytorch": ("model = torch.compile(model)",)}
-
-
-def test_a_script_has_no_command_of_ours() -> None:
-    assert "amptui" not in lines_for(Setting(precision="bf16", device_type="cpu"))
-
-
 @pytest.mark.parametrize(("precision", "clip_norm"), list(product(("bf16", "fp16"), (None, 0.5))))
 def test_the_plain_loop_trains(precision: str, clip_norm: float | None) -> None:
     torch.manual_seed(0)
@@ -80,14 +74,3 @@ def test_the_plain_loop_trains(precision: str, clip_norm: float | None) -> None:
     assert torch.isfinite(names["loss"])  # type: ignore[arg-type]
     assert not torch.equal(model.weight, before)
     assert ("scaler" in names) == (precision == "fp16")
-
-
-def test_compiling_and_clipping_are_among_the_lines() -> None:
-    setting = Setting(precision="fp16", device_type="cuda", clip_norm=2.0, compiles=True)
-    (first, *_), text = lines_for(setting)["pytorch"], "\n".join(lines_for(setting)["pytorch"])
-    assert first == "model = torch.compile(model)"
-    assert (
-        text.index("unscale_")
-        < text.index("clip_grad_norm_(model.parameters(), 2)")
-        < text.index("scaler.step")
-    )
