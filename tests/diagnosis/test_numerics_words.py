@@ -1,0 +1,392 @@
+"""What is said of float16 windows, traces, X-rays, the loss scaler, and of NaN and Inf."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.diagnosis.float16_verdicts import (
+    cosine_words,
+    distance,
+    layer_line,
+    least_headroom,
+    losses_apart,
+    trace_verdict,
+    what_overflowed_first,
+    window_cost,
+    window_facts,
+    window_missing,
+    xray_losses,
+    xray_verdict,
+)
+from amptui.diagnosis.loss_scale import (
+    idle_words,
+    last_change,
+    outlook,
+    pause_causes,
+    resume_words,
+    scaler_rule,
+    scaler_sentence,
+)
+from amptui.diagnosis.memory_use import saved_for_backward
+from amptui.diagnosis.nonfinite import by_module, first_and_more, place_line, storm_details
+from amptui.records.answers import RequestMade
+from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced, ReferenceAgreement, XRayTaken
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import NonFiniteKind
+from amptui.telemetry.events import Storm, event_of, summary_of_xray
+from amptui.telemetry.health import judge_window
+from amptui.telemetry.scaling import ScalerFacts, judge_scaler
+from amptui.telemetry.underflow import UnderflowFound
+from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, SessionView
+from tests.builders import make_started
+from tests.diagnosis.wording import event_lines, table
+from tests.golden import Goldens
+from tests.telemetry.float16_windows import spread, squares_of
+from tests.telemetry.record_samples import (
+    backoff,
+    layer,
+    module,
+    nonfinite,
+    parameter,
+    skip,
+    traced,
+    window,
+    xray,
+)
+
+
+def in_fp16(**changes: Any) -> Float16Window:
+    return window(**{"precision": "fp16", "hypothetical": False, **changes})
+
+
+WINDOWS: Mapping[str, Float16Window] = {
+    "all is well": window(),
+    "a little is lost": window(**squares_of(flushed=1e-8, subnormal=3e-8)),
+    "much is lost": window(**squares_of(flushed=0.05, subnormal=0.0461)),
+    "at the scale that would fit": spread({-10: 9990, 19: 10}),
+    "one parameter loses much": window(
+        worst=(
+            parameter("a", **squares_of(flushed=0.04)),
+            parameter("bn.bias", **squares_of(flushed=0.36)),
+        )
+    ),
+    "no parameter loses much": window(worst=(parameter("a", **squares_of(flushed=0.01)),)),
+    "zeros in fp16": in_fp16(zeros=310, **squares_of(subnormal=16e-6)),
+    "no zeros in fp16": in_fp16(zeros=0, **squares_of(subnormal=16e-6)),
+    "overflow in fp16": in_fp16(nonfinite=12),
+    "NaN in FP32": window(nonfinite=12),
+    "all zero": window(zeros=10_000),
+    "all zero in fp16": in_fp16(zeros=10_000),
+    "no gradients": in_fp16(elements=0, zeros=0, counts=()),
+}
+
+UNDERFLOW = UnderflowFound(
+    time=1.0, step=40, precision="fp16", loss_scale=65536.0, hypothetical=False, share=0.31, place="head"
+)
+
+
+def test_what_is_said_of_windows(goldens: Goldens) -> None:
+    rows = {name: f"{judge_window(seen).severity}: {window_facts(seen)}" for name, seen in WINDOWS.items()}
+    foretold = replace(UNDERFLOW, precision="fp32", hypothetical=True, place="")
+    alarms = list(event_lines([event_of(UNDERFLOW), event_of(foretold)]))
+    goldens.check("words/float16 windows", table({**rows, "alarms": alarms}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps_since": 1, "seconds": 0.000202, "seconds_since": 0.00202}, "every step, 10.0% of the time"),
+        ({"steps_since": 32, "seconds": None}, "every 32 steps"),
+        ({"steps_since": None, "seconds": 0.0031}, "took 3.10 ms"),
+        ({"steps_since": None, "seconds": None}, ""),
+    ],
+)
+def test_the_cost_of_a_window_is_told_as_far_as_it_was_measured(changes: dict[str, Any], words: str) -> None:
+    assert window_cost(window(**changes)) == words
+
+
+def test_a_missing_window_has_its_reason() -> None:
+    assert window_missing(SessionView()) == "not measured yet"
+    asked_for = RequestMade(time=1.0, number=1, kind="histogram")
+    assert window_missing(SessionView(pending=(asked_for,))) == "measuring …"
+    refused = make_started(refuses={"histogram": "the weights are float16"})
+    assert window_missing(SessionView(run=refused)) == "not measured, the weights are float16"
+
+
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [(2.41, "least 2.4 of the last 256"), (-math.inf, "NaN/Inf in the last 256"), (None, "")],
+)
+def test_the_least_headroom_says_over_how_many_steps(least: float | None, words: str) -> None:
+    assert "".join(least_headroom(NumericsView(min_headroom=least))) == words
+
+
+# ------------------------------------------------------------------------------------------- traces
+
+TRACES: Mapping[str, ModulesTraced] = {
+    "Inf forward": traced(first=module(largest=math.inf)),
+    "NaN in the model": traced(first=module("", kind="Net", largest=math.nan)),
+    "Inf backward": traced(first=module(largest=math.inf, way="backward")),
+    "NaN in float32": traced(first=module(largest=math.nan, dtype="float32")),
+    "Inf in FP32": traced(first=module(largest=math.inf), precision="fp32"),
+    "lost weights": traced(nearest=(), precision="bf16", lost=("head.weight", "head.bias"), lost_count=9),
+    "nothing": traced(),
+    "would overflow float16": traced(
+        precision="fp32", loss_scale=None, nearest=(module(dtype="float32", largest=131_008.0),)
+    ),
+    **{
+        f"nearest is {largest}": traced(nearest=(module(largest=largest),))
+        for largest in (0.0, math.inf, math.nan)
+    },
+}
+
+
+def test_what_is_said_of_traces(goldens: Goldens) -> None:
+    rows = {
+        name: [
+            f"{trace_verdict(trace).severity}: {trace_verdict(trace).text}",
+            f"first: {what_overflowed_first(trace) or 'none'}",
+            *(f"near: {distance(one)}" for one in trace.nearest),
+        ]
+        for name, trace in TRACES.items()
+    }
+    goldens.check("words/traces", table(rows))
+
+
+# ------------------------------------------------------------------------------------------- X-rays
+
+
+def with_cosines(*cosines: float | None, **changes: Any) -> XRayTaken:
+    layers = tuple(layer(name, cosine) for name, cosine in zip("abc", cosines, strict=False))
+    return xray(**{"layers": layers, "loss_amp": 0.5, **changes})
+
+
+def in_fp8(cosine: float, in_bf16: float | None, **changes: Any) -> XRayTaken:
+    """One layer, beside one that agrees."""
+    reference = ReferenceAgreement(
+        cosine=in_bf16, relative_error=0.004, added_cosine=cosine, added_error=0.06
+    )
+    layers = (
+        layer("a", cosine, reference=reference, in_float8=True),
+        layer("b", 0.999, reference=reference, in_float8=False),
+    )
+    facts = {
+        "precision": "fp8-emulated",
+        "loss_scale": None,
+        "reference": "bf16",
+        "loss_reference": 0.5005,
+        "layers": layers,
+        **changes,
+    }
+    return xray(**facts)
+
+
+MIB = 2**20
+
+XRAYS: Mapping[str, XRayTaken] = {
+    "agree": xray(),
+    "worst at 0.9": with_cosines(0.9, 1.0),
+    "worst below 0.9": with_cosines(0.89999, 1.0),
+    "worst at 0.5": with_cosines(0.5, 0.9, 1.0),
+    "worst below 0.5": with_cosines(0.4999, 0.7),
+    "worst below 0": with_cosines(-0.5),
+    "worst at 0": with_cosines(0.0),
+    "a layer without a gradient": with_cosines(None, 0.9999),
+    "no layer with a gradient": with_cosines(None),
+    "dropout, disagree": with_cosines(0.4, random=True),
+    "dropout, agree": with_cosines(1.0, random=True),
+    "overflow in the backward pass": with_cosines(0.9999, math.nan, math.nan),
+    "NaN gradients in bf16": with_cosines(0.9999, math.nan, math.nan, precision="bf16", loss_scale=None),
+    "Inf loss in fp16": xray(loss_amp=math.inf),
+    "NaN loss in bf16": xray(loss_amp=math.nan, precision="bf16"),
+    "NaN loss in FP32 too": xray(loss_fp32=math.nan, loss_amp=math.nan),
+    "zero loss": xray(loss_fp32=0.0, loss_amp=0.001),
+    "negative losses": xray(loss_fp32=-2.0, loss_amp=-1.0),
+    "losses far apart": xray(loss_fp32=0.5, loss_amp=2.0),
+    "small activations": xray(saved_bytes_fp32=12 * MIB, saved_bytes_amp=6 * MIB),
+    # Activations that stay FP32 are not the weights' doing.
+    "activations that stay": xray(saved_bytes_amp=400 * MIB),
+    "memory not measured in FP32": xray(saved_bytes_fp32=None),
+    "memory not measured in AMP": xray(saved_bytes_amp=None),
+    "emulated memory": xray(precision="fp8-emulated"),
+    "fp8 agrees": in_fp8(0.997, 0.9999),
+    "fp8 differs more than bf16": in_fp8(0.7, 0.9999),
+    "fp8 disagrees more than bf16": in_fp8(0.3, 0.9999),
+    "fp8 differs as bf16": in_fp8(0.7, 0.71),
+    "NaN gradients in fp8": in_fp8(math.nan, 0.999),
+    "NaN gradients in bf16 too": in_fp8(math.nan, math.nan),
+    "NaN loss in fp8": in_fp8(0.999, 0.999, loss_amp=math.nan, loss_reference=0.5),
+    "NaN loss in bf16 and fp8": in_fp8(0.999, 0.999, loss_amp=math.nan, loss_reference=math.nan),
+    "NaN loss everywhere": in_fp8(0.999, 0.999, loss_fp32=math.nan),
+}
+
+
+def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
+    rows = {}
+    for name, taken in XRAYS.items():
+        verdict = xray_verdict(taken)
+        rows[name] = [
+            f"{verdict.severity}: {verdict.text}",
+            f"{xray_losses(taken)}; {losses_apart(taken) or 'not compared'}",
+            saved_for_backward(taken) or "nothing of memory",
+            *map(layer_line, taken.layers[:2]),
+        ]
+    goldens.check("words/x-rays", table(rows))
+
+
+def test_the_details_list_what_cannot_be_compared_and_then_the_layers_that_agree_least() -> None:
+    layers = [layer(f"l{i}", 1 - i / 1000) for i in range(10)]
+    odd = (layer("bad", math.nan, lost=None), layer("none", None))
+    (_, *lines) = event_lines([event_of(summary_of_xray(xray(layers=(*layers, *odd))))])
+    named = [line.split()[2] for line in lines if "relative error" in line]
+    assert named == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
+
+
+@pytest.mark.parametrize(
+    ("cosine", "digits", "words"),
+    [
+        (0.99896, 3, "0.998"),
+        (0.57, 5, "0.57000"),  # 0.57 * 10**5 is below 57,000 in binary
+        (0.9999999999999, 5, "0.99999"),
+        (1.0, 5, "1.00000"),
+        (-0.99996, 4, "-0.9999"),
+        (math.nan, 3, "nan"),
+        (1e300, 3, "1.0e+300"),  # of a forged journal
+        (None, 3, "n/a"),
+    ],
+)
+def test_a_cosine_is_cut_and_never_rounded_up_to_one(cosine: float | None, digits: int, words: str) -> None:
+    assert cosine_words(cosine, digits) == words
+
+
+# --------------------------------------------------------------------------------------- loss scaler
+
+FALLING = ScalerFacts(steps=5, skips_in_a_row=5, newest_skip=skip(5))
+FORWARD = ScalerFacts(steps=1, forward_overflow_step=1)
+
+SCALERS: Mapping[str, tuple[ScalerFacts, ModuleRange | None]] = {
+    "never ran": (ScalerFacts(), None),
+    "no skip": (ScalerFacts(steps=3), None),
+    "no skip any more": (ScalerFacts(steps=5000, skips=1, steps_since_skip=1200), None),
+    "calibrating": (ScalerFacts(steps=9, skips=4, recent_skips=4), None),
+    "a skip": (ScalerFacts(steps=500, skips=9, recent_skips=1), None),
+    "frequent skips": (ScalerFacts(steps=500, skips=9, recent_skips=6), None),
+    "falling": (replace(FALLING, steps=9, skips=6, recent_skips=6, skips_in_a_row=6), None),
+    "falling without names": (replace(FALLING, newest_skip=skip(5, names=())), None),
+    "falling, traced": (FALLING, module("b")),
+    "collapsed": (ScalerFacts(steps=200, scale=0.5), None),
+    "forward overflow": (replace(FORWARD, steps=700, skips=1, recent_skips=1), None),
+    "forward overflow, traced": (FORWARD, module()),
+    "forward overflow, traced backward": (FORWARD, module(way="backward")),
+}
+
+OUTLOOKS: Mapping[str, GrowthOutlook | None] = {
+    "no growth foretold": None,
+    "growth with room": GrowthOutlook(steps=760, headroom_now=3.1, headroom_then=2.1),
+    "growth with just enough room": GrowthOutlook(steps=1, headroom_now=1.0, headroom_then=0.0),
+    "growth without room": GrowthOutlook(steps=760, headroom_now=0.6, headroom_then=-0.4),
+    "growth to what overflowed": GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0),
+}
+
+
+def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
+    rows = {}
+    for name, (facts, began) in SCALERS.items():
+        verdict = judge_scaler(facts, began)
+        rows[name] = [f"{verdict.state}: {scaler_sentence(verdict)}", scaler_rule(verdict)]
+    for name, found in OUTLOOKS.items():
+        rows[name] = [outlook(found)]
+    rows["last change"] = [last_change(backoff(612, 131072.0)), last_change(None)]
+    goldens.check("words/loss scaler", table(rows))
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "words"),
+    [
+        ("fp32", 65536.0, "kept while FP32 runs"),
+        ("fp16", 65536.0, ""),
+        ("fp32", None, ""),
+        (None, 65536.0, ""),
+    ],
+)
+def test_a_scale_that_no_step_uses_is_kept(precision: str | None, scale: float | None, words: str) -> None:
+    assert idle_words(SessionView(precision=precision, scaler=ScalerView(scale=scale))) == words
+
+
+def test_a_pause_by_a_falling_scale_has_the_scaler_s_cause_and_the_trace_s() -> None:
+    numerics = NumericsView(scaler=judge_scaler(FALLING), trace=traced())
+    view = SessionView(pause_cause="loss scale", numerics=numerics, scaler=ScalerView(scale=2.0**-10))
+    scaler, trace = pause_causes(view)
+    assert scaler == scaler_sentence(numerics.scaler)
+    assert trace.startswith("nothing overflowed in 43 modules")
+    assert resume_words(view) == "continue with the loss scale held at 0.000977"
+
+
+def test_a_pause_by_lost_weights_says_how_to_go_back() -> None:
+    view = SessionView(pause_cause="weights")
+    saved = CheckpointWritten(
+        time=1.0, step=8, name="step-8.pt", size_bytes=1, reason="epoch", blocked_seconds=0.0, seconds=0.1
+    )
+    (without,) = pause_causes(view)
+    assert without == "there is no checkpoint to go back to: quit and restart with a smaller --lr"
+    (with_one,) = pause_causes(replace(view, checkpoint=saved))
+    assert with_one == "to go back to step-8.pt: quit, then amptui train --resume"
+    assert resume_words(view) == "continue, though NaN weights never recover"
+
+
+# --------------------------------------------------------------------------------------- NaN and Inf
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient", "activation", "buffer"])
+@pytest.mark.parametrize("in_float16", [True, False])
+def test_every_trouble_is_explained_in_one_to_three_sentences(what: str, in_float16: bool) -> None:
+    record = nonfinite(1, what=what)
+    sentences = storm_details(Storm(first=record, last=record, times=1, in_float16=in_float16))[0]
+    assert 1 <= sentences.count(". ") + 1 <= 3
+    assert sentences.endswith(".")
+    assert ("the scaler does not check them" in sentences) == (what == "buffer")
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds", "count", "text"),
+    [
+        ((), (), 3, ""),
+        (("a.weight",), ("inf",), 1, "Inf in a (weight)"),
+        (
+            ("a.b.weight", "a.b.bias", "c.weight", "scale"),
+            ("nan", "nan", "inf", "inf"),
+            7,
+            "NaN in a.b (weight, bias); Inf in c (weight), the model (scale); 3 more",
+        ),
+        (("a.weight", "b.weight"), (), None, "NaN or Inf in a (weight), b (weight)"),
+    ],
+)
+def test_parameters_are_told_by_what_they_hold_and_by_their_module(
+    names: tuple[str, ...], kinds: tuple[NonFiniteKind, ...], count: int | None, text: str
+) -> None:
+    assert by_module(names, kinds, count) == text
+    assert first_and_more((), 1200) == "1,200 tensors"
+
+
+NAMES = st.from_regex(r"[a-c](\.[a-c]){0,2}", fullmatch=True)
+
+
+@given(found=st.lists(st.tuples(NAMES, st.sampled_from(["nan", "inf"]))))
+def test_every_name_is_told_once(found: list[tuple[str, NonFiniteKind]]) -> None:
+    names, kinds = [name for name, _ in found], [kind for _, kind in found]
+    text = by_module(names, kinds, len(found))
+    inside = [part.partition(")")[0].split(", ") for part in text.split("(")[1:]]
+    assert sorted(name for part in inside for name in part) == sorted(n.rpartition(".")[2] for n in names)
+    assert ("NaN in" in text, "Inf in" in text) == ("nan" in kinds, "inf" in kinds)
+
+
+def test_a_step_is_told_with_what_was_found_in_it() -> None:
+    buffers = nonfinite(612, what="buffer", names=("bn.running_mean",), kinds=("nan",))
+    assert place_line(buffers) == "step 612: NaN in bn (running_mean)"
+    assert place_line(nonfinite(612, what="activation", names=("a.conv", "b"))) == "step 612: a.conv, b"
+    assert place_line(nonfinite(612)) == ""

@@ -1,0 +1,427 @@
+"""What is said of speed, of what limits it, and of memory: approved words and true numbers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from amptui.diagnosis.bottleneck import (
+    bound_words,
+    evidence,
+    limit,
+    limit_beside,
+    throttled_words,
+    why_slower,
+)
+from amptui.diagnosis.memory_use import memory_sentences, other_bytes, sides, size_of
+from amptui.diagnosis.speed import (
+    explanations,
+    of_steps,
+    provisional_lines,
+    result_cards,
+    speed_of,
+    times_speed,
+    uncounted,
+    unfair_losses,
+    why_no_ratio,
+)
+from amptui.records.findings import MemoryBreakdown, PhaseSeconds, PrecisionsCompared
+from amptui.records.run import PRECISIONS, Record
+from amptui.telemetry.timing import MIN_STEPS, judged_timing
+from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
+from tests.builders import make_started, make_steps, view_of
+from tests.diagnosis.wording import table
+from tests.golden import Goldens
+from tests.telemetry.memory_samples import KEPT_BYTES, memory
+from tests.telemetry.record_samples import compared, device, faster, measured, pair, xray
+from tests.telemetry.timed_steps import BUSY, HOST, judged, phases
+from tests.tui import views
+
+MIB = 2**20
+ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
+"""Of a device that is done when the host has launched."""
+
+HALF_FORWARD = phases(0.0, 0.3, 0.3, None, 0.4)
+
+TIMINGS: Mapping[str, PrecisionTiming] = {
+    "data on the host's clock": judged(0.62, 0.15, 0.2, None, 0.03),
+    "data on the device's clock": judged(0.0050, *HOST[1:], device=(0.0051, *BUSY[1:])),
+    "computation on the host's clock": judged(0.02, 0.22, 0.40, None, 0.36),
+    "computation on the device's clock": judged(*HOST, device=BUSY),
+    "computation of a busy device": judged(*HOST, device=BUSY, busy=97.0),
+    "computation of an idle device": judged(*HOST, device=BUSY, busy=40.0),
+    "launches": judged(*HOST, device=ALIKE),
+    "launches to an idle device": judged(*HOST, device=ALIKE, busy=55.0),
+    "computation in AMP": judged(0.0, 0.3, 0.3, None, 0.4, amp=True),
+    "nothing but forward and backward": judged(0.0, 0.4, 0.58, None, 0.02),
+    "nothing but forward and backward in AMP": judged(0.0, 0.4, 0.58, None, 0.02, amp=True),
+    "too few steps": judged_timing("fp32", phases(*HOST), steps=1),
+    "computation in FP8": judged_timing("fp8", HALF_FORWARD, steps=50),
+    "emulated FP8": judged_timing("fp8-emulated", HALF_FORWARD, steps=50),
+}
+
+
+def test_what_is_said_of_what_a_step_waits_for(goldens: Goldens) -> None:
+    rows = {
+        name: [
+            f"{bound_words(timing) or 'unknown'}: {evidence(timing)}",
+            f"limit: {limit(timing) or 'unknown'}",
+            f"4 ranks: {bound_words(timing, ranks=4) or 'unknown'}: {limit(timing, ranks=4)}",
+        ]
+        for name, timing in TIMINGS.items()
+    }
+    goldens.check("words/bottlenecks", table(rows))
+
+
+@given(st.lists(st.floats(1e-6, 10.0), min_size=5, max_size=5), st.floats(1.0, 64.0))
+def test_no_precision_that_speeds_up_forward_and_backward_beats_the_limit(
+    seconds: list[float], times: float
+) -> None:
+    timing = judged(*seconds)
+    amp = seconds[1] + seconds[2]
+    gain = sum(seconds) / (sum(seconds) - amp + amp / times)
+    if timing.bound == "compute" and "at most" in limit(timing):
+        most = float(limit(timing).split()[-1].removesuffix("×"))
+        assert gain <= most + 0.05 + 1e-9
+
+
+# ------------------------------------------------------------------------------ beside the baseline
+
+
+def limits(
+    fp32: tuple[PhaseSeconds, ...], fp16: tuple[PhaseSeconds, ...], *, steps: int = MIN_STEPS
+) -> tuple[str, str]:
+    """What FP32 and AMP can give at most beside each other; ``steps`` of FP32 were timed."""
+    timings = (
+        judged_timing("fp32", fp32, steps=steps),
+        judged_timing("fp16", fp16, steps=MIN_STEPS),
+    )
+    one, other = (limit_beside(item, timings, Comparison(baseline="fp32", low="fp16")) for item in timings)
+    return one, other
+
+
+def test_amp_that_is_slower_is_promised_nothing_and_its_parts_tell_where() -> None:
+    fp32, fp16 = limits(phases(0.0, 0.1, 0.2, None, 0.01), phases(0.0, 3.7, 7.2, None, 0.01))
+    assert fp32 == f"AMP fp16 gains nothing: {times_speed(0.31 / 10.91, 'FP32')}"
+    assert fp16 == (
+        "AMP fp16 took longer than FP32: forward 3.70 s instead of 100 ms, backward 7.20 s instead of 200 ms"
+    )
+    _, fp16 = limits(phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 0.08, 0.2, 0.2, 0.1))
+    assert fp16 == "AMP fp16 took longer than FP32: clip 200 ms instead of nothing"
+
+
+def test_amp_that_is_no_slower_keeps_what_it_can_give() -> None:
+    fp32, fp16 = limits(phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 0.1, 0.2, None, 0.11))
+    assert fp32 == "AMP can speed up only forward and backward, 75% of the step: at most 4.0×"
+    assert fp16 == "forward and backward still take 73% of the step: at most 3.7× more"
+
+
+def test_a_baseline_that_was_hardly_timed_is_compared_with_nothing() -> None:
+    fp32, fp16 = phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 3.0, 3.0, None, 0.1)
+    one, other = limits(fp32, fp16, steps=MIN_STEPS - 1)
+    assert one == ""
+    assert other.startswith("forward and backward still take")
+
+
+@given(
+    before=st.tuples(*[st.floats(1e-6, 1.0)] * 5),
+    after=st.tuples(*[st.floats(1e-6, 1.0)] * 5),
+)
+def test_whatever_is_slower_by_more_than_a_little_is_so_in_some_part(
+    before: tuple[float, ...], after: tuple[float, ...]
+) -> None:
+    assume(sum(after) != pytest.approx(1.05 * sum(before)))
+    why = why_slower(judged(*before), judged(*after, amp=True))
+    assert ("instead of" in why) == (sum(after) > 1.05 * sum(before))
+
+
+def test_each_low_precision_is_timed_beside_its_reference() -> None:
+    """Whichever is in question: FP8 beside bf16, and bf16 beside FP32 where FP8 never ran."""
+    fp32, bf16, fp8 = (
+        judged_timing(name, phases(0.0, seconds, seconds, None, 0.01), steps=MIN_STEPS)
+        for name, seconds in (("fp32", 0.1), ("bf16", 0.3), ("fp8", 0.5))
+    )
+    timings = (fp32, bf16, fp8)
+    beside_bf16 = Comparison(baseline="bf16", low="fp8")
+    assert limit_beside(fp8, timings, beside_bf16).startswith("FP8 took longer than AMP bf16: ")
+    assert limit_beside(bf16, timings, beside_bf16).startswith("FP8 gains nothing: ")
+    assert limit_beside(fp32, timings, beside_bf16) == limit(fp32)
+    emulated = replace(fp8, precision="fp8-emulated", bound="")
+    beside_emulated = Comparison(baseline="bf16", low="fp8-emulated", missing="emulated")
+    assert limit_beside(emulated, (bf16, emulated), beside_emulated) == ""
+    assert limit_beside(bf16, (bf16, emulated), beside_emulated) == limit(bf16)
+
+
+def test_all_reasons_of_a_throttled_gpu_are_told_where_they_fit_and_the_gravest_elsewhere() -> None:
+    sample = views.gpu(clocks_event_reasons=("thermal (sw)", "power cap"))
+    assert throttled_words(sample, 60) == "⚠ throttled: thermal (sw), power cap"
+    assert throttled_words(sample, 34) == "⚠ throttled: thermal (sw) +1"
+    assert throttled_words(views.gpu(clocks_event_reasons=()), 34) == ""
+    assert throttled_words(views.gpu(clocks_event_reasons=None), 34) == ""
+
+
+# --------------------------------------------------------------------- why AMP gave little, or what lacks
+
+
+def after(*records: Record) -> SessionView:
+    return view_of(make_started(), *records)
+
+
+def steps_in(*counts: tuple[str, int], **changes: Any) -> list[Record]:
+    """So many steps in one precision after another."""
+    records: list[Record] = []
+    for precision, count in counts:
+        first = len(records) + 1
+        records += make_steps(first, first + count - 1, precision=precision, **changes)
+    return records
+
+
+def with_peaks(fp16: int, *others: Record, fp32: int = 1000) -> SessionView:
+    """FP32 with a peak beside a faster AMP."""
+    fast = make_steps(31, 60, precision="fp16", step_seconds=0.002)
+    peaks = (device(1.0, "fp32", fp32), device(1.0, "fp16", fp16))
+    return after(*make_steps(1, 30), *fast, *peaks, *others)
+
+
+FULL = memory("fp32", activations=20 * MIB, peak=250 * MIB)
+LOW = memory("fp16", activations=8 * MIB, copies=14 * MIB, peak=248 * MIB)
+SMALL_XRAY = xray(saved_bytes_fp32=12 * MIB, saved_bytes_amp=6 * MIB)
+IDLE = [
+    *(device(float(time), "fp32", None, 60.0) for time in range(3)),
+    *(device(float(time), "fp16", None, 55.0) for time in range(3, 6)),
+]
+LAUNCH_BOUND = after(*steps_in(("fp32", 30), ("fp16", 30), data_seconds=0.0), *IDLE)
+
+EXPLAINED: Mapping[str, SessionView] = {
+    "waits for data": after(*steps_in(("fp32", 30), ("fp16", 30), step_seconds=0.01, data_seconds=0.006)),
+    "launches": LAUNCH_BOUND,
+    "launches and is slower": replace(LAUNCH_BOUND, comparison=replace(LAUNCH_BOUND.comparison, speedup=0.8)),
+    "1% less memory": with_peaks(990),
+    "10% more memory": with_peaks(1100),
+    "the same memory": with_peaks(1000),
+    "5% less memory": with_peaks(950),
+    "X-ray of the memory": with_peaks(990, SMALL_XRAY),
+    "breakdown of the memory": with_peaks(248 * MIB, FULL, LOW, xray(), fp32=250 * MIB),
+    "breakdown of the memory after an X-ray": with_peaks(248 * MIB, xray(), FULL, LOW, fp32=250 * MIB),
+    "too few steps": after(
+        *steps_in(("fp32", 30), ("fp16", 10)), device(1.0, "fp32", 1000), device(1.0, "fp16", 1000)
+    ),
+    "FP8 beside bf16": after(
+        *make_steps(1, 30, precision="bf16"),
+        *make_steps(31, 60, precision="fp8", step_seconds=0.002),
+        *(device(1.0, name, peak) for name, peak in (("bf16", 1000), ("fp8", 1100), ("fp32", 9999))),
+        SMALL_XRAY,
+    ),
+}
+
+RATIOS: Mapping[str, Sequence[Record]] = {
+    "nothing": [],
+    "FP32 alone": steps_in(("fp32", 30)),
+    "bf16 alone": steps_in(("bf16", 30)),
+    "too few of AMP": steps_in(("fp32", 30), ("fp16", 12)),
+    "neither": steps_in(("float64", 40)),
+    "FP8 alone": steps_in(("fp8", 30)),
+    "FP8 and FP32": steps_in(("fp32", 30), ("fp8", 30)),
+    "too few of both": steps_in(("bf16", 12), ("fp8", 5)),
+    "FP8 and bf16": steps_in(("bf16", 30), ("fp8", 30)),
+    "emulated FP8 and bf16": steps_in(("bf16", 30), ("fp8-emulated", 30)),
+}
+
+
+def test_what_is_said_of_little_gain_and_of_a_missing_ratio(goldens: Goldens) -> None:
+    rows: dict[str, Iterable[str]] = {}
+    for name, view in EXPLAINED.items():
+        rows[name] = [*explanations(view), *(f"x: {text}" for text in explanations(view, {"x-ray"}))]
+    for name, records in RATIOS.items():
+        comparison = after(*records).comparison
+        rows[f"ratio of {name}"] = [
+            f"{comparison.speedup}: {why_no_ratio(comparison)}",
+            f"with p: {why_no_ratio(comparison, {'precision'})}",
+            f"with c: {why_no_ratio(comparison, {'comparison'})}",
+        ]
+    goldens.check("words/explanations", table(rows))
+
+
+@pytest.mark.parametrize(
+    ("speed", "words", "gain"),
+    [
+        ((1.94, 1.9, 1.98), "1.94× the speed of FP32 (1.90 to 1.98)", 1),
+        ((0.5, 0.4, 0.625), "0.50× the speed of FP32 (0.40 to 0.62)", -1),
+        ((1.01, 0.98, 1.04), "1.01× the speed of FP32 (0.98 to 1.04)", 0),
+        ((0.99, 0.96, 1.02), "0.99× the speed of FP32 (0.96 to 1.02)", 0),
+        ((1.71, 0.27, 11.01), "no clear difference from FP32 yet (0.27 to 11.01)", 0),
+        ((1.28, 0.7, 2.32), "no clear difference from FP32 yet (0.70 to 2.32)", 0),
+        ((1.003, 1.001, 1.005), "1.00× the speed of FP32 (1.00 to 1.00)", 0),
+        ((1.94, None, None), "1.94× the speed of FP32 ", 1),
+    ],
+)
+def test_a_speed_is_said_with_its_interval(
+    speed: tuple[float, float | None, float | None], words: str, gain: int
+) -> None:
+    result = speed_of(*speed, than="FP32")
+    assert (f"{result.words} {result.interval}", result.gain) == (words, gain)
+
+
+def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> None:
+    view = after(*make_steps(1, 200, loss=0.5), *make_steps(201, 320, precision="fp16", loss=0.4))
+    losses = "loss after 120 steps of each: FP32 0.500, AMP 0.400"
+    assert unfair_losses(view) == (
+        f"{losses}; mid-run losses start where the other precision left off",
+        f"{losses}; no fair race",
+    )
+    assert unfair_losses(after(*steps_in(("fp32", 30), ("fp16", 30)))) == ()
+
+
+@pytest.mark.parametrize(
+    ("fp32_steps", "figure", "notes"),
+    [
+        (0, "9.61 ms", ["~ from warm-up steps: 4 in AMP fp16", "warm-up steps left out: 9"]),
+        (1, "not measured", ["~ from warm-up steps: 4 in AMP fp16", "warm-up steps left out: 9"]),
+        (9, "~9.61 ms", ["~ from warm-up steps: 9 in FP32, 4 in AMP fp16"]),
+    ],
+)
+def test_warm_up_steps_are_behind_a_marked_figure_or_left_out(
+    fp32_steps: int, figure: str, notes: list[str]
+) -> None:
+    fp32, fp16 = after(*steps_in(("fp32", 30), ("fp16", 30))).comparison.rows
+    assert of_steps(replace(fp32, provisional_steps=fp32_steps), "9.61 ms") == figure
+    rows = (
+        replace(fp32, warm_up_steps=9, provisional_steps=fp32_steps),
+        replace(fp16, warm_up_steps=4, provisional_steps=4),
+    )
+    view = SessionView(comparison=Comparison(rows=rows))
+    assert provisional_lines(view.comparison) + uncounted(view) == notes
+
+
+# ------------------------------------------------------------------------------------ the A/B result
+
+
+def beside_fp32(**changes: Any) -> PrecisionsCompared:
+    return compared(rows=(measured("fp32"), faster(**changes)))
+
+
+COMPILED = compared(
+    baseline="fp32 eager",
+    rows=(
+        measured("fp32 eager"),
+        *(replace(faster(), precision=name) for name in ("fp32", "fp16 eager", "fp16")),
+    ),
+    pairs=(pair("fp32", "fp32 eager", 1.71), pair(), pair(than="fp32", speedup=0.8), pair(speedup=0.0)),
+)
+
+
+def test_what_a_comparison_found_may_be_quoted(goldens: Goldens) -> None:
+    run = make_started(device_name="NVIDIA H200", model="mnist-deep", batch_size=256)
+    results = {
+        "no interval": beside_fp32(speedup_low=None),
+        "no memory": beside_fp32(peak_allocated_bytes=None),
+        "the same memory": beside_fp32(peak_allocated_bytes=2 * 2**30),
+        "more memory": beside_fp32(peak_allocated_bytes=3 * 2**30),
+        "compiled": COMPILED,
+    }
+    rows = {name: result_cards(result, None) for name, result in results.items()}
+    goldens.check("words/comparisons", table({"of a run": result_cards(compared(), run), **rows}))
+
+
+def test_a_result_is_an_event_and_its_progress_none() -> None:
+    view = view_of(compared(over=False, reason="running"))
+    assert view.events == ()
+    assert view.compared is not None
+    (event,) = view_of(compared(over=False, reason="running"), compared()).events
+    assert (event.kind, event.severity) == ("compared", "info")
+
+
+# -------------------------------------------------------------------------------------------- memory
+
+FP32 = memory("fp32", activations=1500 * MIB, peak=1850 * MIB)
+FP16 = memory("fp16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB, step=812)
+ON_A_CPU = (memory("fp32"), memory("bf16", copies=28 * MIB))
+HALVED = [replace(kind, dtype="bfloat16") if kind.kind == "weights" else kind for kind in FP16.kinds]
+BARE = tuple(kind for kind in FP32.kinds if kind.kind in ("weights", "gradients"))
+
+
+def test_what_is_said_of_memory(goldens: Goldens) -> None:
+    def beside(full: tuple[int, int], amp: tuple[int, int, int]) -> Sequence[str]:
+        """What is said of activations and peaks, and of AMP's cast copies between them, in MiB."""
+        return memory_sentences(
+            (
+                memory("fp32", activations=full[0] * MIB, peak=full[1] * MIB),
+                memory("fp16", activations=amp[0] * MIB, copies=amp[1] * MIB, peak=amp[2] * MIB),
+            ),
+            None,
+        )
+
+    def x_rayed(precision: str, fp32: int | None, amp: int | None) -> Sequence[str]:
+        taken = xray(precision=precision, saved_bytes_fp32=fp32, saved_bytes_amp=amp)
+        return memory_sentences(ON_A_CPU, taken)
+
+    rows = {
+        "fell": memory_sentences((FP32, FP16), None),
+        "hardly moved": beside((20, 250), (8, 14, 252)),
+        "mostly data": beside((20, 1024), (10, 10, 1024)),
+        "rose": beside((2, 226), (2, 28, 254)),
+        "before AMP": memory_sentences((FP32,), None),
+        "AMP alone": memory_sentences((FP16,), None),
+        "before the first breakdown": memory_sentences((), xray()),
+        "weights of another type": memory_sentences((FP32, replace(FP16, kinds=tuple(HALVED))), None),
+        "weights and gradients alone": memory_sentences(
+            [replace(item, kinds=BARE) for item in ON_A_CPU], None
+        ),
+        "CPU": memory_sentences(ON_A_CPU, None),
+        "CPU with a key": memory_sentences(ON_A_CPU, None, {"x-ray"}),
+        "X-ray in bf16": x_rayed("bf16", 236 * MIB, 121 * MIB),
+        "X-ray in another precision": x_rayed("fp16", 236 * MIB, 300 * MIB),
+        "X-ray of the same": x_rayed("fp16", 68_300, 68_400),
+        "X-ray of an emulation": x_rayed("fp8-emulated", 236 * MIB, 300 * MIB),
+        "X-ray without memory": x_rayed("bf16", None, None),
+    }
+    goldens.check("words/memory", table(rows))
+
+
+SIZES = st.integers(0, 2**40)
+
+
+@given(activations=st.tuples(SIZES, SIZES), copies=st.none() | SIZES, beyond=st.tuples(SIZES, SIZES))
+def test_every_pair_has_one_sentence_and_no_word_for_what_is_missing(
+    activations: tuple[int, int], copies: int | None, beyond: tuple[int, int]
+) -> None:
+    full = memory("fp32", activations=activations[0], peak=KEPT_BYTES + activations[0] + beyond[0])
+    whole = KEPT_BYTES + activations[1] + (copies or 0) + beyond[1]
+    amp = memory("fp16", activations=activations[1], copies=copies, peak=whole)
+    assert (other_bytes(full), other_bytes(amp)) == beyond
+    (text,) = memory_sentences((full, amp), None)
+    assert text.startswith(("peak fell by ", "peak barely changed: ", "peak rose by "))
+    assert "n/a" not in text
+    assert ("cast copies" in text) == bool(copies)
+
+
+def test_the_rest_of_a_peak_that_was_not_measured_is_not_zero() -> None:
+    assert other_bytes(ON_A_CPU[0]) is None
+    assert size_of(ON_A_CPU[0], "activations") is None
+    assert size_of(ON_A_CPU[0], "weights", "gradients") == 112 * MIB
+
+
+def test_the_newest_of_each_side_are_compared_and_fp8_with_bf16() -> None:
+    older, newer = replace(FP32, precision="ieee", step=5), replace(FP16, precision="bf16", step=900)
+    both_sides = sides((FP32, older, FP16, newer))
+    assert (both_sides.full, both_sides.low) == (FP32, newer)
+    bf16, fp8 = replace(FP16, precision="bf16"), replace(FP16, precision="fp8", step=5)
+    emulated = replace(fp8, precision="fp8-emulated")
+    assert sides((FP32, bf16, fp8), "fp8") == (bf16, fp8)
+    assert sides((FP32, bf16, fp8), "bf16") == (FP32, bf16)
+    assert sides((FP32, bf16, emulated), "fp8-emulated") == (None, None)
+    (sentence,) = memory_sentences((FP32, bf16, fp8), None, low="fp8")
+    assert sentence.startswith("peak barely changed")
+    assert memory_sentences((FP32, bf16), None, low="fp8") == ()
+    assert memory_sentences((FP32, bf16, emulated), None, low="fp8-emulated") == ()
+
+
+@given(names=st.lists(st.sampled_from(PRECISIONS), max_size=12))
+def test_the_view_has_the_newest_breakdown_of_each_precision_in_the_usual_order(names: list[str]) -> None:
+    records = [memory(name, step=number) for number, name in enumerate(names)]
+    found: tuple[MemoryBreakdown, ...] = after(*records).memory
+    assert [element.precision for element in found] == [name for name in PRECISIONS if name in names]
+    assert all(element == [r for r in records if r.precision == element.precision][-1] for element in found)
