@@ -291,8 +291,6 @@ def test_a_shell_that_prints_before_the_relay_does_not_matter(
 @pytest.fixture
 def start_up(box: RemoteMachine) -> Iterator[Path]:
     """The start-up file of the shell there, where there is one."""
-    if box.server != "sshd":
-        pytest.skip("this server starts no login shell")
     start_up = box.home / ".bashrc"
     start_up.write_text("echo read\n")
     try:
@@ -304,7 +302,8 @@ def start_up(box: RemoteMachine) -> Iterator[Path]:
         shutil.rmtree(box.home / ".local", ignore_errors=True)
 
 
-@pytest.mark.nightly  # with sshd alone
+@pytest.mark.nightly
+@pytest.mark.parametrize("machine", ["sshd"], indirect=True)
 def test_a_login_shell_that_greets_and_is_slow_does_not_matter_and_one_that_exits_is_named(
     box: RemoteMachine, start_up: Path, lives: Lives, warm: WarmSource
 ) -> None:
@@ -349,15 +348,6 @@ def test_ctrl_c_ends_the_wait_for_a_machine_whose_dead_link_is_noticed_as_the_co
     finally:
         box.configure()
         box.install_amptui()
-
-
-@pytest.mark.parametrize("host", ["-oProxyCommand=touch$IFS{}", "me@-J"])
-def test_a_host_is_never_an_option_of_ssh(host: str, tmp_path: Path) -> None:
-    text = host.format(tmp_path / "touched")
-    with Terminal(amptui_command("attach", "--", f"{text}:x"), size=(500, 40)) as terminal:
-        assert terminal.wait() == 2
-        assert "is not a host; write HOST:RUN or USER@HOST:RUN" in terminal.text
-    assert not (tmp_path / "touched").exists()
 
 
 def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -1,17 +1,37 @@
 """Ranks that agree, in threads that share a store and pass their boundaries together."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.agreement.control import OtherRanks, RankControl
 from amptui.ranks.agreement.rows import RankRows, RowReport
 from amptui.ranks.world import World
 from tests.tiny import Log
 
-_PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 60.0
+
+
+def in_threads(works: Iterable[Callable[[], object]], together: threading.Barrier) -> None:
+    """Do all ``works``, each in a thread of its own; the error of one ends the waits at ``together``."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - the test fails with it
+            errors.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert errors == []
+    assert not any(thread.is_alive() for thread in threads)
 
 
 class KeptRows(RowReport):
@@ -30,7 +50,7 @@ class KeptRows(RowReport):
 
 
 class Ranks:
-    """Some ranks, with threads that talk."""
+    """Some ranks of `amptui train`, with threads that talk."""
 
     def __init__(self, count: int) -> None:
         self.log = Log()
@@ -43,32 +63,17 @@ class Ranks:
         self._is_over = False
         self._together = threading.Barrier(count, action=self._look_whether_over)
 
-    def join(self) -> None:
+    def join(self, boards: list[Board] | None = None, others: OtherRanks | None = None) -> None:
         """Begin to agree."""
-        for control in self.controls:
-            control.join(Board(self.store, "test"))
+        for rank, control in enumerate(self.controls):
+            control.join(boards[rank] if boards else Board(self.store, "test"), others)
 
     def run(self, work: Callable[[int, RankControl], object]) -> None:
         """Call ``work`` for each rank in a thread of its own."""
-        errors: list[BaseException] = []
-
-        def guarded(rank: int, control: RankControl) -> None:
-            try:
-                work(rank, control)
-            except BaseException as error:  # noqa: BLE001 - the test fails with it
-                errors.append(error)
-                self._together.abort()
-
-        threads = [
-            threading.Thread(target=guarded, args=(rank, control), daemon=True)
-            for rank, control in enumerate(self.controls)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(_PATIENCE_SECONDS)
-        assert errors == []
-        assert not any(thread.is_alive() for thread in threads)
+        in_threads(
+            [lambda rank=rank: work(rank, self.controls[rank]) for rank in range(len(self.controls))],  # type: ignore[misc]
+            self._together,
+        )
 
     def boundaries(
         self, until: Callable[[], object], work: Callable[[int, int, RankControl], object] | None = None
@@ -82,7 +87,7 @@ class Ranks:
                 if work is not None:
                     work(boundary, rank, control)
                 boundary += 1
-                self._together.wait(_PATIENCE_SECONDS)
+                self._together.wait(PATIENCE_SECONDS)
 
         self._until, self._is_over = until, False
         self.run(train)

@@ -24,9 +24,8 @@ from amptui.records.control import (
     StopRequest,
     XRayRequest,
 )
+from tests.ranks.agreeing import PATIENCE_SECONDS, in_threads
 from tests.tiny import Log
-
-_PATIENCE_SECONDS = 60.0
 
 
 class Rank:
@@ -54,7 +53,7 @@ class Rank:
 
     def make_step(self) -> None:
         """With all ranks: nobody ends it before all are in it."""
-        self.ranks.together.wait(_PATIENCE_SECONDS)
+        self.ranks.together.wait(PATIENCE_SECONDS)
         self.step += 1
         self.look()
 
@@ -95,28 +94,17 @@ class Ranks:
         self.have_done = self.is_over = False
 
     def run(self, work: Callable[[Rank], object]) -> None:
-        """Call ``work`` for each rank in a thread of its own."""
-        errors: list[BaseException] = []
-
-        def guarded(rank: Rank) -> None:
-            try:
-                work(rank)
-            except BaseException as error:  # noqa: BLE001 - the test fails with it
-                errors.append(error)
-                self.together.abort()
-
+        """Call ``work`` for each rank in a thread of its own, beside those that talk."""
         self.have_done = False
-        threads = [threading.Thread(target=guarded, args=(rank,), daemon=True) for rank in self.all]
         talking = [threading.Thread(target=rank.talk, daemon=True) for rank in self.all]
-        for thread in (*threads, *talking):
-            thread.start()
-        for thread in threads:
-            thread.join(_PATIENCE_SECONDS)
-        self.have_done = True
         for thread in talking:
-            thread.join(_PATIENCE_SECONDS)
-        assert errors == []
-        assert not any(thread.is_alive() for thread in threads)
+            thread.start()
+        try:
+            in_threads([partial(work, rank) for rank in self.all], self.together)
+        finally:
+            self.have_done = True
+        for thread in talking:
+            thread.join(PATIENCE_SECONDS)
 
     def make_steps(self, until: Callable[[], object]) -> None:
         """Have all make steps together ``until`` that is true after one."""
@@ -143,30 +131,24 @@ def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "poll_seconds", lambda _ranks: 0.001)
 
 
-def test_all_ranks_obey_at_the_same_step() -> None:
+def test_all_ranks_obey_at_the_same_step_and_what_is_asked_at_once_together() -> None:
     ranks = Ranks(3)
-    switches = [PrecisionRequest(name) for name in ("bf16", "fp16", "fp32")]
-    requests: list[Request] = [*switches, CheckpointRequest()]
-    for count, request in enumerate(requests, start=1):
+    requests: list[Request] = [PrecisionRequest("bf16"), CheckpointRequest(), PrecisionRequest("fp32")]
+    for request in requests:
         ranks.ask(request)
-        ranks.make_steps(partial(_have_obeyed, ranks.all, count))
-    assert ranks.all[0].obeyed == ranks.all[1].obeyed == ranks.all[2].obeyed
-    assert [request for _, request in ranks.all[0].obeyed] == requests
-    assert len(ranks.log.of(RequestTaken)) == 4
+        ranks.make_steps(partial(_have_obeyed, ranks.all, 1 + requests.index(request)))
+    for request in requests[:2]:
+        ranks.ask(request)
+    ranks.make_steps(partial(_have_obeyed, ranks.all, 5))
+    obeyed = ranks.all[0].obeyed
+    assert obeyed == ranks.all[1].obeyed == ranks.all[2].obeyed
+    assert [request for _, request in obeyed] == requests + requests[:2]
+    assert obeyed[3][0] == obeyed[4][0]
+    assert len(ranks.log.of(RequestTaken)) == 5
 
 
 def _have_obeyed(ranks: list[Rank], count: int = 1) -> bool:
     return all(len(rank.obeyed) >= count for rank in ranks)
-
-
-def test_two_requests_at_once_are_obeyed_together() -> None:
-    ranks = Ranks()
-    ranks.ask(PrecisionRequest("bf16"))
-    ranks.ask(CheckpointRequest())
-    ranks.make_steps(partial(_have_obeyed, ranks.all, 2))
-    (step, _), _ = ranks.all[1].obeyed
-    assert ranks.all[1].obeyed == [(step, PrecisionRequest("bf16")), (step, CheckpointRequest())]
-    assert ranks.all[0].obeyed == ranks.all[1].obeyed
 
 
 def test_a_rank_that_hears_late_makes_the_others_wait_and_all_obey() -> None:
@@ -189,26 +171,26 @@ def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
         while not rank.obeyed:
             rank.make_step()
         assert rank.obeyed == [(rank.step, PauseRequest(True))]
-        paused.wait(_PATIENCE_SECONDS)
+        paused.wait(PATIENCE_SECONDS)
         while rank.newest() != PrecisionRequest("fp16"):
             rank.control.wait()
             rank.take()
-        switched.wait(_PATIENCE_SECONDS)
+        switched.wait(PATIENCE_SECONDS)
         while rank.newest() != PauseRequest(False):
             rank.control.wait()
             rank.take()
 
     def ask() -> None:
         ranks.ask(PauseRequest(True))
-        paused.wait(_PATIENCE_SECONDS)
+        paused.wait(PATIENCE_SECONDS)
         ranks.ask(PrecisionRequest("fp16"))
-        switched.wait(_PATIENCE_SECONDS)
+        switched.wait(PATIENCE_SECONDS)
         ranks.ask(PauseRequest(False))
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     ranks.run(train)
-    asking.join(_PATIENCE_SECONDS)
+    asking.join(PATIENCE_SECONDS)
     assert ranks.all[0].obeyed == ranks.all[1].obeyed
     assert len({step for step, _ in ranks.all[0].obeyed}) == 1
 
@@ -271,7 +253,7 @@ def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPa
 def test_a_rank_that_waits_in_a_later_collective_is_found_before_the_patience_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guest_control, "MEETING_SECONDS", _PATIENCE_SECONDS)
+    monkeypatch.setattr(guest_control, "MEETING_SECONDS", PATIENCE_SECONDS)
     ranks = Ranks()
     _places(monkeypatch, lambda: {"0": 0, "of a device mesh": 98})
     _has_agreed(ranks)
@@ -295,28 +277,23 @@ def _has_agreed(ranks: Ranks) -> None:
         rank.step = order.point
 
 
-def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_come_makes_nobody_wait_for_long_and_does_later_as_they_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
     ranks = Ranks()
     reasons: list[str] = []
     ranks.all[0].control.cannot_stop = reasons.append
     ranks.ask(StopRequest("q"))
     _has_agreed(ranks)
-    ranks.all[0].look()
+    for rank in ranks.all:  # one after the other
+        rank.look()
     assert ranks.refusals() == [("precision", "failed")]
     assert len(reasons) == 1
     assert "rank 1" in reasons[0]
-    assert not ranks.all[0].control.over  # it may come the next time
-    assert ranks.all[0].control.stop_reason is None
-
-
-def test_a_rank_that_comes_later_does_as_those_that_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
-    ranks = Ranks()
-    _has_agreed(ranks)
-    for rank in ranks.all:  # one after the other
-        rank.look()
     assert [rank.obeyed for rank in ranks.all] == [[], []]
+    assert [rank.control.stop_reason for rank in ranks.all] == [None, None]
+    assert not ranks.all[0].control.over  # it may come the next time
 
 
 def test_what_a_rank_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,17 +307,13 @@ def test_what_a_rank_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert not ranks.all[0].control.over
 
 
-def test_the_end_of_the_agreement_ends_a_pause() -> None:
+def test_the_end_of_the_agreement_ends_a_pause_and_a_comparison() -> None:
     ranks = Ranks()
     for rank in ranks.all:
         rank.control.end("rank 1 has ended")
         rank.control.wait()
         assert rank.take() == PauseRequest(False)
-
-
-def test_a_comparison_ends_with_the_agreement() -> None:
-    control = Ranks().all[0].control
-    control.end("rank 1 has ended")
+    control = ranks.all[0].control
     control.want_turn("bf16", now="fp32")
     pending = control.take(ComparisonRequest)
     assert pending is not None

@@ -295,18 +295,7 @@ def test_ranks_that_count_differently_are_found() -> None:
         talk()
 
 
-def test_a_thread_that_cannot_go_on_ends_the_training_at_its_next_point() -> None:
-    agreement = Ranks(2, random.Random(1)).all[0].agreement
-    agreement._changed = threading.Condition()
-    agreement.fail(OSError("the board is gone"))
-    assert agreement.hold == 0
-    with pytest.raises(OSError, match="is gone"):
-        agreement.settle(1, lambda _order: None)
-    with pytest.raises(OSError, match="is gone"):
-        agreement.settle_in_pause(lambda _order: None)
-
-
-def test_a_thread_that_fails_while_the_training_obeys_is_not_forgotten() -> None:
+def test_a_thread_that_cannot_go_on_ends_the_training_at_its_next_point_also_while_it_obeys() -> None:
     ranks = Ranks(1, random.Random(1), wants=1)
     agreement = ranks.all[0].agreement
     agreement._changed = threading.Condition()
@@ -315,5 +304,8 @@ def test_a_thread_that_fails_while_the_training_obeys_is_not_forgotten() -> None
     order = agreement.pending
     assert order is not None
     agreement.settle(order.point, lambda _order: agreement.fail(OSError("the board is gone")))
+    assert agreement.hold == 0
     with pytest.raises(OSError, match="is gone"):
         agreement.settle(order.point + 1, lambda _order: None)
+    with pytest.raises(OSError, match="is gone"):
+        agreement.settle_in_pause(lambda _order: None)

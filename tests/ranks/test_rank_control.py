@@ -1,18 +1,23 @@
-"""Ranks that agree, in threads that share a store and pass their boundaries together."""
+"""What ranks of `amptui train` agree on, in threads that share a store and pass their boundaries together."""
 
 import math
 import random
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
+from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
 from amptui.engine.step import NORMS, WEIGHTS, WINDOW
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks, RankControl
-from amptui.ranks.agreement.rows import RankNumbers
+from amptui.ranks.agreement.orders import OrderBoard
+from amptui.ranks.agreement.rows import PostedRows, RankNumbers
 from amptui.records.answers import Answer, RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
 from tests.ranks.agreeing import KeptRows, Ranks
@@ -43,18 +48,74 @@ def of() -> Iterator[Callable[[int], Ranks]]:
 Of = Callable[[int], Ranks]
 
 
-def test_all_ranks_take_a_request_at_the_same_boundary_and_none_before(of: Of) -> None:
+def checkpoint(control: RankControl) -> object:
+    pending = control.take(CheckpointRequest)
+    control.answer(pending)
+    return pending and pending.request
+
+
+def precision(control: RankControl) -> object:
+    pending = control.take(PrecisionRequest)
+    control.answer(pending)
+    return pending and pending.request
+
+
+def xray(control: RankControl) -> object:
+    """Only rank 0 takes it; the others wait meanwhile."""
+    return control.newest(XRayRequest) is not None and control.attention and (control.take(XRayRequest), 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("want", "obeyed", "what"),
+    [
+        (lambda leader: leader.ask(CheckpointRequest()), checkpoint, CheckpointRequest()),
+        (lambda leader: leader.ask(PrecisionRequest("bf16")), precision, PrecisionRequest("bf16")),
+        (lambda leader: leader.ask(XRayRequest()), xray, 1),
+        (RankControl.want_checkpoint, RankControl.take_wanted_checkpoint, True),
+        (lambda leader: leader.want_probes(NORMS), RankControl.take_probes, NORMS),
+        (lambda leader: leader.want_probes(WINDOW | WEIGHTS), RankControl.take_probes, WINDOW | WEIGHTS),
+        (lambda leader: leader.want_turn("bf16 eager", now="fp32"), RankControl.take_turn, "bf16 eager"),
+    ],
+)
+def test_all_ranks_do_what_is_wanted_at_the_same_boundary_and_once(
+    want: Callable[[RankControl], object], obeyed: Callable[[RankControl], object], what: object, of: Of
+) -> None:
     ranks = of(3)
-    obeyed: list[list[tuple[int, str]]] = [[] for _ in ranks.controls]
+    seen: list[list[tuple[int, object]]] = [[], [], []]
+
+    def work(boundary: int, rank: int, control: RankControl) -> None:
+        if found := obeyed(control):
+            seen[rank].append((boundary, found))
+
+    want(ranks.controls[0])
+    ranks.boundaries(lambda: seen[0], work)
+    more = count()
+    ranks.boundaries(lambda: next(more) > 20, work)
+    assert seen[0] == seen[1] == seen[2]
+    assert [found for _, found in seen[0]] == [what]
+
+
+def test_all_ranks_hash_their_weights_at_the_same_boundary(of: Of) -> None:
+    ranks = of(2)
+    hashed: list[list[int]] = [[], []]
+    for points, control in zip(hashed, ranks.controls, strict=True):
+        control.hash_weights = lambda points=points, control=control: points.append(control.arrived())
+    ranks.controls[0].want_hash()
+    ranks.boundaries(lambda: hashed[0])
+    assert hashed[0] == hashed[1]
+    assert len(hashed[0]) == 1
+
+
+def test_requests_at_random_moments_are_obeyed_by_all_at_the_same_boundaries(of: Of) -> None:
+    ranks = of(3)
+    obeyed: list[list[tuple[int, object]]] = [[] for _ in ranks.controls]
     asking = random.Random(5)
 
     def work(boundary: int, rank: int, control: RankControl) -> None:
         if rank == 0 and asking.random() < 0.2:
             control.ask(PrecisionRequest(asking.choice(["fp32", "bf16", "fp16"])))
-        pending = control.take(PrecisionRequest)
-        if pending is not None:
-            obeyed[rank].append((boundary, pending.request.precision))
-            control.answer(pending)
+        if found := precision(control):
+            obeyed[rank].append((boundary, found))
 
     ranks.boundaries(lambda: len(obeyed[0]) > 3, work)
     assert obeyed[0] == obeyed[1] == obeyed[2]
@@ -88,10 +149,13 @@ def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it
     assert [answer.request.number for answer in ranks.log.of(RequestTaken)] == numbers
 
 
-def test_a_signal_to_one_rank_stops_all_at_the_same_boundary(of: Of) -> None:
+@pytest.mark.parametrize(
+    ("reason", "told"), [("SIGTERM", "SIGTERM on rank 1"), ("the test", "a request on rank 1")]
+)
+def test_what_stops_one_rank_stops_all_at_the_same_boundary(of: Of, reason: str, told: str) -> None:
     ranks = of(2)
     stopped: dict[int, int] = {}
-    ranks.controls[1].ask(StopRequest("SIGTERM"))
+    ranks.controls[1].ask(StopRequest(reason))
 
     def work(boundary: int, rank: int, control: RankControl) -> None:
         if control.stopping:
@@ -99,15 +163,8 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_boundary(of: Of) -> None:
 
     ranks.boundaries(lambda: stopped, work)
     assert stopped[0] == stopped[1]
-    assert ranks.controls[0].stop_reason == "SIGTERM on rank 1"
+    assert ranks.controls[0].stop_reason == told
     ranks.run(lambda _rank, control: control.finish())
-
-
-def test_a_stop_for_another_reason_is_a_request(of: Of) -> None:
-    ranks = of(2)
-    ranks.controls[1].ask(StopRequest("the test"))
-    ranks.boundaries(lambda: ranks.controls[0].stopping)
-    assert ranks.controls[0].stop_reason == "a request on rank 1"
 
 
 @pytest.mark.parametrize("validating", [False, True])
@@ -135,42 +192,21 @@ def test_a_pause_goes_on_until_rank_0_ends_it(of: Of, validating: bool) -> None:
     ranks.run(train)
 
 
-def test_a_request_of_a_user_wins_over_a_comparison_s_next_block(of: Of) -> None:
+@pytest.mark.parametrize("asked", ["", "fp16"])
+def test_a_comparison_s_next_block_reaches_all_ranks_unless_the_user_asks_for_another(
+    of: Of, asked: str
+) -> None:
     ranks = of(2)
     leader, other = ranks.controls
     leader.want_turn("bf16", now="fp32")
-    leader.ask(PrecisionRequest("fp16"))
+    if asked:
+        leader.ask(PrecisionRequest(asked))
     ranks.boundaries(lambda: other.newest(PrecisionRequest))
-    assert leader.take_turn() == ""
+    assert leader.take_turn() == ("" if asked else "bf16")
     last, mine = other.take(PrecisionRequest), leader.take(PrecisionRequest)
     assert last is not None
-    assert mine is not None
-    assert last.request == mine.request == PrecisionRequest("fp16")
-
-
-def test_a_comparison_s_next_block_reaches_all_ranks(of: Of) -> None:
-    ranks = of(2)
-    leader, other = ranks.controls
-    leader.want_turn("bf16", now="fp32")
-    ranks.boundaries(lambda: other.newest(PrecisionRequest))
-    block = other.take(PrecisionRequest)
-    assert block is not None
-    assert block.request.precision == leader.take_turn() == "bf16"
-    assert leader.take(PrecisionRequest) is None
-
-
-def test_a_block_that_runs_eagerly_reaches_all_ranks(of: Of) -> None:
-    ranks = of(2)
-    leader, other = ranks.controls
-    leader.want_turn("bf16 eager", now="fp32")
-    turns = ["", ""]
-
-    def work(_boundary: int, rank: int, control: RankControl) -> None:
-        turns[rank] = turns[rank] or control.take_turn()
-
-    ranks.boundaries(lambda: turns[0], work)
-    assert turns == ["bf16 eager"] * 2
-    assert other.take(PrecisionRequest) is None
+    assert last.request == PrecisionRequest(asked or "bf16")
+    assert (mine and mine.request) == (PrecisionRequest(asked) if asked else None)
 
 
 def test_what_is_promised_for_a_later_batch_of_a_validation_is_due_at_its_end(of: Of) -> None:
@@ -186,56 +222,6 @@ def test_what_is_promised_for_a_later_batch_of_a_validation_is_due_at_its_end(of
     assert ranks.controls[0].arrived() == ranks.controls[1].arrived()
 
 
-def test_all_ranks_learn_of_an_x_ray_at_the_same_boundary(of: Of) -> None:
-    ranks = of(2)
-    learned: dict[int, int] = {}
-    ranks.controls[0].ask(XRayRequest())
-
-    def work(boundary: int, rank: int, control: RankControl) -> None:
-        if control.newest(XRayRequest) is not None:
-            learned.setdefault(rank, boundary)
-            assert control.attention
-
-    ranks.boundaries(lambda: learned, work)
-    assert learned[0] == learned[1]
-    ranks.controls[0].answer(ranks.controls[0].take(XRayRequest))
-    assert len(ranks.log.of(RequestTaken)) == 1
-
-
-def test_all_ranks_measure_in_the_same_step_and_once(of: Of) -> None:
-    ranks = of(3)
-    measured: list[list[tuple[int, int]]] = [[] for _ in ranks.controls]
-
-    def work(boundary: int, rank: int, control: RankControl) -> None:
-        if probes := control.take_probes():
-            measured[rank].append((boundary, probes))
-
-    for count, wanted in enumerate((NORMS, WINDOW | WEIGHTS), start=1):
-        ranks.controls[0].want_probes(wanted)
-        ranks.boundaries(partial(_has, measured[0], count), work)
-    assert [probes for _, probes in measured[0]] == [NORMS, WINDOW | WEIGHTS]
-    assert measured[1] == measured[2] == measured[0]
-
-
-def _has(points: list[tuple[int, int]], count: int) -> bool:
-    return len(points) == count
-
-
-def test_all_ranks_hash_their_weights_at_the_same_boundary(of: Of) -> None:
-    ranks = of(2)
-    hashed: list[list[int]] = [[], []]
-    for rank, control in enumerate(ranks.controls):
-        control.hash_weights = partial(_note_point, hashed[rank], control)
-    ranks.controls[0].want_hash()
-    ranks.boundaries(lambda: hashed[0])
-    assert hashed[0] == hashed[1]
-    assert len(hashed[0]) == 1
-
-
-def _note_point(points: list[int], control: RankControl) -> None:
-    points.append(control.arrived())
-
-
 def test_what_ranks_refuse_is_refused_at_once(of: Of) -> None:
     ranks = of(2)
     ranks.controls[0].refuses = {"x-ray": "it would take too long"}
@@ -243,27 +229,6 @@ def test_what_ranks_refuse_is_refused_at_once(of: Of) -> None:
     (refused,) = ranks.log.of(RequestRefused)
     assert (refused.reason, refused.detail) == ("unavailable", "it would take too long")
     assert ranks.controls[0].newest(XRayRequest) is None
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_the_rows_of_all_ranks_are_received_in_their_order(count: int) -> None:
-    ranks = Ranks(count)
-    report = ranks.controls[0].report = KeptRows()
-    for rank, control in enumerate(ranks.controls):
-        control.measure = partial(RankNumbers, grad_norm=float(rank))
-    ranks.join()
-    ranks.boundaries(lambda: len(report.rows) > 1)
-    ranks.run(lambda _rank, control: control.finish())
-    before = len(report.rows)
-    ranks.controls[0].parted()
-    for control in ranks.controls:
-        control.leave()
-    assert len(report.rows) > before  # the last ones
-    assert report.is_closed
-    norms = [rows.column("grad_norm").tolist() for rows in report.rows]
-    measured = [row for row in norms if not any(map(math.isnan, row))]
-    assert len(measured) > 2
-    assert all(row == [float(rank) for rank in range(count)] for row in measured)
 
 
 def test_an_order_that_is_composed_as_the_training_ends_takes_no_request_with_it(of: Of) -> None:
@@ -299,6 +264,9 @@ def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> 
     assert bool(boundaries[0]) or left is not None
 
 
+# Where a rank or the store is lost.
+
+
 def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the point that it has promised not to pass, and in a pause."""
     monkeypatch.setattr(orders, "_CHECK_SECONDS", 0.001)
@@ -314,10 +282,151 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
     leader.ask(CheckpointRequest())
     for comes in (leader.at_boundary, leader.wait):
         with pytest.raises(RuntimeError, match="rank 1 has ended"):
-            _for_ever(comes)
+            for_ever(comes)
     leader.leave()
 
 
-def _for_ever(comes: Callable[[], object]) -> None:
+def for_ever(comes: Callable[[], object]) -> None:
     while True:
         comes()
+
+
+class At(OtherRanks):
+    """Ranks that go on at ``store`` when a board is lost, or end."""
+
+    def __init__(self, store: HashStore | None) -> None:
+        self.store = store
+
+    def explain_lost(self, error: Exception) -> OrderBoard | Exception:
+        return RuntimeError(f"the store: {error}") if self.store is None else Board(self.store, "test")
+
+
+def test_ranks_go_on_at_another_board_or_end_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, is_lost = Ranks(2), threading.Event()
+    first = [Board(ranks.store, "test") for _ in ranks.controls]
+    for name in ("read", "look", "decide"):
+        monkeypatch.setattr(Board, name, _losable(getattr(Board, name), first, is_lost))
+    ranks.join(first, At(HashStore()))
+    boundaries: list[list[int]] = [[], []]
+    stopped: dict[int, int] = {}
+
+    def work(boundary: int, rank: int, control: RankControl) -> None:
+        if control.take(CheckpointRequest):
+            boundaries[rank].append(boundary)
+        if control.stopping:
+            stopped.setdefault(rank, boundary)
+
+    ranks.controls[0].ask(CheckpointRequest())
+    ranks.boundaries(lambda: boundaries[0], work)
+    is_lost.set()
+    ranks.controls[1].ask(StopRequest("SIGTERM"))
+    ranks.boundaries(lambda: stopped, work)
+    assert boundaries[0] == boundaries[1]
+    assert stopped[0] == stopped[1]
+    for control in ranks.controls:
+        control.leave()
+    is_lost.clear()
+    alone = Ranks(2).controls[1]
+    alone.join(first[1], At(None))
+    is_lost.set()
+    with pytest.raises(RuntimeError, match="the store: connection reset"):
+        for_ever(alone.at_boundary)
+    alone.leave()
+
+
+def _losable(method: Callable[..., object], boards: list[Board], is_lost: threading.Event) -> Any:
+    def call(board: Board, *arguments: object) -> object:
+        if is_lost.is_set() and board in boards:
+            raise OSError("connection reset")
+        return method(board, *arguments)
+
+    return call
+
+
+# Rows of numbers that ranks post: none is lost where a training ends, whatever threads came to.
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_the_rows_of_all_ranks_are_received_in_their_order(size: int) -> None:
+    ranks = Ranks(size)
+    report = ranks.controls[0].report = KeptRows()
+    for rank, control in enumerate(ranks.controls):
+        control.measure = partial(RankNumbers, grad_norm=float(rank))
+    ranks.join()
+    ranks.boundaries(lambda: len(report.rows) > 1)
+    ranks.run(lambda _rank, control: control.finish())
+    before = len(report.rows)
+    ranks.controls[0].parted()
+    for control in ranks.controls:
+        control.leave()
+    assert len(report.rows) > before  # the last ones
+    assert report.is_closed
+    norms = [rows.column("grad_norm").tolist() for rows in report.rows]
+    measured = [row for row in norms if not any(map(math.isnan, row))]
+    assert len(measured) > 2
+    assert all(row == [float(rank) for rank in range(size)] for row in measured)
+
+
+STEPS = 5
+
+
+class TwoRanks:
+    """Both ranks' rows, whose threads come to them as a test says; a step a point."""
+
+    def __init__(self) -> None:
+        self.report = KeptRows()
+        self.board = Board(HashStore(), "test")
+        self.leader, self.other = (PostedRows(self.board, rank, 2, self.report) for rank in range(2))
+        self._measured = [0, 0]
+
+    def train(self, step: int, *, finishes: bool = False) -> None:
+        """The point after ``step`` on both ranks."""
+        for rank, posted in enumerate((self.leader, self.other)):
+            if finishes or step >= posted.due:
+                more, self._measured[rank] = step - self._measured[rank], step
+                (posted.finish if finishes else posted.put)(RankNumbers(steps=more, last_step=step))
+
+    def lead(self) -> None:
+        """Rank 0's thread comes."""
+        self.leader.announce(2)
+
+    def follow(self) -> None:
+        """Rank 1's thread comes."""
+        self.other.follow(*self.board.read(["sample"])[0])
+
+
+Threads = Callable[[TwoRanks], None]
+
+
+def neither(_ranks: TwoRanks) -> None:
+    """Both threads are late."""
+
+
+@pytest.mark.parametrize("before", [TwoRanks.lead, neither], ids=["asked", "not asked"])
+@pytest.mark.parametrize("then", [TwoRanks.follow, neither], ids=["heard", "not heard"])
+@pytest.mark.parametrize("later", [TwoRanks.follow, neither], ids=["posted", "not posted"])
+@pytest.mark.parametrize("last", [TwoRanks.lead, neither], ids=["taken", "not taken"])
+def test_each_step_of_each_rank_is_told_once(
+    before: Threads, then: Threads, later: Threads, last: Threads
+) -> None:
+    """Also those that were measured for a row which not all had posted when the training ended."""
+    ranks = TwoRanks()
+    threads = {1: (before, then), 3: (later, last)}
+    for step in range(1, STEPS):
+        for come in threads.get(step, ()):
+            come(ranks)
+        ranks.train(step)
+    ranks.train(STEPS, finishes=True)
+    for come in (last, later):  # a thread may come once more
+        come(ranks)
+    ranks.leader.take_last()
+    assert [sum(rows.column("steps")[rank] for rows in ranks.report.rows) for rank in range(2)] == [STEPS] * 2
+    assert ranks.report.is_closed
+
+
+def test_where_a_rank_has_told_nothing_the_report_is_closed_without_it() -> None:
+    ranks = TwoRanks()
+    ranks.leader.finish(RankNumbers(steps=1, last_step=1))
+    ranks.leader.take_last()
+    assert ranks.report.rows == []
+    assert ranks.report.is_closed
