@@ -13,6 +13,7 @@ from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS, Probes
+from amptui.engine.snapshot import Snapshot
 from amptui.records.control import (
     Control,
     PauseRequest,
@@ -49,7 +50,6 @@ from tests.tiny import (
     log_of,
     losses,
     prepare,
-    switching,
     train,
 )
 
@@ -70,11 +70,7 @@ class UnautocastableDropping(Unautocastable, Dropping):
 
 
 def undisturbed(experiment: Tiny, **options: Any) -> list[float | None]:
-    log = log_of(prepare(experiment, **options))
-    return losses(log)
-
-
-# ------------------------------------------------------------------------------- the window
+    return losses(log_of(prepare(experiment, **options)))
 
 
 def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
@@ -144,17 +140,8 @@ def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) 
         assert not window.hypothetical
         assert window.loss_scale == steps[window.step].loss_scale
     assert log.of(Float16Window)[0].nonfinite > 0
-
-
-def test_the_largest_gradient_comes_with_the_norm() -> None:
-    log = log_of(prepare(Tiny(), steps=2))
-    record = log.of(StepRecord)[0]
-    assert record.grad_max is not None
-    assert record.grad_norm is not None
-    assert 0 < record.grad_max <= record.grad_norm
-
-
-# -------------------------------------------------------------------------------- the trace
+    measured = log_of(prepare(Tiny(), precision="fp16", steps=2, clip_norm=clip_norm)).of(StepRecord)[0]
+    assert 0 < (measured.grad_max or 0) <= (measured.grad_norm or 0)
 
 
 def test_a_requested_trace_is_taken_and_its_hooks_are_removed() -> None:
@@ -208,9 +195,6 @@ def test_the_first_skips_are_a_search_and_are_not_traced() -> None:
     assert log.of(ModulesTraced) == []
 
 
-# ------------------------------------------------------------------------------ the buffers
-
-
 def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
     class Poisoned(Tiny):
         def build_model(self) -> nn.Module:
@@ -229,16 +213,8 @@ def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
     assert not torch.isfinite(prepared.model.get_buffer("2.running_var")).all()
 
 
-def test_healthy_statistics_are_not_mentioned() -> None:
-    log = log_of(prepare(Tiny(epochs=4)))
-    assert log.of(NonFinite) == []
-    assert len(log.of(StepRecord)) > BUFFERS_GAP_STEPS
-
-
-# -------------------------------------------------------------------------------- the X-ray
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.torch
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
     log = log_of(prepare(Dropping(), precision=precision), at={5: XRayRequest()})
     (xray,) = log.of(XRayTaken)
@@ -248,70 +224,110 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
     assert losses(log) == undisturbed(Dropping(), precision=precision)
 
 
-def test_a_failed_x_ray_is_only_a_warning() -> None:
-    log = log_of(prepare(UnautocastableDropping()), at={5: XRayRequest()})
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
+    clip_norm: float | None,
+) -> None:
+    log = log_of(prepare(Tiny(epochs=8), clip_norm=clip_norm))
+    steps = {record.step: record for record in log.of(StepRecord)}
+    assert len(steps) > BUFFERS_GAP_STEPS
+    assert log.of(NonFinite) == []
+    assert log.of(StepTimed)
+    names = ["input", "forward", "backward", *(["clip"] if clip_norm else []), "optimizer"]
+    for record in log.of(StepTimed):
+        assert [phase.name for phase in record.phases] == names
+        step = steps[record.step]
+        assert record.settling == step.settling
+        parts = sum(phase.host_seconds for phase in record.phases)
+        assert 0 < parts <= (step.step_seconds or 0) + 1e-6  # they lie within the step, apart from each other
+
+
+def test_without_probes_only_what_a_step_needs_is_measured() -> None:
+    for clip_norm in (None, 1.0):
+        log = log_of(prepare(Tiny(), probes=False, clip_norm=clip_norm))
+        assert log.of(Float16Window) == []
+        assert {record.grad_norm is None for record in log.of(StepRecord)} == {clip_norm is None}
+
+
+# ---------------------------------------------------------- a measurement that fails, a step that fails
+
+
+@pytest.mark.parametrize("request_", [XRayRequest(), PrecisionRequest("bf16")], ids=["X-ray", "switch"])
+def test_an_x_ray_or_a_switch_that_fails_is_told_and_changes_nothing(request_: Any) -> None:
+    log = log_of(prepare(UnautocastableDropping()), at={5: request_})
     (note,) = log.of(Note)
-    assert note.severity == "warning"
-    assert f"no X-ray: RuntimeError: {NO_KERNEL}" in note.text
-    assert log.of(XRayTaken) == []
-    assert losses(log) == undisturbed(UnautocastableDropping())
-
-
-# ------------------------------------------------------------------------------- the switch
-
-
-def test_a_switch_whose_first_step_fails_is_undone_and_nothing_is_lost() -> None:
-    control = Control()
-    log = Log(switching(control, {5: "bf16"}))
-    assert train(prepare(UnautocastableDropping()), log, control) == "done"
-    (note,) = log.of(Note)
-    assert note.severity == "error"
-    assert "bf16 failed in its first step; back to fp32: RuntimeError: no kernel" in note.text
     changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
-    assert changes == [(6, "bf16"), (6, "fp32")]
+    if isinstance(request_, XRayRequest):
+        assert (note.severity, log.of(XRayTaken), changes) == ("warning", [], [])
+        assert f"no X-ray: RuntimeError: {NO_KERNEL}" in note.text
+    else:
+        assert (note.severity, changes) == ("error", [(6, "bf16"), (6, "fp32")])
+        assert "bf16 failed in its first step; back to fp32: RuntimeError: no kernel" in note.text
     assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
     assert losses(log) == undisturbed(UnautocastableDropping())
 
 
 def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
     class Breaking(Tiny):
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        def loss(self, model: nn.Module, batch: Any) -> Any:
             self.calls = getattr(self, "calls", 0) + 1
             if self.calls == 7:
                 raise RuntimeError("broken data")
-            loss = super().loss(model, batch)
-            assert isinstance(loss, Tensor)
-            return loss
+            return super().loss(model, batch)
 
-    control = Control()
     with pytest.raises(RuntimeError, match="broken data"):
-        train(prepare(Breaking()), Log(switching(control, {3: "bf16"})), control)
+        log_of(prepare(Breaking()), at={3: "bf16"})
 
 
-# -------------------------------------------------------------------------------- the floor
+class Masked(Tiny):
+    """Its optimizer keeps a tensor of a kind that has no storage."""
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = super().build_optimizer(model)
+        optimizer.state[torch.zeros(1)] = {"mask": torch.eye(2).to_mkldnn()}
+        return optimizer
+
+
+def test_a_failed_memory_breakdown_is_only_a_warning() -> None:
+    log = Log()
+    assert train(prepare(Masked(epochs=10, learning_rate=0.0)), log) == "done"
+    assert log.of(MemoryBreakdown) == []
+    (note,) = log.of(Note)
+    assert note.text.startswith("no memory breakdown: ")
+
+
+def test_a_window_without_memory_is_reported_once_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Float16WindowProbe.measure
+    left = [True, True]
+
+    def short_of_memory(probe: Float16WindowProbe, factor: float) -> Tensor:
+        if left:
+            left.pop()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return measured(probe, factor)
+
+    monkeypatch.setattr(Float16WindowProbe, "measure", short_of_memory)
+    log = Log()
+    assert train(prepare(Tiny(epochs=40)), log) == "done"
+    assert [note.text[:35] for note in log.of(Note)] == ["no float16 window: CUDA out of memo"]
+    assert log.of(Float16Window)
+    assert len(losses(log)) == 320
+
+
+def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_of_memory(*_: object) -> Snapshot:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("amptui.engine.snapshot.Snapshot", short_of_memory)
+    log = log_of(prepare(Tiny()), at={3: "bf16"})
+    assert "staying in fp32" in log.of(Note)[0].text
+    assert log.of(PrecisionChanged) == []
+
+
+# -------------------------------------------------------------------------- the least loss scale
 
 
 def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, PauseChanged) and record.paused:
-            control.ask(PauseRequest(False))
-
-    log = Log(watch)
-    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=40), precision="fp16", steps=250)
-    before = [p.detach().clone() for p in prepared.model.parameters()]
-    assert train(prepared, log, control, interactive=True) == "done"
-    (pause,) = [record for record in log.of(PauseChanged) if record.paused]
-    assert pause.cause == "loss scale"
-    assert re.search(r" 3\.0e-08 after 41 ", pause.reason)
-    assert log.of(LossScaleChanged)[-1].current == MIN_LOSS_SCALE / 2
-    assert prepared.scaler.get_scale() == MIN_LOSS_SCALE / 2
-    assert len(log.of(StepSkipped)) == 250
-    assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
-
-
-def test_a_pause_by_the_user_has_no_reason() -> None:
     control = Control()
 
     def watch(record: Record) -> None:
@@ -321,8 +337,17 @@ def test_a_pause_by_the_user_has_no_reason() -> None:
             control.ask(PauseRequest(False))
 
     log = Log(watch)
-    train(prepare(Tiny()), log, control)
-    assert [(pause.paused, pause.reason) for pause in log.of(PauseChanged)] == [(True, ""), (False, "")]
+    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=40), precision="fp16", steps=250)
+    before = [p.detach().clone() for p in prepared.model.parameters()]
+    assert train(prepared, log, control, interactive=True) == "done"
+    by_hand, pause = [record for record in log.of(PauseChanged) if record.paused]
+    assert by_hand.reason == ""
+    assert pause.cause == "loss scale"
+    assert re.search(r" 3\.0e-08 after 41 ", pause.reason)
+    assert log.of(LossScaleChanged)[-1].current == MIN_LOSS_SCALE / 2
+    assert prepared.scaler.get_scale() == MIN_LOSS_SCALE / 2
+    assert len(log.of(StepSkipped)) == 250
+    assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
 
 
 def test_fp16_restarts_its_search_after_a_collapse() -> None:
@@ -350,49 +375,3 @@ def test_fp16_restarts_its_search_after_a_collapse() -> None:
     hypothetical = [window.loss_scale for window in log.of(Float16Window) if window.precision == "bf16"]
     assert set(hypothetical) <= {65536.0}
     assert len([record for record in log.of(PauseChanged) if record.paused]) == 1
-
-
-# -------------------------------------------------------------------- where time and memory go
-
-
-def test_some_steps_are_timed_by_phase() -> None:
-    log = log_of(prepare(Tiny(epochs=20), clip_norm=1.0))
-    timed = log.of(StepTimed)
-    assert timed
-    steps = {record.step: record for record in log.of(StepRecord)}
-    for record in timed:
-        assert [p.name for p in record.phases] == ["input", "forward", "backward", "clip", "optimizer"]
-        step = steps[record.step]
-        assert record.settling == step.settling
-        parts = sum(phase.host_seconds for phase in record.phases)
-        assert 0 < parts <= (step.step_seconds or 0) + 1e-6  # they lie within the step, apart from each other
-
-
-def test_without_clipping_there_is_no_clip_phase() -> None:
-    log = log_of(prepare(Tiny(epochs=20)))
-    assert {phase.name for record in log.of(StepTimed) for phase in record.phases} == {
-        "input",
-        "forward",
-        "backward",
-        "optimizer",
-    }
-
-
-def test_memory_is_broken_down_once_after_each_switch() -> None:
-    prepared = prepare(Tiny(epochs=25))
-    log = log_of(prepared, at={80: "bf16"})
-    first, second = log.of(MemoryBreakdown)
-    assert (first.precision, second.precision) == ("fp32", "bf16")
-    weights = sum(p.numel() * 4 for p in prepared.model.parameters())
-    assert [k.size_bytes for k in first.kinds if k.kind == "weights"] == [weights]
-    assert [k.kind for k in second.kinds if k.dtype == "bfloat16"] == ["cast copies"]
-    assert first.peak_allocated_bytes is None
-
-
-def test_without_probes_only_what_a_step_needs_is_measured() -> None:
-    log = log_of(prepare(Tiny(epochs=20), probes=False))
-    assert log.of(Float16Window) == []
-    assert {record.grad_norm for record in log.of(StepRecord)} == {None}
-    clipped = Log()
-    train(prepare(Tiny(), probes=False, clip_norm=1.0), clipped)
-    assert None not in {record.grad_norm for record in clipped.of(StepRecord)}
