@@ -1,9 +1,24 @@
-"""Labels, letters, glyphs and colours of the precisions, and what the loss of a step is."""
+"""What precisions, phases, requests, losses and ranks are called, and what `p` and `c` ask for."""
 
-from typing import get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, get_args
 
 import pytest
 
+from amptui.diagnosis.activity import (
+    compared_precisions,
+    is_stopping,
+    pending_words,
+    phase_words,
+    refusal_words,
+    state_words,
+    switch_target,
+    unsupported_requests,
+    waiting_fraction,
+    waiting_words,
+)
 from amptui.diagnosis.labels import (
     has_no_loss,
     layer_label,
@@ -17,58 +32,124 @@ from amptui.diagnosis.labels import (
     signed_label,
     step_loss_words,
 )
-from amptui.diagnosis.speed import why_no_ratio
+from amptui.diagnosis.rank_words import run_words, samples_each, size_words
+from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.own_loop import LossForm
-from amptui.records.run import PRECISION_ORDER, PRECISIONS
+from amptui.records.run import PRECISIONS, PhaseChanged
 from amptui.reports.export.markup import css_class
-from amptui.telemetry.comparison import compare
+from amptui.telemetry.comparison import PRECISION_ORDER
 from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.style import precision_style
-from tests.telemetry.record_samples import step, steps
-from tests.telemetry.whole_runs import session_of
+from tests.builders import make_started, make_step, make_switch, view_of
+from tests.diagnosis.wording import table
+from tests.golden import Goldens
+from tests.telemetry.record_samples import compared
+from tests.tui import views
+
+
+def in_phase(phase: Any, **details: Any) -> SessionView:
+    return SessionView(phase=PhaseChanged(time=views.NOW, phase=phase, **details))
+
+
+def asked_for(kind: RequestKind, **details: Any) -> RequestMade:
+    return RequestMade(time=views.NOW, number=1, kind=kind, **details)
+
+
+def refused(asked: RequestMade, reason: Any) -> str:
+    refusal = RequestRefused(time=views.NOW, step=5, request=asked, reason=reason, detail="out of memory")
+    return refusal_words(refusal)
+
+
+def ranks(world_size: int, parallel: str, data_parallel: int | None) -> str:
+    run = views.run_started(
+        world_size=world_size, parallel=parallel, data_parallel=data_parallel, global_batch_size=64
+    )
+    return run_words(run)
+
+
+PHASES: Mapping[str, SessionView] = {
+    "nothing yet": SessionView(),
+    "importing": in_phase("importing"),
+    "data": in_phase("data"),
+    "data drawn": in_phase("data", detail="drawing", done=512, total=1000, unit="samples"),
+    "data downloaded": in_phase("data", detail="downloading", done=2048, unit="bytes"),
+    "model": in_phase("model"),
+    "first step": in_phase("first step"),
+    "first step of kernels": in_phase("first step", detail="autotuning kernels"),
+    "first step named again": in_phase("first step", detail="first step"),
+    "validating": in_phase("validating", done=12, total=40),
+    "validating without an end": in_phase("validating", done=12),
+    "stopping": in_phase("stopping"),
+    "stopping with a checkpoint": in_phase("stopping", detail="writing the checkpoint"),
+    "training": in_phase("training"),
+    "steps": views.compared(),
+    "failed": replace(in_phase("validating"), state="failed"),
+}
+
+PROBES = (asked_for("trace"), asked_for("x-ray"), asked_for("trace"))
+
+PENDING: Mapping[str, SessionView] = {
+    "nothing": SessionView(),
+    "probes": SessionView(pending=PROBES),
+    "probes while paused": SessionView(pending=PROBES, state="paused"),
+    "checkpoint": SessionView(pending=(asked_for("checkpoint"),)),
+    "comparison": SessionView(pending=(asked_for("comparison", precisions=("fp32", "bf16")),)),
+    "running comparison": SessionView(compared=compared(over=False, rounds=2)),
+    "pause": SessionView(pending=(asked_for("pause", paused=True),)),  # the header says it
+}
+
+NAMES = (*PRECISION_ORDER, "fp4")
+
+
+def test_what_everything_is_called(goldens: Goldens) -> None:
+    rows: dict[str, str | Iterable[str]] = {
+        "precisions": [
+            " | ".join((name, precision_label(name), short_label(name), precision_letter(name)))
+            for name in NAMES
+        ],
+        "layers": [layer_label(name) for name in ("mlp.fc", "0", "")],
+        "operands": [
+            operand_label("gradient", "mlp.fc"),
+            operand_label("weight", "0"),
+            operand_label("input", ""),
+        ],
+        "losses": [f"{form}: {loss_form_words(form, 4)}" for form in get_args(LossForm)],
+        "short losses": [f"{form}: {loss_form_words(form, 4, brief=True)}" for form in get_args(LossForm)],
+        "phases": [f"{name}: {waiting_words(view)}" for name, view in PHASES.items()],
+        "plain phases": [f"{name}: {phase_words(view.phase)}" for name, view in PHASES.items()],
+        "pending": [f"{name}: {'; '.join(pending_words(view))}" for name, view in PENDING.items()],
+        "refusals": [
+            refused(asked_for("x-ray"), "failed"),
+            refused(asked_for("precision", precision="tf32"), "unavailable"),
+            refused(asked_for("precision", precision="tf32"), "failed"),
+            refused(asked_for("x-ray"), "comparison running"),
+            refused(asked_for("x-ray"), "overruled") or "(nothing where another request has overruled it)",
+        ],
+        "states": [
+            f"{state}: {state_words(SessionView(state=state))}"  # type: ignore[arg-type]  # all there are
+            for state in ("starting", "running", "paused", "finished", "failed")
+        ],
+        "ranks": [
+            f"1 rank{ranks(1, '', None)}",
+            f"DDP{ranks(4, 'ddp', None)}",
+            f"HSDP{ranks(4, 'hsdp', 4)}",
+            f"tensor parallel{ranks(8, 'fsdp2+tp', 4)}",
+            f"pipeline parallel{ranks(8, 'ddp+pp', 2)}",
+            f"of a newer version{ranks(4, 'of a newer version+tp', None)}",
+            size_words(4, None),
+        ],
+    }
+    goldens.check("words/labels", table(rows))
+
+
+# ---------------------------------------------------------------------------------------- precisions
 
 
 @pytest.mark.parametrize("tell", [precision_label, precision_letter, precision_glyph, signed_label])
-def test_no_two_precisions_are_told_alike(tell: object) -> None:
-    assert callable(tell)
+def test_no_two_precisions_are_told_alike(tell: Any) -> None:
     words = [tell(name) for name in PRECISION_ORDER]
     assert len(set(words)) == len(words)
-
-
-@pytest.mark.parametrize(
-    ("name", "label", "letter"),
-    [
-        ("fp32", "FP32", "F"),
-        ("ieee", "FP32 ieee", "I"),
-        ("tf32", "TF32", "T"),
-        ("fp16", "AMP fp16", "A"),
-        ("bf16", "AMP bf16", "B"),
-        ("fp8", "FP8", "8"),
-        ("fp8-emulated", "FP8 emulated", "E"),
-        ("fp4", "fp4", "?"),
-        ("fp16 weights", "fp16 weights", "H"),
-        ("bf16 weights", "bf16 weights", "b"),
-        ("float8 layers", "float8 layers", "L"),
-        ("float64", "float64", "D"),
-        ("mixed", "mixed precisions", "M"),
-        ("unknown", "precision unknown", "?"),
-    ],
-)
-def test_precisions_have_names_for_people(name: str, label: str, letter: str) -> None:
-    assert (precision_label(name), precision_letter(name)) == (label, letter)
-
-
-def test_beside_others_a_precision_is_named_without_amp() -> None:
-    names = ("fp32", "fp16", "bf16", "fp8", "fp8-emulated", "")
-    assert [short_label(name) for name in names] == ["fp32", "fp16", "bf16", "FP8", "FP8 emulated", ""]
-
-
-def test_an_operand_is_named_by_its_layer() -> None:
-    assert operand_label("gradient", "mlp.fc") == "output gradient of mlp.fc"
-    assert operand_label("weight", "0") == "weight of layer 0"
-    assert operand_label("input", "") == "input of the model"
-    assert [layer_label(name) for name in ("mlp.fc", "0", "")] == ["mlp.fc", "layer 0", "the model"]
 
 
 def test_glyphs_have_one_character_each_on_ascii_terminals() -> None:
@@ -89,39 +170,27 @@ def test_only_precisions_of_one_number_type_share_a_colour() -> None:
         assert precision_style(name) not in {precision_style(precision) for precision in PRECISIONS}
 
 
-def test_a_run_without_fp32_and_amp_says_so() -> None:
-    assert why_no_ratio(compare([])) == "no steps yet"
-    view = session_of(steps(1, 40, precision="float64")).view()
-    assert why_no_ratio(view.comparison) == "neither FP32 nor AMP ran"
+# -------------------------------------------------------------------------------- what runs, what waits
 
 
-# ------------------------------------------------------------------------------ the loss of a step
+def test_a_run_is_stopping_when_it_says_so_until_it_has_ended() -> None:
+    assert is_stopping(in_phase("stopping"))
+    assert not is_stopping(in_phase("validating"))
+    assert not is_stopping(SessionView())
+    assert not is_stopping(replace(in_phase("stopping"), state="finished"))
 
 
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ("", ""),
-        ("sum", "sum of 4 backward passes"),
-        ("first closure", "first of several closures"),
-        ("no backward", "no loss: gradients without backward()"),
-        ("unattributed", "no loss: unclear whose backward() it was"),
-        ("edited", "no loss: gradients changed between two passes"),
-        ("several values", "no loss: backward() of several values"),
-        ("scaled", "no loss: scaled by the script"),
-    ],
-)
-def test_each_form_has_its_words(form: LossForm, words: str) -> None:
-    assert loss_form_words(form, 4) == words
-    assert step_loss_words(step(1, loss_form=form, micro_batches=4)) == words
+def test_a_run_that_is_lost_waits_for_nothing() -> None:
+    assert waiting_words(in_phase("validating"), silence="gone") == ""
+    assert state_words(SessionView(state="running"), lost="gone") == "the run has ended"
 
 
-def test_every_form_has_words() -> None:
-    assert [form for form in get_args(LossForm) if form and not loss_form_words(form, 1)] == []
-
-
-def test_a_sum_is_short_where_there_is_little_room() -> None:
-    assert loss_form_words("sum", 4, brief=True) == "sum of 4 passes"
+def test_progress_is_a_fraction_only_where_the_whole_is_known() -> None:
+    assert waiting_fraction(in_phase("data", done=1, total=4)) == 0.25
+    assert waiting_fraction(in_phase("data", done=5, total=4)) == 1.0
+    assert waiting_fraction(in_phase("data", done=1)) is None
+    assert waiting_fraction(in_phase("data", total=4)) is None
+    assert waiting_fraction(SessionView()) is None
 
 
 @pytest.mark.parametrize(
@@ -131,8 +200,14 @@ def test_a_sum_is_short_where_there_is_little_room() -> None:
 def test_a_step_that_was_not_measured_is_not_one_without_a_loss(
     loss: float | None, form: LossForm, *, has_none: bool
 ) -> None:
-    assert has_no_loss(step(1, loss=loss, loss_form=form)) is has_none
+    step = make_step(1, loss=loss, loss_form=form, micro_batches=4)
+    assert has_no_loss(step) is has_none
     assert not has_no_loss(None)
+    assert step_loss_words(step) == loss_form_words(form, 4)
+
+
+def test_every_form_of_a_loss_has_words() -> None:
+    assert [form for form in get_args(LossForm) if form and not loss_form_words(form, 1)] == []
 
 
 def test_optimizers_beyond_those_that_are_kept_are_pointed_out() -> None:
@@ -141,3 +216,54 @@ def test_optimizers_beyond_those_that_are_kept_are_pointed_out() -> None:
     assert optimizers_left_out(SessionView(optimizers=optimizers, optimizers_left_out=True)) == [
         "more than 2 optimizers: the others are left out"
     ]
+
+
+def test_ranks_that_share_their_samples_take_the_same_ones() -> None:
+    assert samples_each(100.0, 4, views.run_started(world_size=4, data_parallel=2)) == 50.0
+    assert samples_each(100.0, 4, views.run_started(world_size=4)) == 25.0
+    assert samples_each(100.0, 4, None) == 25.0
+
+
+# ------------------------------------------------------------------------------------- what keys ask for
+
+
+@pytest.mark.parametrize(
+    ("current", "sides", "offered"),
+    [
+        ("fp32", ("fp32", "bf16"), True),
+        ("tf32", ("tf32", "bf16"), True),
+        ("fp16", ("fp32", "fp16"), True),
+        ("fp8", ("bf16", "fp8"), True),
+        ("fp8-emulated", ("bf16", "fp8-emulated"), False),
+    ],
+)
+def test_c_compares_what_runs_with_what_it_is_judged_against(
+    current: str, sides: tuple[str, ...], *, offered: bool
+) -> None:
+    view = view_of(make_started(precision=current, amp_precision="bf16"))
+    assert compared_precisions(view) == sides
+    assert ("comparison" not in unsupported_requests(view)) == offered
+
+
+ROWWISE = {"config": {"fp8_recipe": "rowwise"}}
+
+
+@pytest.mark.parametrize(
+    ("precisions", "facts", "target"),
+    [
+        (("fp32",), {}, "bf16"),
+        (("fp32", "bf16"), {}, "fp32"),
+        (("fp8-emulated",), {}, "fp32"),
+        (("fp8-emulated", "fp32"), {}, "bf16"),
+        (("fp8-emulated", "fp32", "bf16"), {}, "fp8-emulated"),
+        (("fp32", "tf32", "fp8"), {}, "tf32"),
+        (("fp32", "bf16"), {**ROWWISE, "unsupported": {"fp8": ""}}, "fp8-emulated"),
+        (("fp32", "bf16"), {**ROWWISE, "unsupported": {"fp8": "no", "fp8-emulated": "no"}}, "fp32"),
+    ],
+)
+def test_p_switches_between_fp32_and_amp_and_through_fp8_once_it_was_chosen(
+    precisions: tuple[str, ...], facts: dict[str, Any], target: str
+) -> None:
+    started = make_started(precision=precisions[0], amp_precision="bf16", **facts)
+    switches = [make_switch(step, *both) for step, both in enumerate(pairwise(precisions), 2)]
+    assert switch_target(view_of(started, *switches)) == target
