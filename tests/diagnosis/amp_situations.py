@@ -4,7 +4,7 @@ What is said of each is in ``tests/goldens/words/situations``.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -31,95 +31,11 @@ from tests.diagnosis.amp_records import (
 from tests.telemetry import record_samples as samples
 from tests.telemetry.float16_windows import spread
 
-SITUATIONS: dict[str, Callable[[], Records]] = {}
 
-
-def situation(build: Callable[[], Records]) -> Callable[[], Records]:
-    """``build`` is one of the situations, by its name."""
-    SITUATIONS[build.__name__] = build
-    return build
-
-
-# The troubles of ``unstable``: none is fp16_without_an_xray, calibration is calibrating, collapse is
-# all_skipped, forward is forward_overflow_for_good, buffers nan_validation, underflow underflow_in_fp16.
-
-
-@situation
 def never_tried() -> Records:
     return [*started(), *made(1, 50)]
 
 
-@situation
-def nothing_yet() -> Records:
-    return started()
-
-
-@situation
-def foretold_by_the_histogram() -> Records:
-    return [*never_tried(), survives(40)]
-
-
-@situation
-def old_histogram() -> Records:
-    return [*started(), *made(1, 156), survives(1)]
-
-
-@situation
-def foretold_by_xray() -> Records:
-    return [*started(amp_precision="bf16"), *made(1, 50), samples.xray(40, precision="bf16", loss_scale=None)]
-
-
-@situation
-def fp16_without_an_xray() -> Records:
-    return both()
-
-
-@situation
-def fp16_agrees() -> Records:
-    return [*both(), samples.xray(590)]
-
-
-@situation
-def old_xray() -> Records:
-    return [*both(), samples.xray(100)]
-
-
-@situation
-def bf16_agrees() -> Records:
-    return [
-        *both("bf16"),
-        samples.xray(590, precision="bf16", loss_scale=None),
-        samples.compared(
-            580,
-            rows=(
-                samples.measured("fp32"),
-                samples.measured("bf16", speedup=1.65, speedup_low=1.61, speedup_high=1.69),
-            ),
-        ),
-    ]
-
-
-@situation
-def fp8_after_bf16() -> Records:
-    return in_float8("fp8")
-
-
-@situation
-def fp8_slower_than_bf16_and_faster_than_fp32() -> Records:
-    return in_float8("fp8", step_seconds=1.5 * FAST)
-
-
-@situation
-def fp8_without_bf16() -> Records:
-    return in_float8("fp8", before="fp32")
-
-
-@situation
-def fp8_beside_fp16_alone() -> Records:
-    return in_float8("fp8", before="fp16")
-
-
-@situation
 def fp8_and_bf16_in_turns() -> Records:
     """While the test runs in bf16, whose steps before it were of another load."""
     rows = (
@@ -130,12 +46,6 @@ def fp8_and_bf16_in_turns() -> Records:
     return [*in_float8("fp8"), comparison, *switched(901, "fp8", "bf16"), *made(901, 910, "bf16")]
 
 
-@situation
-def bf16_after_fp8() -> Records:
-    return [*in_float8("fp8"), *switched(901, "fp8", "bf16"), *made(901, 1000, "bf16")]
-
-
-@situation
 def emulated_fp8_with_an_outlier() -> Records:
     """One channel of an input stands a million times above the others."""
     operand = samples.float8_operand("input", 0.99, channel=3, channel_excess=1e6)
@@ -144,28 +54,12 @@ def emulated_fp8_with_an_outlier() -> Records:
     return [*emulated_fp8_after_bf16(), window]
 
 
-@situation
 def emulated_fp8_after_bf16() -> Records:
     return in_float8("fp8-emulated")
 
 
-@situation
 def fp8_that_loses() -> Records:
     return [*in_float8("fp8"), samples.float8_window(890, channel_error=0.9)]
-
-
-@situation
-def fp8_that_lost_long_ago() -> Records:
-    return [*fp8_that_loses(), *made(901, 2000, "fp8", step_seconds=0.8 * FAST)]
-
-
-@situation
-def fp8_that_agrees() -> Records:
-    return [
-        *in_float8("fp8"),
-        samples.xray(890, precision="fp8", loss_scale=None),
-        samples.float8_window(890),
-    ]
 
 
 def xray_in_fp8(cosine: float, in_bf16: float) -> Records:
@@ -176,39 +70,12 @@ def xray_in_fp8(cosine: float, in_bf16: float) -> Records:
     return [*in_float8("fp8"), taken]
 
 
-@situation
-def fp8_that_differs() -> Records:
-    return xray_in_fp8(0.7, 0.999)
-
-
-@situation
-def fp8_that_differs_as_bf16_does() -> Records:
-    return xray_in_fp8(0.7, 0.71)
-
-
-@situation
 def all_skipped() -> Records:
     """The histogram of the FP32 step before says that all is well."""
     before = [*started(), *made(1, 41), survives(41), samples.xray(41), *switched(42, "fp32", "fp16")]
     return [*before, *skipped(42, 41)]
 
 
-@situation
-def all_skipped_then_bf16() -> Records:
-    return [
-        *all_skipped(),
-        *switched(83, "fp16", "bf16"),
-        *made(83, 150, "bf16"),
-        survives(150, precision="bf16"),
-    ]
-
-
-@situation
-def calibrating() -> Records:
-    return [*started("fp16"), *skipped(1, 3), *made(4, 30, "fp16", loss_scale=8192.0)]
-
-
-@situation
 def frequent_skips() -> Records:
     records: Records = [*started("fp16"), *made(1, 200, "fp16"), samples.growth(200, 65536.0)]
     for at in range(210, 280, 10):
@@ -216,115 +83,33 @@ def frequent_skips() -> Records:
     return records
 
 
-@situation
-def recovered() -> Records:
-    return [*started("fp16"), *skipped(1, 30), *made(31, 200, "fp16", loss_scale=1024.0)]
-
-
-@situation
-def forward_overflow() -> Records:
-    return [*started("fp16"), *made(1, 60, "fp16"), *skipped(61, 2, loss=math.nan)]
-
-
-@situation
-def forward_overflow_for_good() -> Records:
-    return [*started("fp16"), *made(1, 10, "fp16"), *skipped(11, 60, loss=math.nan), survives(10)]
-
-
-@situation
-def underflow_foretold_in_fp32() -> Records:
-    return [*never_tried(), loses(0.31, 40)]
-
-
-@situation
 def underflow_in_an_older_journal() -> Records:
     window = spread({-20: 100, -28: 900})
     return [*never_tried(), samples.window(40, **_counts(window))]
 
 
-@situation
-def many_tiny_gradients_that_do_not_matter() -> Records:
-    """Nine of ten elements are flushed, and are a thousandth of the norm."""
-    return [*both(), in_float16(0.001, 590, flushed=0, elements=40_000, subnormal=3000)]
-
-
-@situation
-def underflow_in_fp16() -> Records:
-    return [*both(), in_float16(0.31, 590)]
-
-
-@situation
-def underflow_in_fp16_long_ago() -> Records:
-    return [*both(), in_float16(0.9, 301), *made(601, 800, "fp16")]
-
-
-@situation
 def disagreement_long_ago() -> Records:
     layers = (samples.layer("conv1", 0.31),)
     return [*both("bf16"), samples.xray(200, precision="bf16", loss_scale=None, layers=layers)]
 
 
-@situation
-def underflow_at_another_scale() -> Records:
-    return [*both(), in_float16(0.9, 590, loss_scale=65536.0 / 16)]
-
-
-@situation
 def underflow_that_only_an_xray_shows() -> Records:
     """Gradients between the layers underflow: the weights' own look as if many were true zeros."""
     layers = (samples.layer("conv1", 0.95, norm=3.0, underflowing=0.6),)
     return [*both(), in_float16(0.01, 590), samples.xray(591, layers=layers)]
 
 
-@situation
 def underflow_that_spoils_the_gradients() -> Records:
     """The X-ray's layers disagree because they underflow."""
     layers = (samples.layer("conv1", 0.31, norm=3.0, underflowing=0.9),)
     return [*both(), in_float16(0.9, 590), samples.xray(591, layers=layers)]
 
 
-@situation
-def underflow_while_bf16_runs() -> Records:
-    """What float16 would lose is no matter of bfloat16."""
-    return [*both("bf16"), loses(0.9, 590, precision="bf16")]
-
-
-@situation
 def all_zero_in_fp16() -> Records:
     nothing = samples.window(590, precision="fp16", hypothetical=False, zeros=10_000, counts=(0,) * 48)
     return [*both(), nothing]
 
 
-@situation
-def tf32_beside_fp16() -> Records:
-    return [
-        *started("tf32"),
-        *made(1, 100, "tf32"),
-        *switched(101, "tf32", "fp16"),
-        *made(101, 200, "fp16"),
-        samples.compared(
-            200,
-            baseline="tf32",
-            rows=(
-                samples.measured("tf32"),
-                samples.measured("fp16", speedup=1.2, speedup_low=1.1, speedup_high=1.3),
-            ),
-        ),
-    ]
-
-
-@situation
-def ieee_alone() -> Records:
-    return [*started("ieee"), *made(1, 50, "ieee"), survives(45, precision="ieee")]
-
-
-@situation
-def disturbed() -> Records:
-    """AMP's median step is faster, its mean step slower: another program used the machine."""
-    return [*both(), *made(601, 720, "fp16", step_seconds=10 * SLOW)]
-
-
-@situation
 def launch_bound() -> Records:
     phases = (
         PhaseSeconds(name="input", host_seconds=0.0001, device_seconds=0.0001),
@@ -339,40 +124,21 @@ def launch_bound() -> Records:
     return [*both(), *timed, samples.compared(580, rows=rows)]
 
 
-@situation
 def own_loop_whose_precision_is_ours() -> Records:
     refused = {"x-ray": "it needs a step function"}
     return [*both(refuses=refused), in_float16(0.4, 590)]
 
 
-@situation
-def nan_loss() -> Records:
-    return [*both("bf16", 200), *made(401, 430, "bf16", loss=math.nan)]
-
-
-@situation
-def nan_loss_in_fp32() -> Records:
-    return [*started(), *made(1, 50), *made(51, 60, loss=math.inf), survives(55)]
-
-
-@situation
 def nan_validation() -> Records:
     validation = Validation(loss=math.nan, accuracy=0.1, samples=100)
     return [*both(), Validated(time=200.0, step=600, epoch=1, validation=validation), survives(590)]
 
 
-@situation
 def lost_weights() -> Records:
     trace = samples.traced(590, lost=("hidden.weight",), lost_count=1, nearest=())
     return [*both(), survives(580), trace]
 
 
-@situation
-def paused_on_lost_weights() -> Records:
-    return [*both(), PauseChanged(time=300.0, step=600, paused=True, reason="the loss", cause="weights")]
-
-
-@situation
 def ranks_differ() -> Records:
     differ = RanksDisagree(
         time=300.0, step=590, what="weights", count=1, most=1.0, others=(RankValue(rank=1, value=2.0),)
@@ -380,23 +146,11 @@ def ranks_differ() -> Records:
     return [*both(world_size=2, parallel="ddp"), differ]
 
 
-@situation
-def xray_disagrees() -> Records:
-    return [*both("bf16"), samples.xray(590, precision="bf16", layers=(samples.layer("conv1", 0.31),))]
-
-
-@situation
-def xray_differs() -> Records:
-    return [*both(), samples.xray(590, layers=(samples.layer("conv1", 0.7),))]
-
-
-@situation
 def would_overflow_float16() -> Records:
     nearest = (samples.module("amplifier", dtype="float32", largest=200_000.0),)
     return [*never_tried(), samples.traced(45, precision="fp32", loss_scale=None, nearest=nearest)]
 
 
-@situation
 def slower_on_a_cpu() -> Records:
     cpu: dict[str, Any] = {
         "device": "cpu",
@@ -412,17 +166,6 @@ def slower_on_a_cpu() -> Records:
     ]
 
 
-@situation
-def first_impression() -> Records:
-    return [
-        *started(),
-        *made(1, 9, settling=True),
-        *switched(10, "fp32", "fp16"),
-        *made(10, 13, "fp16", settling=True),
-    ]
-
-
-@situation
 def no_difference() -> Records:
     rows = (
         samples.measured("fp32"),
@@ -439,25 +182,141 @@ def no_difference() -> Records:
     return [*both(), *timed, samples.compared(580, rows=rows)]
 
 
-@situation
-def own_loop_in_float16_weights() -> Records:
-    return [*started("fp16 weights", observed=True), *made(1, 50, "fp16 weights", loss_scale=None)]
-
-
-@situation
 def own_loop_that_takes_no_requests() -> Records:
     refused = {"precision": "its own", "x-ray": "its own", "comparison": "its own", "trace": "its own"}
     return [*started("bf16", observed=True, amp_precision="bf16", refuses=refused), *made(1, 50, "bf16")]
 
 
-@situation
-def unsupported() -> Records:
-    return [*started(unsupported={"fp16": "no"}), *made(1, 50)]
-
-
 def _counts(window: Any) -> dict[str, Any]:
     names = ("first_exponent", "counts", "elements", "zeros", "flushed", "subnormal", "overflowing")
     return {name: getattr(window, name) for name in names}
+
+
+# The troubles of ``unstable``: none is fp16_without_an_xray, calibration is calibrating, collapse is
+# all_skipped, forward is forward_overflow_for_good, buffers nan_validation, underflow underflow_in_fp16.
+SITUATIONS: Mapping[str, Callable[[], Records]] = {
+    "never_tried": never_tried,
+    "nothing_yet": started,
+    "foretold_by_the_histogram": lambda: [*never_tried(), survives(40)],
+    "old_histogram": lambda: [*started(), *made(1, 156), survives(1)],
+    "foretold_by_xray": lambda: [
+        *started(amp_precision="bf16"),
+        *made(1, 50),
+        samples.xray(40, precision="bf16", loss_scale=None),
+    ],
+    "fp16_without_an_xray": both,
+    "fp16_agrees": lambda: [*both(), samples.xray(590)],
+    "old_xray": lambda: [*both(), samples.xray(100)],
+    "bf16_agrees": lambda: [
+        *both("bf16"),
+        samples.xray(590, precision="bf16", loss_scale=None),
+        samples.compared(
+            580,
+            rows=(
+                samples.measured("fp32"),
+                samples.measured("bf16", speedup=1.65, speedup_low=1.61, speedup_high=1.69),
+            ),
+        ),
+    ],
+    "fp8_after_bf16": lambda: in_float8("fp8"),
+    "fp8_slower_than_bf16_and_faster_than_fp32": lambda: in_float8("fp8", step_seconds=1.5 * FAST),
+    "fp8_without_bf16": lambda: in_float8("fp8", before="fp32"),
+    "fp8_beside_fp16_alone": lambda: in_float8("fp8", before="fp16"),
+    "fp8_and_bf16_in_turns": fp8_and_bf16_in_turns,
+    "bf16_after_fp8": lambda: [*in_float8("fp8"), *switched(901, "fp8", "bf16"), *made(901, 1000, "bf16")],
+    "emulated_fp8_with_an_outlier": emulated_fp8_with_an_outlier,
+    "emulated_fp8_after_bf16": emulated_fp8_after_bf16,
+    "fp8_that_loses": fp8_that_loses,
+    "fp8_that_lost_long_ago": lambda: [*fp8_that_loses(), *made(901, 2000, "fp8", step_seconds=0.8 * FAST)],
+    "fp8_that_agrees": lambda: [
+        *in_float8("fp8"),
+        samples.xray(890, precision="fp8", loss_scale=None),
+        samples.float8_window(890),
+    ],
+    "fp8_that_differs": lambda: xray_in_fp8(0.7, 0.999),
+    "fp8_that_differs_as_bf16_does": lambda: xray_in_fp8(0.7, 0.71),
+    "all_skipped": all_skipped,
+    "all_skipped_then_bf16": lambda: [
+        *all_skipped(),
+        *switched(83, "fp16", "bf16"),
+        *made(83, 150, "bf16"),
+        survives(150, precision="bf16"),
+    ],
+    "calibrating": lambda: [*started("fp16"), *skipped(1, 3), *made(4, 30, "fp16", loss_scale=8192.0)],
+    "frequent_skips": frequent_skips,
+    "recovered": lambda: [*started("fp16"), *skipped(1, 30), *made(31, 200, "fp16", loss_scale=1024.0)],
+    "forward_overflow": lambda: [*started("fp16"), *made(1, 60, "fp16"), *skipped(61, 2, loss=math.nan)],
+    "forward_overflow_for_good": lambda: [
+        *started("fp16"),
+        *made(1, 10, "fp16"),
+        *skipped(11, 60, loss=math.nan),
+        survives(10),
+    ],
+    "underflow_foretold_in_fp32": lambda: [*never_tried(), loses(0.31, 40)],
+    "underflow_in_an_older_journal": underflow_in_an_older_journal,
+    # Nine of ten elements are flushed, and are a thousandth of the norm.
+    "many_tiny_gradients_that_do_not_matter": lambda: [
+        *both(),
+        in_float16(0.001, 590, flushed=0, elements=40_000, subnormal=3000),
+    ],
+    "underflow_in_fp16": lambda: [*both(), in_float16(0.31, 590)],
+    "underflow_in_fp16_long_ago": lambda: [*both(), in_float16(0.9, 301), *made(601, 800, "fp16")],
+    "disagreement_long_ago": disagreement_long_ago,
+    "underflow_at_another_scale": lambda: [*both(), in_float16(0.9, 590, loss_scale=65536.0 / 16)],
+    "underflow_that_only_an_xray_shows": underflow_that_only_an_xray_shows,
+    "underflow_that_spoils_the_gradients": underflow_that_spoils_the_gradients,
+    # What float16 would lose is no matter of bfloat16.
+    "underflow_while_bf16_runs": lambda: [*both("bf16"), loses(0.9, 590, precision="bf16")],
+    "all_zero_in_fp16": all_zero_in_fp16,
+    "tf32_beside_fp16": lambda: [
+        *started("tf32"),
+        *made(1, 100, "tf32"),
+        *switched(101, "tf32", "fp16"),
+        *made(101, 200, "fp16"),
+        samples.compared(
+            200,
+            baseline="tf32",
+            rows=(
+                samples.measured("tf32"),
+                samples.measured("fp16", speedup=1.2, speedup_low=1.1, speedup_high=1.3),
+            ),
+        ),
+    ],
+    "ieee_alone": lambda: [*started("ieee"), *made(1, 50, "ieee"), survives(45, precision="ieee")],
+    # AMP's median step is faster, its mean step slower: another program used the machine.
+    "disturbed": lambda: [*both(), *made(601, 720, "fp16", step_seconds=10 * SLOW)],
+    "launch_bound": launch_bound,
+    "own_loop_whose_precision_is_ours": own_loop_whose_precision_is_ours,
+    "nan_loss": lambda: [*both("bf16", 200), *made(401, 430, "bf16", loss=math.nan)],
+    "nan_loss_in_fp32": lambda: [*started(), *made(1, 50), *made(51, 60, loss=math.inf), survives(55)],
+    "nan_validation": nan_validation,
+    "lost_weights": lost_weights,
+    "paused_on_lost_weights": lambda: [
+        *both(),
+        PauseChanged(time=300.0, step=600, paused=True, reason="the loss", cause="weights"),
+    ],
+    "ranks_differ": ranks_differ,
+    "xray_disagrees": lambda: [
+        *both("bf16"),
+        samples.xray(590, precision="bf16", layers=(samples.layer("conv1", 0.31),)),
+    ],
+    "xray_differs": lambda: [*both(), samples.xray(590, layers=(samples.layer("conv1", 0.7),))],
+    "would_overflow_float16": would_overflow_float16,
+    "slower_on_a_cpu": slower_on_a_cpu,
+    "first_impression": lambda: [
+        *started(),
+        *made(1, 9, settling=True),
+        *switched(10, "fp32", "fp16"),
+        *made(10, 13, "fp16", settling=True),
+    ],
+    "no_difference": no_difference,
+    "own_loop_in_float16_weights": lambda: [
+        *started("fp16 weights", observed=True),
+        *made(1, 50, "fp16 weights", loss_scale=None),
+    ],
+    "own_loop_that_takes_no_requests": own_loop_that_takes_no_requests,
+    "unsupported": lambda: [*started(unsupported={"fp16": "no"}), *made(1, 50)],
+}
 
 
 @cache

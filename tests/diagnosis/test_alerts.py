@@ -6,16 +6,15 @@ import pytest
 
 from amptui.diagnosis.alerts import MIN_REPEAT_SECONDS, MIN_STALL_SECONDS, STALL_PAUSES, STALL_STEPS, Alerts
 from amptui.records.run import Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
-from amptui.telemetry.session import Session
-from tests.telemetry import record_samples as samples
+from tests.builders import fold, make_started, make_step
+from tests.telemetry.record_samples import nonfinite
 
 SINCE = 100.0
 
 
 class Listening:
     def __init__(self, *before: Record) -> None:
-        self.session = Session("runs/x")
-        self.session.fold([samples.run(time=90.0), *before])
+        self.session = fold([make_started(time=90.0), *before], "runs/x")
         self.alerts = Alerts(SINCE)
 
     def hears(self, *records: Record, stop_asked: bool = False, lost: str = "") -> str:
@@ -37,7 +36,7 @@ def paused(cause: str = "weights", time: float = 150.0) -> PauseChanged:
 
 
 def alarm(time: float = 150.0, step: int = 7) -> Record:
-    return replace(samples.nonfinite(step, what="loss", kind="nan", names=()), time=time)
+    return replace(nonfinite(step, what="loss", kind="nan", names=()), time=time)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_each_cause_is_told_once(record: Record, said: str) -> None:
         paused(cause=""),
         PauseChanged(time=150.0, step=9, paused=False),
         Note(time=150.0, severity="warning", text="slow"),
-        samples.step(1, time=150.0),
+        make_step(1, time=150.0),
     ],
 )
 def test_what_needs_nobody_is_no_alert(record: Record) -> None:
@@ -123,9 +122,7 @@ def test_a_run_that_ended_without_a_word_is_told_once() -> None:
 
 @pytest.mark.parametrize(("folder", "name"), [("runs/20260101-knobs", "20260101-knobs"), ("", "run")])
 def test_a_run_that_fails_before_its_first_record_has_the_name_of_its_folder(folder: str, name: str) -> None:
-    session = Session(folder)
-    session.fold([failed()])
-    assert Alerts(SINCE).news(session.status()) == f"{name}: failed: wrong; do this"
+    assert Alerts(SINCE).news(fold([failed()], folder).status()) == f"{name}: failed: wrong; do this"
 
 
 # ------------------------------------------------------------------------------------------ a stall
@@ -136,15 +133,14 @@ class Waiting:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.session = Session("runs/x")
-        self.session.fold([samples.run(time=90.0), PhaseChanged(time=100.0, phase="training")])
+        self.session = fold([make_started(time=90.0), PhaseChanged(time=100.0, phase="training")])
         self.alerts = Alerts(SINCE, clock=lambda: self.now)
         self.last_step = 0
 
     def steps(self, count: int, *, step_seconds: float = 1.0) -> None:
         for _ in range(count):
             self.last_step += 1
-            step = samples.step(self.last_step, time=100.0 + self.now, step_seconds=step_seconds)
+            step = make_step(self.last_step, time=100.0 + self.now, step_seconds=step_seconds)
             self.now += step_seconds
             self.session.fold([step])
             assert self.alerts.news(self.session.status()) == ""
