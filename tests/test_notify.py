@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import pytest
 
 from amptui.base.notify_url import VARIABLE
 from amptui.guest.handover import RUN_DIR_VARIABLE
-from amptui.process.notifier import CLOSING_SECONDS
-from amptui.records.run import Note, RunFinished
+from amptui.records.run import Note
 from tests.checkout import ROOT
 from tests.living import ended_afterwards, records_of, train_arguments, wait_for_end
 from tests.terminal import FRAMES, Terminal, amptui_command
@@ -57,15 +55,15 @@ def assert_secret(run: Path, *outputs: str | bytes) -> None:
     assert not any(SECRET in str(output) for output in outputs)
 
 
-@pytest.mark.parametrize("by", ["option", "variable"])
+@pytest.mark.parametrize("by", ["option", pytest.param("variable", marks=pytest.mark.ci)])
 def test_the_end_is_sent_once_and_the_url_is_in_no_file(
     by: str, warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     with receiver() as server, ended_afterwards(run):
-        options = ("--notify", server.url) if by == "option" else ()
         if by == "variable":
             monkeypatch.setenv(VARIABLE, server.url)
+        options = ("--notify", server.url) if by == "option" else ()
         done = warm.run(*train_arguments(run, "--headless", "--steps", "30", *options))
         assert done.returncode == 0
         (sent,) = server.posts
@@ -83,7 +81,6 @@ def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path
             terminal.wait_for(r"step\s+[1-9]")
             terminal.press("d")
             assert terminal.wait() == 0
-            assert "training continues" in terminal.text
         assert server.posts == []
         gate.touch()
         (sent,) = server.wait_for(1)
@@ -127,24 +124,22 @@ def test_a_script_with_a_wrong_url_trains_all_the_same(
 @pytest.mark.ci
 def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path) -> None:
     run, gate = tmp_path / "run", tmp_path / "gate"
-    held = ("--steps", "30", "--set", "at=20", "--set", f"gate={gate}")
+    held = ("--headless", "--steps", "30", "--set", "at=20", "--set", f"gate={gate}")
     with receiver() as server, ended_afterwards(run):
-        with Terminal(amptui_command(*train_arguments(run, *FRAMES, *held)), warm=warm) as first:
-            first.wait_for(r"step\s+[1-9]")
+        with Terminal(amptui_command(*train_arguments(run, *held)), warm=warm) as training:
+            training.wait_for("first step|step")
             attach = amptui_command("attach", str(run), *FRAMES, "--notify", server.url)
-            with Terminal(attach, warm=warm) as second:
-                second.wait_for("running")
+            with Terminal(attach, warm=warm) as screen:
+                screen.wait_for("running")
                 gate.touch()
-                second.wait_for("finished")
+                screen.wait_for("finished")
                 (sent,) = server.wait_for(1)
-                second.press("q")
-                assert second.wait() == 0
-            first.wait_for("finished")
-            first.press("q")
-            assert first.wait() == 0
+                screen.press("q")
+                assert screen.wait() == 0
+            assert training.wait() == 0
         assert len(server.posts) == 1
     assert re.fullmatch(DONE, sent.text)
-    assert_secret(run, second.text)
+    assert_secret(run, screen.text)
 
 
 @pytest.mark.ci
@@ -158,20 +153,6 @@ def test_a_server_that_refuses_is_one_quiet_event_after_the_end(warm: WarmSource
     assert [(it.severity, it.text) for it in notes] == [
         ("warning", f"could not notify 127.0.0.1:{server.server_port}: HTTP 403")
     ]
-    assert any(isinstance(it, RunFinished) for it in records_of(run))
-    assert_secret(run, done.stdout, done.stderr)
-
-
-@pytest.mark.ci
-def test_a_silent_server_holds_up_the_end_no_longer_than_it_may(warm: WarmSource, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with receiver() as server, ended_afterwards(run):
-        server.gate.clear()
-        done = warm.run(*train_arguments(run, "--headless", "--steps", "30", "--notify", server.url))
-        ended = time.time()
-    assert done.returncode == 0
-    (last,) = (it for it in records_of(run) if isinstance(it, RunFinished))
-    assert ended - last.time < CLOSING_SECONDS + 15  # what a loaded machine takes for all else
     assert_secret(run, done.stdout, done.stderr)
 
 
@@ -190,17 +171,15 @@ def test_of_several_ranks_one_sends(tmp_path: Path) -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize("command", ["train", "run", "attach"])
 def test_a_wrong_url_is_a_usage_error_of_one_line_that_does_not_repeat_it(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, warm: WarmSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = f"htps://host/{SECRET}"
     rest = {"train": ["mnist"], "run": ["script.py"], "attach": []}[command]
-    done = run_to_end(amptui_command(command, "--notify", wrong, *rest), tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"amptui: argument --notify: the URL must begin .+\n", done.stderr)
-    assert SECRET not in done.stderr
+    said = [warm.run(command, "--notify", wrong, *rest)]
     if command != "attach":
         monkeypatch.setenv(VARIABLE, wrong)
-        done = run_to_end(amptui_command(command, *rest), tmp_path)
-        assert done.returncode == 2
-        assert re.fullmatch(r"amptui: AMPTUI_NOTIFY: the URL must begin .+\n", done.stderr)
-        assert SECRET not in done.stderr
+        said.append(warm.run(command, *rest))
+    for done, name in zip(said, ("argument --notify", VARIABLE), strict=False):
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert re.fullmatch(rf"amptui: {name}: the URL must begin .+\n", done.stderr.decode())
+        assert SECRET.encode() not in done.stderr

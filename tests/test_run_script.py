@@ -14,6 +14,7 @@ from amptui.records.run import Note, PrecisionChanged, Printed, RunFailed, RunFi
 from amptui.records.steps import StepRecord
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
+from tests.builders import of, read
 from tests.checkout import ROOT
 from tests.living import (
     ALT_SCREEN_OFF,
@@ -26,7 +27,6 @@ from tests.living import (
     wait_for_end,
     wait_until,
 )
-from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 
 TRAINS = """
@@ -40,8 +40,6 @@ with amptui.observe(loop.model, loop.optimizer, loop.scaler, samples_per_step=8)
     try:
         for step in range(1, int(sys.argv[1]) + 1):
             loop.train_step(step)
-            if Path("stop").exists():
-                break
             if step == 3:
                 print("printed in step 3")
             time.sleep(0.005)
@@ -60,27 +58,6 @@ print("to stderr", file=sys.stderr)
 sys.exit(5)
 """
 
-DIES = """
-import amptui
-from tests.observed import Loop
-loop = Loop("fp32")
-amptui.observe(loop.model, loop.optimizer)
-for step in range(1, 20):
-    loop.train_step(step)
-raise ValueError("on purpose")
-"""
-
-
-EXITS = """
-import sys
-import amptui
-from tests.observed import Loop
-loop = Loop("fp32")
-amptui.observe(loop.model, loop.optimizer)
-loop.run(3)
-sys.exit(int(sys.argv[1]))
-"""
-
 LEAVES = """
 import os, signal, sys, amptui
 from tests.observed import Loop
@@ -90,16 +67,7 @@ loop.run(3)
 exec(sys.argv[1])
 """
 
-EXITS_WHEN_TOLD = """
-import os, signal, sys, time, amptui
-from tests.observed import Loop
-loop = Loop("fp32")
-amptui.observe(loop.model, loop.optimizer)
-while not os.path.exists(sys.argv[1]):
-    loop.run(1)
-    time.sleep(0.02)
-exec(sys.argv[2])
-"""
+LEAVES_WHEN_TOLD = LEAVES.replace("loop.run(3)", "while not os.path.exists(sys.argv[2]):\n    loop.run(1)")
 
 FAILS_BEFORE_ITS_SCREEN = """
 import gc, os, signal, time, amptui
@@ -194,101 +162,68 @@ def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> Non
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("status", [0, 3])
-def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    result = run("--run-dir", str(folder), script(tmp_path, EXITS), str(status))
+@pytest.mark.parametrize(
+    ("how", "status", "error"),
+    [
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(3)", 3, "the script exited with status 3"),
+        ("raise ValueError('on purpose')", 1, "ValueError: on purpose"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
+        ("os._exit(7)", 7, f"the script exited with status 7, {LEFT}"),
+        ("os._exit(0)", 0, ""),
+        ("os.execv('/bin/sh', ['sh', '-c', 'exit 4'])", 4, f"the script exited with status 4, {LEFT}"),
+    ],
+)
+def test_how_a_script_ends_is_its_run_s_last_record_and_the_exit_status(
+    how: str, status: int, error: str, tmp_path: Path
+) -> None:
+    folder, path = tmp_path / "run", script(tmp_path, LEAVES)
+    result = run("--run-dir", str(folder), path, how)
     assert result.returncode == status
-    ended, last = list(read(folder / "journal.jsonl"))[-2:]
-    assert isinstance(ended, RunFinished)
-    assert (ended.reason, ended.steps) == ("ended", 3)
-    if status:
+    *before, last = read(folder / "journal.jsonl")
+    step = max((record.step for record in before if isinstance(record, StepRecord)), default=0)
+    if how.startswith(("sys", "raise")):
+        assert step == 3
+    if error:
         assert isinstance(last, RunFailed)
-        assert (last.error, last.step) == ("the script exited with status 3", 3)
+        assert (last.error, last.step) == (error, step)
         assert look_at(RunDir(folder)).state == "failed"
-        assert f"failed at step 3: {last.error}" in result.stderr
+        assert f"failed{f' at step {step}' if step else ''}: {error}" in result.stderr
     else:
         assert isinstance(last, RunFinished)
-        assert (last.reason, last.steps) == ("done", 3)
+        assert last.reason == "done"
         assert look_at(RunDir(folder)).state == "finished"
-        assert "done after 3 steps" in result.stderr
-
-
-@pytest.mark.ci
-def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    signal_file = tmp_path / "told"
-    path = script(tmp_path, EXITS_WHEN_TOLD)
-    command = amptui_command("run", "--run-dir", str(folder), path, str(signal_file), "sys.exit(3)")
-    with ended_afterwards(folder), Terminal(command) as terminal:
-        terminal.wait_for("running")  # a script that ends sooner opens no screen
-        signal_file.touch()
-        terminal.wait_for("ended")
-        terminal.press("q")
-        assert terminal.wait() == 3
-        assert re.search(r"failed at step \d+: .* status 3", terminal.text)
-    assert isinstance(list(read(folder / "journal.jsonl"))[-1], RunFailed)
+    warned = [note.text for note in of(Note, before) if note.text.endswith("its last steps may be missing")]
+    assert len(warned) == (how == "os._exit(0)")
+    if how.startswith("raise"):
+        bare = subprocess.run([sys.executable, path, how], capture_output=True, text=True, check=False)
+        assert bare.stderr.partition("\n")[2] in result.stderr  # after the line that says how to attach
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("how", "status", "said"),
+    ("how", "status", "shown", "said"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
-        (
-            "os._exit(7)",
-            7,
-            f"the script exited with status 7, {LEFT}",
-        ),
-        (
-            "os.execv('/bin/sh', ['sh', '-c', 'exit 4'])",
-            4,
-            f"the script exited with status 4, {LEFT}",
-        ),
+        ("sys.exit(3)", 3, "ended", "the script exited with status 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed", "was killed by SIGKILL"),
     ],
 )
-def test_a_script_without_the_time_for_a_last_record_gets_one(
-    how: str, status: int, said: str, tmp_path: Path
+def test_the_screen_and_its_last_lines_tell_how_a_script_ended(
+    how: str, status: int, shown: str, said: str, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
-    result = run("--run-dir", str(folder), script(tmp_path, LEAVES), how)
-    assert result.returncode == status
-    *before, last = read(folder / "journal.jsonl")
-    step = max((record.step for record in before if isinstance(record, StepRecord)), default=0)
-    assert isinstance(last, RunFailed)
-    assert (last.error, last.step) == (said, step)
-    assert look_at(RunDir(folder)).state == "failed"
-    when = f" at step {step}" if step else ""
-    assert f"failed{when}: {said}" in result.stderr
-
-
-@pytest.mark.ci
-def test_a_script_that_leaves_at_once_without_an_error_is_done_with_a_warning(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    result = run("--run-dir", str(folder), script(tmp_path, LEAVES), "os._exit(0)")
-    assert result.returncode == 0
-    note, last = list(read(folder / "journal.jsonl"))[-2:]
-    assert isinstance(note, Note)
-    assert note.text.endswith("its last steps may be missing")
-    assert isinstance(last, RunFinished)
-    assert last.reason == "done"
-
-
-@pytest.mark.ci
-def test_the_screen_of_a_script_that_is_killed_says_so(tmp_path: Path) -> None:
-    folder, signal_file = tmp_path / "run", tmp_path / "told"
-    path, how = script(tmp_path, EXITS_WHEN_TOLD), "os.kill(os.getpid(), signal.SIGKILL)"
-    command = amptui_command("run", "--run-dir", str(folder), path, str(signal_file), how)
+    folder, told = tmp_path / "run", tmp_path / "told"
+    path = script(tmp_path, LEAVES_WHEN_TOLD)
+    command = amptui_command("run", "--run-dir", str(folder), path, how, str(told))
     with ended_afterwards(folder), Terminal(command) as terminal:
-        terminal.wait_for("running")
-        signal_file.touch()
-        terminal.wait_for("the script was killed by SIGKILL")
-        assert look_at(RunDir(folder)).state == "failed"  # before the screen is left
+        terminal.wait_for("running")  # a script that ends sooner opens no screen
+        told.touch()
+        terminal.wait_for(shown)
         terminal.press("q")
-        assert terminal.wait() == 137
-        assert re.search(r"failed at step \d+: the script was killed by SIGKILL", terminal.text)
-    assert [type(r) for r in read(folder / "journal.jsonl")].count(RunFailed) == 1
+        assert terminal.wait() == status
+        assert re.search(rf"failed at step \d+: .*{said}", " ".join(terminal.text.split()))
+    assert isinstance(records_of(folder)[-1], RunFailed)
+    assert [type(record) for record in records_of(folder)].count(RunFailed) == 1
 
 
 @pytest.mark.ci
@@ -296,9 +231,7 @@ def test_a_script_that_fails_before_its_screen_can_ask_is_shown_until_q(tmp_path
     folder, path = tmp_path / "run", script(tmp_path, FAILS_BEFORE_ITS_SCREEN)
     command = amptui_command("run", "--run-dir", str(folder), path)
     with ended_afterwards(folder), Terminal(command) as terminal:
-        wait_until(
-            lambda: any(isinstance(r, RunFailed) for r in records_of(folder)), "the script did not fail"
-        )
+        wait_until(lambda: of(RunFailed, records_of(folder)), "the script did not fail")
         wait_for_end(folder)
         terminal.process.send_signal(signal.SIGCONT)
         terminal.wait_for("failed: ValueError: on purpose")
@@ -307,19 +240,6 @@ def test_a_script_that_fails_before_its_screen_can_ask_is_shown_until_q(tmp_path
         terminal.press("q")
         assert terminal.wait() == 1
         assert f"failed at step {step}: ValueError: on purpose" in terminal.text
-
-
-@pytest.mark.ci
-def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Path) -> None:
-    folder, path = tmp_path / "run", script(tmp_path, DIES)
-    bare = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, timeout=60)
-    result = run("--run-dir", str(folder), path)
-    trace = bare.stderr.partition("\n")[2]  # after the line that says how to attach
-    assert trace in result.stderr
-    assert result.returncode == bare.returncode == 1
-    last = list(read(folder / "journal.jsonl"))[-1]
-    assert isinstance(last, RunFailed)
-    assert (last.error, last.step) == ("ValueError: on purpose", 19)
 
 
 COUNTS_INTERRUPTS = """
@@ -423,7 +343,7 @@ def test_a_key_typed_before_a_script_has_begun_its_run_waits_for_it(tmp_path: Pa
         terminal.press("\x03")
         terminal.wait()
         assert_restored(terminal)
-    assert [r.current for r in read(folder / "journal.jsonl") if isinstance(r, PrecisionChanged)] == ["bf16"]
+    assert [r.current for r in of(PrecisionChanged, records_of(folder))] == ["bf16"]
 
 
 @pytest.mark.ci
@@ -439,30 +359,24 @@ def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -
 
 
 @pytest.mark.ci
-def test_a_terminal_that_is_closed_before_the_run_has_begun_does_not_end_the_script(tmp_path: Path) -> None:
-    opens, went_on = tmp_path / "opens", tmp_path / "went_on"
-    path, ending = script(tmp_path, WAITS), f"Path({str(went_on)!r}).touch()"
-    with Terminal(amptui_command("run", path, str(opens), ending), size=(12, 3)) as terminal:
-        terminal.wait_for("loading data")  # there is no room for more
-        terminal.hang_up()
-        assert terminal.wait() == 128 + signal.SIGHUP
-        opens.touch()
-        wait_until(went_on.exists, "the script ended with its terminal")
-
-
-@pytest.mark.ci
-def test_amptui_killed_before_the_run_has_begun_leaves_a_whole_terminal_and_the_script(
-    tmp_path: Path,
+@pytest.mark.parametrize("by", ["a closed terminal", "a kill"])
+def test_a_screen_that_is_gone_before_the_run_has_begun_does_not_end_the_script(
+    by: str, tmp_path: Path
 ) -> None:
     opens, went_on = tmp_path / "opens", tmp_path / "went_on"
     path, ending = script(tmp_path, WAITS), f"Path({str(went_on)!r}).touch()"
     with Terminal(amptui_command("run", path, str(opens), ending), size=(80, 24)) as terminal:
         terminal.wait_for("40%")
-        terminal.process.kill()
-        terminal.process.wait()
-        wait_until(lambda: terminal.read(0.1) and b"the script goes on" in terminal.written, "no last words")
-        assert terminal.modes == terminal.modes_before
-        assert ALT_SCREEN_OFF in terminal.written
+        if by == "a kill":
+            terminal.process.kill()
+            wait_until(
+                lambda: terminal.read(0.1) and b"the script goes on" in terminal.written, "no last words"
+            )
+            assert terminal.modes == terminal.modes_before
+            assert ALT_SCREEN_OFF in terminal.written
+        else:
+            terminal.hang_up()
+            assert terminal.wait() == 128 + signal.SIGHUP
         opens.touch()
         wait_until(went_on.exists, "the script ended with its screen")
 
@@ -482,7 +396,7 @@ def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_pat
     records = list(read(folder / "journal.jsonl"))
     assert isinstance(records[-1], RunFinished)
     assert records[-1].reason == "stopped"
-    assert "printed in step 3" in [record.text for record in records if isinstance(record, Printed)]
+    assert "printed in step 3" in [record.text for record in of(Printed, records)]
     log = (folder / "output.log").read_text()
     assert "interrupted\nTraceback" in log
 
@@ -508,22 +422,6 @@ def test_a_script_goes_on_without_its_screen_and_can_be_watched_again(tmp_path: 
         os.kill(pid, signal.SIGINT)
         wait_for_end(folder)
     assert screens_told(folder) == ["attached", "detached", "attached", "hung up"]
-
-
-@pytest.mark.ci
-def test_the_end_of_the_script_follows_the_end_of_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "run"
-    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "6")
-    with ended_afterwards(folder), Terminal(command) as terminal:
-        terminal.wait_for("AMP fp16 .*running")
-        (tmp_path / "stop").touch()
-        terminal.wait_for("AMP fp16 .*finished")
-        terminal.press("q")
-        assert terminal.wait() == 6
-        assert "done after" in terminal.text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from amptui.records.steps import StepRecord
-from tests.unmodified import LOOP, of, same_outcome
+from tests.builders import of
+from tests.unmodified import LOOP, same_outcome
 
 
 @pytest.fixture
@@ -34,14 +35,18 @@ train(3)
 """
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     "call",
     [
-        "os.execv(sys.executable, again)",
-        "os.execve(sys.executable, again, {**os.environ, 'PYTHONPATH': os.getcwd()})",
-        "os.execlp('env', 'env', *again)",
-        "os.execv('/bin/sh', ['sh', '-c', 'exec \"$@\"', 'sh', *again])",
+        pytest.param("os.execlp('env', 'env', *again)", marks=pytest.mark.ci),
+        *(
+            pytest.param(call, marks=pytest.mark.nightly)
+            for call in (
+                "os.execv(sys.executable, again)",
+                "os.execve(sys.executable, again, {**os.environ, 'PYTHONPATH': os.getcwd()})",
+                "os.execv('/bin/sh', ['sh', '-c', 'exec \"$@\"', 'sh', *again])",
+            )
+        ),
     ],
 )
 def test_a_script_that_starts_itself_anew_in_its_process_is_observed(call: str, folder: Path) -> None:
@@ -50,18 +55,24 @@ def test_a_script_that_starts_itself_anew_in_its_process_is_observed(call: str, 
     assert result.status == 0, result.errors
     assert "AMPTUI" not in result.output
     losses = [line.split()[0] for line in result.output.splitlines()[-3:]]
-    assert [str(record.loss) for record in journal if isinstance(record, StepRecord)] == losses
+    assert [str(record.loss) for record in of(StepRecord, journal)] == losses
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     "call",
     [
-        "sys.exit(subprocess.call(again))",
-        "os.execv('/bin/sh', ['sh', '-c', '\"$@\"; exit $?', 'sh', *again])",
-        "if os.fork() == 0: os.execv(sys.executable, again)\n    sys.exit(os.WEXITSTATUS(os.wait()[1]))",
+        pytest.param("sys.exit(subprocess.call(again))", marks=pytest.mark.ci, id="subprocess"),
+        pytest.param(
+            "os.execv('/bin/sh', ['sh', '-c', '\"$@\"; exit $?', 'sh', *again])",
+            marks=pytest.mark.nightly,
+            id="a shell's child",
+        ),
+        pytest.param(
+            "if os.fork() == 0: os.execv(sys.executable, again)\n    sys.exit(os.WEXITSTATUS(os.wait()[1]))",
+            marks=pytest.mark.nightly,
+            id="fork",
+        ),
     ],
-    ids=["subprocess", "a shell's child", "fork"],
 )
 def test_a_script_that_starts_itself_in_a_child_is_not(call: str, folder: Path) -> None:
     (folder / "train.py").write_text(_ANEW.format(call=call))

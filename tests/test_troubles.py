@@ -27,24 +27,18 @@ from amptui.records.run import PauseChanged, Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.health import judge_trace
-from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import SessionView
+from tests.builders import view_of
 from tests.models.on_images import learned, on_images
 from tests.tiny import Log, Tiny, prepare, switching, train
-
-
-def view_of(log: Log) -> SessionView:
-    session = Session()
-    session.fold(log)
-    return session.view()
 
 
 def watch(prepared: Prepared) -> SessionView:
     """What is shown after a whole training."""
     log = started(prepared)
     train(prepared, log)
-    return view_of(log)
+    return view_of(*log)
 
 
 def watch_fail(prepared: Prepared) -> SessionView:
@@ -53,7 +47,7 @@ def watch_fail(prepared: Prepared) -> SessionView:
     with pytest.raises(ExperimentError, match="loss scale fell") as failed:
         train(prepared, log)
     assert "bf16" in failed.value.hint
-    return view_of(log)
+    return view_of(*log)
 
 
 def started(prepared: Prepared) -> Log:
@@ -104,8 +98,13 @@ def test_after_the_calibration_the_scaler_is_healthy() -> None:
 # ---------------------------------------------------------------------------------------- collapse
 
 
-def test_a_falling_scale_is_an_alarm_that_names_the_layer_and_the_way_out() -> None:
+def test_a_falling_scale_is_an_alarm_that_names_the_layer_where_nan_begins_and_the_way_out() -> None:
     view = watch_fail(unstable("collapse"))
+    trace = view.numerics.trace
+    assert trace is not None
+    assert trace.first is not None
+    assert (trace.first.name, trace.first.way, trace.first.dtype) == ("edges.slopes", "backward", "float16")
+    assert math.isnan(trace.first.largest)
     (skips,) = events(view, "skip")
     assert skips.severity == "error"
     assert "bf16 or FP32" in event_text(skips)
@@ -113,14 +112,6 @@ def test_a_falling_scale_is_an_alarm_that_names_the_layer_and_the_way_out() -> N
     assert "step 1, scale 65,536" in details(skips)
     assert view.numerics.scaler.state == "collapsing"
     assert view.numerics.scaler.severity == "error"
-
-
-def test_what_is_nan_at_any_scale_is_traced_to_the_module_where_it_begins() -> None:
-    trace = watch_fail(unstable("collapse")).numerics.trace
-    assert trace is not None
-    assert trace.first is not None
-    assert (trace.first.name, trace.first.way, trace.first.dtype) == ("edges.slopes", "backward", "float16")
-    assert math.isnan(trace.first.largest)
 
 
 @pytest.mark.ci
@@ -146,7 +137,7 @@ class Chooser:
         if not isinstance(record, PauseChanged) or not record.paused:
             return
         self.asked += 1
-        self.shown = view_of(log)
+        self.shown = view_of(*log)
         if self.precision is not None:
             self.control.ask(PrecisionRequest(self.precision))
         self.control.ask(PauseRequest(False))
@@ -160,22 +151,17 @@ def run_asking(prepared: Prepared, choice: str | None) -> tuple[Log, Chooser]:
 
 
 @pytest.mark.ci
-def test_at_the_floor_a_person_is_told_why_the_run_pauses() -> None:
-    _, person = run_asking(unstable("collapse", steps=60), "bf16")
+@pytest.mark.parametrize("choice", ["bf16", "fp32"])
+def test_at_the_floor_a_person_is_told_why_the_run_pauses_and_goes_on_in_another_precision(
+    choice: str,
+) -> None:
+    log, person = run_asking(unstable("collapse", steps=140), choice)
     assert person.asked == 1
     assert person.shown is not None
-    assert person.shown.state == "paused"
-    assert person.shown.pause_cause == "loss scale"
+    assert (person.shown.state, person.shown.pause_cause) == ("paused", "loss scale")
     assert events(person.shown, "pause")[0].severity == "error"
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("choice", ["bf16", "fp32"])
-def test_a_person_who_chooses_another_precision_at_the_floor_goes_on_and_learns(choice: str) -> None:
-    log, _ = run_asking(unstable("collapse", steps=140), choice)
-    view = view_of(log)
-    assert view.precision == choice
-    assert view.pause_reason == ""
+    view = view_of(*log)
+    assert (view.precision, view.pause_reason) == (choice, "")
     assert learned(log) > 0.2
 
 
@@ -224,7 +210,7 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     log = started(prepared)
     log.watch = ask
     train(prepared, log, control)
-    view = view_of(log)
+    view = view_of(*log)
     assert view.errors == 0
     assert view.numerics.trace is not None
     assert judge_trace(view.numerics.trace).state == "would overflow"
@@ -294,7 +280,7 @@ def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
     log, control = started(prepared), Control()
     control.ask(XRayRequest())
     train(prepared, log, control)
-    xray = view_of(log).numerics.xray
+    xray = view_of(*log).numerics.xray
     assert xray is not None
     verdict = xray_verdict(xray)
     assert verdict.severity == severity
@@ -352,7 +338,7 @@ def test_amp_that_waits_for_data_gains_nothing_and_the_comparison_says_why(
     log, control = started(prepared), Control()
     log.watch = switching(control, {40: "bf16"})
     train(prepared, log, control)
-    view = view_of(log)
+    view = view_of(*log)
     comparison = view.comparison
     assert comparison.speedup == pytest.approx(82 / 81)
     assert [row.data_fraction for row in comparison.rows] == pytest.approx([80 / 82, 80 / 81])
@@ -376,11 +362,11 @@ def test_where_weights_dominate_the_x_ray_says_that_amp_cannot_lower_memory() ->
     log, control = started(prepared), Control()
     control.ask(XRayRequest())
     train(prepared, log, control)
-    xray = view_of(log).numerics.xray
+    xray = view_of(*log).numerics.xray
     assert xray is not None
     assert xray.saved_bytes_fp32 is not None
     assert xray.saved_bytes_fp32 < xray.weights_bytes
-    assert "AMP cannot save" in told(view_of(log))
+    assert "AMP cannot save" in told(view_of(*log))
 
 
 # ----------------------------------------------------------------------------------------- hazards
@@ -402,12 +388,9 @@ class _Probabilities(Tiny):
         return {}
 
 
-def test_bceloss_is_warned_of_in_fp32_before_a_person_switches() -> None:
+def test_bceloss_is_warned_of_in_fp32_before_a_person_switches_and_its_sound_twin_is_not() -> None:
     view = watch(prepare(_Probabilities(), steps=3))
     (warning,) = [event for event in view.events if event.severity == "warning"]
     assert "BCEWithLogitsLoss" in event_text(warning)
     assert "autocast" in event_text(warning)
-
-
-def test_bce_with_logits_is_no_hazard() -> None:
     assert watch(prepare(_Probabilities(logits=True), steps=3)).warnings == 0

@@ -14,9 +14,9 @@ from amptui.guest.run_script import NO_STEP
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
-from tests.single_steps import read
+from tests.builders import of, read
 from tests.terminal import Terminal, amptui_command
-from tests.unmodified import LOOP, of, outcome, same_outcome
+from tests.unmodified import LOOP, outcome, same_outcome
 
 FACTS = """
 import argparse, gc, os, signal, sys, threading, warnings
@@ -114,14 +114,14 @@ def test_an_unmodified_loop_is_seen_from_its_first_step_on_and_does_what_it_did(
     assert result.status == 3
     assert result.files.keys() == {"model.pt", "weights.pt"}
     printed = [line.split() for line in result.output.splitlines()[:8]]
-    steps = [record for record in journal if isinstance(record, StepRecord)]
+    steps = of(StepRecord, journal)
     assert [record.step for record in steps] == list(range(1, 9))
     assert [str(record.loss) for record in steps] == [loss for loss, _ in printed]
     assert [record.loss_scale for record in steps] == [2.0**16, *(float(scale) for _, scale in printed[:-1])]
     assert [record.step for record in steps if record.skipped] == [1, 5]
     assert {record.precision for record in steps} == {"fp16"}
     assert [record.step for record in steps if record.step_seconds is None] == [1]
-    (started,) = (record for record in journal if isinstance(record, RunStarted))
+    (started,) = of(RunStarted, journal)
     assert (started.model, started.config["model"]) == ("train", "Net")
     assert started.parameters == 16 * 32 + 32 + 32 * 4 + 4
     assert isinstance(journal[-1], RunFailed)
@@ -150,8 +150,13 @@ _ENDS = {
 }
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("end", sorted(_ENDS))
+_ENDS_OF_CI = ("an exception", "os._exit", "ctrl c", "a handler")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(end, marks=pytest.mark.ci if end in _ENDS_OF_CI else pytest.mark.nightly) for end in _ENDS],
+)
 def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     stdin = "p step, 'here'\nc\n" if end == "a breakpoint" else ""
     result, journal = same_outcome(folder, script(folder, _ENDS[end]), stdin=stdin)
@@ -162,13 +167,12 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     assert result.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("keras", "keras.optimizers"),
-        ("fastai.optimizer", "fastai.optimizer"),
-        ("another", ""),
+        pytest.param("keras", "keras.optimizers", marks=pytest.mark.ci),
+        pytest.param("fastai.optimizer", "fastai.optimizer", marks=pytest.mark.nightly),
+        pytest.param("another", "", marks=pytest.mark.ci),
     ],
 )
 def test_a_script_with_optimizers_that_are_not_torch_s_is_told_so(
@@ -240,8 +244,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "when", [pytest.param("before", marks=pytest.mark.ci), pytest.param("after", marks=pytest.mark.nightly)]
+)
 def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder: Path) -> None:
     (folder / "train.py").write_text(_CHILDREN)
     result, journal = same_outcome(folder, "train.py", when)
@@ -270,12 +275,10 @@ def test_of_two_models_in_turn_each_has_steps_of_its_own(folder: Path) -> None:
     """
     result, journal = same_outcome(folder, script(folder, text))
     printed = result.output.splitlines()
-    followed = [record for record in journal if isinstance(record, OptimizerFollowed)]
+    followed = of(OptimizerFollowed, journal)
     assert [(record.optimizer, record.kind) for record in followed] == [("", "SGD"), ("Net 2", "Adam")]
     for losses, optimizer in (printed[::2], ""), (printed[1::2], "Net 2"):
-        steps = [
-            record for record in journal if isinstance(record, StepRecord) and record.optimizer == optimizer
-        ]
+        steps = [record for record in of(StepRecord, journal) if record.optimizer == optimizer]
         assert [(record.step, repr(record.loss)) for record in steps] == list(enumerate(losses, 1))
 
 
@@ -295,8 +298,8 @@ def test_what_the_script_lets_go_of_is_freed(folder: Path) -> None:
     """
     result, journal = same_outcome(folder, script(folder, text))
     assert result.output == "[None, None, None]\n" * 2
-    assert [record.step for record in journal if isinstance(record, StepRecord)] == [1, 2, 3, 4, 5, 6]
-    (second,) = (record for record in journal if isinstance(record, OptimizerFollowed))
+    assert [record.step for record in of(StepRecord, journal)] == [1, 2, 3, 4, 5, 6]
+    (second,) = of(OptimizerFollowed, journal)
     assert (second.step, second.optimizer, second.replaces) == (3, "", "Adam")
 
 
@@ -315,9 +318,7 @@ def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) 
     command = amptui_command("run", "--observe", "--headless", "--run-dir", str(run), script(folder, text))
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     assert "amptui attach" not in result.stderr
-    assert [record.samples for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)] == [
-        7
-    ] * 3
+    assert [record.samples for record in of(StepRecord, read(run / "journal.jsonl"))] == [7, 7, 7]
 
 
 @pytest.mark.ci

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amptui.guest.run_script import NO_STEP
 from amptui.records.run import Record
-from tests.single_steps import read
+from tests.builders import read
 
 LOOP = """
 import os, random, signal, sys, traceback
@@ -88,7 +88,3 @@ def same_outcome(folder: Path, *command: str, stdin: str = "") -> tuple[Done, li
     status = bare.status if bare.status >= 0 else 128 - bare.status
     assert (ours.status, ours.output, ours.files) == (status, bare.output, bare.files)
     return ours, journal
-
-
-def of(kind: type[Record], journal: Sequence[Record]) -> list[Record]:
-    return [record for record in journal if type(record) is kind]

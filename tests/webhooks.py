@@ -86,7 +86,7 @@ def receiver(*statuses: int, location: str = "", port: int = 0) -> Iterator[Rece
     """A server that runs meanwhile; no proxy of the environment stands before it."""
     with pytest.MonkeyPatch.context() as patch, Receiver(statuses, location, port) as server:
         patch.setenv("no_proxy", "127.0.0.1")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield server
         finally:

@@ -123,10 +123,7 @@ def test_work_aside_returns_its_result_or_raises_its_error() -> None:
 
 
 def test_nothing_is_kept_of_work_that_is_done() -> None:
-    class Model:
-        pass
-
-    kept = weakref.ref(aside(Model))
+    kept = weakref.ref(aside(Bell))
     wait_until(lambda: kept() is None, "the result is kept")
 
 
@@ -183,10 +180,6 @@ def test_a_run_whose_opening_an_alarm_interrupts_is_closed_and_nothing_watches(
     assert all(holder(journal.parent) is None for journal in runs)
 
 
-class Value:
-    """May be referred to weakly."""
-
-
 class Unhashable:
     """As an optimizer of somebody's may be."""
 
@@ -197,7 +190,7 @@ class Unhashable:
 
 
 def test_what_is_held_with_an_owner_goes_with_it_and_runs_no_line_of_python() -> None:
-    owner, value = Unhashable(), Value()
+    owner, value = Unhashable(), Bell()
     held, alive = HeldWith(owner, value), weakref.ref(value)
     assert held.get() is value
     del value
@@ -213,9 +206,8 @@ def test_what_is_held_with_an_owner_goes_with_it_and_runs_no_line_of_python() ->
 
 
 def test_an_owner_outlives_what_holds_with_it() -> None:
-    owner, value = Unhashable(), Value()
-    alive = weakref.ref(value)
-    held = HeldWith(owner, value)
+    owner, value = Unhashable(), Bell()
+    alive, held = weakref.ref(value), HeldWith(owner, value)
     del value, held
     gc.collect()
     assert alive() is None

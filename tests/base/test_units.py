@@ -13,7 +13,6 @@ from amptui.base import units
 Format = Callable[[float | None], str]
 
 BINARY = {"B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5}
-DECIMAL = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
 def number_in(text: str) -> float:
@@ -172,32 +171,24 @@ def test_bytes_have_three_digits_and_the_right_size(value: int) -> None:
     assert float(number) * 1024 ** BINARY[unit] == pytest.approx(value, rel=0.0051)
 
 
-@given(value=st.floats(1e-3, 9.9e14))
-def test_rates_have_three_digits_and_the_right_size(value: float) -> None:
-    text = units.rate(value)
-    match = re.fullmatch(r"([\d.]+) ?([kMGT]?)/s", text)
-    assert match, text
+@pytest.mark.parametrize(
+    ("function", "unit", "smallest", "largest", "sizes"),
+    [
+        (units.rate, "/s", 1e-3, 9.9e14, {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}),
+        (units.milliseconds, "s", 1e-5, 999.0, {"m": 1e-3, "": 1.0}),
+        (units.joules, "J", 1e-6, 9.9e14, {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}),
+    ],
+    ids=["rates", "step times", "energies"],
+)
+@given(data=st.data())
+def test_numbers_have_three_digits_and_the_right_size(
+    function: Format, unit: str, smallest: float, largest: float, sizes: dict[str, float], data: st.DataObject
+) -> None:
+    value = data.draw(st.floats(smallest, largest))
+    match = re.fullmatch(rf"([\d.]+) ?([mkMGT]?){unit}", function(value))
+    assert match, function(value)
     assert digits_in(match[1]) == 3
-    assert float(match[1]) * 1000 ** DECIMAL[match[2]] == pytest.approx(value, rel=0.0051)
-
-
-@given(value=st.floats(1e-5, 999))
-def test_step_times_have_three_digits_and_the_right_size(value: float) -> None:
-    text = units.milliseconds(value)
-    number, unit = text.split()
-    assert digits_in(number) == 3
-    assert float(number) / {"ms": 1000, "s": 1}[unit] == pytest.approx(value, rel=0.0051)
-    assert (unit == "s") == (value >= 0.9995)
-
-
-@given(value=st.floats(1e-6, 9.9e14))
-def test_energies_have_three_digits_and_the_right_size(value: float) -> None:
-    text = units.joules(value)
-    match = re.fullmatch(r"([\d.]+) ([mkMGT]?)J", text)
-    assert match, text
-    assert digits_in(match[1]) == 3
-    size = 1e-3 if match[2] == "m" else 1000 ** DECIMAL[match[2]]
-    assert float(match[1]) * size == pytest.approx(value, rel=0.0051)
+    assert float(match[1]) * sizes[match[2]] == pytest.approx(value, rel=0.0051)
 
 
 @given(value=st.integers(0, 10**9))

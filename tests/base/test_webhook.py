@@ -14,24 +14,17 @@ LINE = "knobs: done after 30 steps, 漢字 (20260101-knobs on gpu-7)"
 
 
 @pytest.mark.ci
-def test_a_webhook_gets_one_line_of_json() -> None:
+def test_a_webhook_gets_one_line_of_json_and_a_server_of_ntfy_plain_text() -> None:
     with receiver() as server:
-        post(parse_webhook(server.url), NEWS, timeout_seconds=5)
-        (sent,) = server.posts
+        for prefix in ("", "ntfy:"):
+            post(parse_webhook(f"{prefix}{server.url}"), NEWS, timeout_seconds=5)
+        sent, plain = server.posts
     assert sent.path == f"/{SECRET}?key={SECRET}"
     assert json.loads(sent.body) == {"text": LINE, "content": LINE}
     assert sent.headers["Content-Type"] == "application/json"
     assert sent.headers["Authorization"].startswith("Basic ")
     assert sent.headers["User-Agent"] == "amptui"
-
-
-@pytest.mark.ci
-def test_a_server_of_ntfy_gets_plain_text() -> None:
-    with receiver() as server:
-        post(parse_webhook(f"ntfy:{server.url}"), NEWS, timeout_seconds=5)
-        (sent,) = server.posts
-    assert sent.body.decode() == LINE
-    assert sent.headers["Title"] == "amptui"
+    assert (plain.body.decode(), plain.headers["Title"]) == (LINE, "amptui")
 
 
 @pytest.mark.parametrize(
@@ -73,9 +66,7 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("status", "is_final"), [(500, False), (503, False), (429, False), (403, True), (404, True), (302, True)]
-)
+@pytest.mark.parametrize(("status", "is_final"), [(500, False), (429, False), (403, True), (302, True)])
 def test_a_refusal_is_a_number(status: int, *, is_final: bool) -> None:
     with receiver(status) as server, pytest.raises(DeliveryError, match=f"^HTTP {status}$") as caught:
         post(parse_webhook(server.url), NEWS, timeout_seconds=5)
@@ -86,7 +77,7 @@ def test_a_refusal_is_a_number(status: int, *, is_final: bool) -> None:
 @pytest.mark.ci
 def test_no_redirect_is_followed() -> None:
     with receiver() as other:
-        for status in (301, 302, 303, 307, 308):
+        for status in (301, 307):
             with receiver(status, location=other.url) as server:
                 with pytest.raises(DeliveryError, match=f"^HTTP {status}$"):
                     post(parse_webhook(server.url), NEWS, timeout_seconds=5)

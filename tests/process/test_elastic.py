@@ -1,8 +1,8 @@
-"""`amptui train --nproc` and torchrun, from the command line: how ranks end, and what is said of it."""
+"""`amptui train --nproc` and torchrun from the command line: how ranks end, what is said, how they go on."""
 
-import json
-import logging
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,21 +14,20 @@ from typing import TypeVar
 
 import psutil
 import pytest
-from torch.distributed.launcher import api
+import torch
 
 from amptui.cli import main
 from amptui.process import elastic
 from amptui.process.elastic import _status
-from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
 from amptui.process.stopping import RANKS_PATIENCE_SECONDS
 from amptui.ranks.ends.progress import AWAITED_SECONDS
-from amptui.recipe.request import TrainRequest
 from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
-from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunStarted
+from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
+from amptui.runs.trust import resume_command
 from tests.checkout import ROOT, child_environment
-from tests.living import ended_afterwards, last_step, records_of, wait_until
+from tests.living import ended_afterwards, last_step, outcome, records_of, steps_of, wait_until
 from tests.warm import PipedProcess, WarmSource, start_piped
 
 MODEL = f"{Path(__file__).parents[1] / 'ranks' / 'recorded.py'}:Recorded"
@@ -36,7 +35,6 @@ MODEL = f"{Path(__file__).parents[1] / 'ranks' / 'recorded.py'}:Recorded"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "amptui")
 
 ALONE = (sys.executable, "-m", "amptui")
-
 
 T = TypeVar("T", bound=Record)
 
@@ -67,12 +65,12 @@ def has_begun(run: Path) -> bool:
 
 def is_building(run: Path) -> bool:
     """Whether rank 0 builds the model."""
-    return any(isinstance(record, PhaseChanged) and record.phase == "model" for record in records_of(run))
+    return any(record.phase == "model" for record in of(PhaseChanged, run))
 
 
-def is_compiling(run: Path) -> bool:
-    """Whether rank 0 has compiled its first step; rank 1 may take longer."""
-    return any(isinstance(record, PhaseChanged) and "compil" in record.detail for record in records_of(run))
+def has_a_checkpoint(run: Path) -> bool:
+    """Whether ranks can go on from one."""
+    return bool(list((run / "checkpoints").glob("step-*.pt")))
 
 
 @contextmanager
@@ -95,11 +93,12 @@ def ranks(
             wait_until(lambda: until(run) or process.poll() is not None, "it did not begin", seconds=90)
             yield process
         finally:
-            for member in _family(process.pid):
+            for member in family(process.pid):
                 member.kill()
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it started."""
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -111,44 +110,12 @@ def pid_of(rank: int, process: PipedProcess) -> int:
     """The process of one rank."""
     return next(
         member.pid
-        for member in _family(process.pid)
+        for member in family(process.pid)
         if member.environ().get("RANK") == str(rank) and "amptui" in " ".join(member.cmdline())
     )
 
 
-def shadowing(folder: Path) -> Path:
-    """Modules of Python's names in ``folder``; the file that they leave when one is imported."""
-    trace = folder / "imported"
-    for name in ("json", "random", "logging", "signal"):
-        (folder / f"{name}.py").write_text(f"open({str(trace)!r}, 'w')\nraise SystemExit(9)\n")
-    return trace
-
-
-@pytest.mark.ci
-def test_what_starts_a_rank_imports_nothing_from_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr(
-        api, "elastic_launch", lambda _, program: lambda *rest: started.append([program, *rest])
-    )
-    monkeypatch.setattr(logging, "disable", lambda _level: None)
-    for name in (RANK_VARIABLE, IMPORT_PATH_VARIABLE, "OMP_NUM_THREADS"):
-        monkeypatch.setenv(name, "1")
-    plan = RankPlan(
-        request=TrainRequest(model=MODEL), run_dir=RunDir(tmp_path), shown=False, json=False, quiet=True
-    )
-    elastic._Launch(plan, 2).run()
-    assert json.loads(os.environ[IMPORT_PATH_VARIABLE]) == sys.path
-    trace = shadowing(tmp_path)
-    with child_environment() as added:
-        process = subprocess.run(
-            started[0], cwd=tmp_path, env={**os.environ, **added}, capture_output=True, text=True, check=False
-        )
-    assert (process.returncode, process.stderr.count("\n")) == (2, 1), process.stderr
-    assert "this is a rank of" in process.stderr
-    assert not trace.exists()
-
+# --------------------------------------------------------------------------------------------- starting
 
 NEIGHBOURLY = """
 from {module} import NAME
@@ -171,7 +138,9 @@ def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path)
     (models / "mine.py").write_text(NEIGHBOURLY.format(module=module))
     start: Sequence[str] = ALONE
     if module == "neighbour":  # the program `amptui` does not have the current folder on its path
-        trace, start = shadowing(here), (sys.executable, "-P", *ALONE[1:])
+        start = (sys.executable, "-P", *ALONE[1:])
+        for name in ("json", "random", "logging", "signal"):
+            (here / f"{name}.py").write_text("open('imported', 'w')\nraise SystemExit(9)\n")
     run = tmp_path / "run"
     options = ("--device", "cpu", "--nproc", "2", "--steps", "2", "--run-dir", str(run))
     with child_environment() as added:
@@ -182,85 +151,111 @@ def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path)
         )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert last_step(run) == 2
-    assert module != "neighbour" or not trace.exists()
+    assert not (here / "imported").exists()
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
-def test_ranks_train_to_the_end_and_leave_one_whole_journal(
-    warm: WarmSource, run: Path, start: Sequence[str]
-) -> None:
-    with ranks(run, "--epochs", "2", "--accumulate", "3", start=start, warm=warm) as process:
+def test_ranks_train_to_the_end_and_leave_one_whole_journal(warm: WarmSource, run: Path) -> None:
+    with ranks(run, "--epochs", "2", "--accumulate", "3", warm=warm) as process:
         _, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
     (started,) = of(RunStarted, run)
     assert (started.world_size, started.parallel) == (2, "ddp")
     assert (started.batch_size, started.global_batch_size) == (8, 48)
     steps = of(StepRecord, run)
-    assert [step.step for step in steps] == list(range(1, 5))
-    assert {step.samples for step in steps} == {48}
+    assert [(step.step, step.samples) for step in steps] == [(number, 48) for number in range(1, 5)]
     (together,) = of(RanksStarted, run)
     assert [rank.rank for rank in together.ranks] == [0, 1]
-    samples = of(RanksSampled, run)
-    assert samples
-    assert samples[0].ranks == (0, 1)
+    assert of(RanksSampled, run)[0].ranks == (0, 1)
     last(RunFinished, run)
     assert RunDir(run).holds_checkpoints
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("rank", "status"), [(None, 143), (0, 143), (1, 0)])
-def test_sigterm_stops_all_ranks_cleanly(warm: WarmSource, run: Path, rank: int | None, status: int) -> None:
-    """To the launcher, to rank 0 or to another rank."""
-    with ranks(run, warm=warm) as process:
+def test_a_sharded_model_is_trained_under_torchrun_and_saved_whole(warm: WarmSource, run: Path) -> None:
+    weights = run.with_name("weights.pt")
+    options = ("--fsdp", "--epochs", "2", "--save-weights", str(weights))
+    with ranks(run, *options, start=TORCHRUN, warm=warm) as process:
+        _, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    (started,) = of(RunStarted, run)
+    assert (started.world_size, started.parallel) == (2, "fsdp2")
+    assert set(started.refuses) == {"x-ray"}
+    assert [record.step for record in steps_of(run)] == list(range(1, 13))
+    assert RunDir(run).holds_checkpoints
+    state = torch.load(weights, weights_only=True)
+    assert sum(value.numel() for name, value in state.items() if "running" not in name) > started.parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "cuda:0"], "--device with 2 ranks: "),
+        (["--hang-timeout", "-1"], "argument --hang-timeout: '-1' is not a number of seconds, or 0"),
+        (["--nproc", "1", "--hang-timeout", "5"], "--hang-timeout is for the ranks of --nproc; leave out"),
+        (["--nproc", "1", "--max-restarts", "1"], "--max-restarts is for the ranks of --nproc"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
+    options: list[str], said: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", "mnist-deep", "--headless", "--nproc", "2", "--run-dir", str(run), *options]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"amptui: {said}")
+    assert not run.exists()
+
+
+# ----------------------------------------------------------------------------------- asked to stop, killed
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("rank", "status", "own"),
+    [(None, 143, ("--fsdp", "--max-restarts", "3")), (0, 143, ()), (1, 0, ())],
+    ids=["the launcher of sharded ranks", "rank 0", "another rank"],
+)
+def test_sigterm_stops_all_ranks_cleanly_and_none_is_started_again(
+    warm: WarmSource, run: Path, rank: int | None, status: int, own: Sequence[str]
+) -> None:
+    weights = run.with_name("weights.pt")
+    with ranks(run, "--save-weights", str(weights), *own, warm=warm) as process:
         os.kill(process.pid if rank is None else pid_of(rank, process), signal.SIGTERM)
         _, said = process.communicate(timeout=90)
     assert process.returncode == status, said
     assert last(RunFinished, run).reason == "stopped"
-    assert RunDir(run).holds_checkpoints
+    assert (RunDir(run).holds_checkpoints, weights.exists(), of(RunResumed, run)) == (True, True, [])
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_run_with_its_name(warm: WarmSource, run: Path, rank: int) -> None:
-    """Rank 1 writes the end of a journal whose rank 0 was killed."""
-    with ranks(run, warm=warm) as process:
-        os.kill(pid_of(rank, process), signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert said.splitlines()[-1].startswith(f"amptui: rank {rank} was killed: pid ")
-    assert_lost(run, rank, "killed")
-
-
-@pytest.mark.ci
-def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(warm: WarmSource, run: Path) -> None:
+@pytest.mark.parametrize("kills", [True, False])
+def test_ranks_that_wait_for_another_end_when_it_is_killed_or_they_are_stopped(
+    *, kills: bool, warm: WarmSource, run: Path
+) -> None:
     with ranks(run, "--set", "loading_seconds=600", until=is_building, warm=warm) as process:
-        os.kill(pid_of(1, process), signal.SIGKILL)
+        if kills:
+            os.kill(pid_of(1, process), signal.SIGKILL)
+        else:
+            process.terminate()
         process.communicate(timeout=100)
-    assert process.returncode == 1
-    (lost,) = of(RankLost, run)
-    assert (lost.rank, lost.cause, lost.step) == (1, "killed", 0)
+    assert process.returncode == (1 if kills else 143)
+    if kills:
+        assert_lost(run, 1, "killed")
+    else:
+        end = last(RunFinished, run)
+        assert (end.reason, end.steps) == ("stopped", 0)
 
 
-@pytest.mark.ci
-def test_a_run_that_waits_for_a_rank_can_be_stopped(warm: WarmSource, run: Path) -> None:
-    with ranks(run, "--set", "loading_seconds=600", until=is_building, warm=warm) as process:
-        process.terminate()
-        process.communicate(timeout=100)
-    assert process.returncode == 143
-    end = last(RunFinished, run)
-    assert (end.reason, end.steps) == ("stopped", 0)
-
-
-@pytest.mark.ci
+@pytest.mark.nightly
 def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(
     warm: WarmSource, run: Path
 ) -> None:
     """It compiles for longer than a rank is waited for that cannot end well any more."""
-    seconds = str(RANKS_PATIENCE_SECONDS + 8)
-    with ranks(
-        run, "--compile", "--set", f"compile_seconds={seconds}", until=is_compiling, warm=warm
-    ) as process:
+
+    def is_compiling(run: Path) -> bool:
+        return any("compil" in record.detail for record in of(PhaseChanged, run))
+
+    slowly = ("--compile", "--set", f"compile_seconds={RANKS_PATIENCE_SECONDS + 8}")
+    with ranks(run, *slowly, until=is_compiling, warm=warm) as process:
         os.kill(pid_of(1, process), signal.SIGUSR1)
         _, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
@@ -268,17 +263,25 @@ def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(
     assert RunDir(run).holds_checkpoints
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("rank", "start"), [(0, ALONE), (1, TORCHRUN)], ids=["0, nproc", "1, torchrun"])
+# ------------------------------------------------------------------------------------------ those that hang
+
+
+@pytest.mark.parametrize(
+    ("rank", "start"),
+    [
+        pytest.param(0, ALONE, marks=pytest.mark.ci, id="0, nproc"),
+        pytest.param(1, TORCHRUN, marks=pytest.mark.nightly, id="1, torchrun"),
+    ],
+)
 def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
     warm: WarmSource, run: Path, rank: int, start: Sequence[str]
 ) -> None:
     """Rank 0 keeps the journal: another rank writes its end, and the stacks."""
     with ranks(run, "--hang-timeout", "5", start=start, warm=warm) as process:
-        family = _family(process.pid)
+        all_of_them = family(process.pid)
         os.kill(pid_of(rank, process), signal.SIGSTOP)
         _, said = process.communicate(timeout=100)
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(all_of_them, timeout=10)
     assert (process.returncode, alive) == (1, []), said
     assert f"amptui: rank {rank} hung: its process has not answered for " in said
     assert_lost(run, rank, "hung")
@@ -287,16 +290,17 @@ def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
     assert "trainer.py" in stacks.stacks[0].stack
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "rank", [pytest.param(1, marks=pytest.mark.ci), pytest.param(0, marks=pytest.mark.nightly)]
+)
 def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(
     warm: WarmSource, run: Path, rank: int
 ) -> None:
     lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", "lag_seconds=600")
     with ranks(run, "--hang-timeout", "5", *lags, warm=warm) as process:
-        family = _family(process.pid)
+        all_of_them = family(process.pid)
         _, said = process.communicate(timeout=100)
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(all_of_them, timeout=10)
     assert (process.returncode, alive) == (1, []), said
     assert f"amptui: rank {rank} hung: it made the others wait for " in said
     assert "in after_step(), step 3" in said
@@ -319,34 +323,16 @@ def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(warm: WarmSource, run:
     assert last_step(run) == 6
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--device", "cuda:0"], "--device with 2 ranks: "),
-        (["--hang-timeout", "-1"], "argument --hang-timeout: '-1' is not a number of seconds, or 0"),
-        (["--nproc", "1", "--hang-timeout", "5"], "--hang-timeout is for the ranks of --nproc; leave out"),
-    ],
-)
-def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
-    options: list[str], said: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["train", "mnist-deep", "--headless", "--nproc", "2", "--run-dir", str(run), *options]
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"amptui: {said}")
-    assert not run.exists()
-
-
 def test_the_exit_status_is_rank_0_s_and_one_line_names_who_failed(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ended(**codes: int) -> elastic._Launch:
-        failures = {
+        launch = object.__new__(elastic._Launch)
+        launch.failures = {
             int(name.removeprefix("rank")): SimpleNamespace(exitcode=code, timestamp=0.0)
             for name, code in codes.items()
         }
-        launch = object.__new__(elastic._Launch)
-        launch.failures, launch.error = failures, ""
+        launch.error = ""
         return launch
 
     assert _status(ended(), tmp_path) == 0
@@ -356,3 +342,121 @@ def test_the_exit_status_is_rank_0_s_and_one_line_names_who_failed(
     assert capsys.readouterr().err == "amptui: rank 0 was killed by SIGKILL\n"
     assert _status(ended(rank1=-6), tmp_path) == 1
     assert capsys.readouterr().err == "amptui: rank 1 was killed by SIGABRT\n"
+
+
+# --------------------------------------------------------------------------------- going on after a failure
+
+EVERY_5 = ("--checkpoint-every", "5", "--epochs", "10")
+
+
+def held(go_on: Path) -> Sequence[str]:
+    """The options of a run that makes 20 steps, which take a while, and more when there is ``go_on``."""
+    return ("--set", "slow_seconds=0.02", "--set", f"held={go_on}")
+
+
+def kill(rank: int, process: PipedProcess, go_on: Path) -> None:
+    """Kill a rank of a run that is held; what is started again is not."""
+    os.kill(pid_of(rank, process), signal.SIGKILL)
+    go_on.touch()
+
+
+def assert_is_one_whole_run(run: Path, steps: int) -> None:
+    """Each step is there once, in order, and so are the start and the end."""
+    assert [record.step for record in steps_of(run)] == list(range(1, steps + 1))
+    assert len(of(RunStarted, run)) == 1
+    assert outcome(run) is RunFinished
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("start", "own"),
+    [
+        (ALONE, ("--max-restarts", "1", "--fsdp")),
+        ((*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:]), ()),
+    ],
+    ids=["nproc, fsdp", "torchrun"],
+)
+def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
+    warm: WarmSource, run: Path, go_on: Path, start: Sequence[str], own: Sequence[str]
+) -> None:
+    with ranks(run, *EVERY_5, *held(go_on), *own, start=start, until=has_a_checkpoint, warm=warm) as process:
+        kill(1, process, go_on)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert_is_one_whole_run(run, 60)
+    (again,) = of(RunResumed, run)
+    assert again.restarts == 1
+    assert re.match(r"rank 1 .*killed: pid \d", again.cause)
+    assert again.step > 0
+    assert [(row.restarts, row.max_restarts) for row in of(RanksStarted, run)] == [(0, 1), (1, 1)]
+
+
+@pytest.mark.ci
+def test_ranks_without_a_checkpoint_start_again_from_the_beginning(
+    warm: WarmSource, run: Path, go_on: Path
+) -> None:
+    one_epoch = ("--steps", "30", "--set", "samples=4800", *held(go_on))
+    with ranks(run, *one_epoch, "--max-restarts", "1", warm=warm) as process:
+        kill(0, process, go_on)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert_is_one_whole_run(run, 30)
+    (again,) = of(RunResumed, run)
+    assert (again.step, again.checkpoint, again.restarts) == (0, "", 1)
+    assert re.match(r"rank 0 .*killed: pid \d", again.cause)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("rank", "own"), [(0, ()), (1, ("--fsdp",))], ids=["0 of ddp", "1 of fsdp"])
+def test_a_killed_rank_ends_the_run_with_its_name_and_the_way_on(
+    warm: WarmSource, run: Path, go_on: Path, rank: int, own: Sequence[str]
+) -> None:
+    """Rank 1 writes the end of a journal whose rank 0 was killed."""
+    with ranks(run, *EVERY_5, *held(go_on), *own, until=has_a_checkpoint, warm=warm) as process:
+        kill(rank, process, go_on)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    line = said.splitlines()[-1]
+    assert line.startswith(f"amptui: rank {rank} was killed: pid ")
+    assert line.endswith(f": {resume_command(run)}")
+    assert_lost(run, rank, "killed")
+    assert last(RunFailed, run).error.endswith(f": {resume_command(run)}")
+
+
+@pytest.mark.ci
+def test_as_many_ranks_or_one_or_torchrun_s_resume_a_run_and_no_number_that_does_not_fit(
+    warm: WarmSource, run: Path
+) -> None:
+    def resumed(*options: str, start: Sequence[str] = ALONE) -> tuple[int, str]:
+        words = shlex.split(resume_command(run))[2:]
+        with start_piped([*start, "train", *words, *options], warm=warm) as process:
+            _, said = process.communicate(timeout=240)
+        return process.wait(), said
+
+    with ranks(run, "--epochs", "2", warm=warm) as process:
+        process.communicate(timeout=60)
+    before = (run / "journal.jsonl").read_bytes()
+    status, said = resumed("--nproc", "3")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "3 ranks cannot share" in said
+    assert (run / "journal.jsonl").read_bytes() == before
+
+    steps = 12
+    for start, own in ((ALONE, ()), (ALONE, ("--nproc", "1")), (TORCHRUN, ())):
+        steps += 6
+        status, said = resumed("--epochs", str(steps // 6), *own, start=start)
+        assert status == 0, said
+        assert_is_one_whole_run(run, steps)
+    assert [record.world_size for record in of(RunResumed, run)] == [2, 1, 2]
+    assert RunDir(run).holds_checkpoints
+
+
+@pytest.mark.ci
+def test_what_no_restart_can_help_is_refused_once(warm: WarmSource, run: Path) -> None:
+    options = ("--precision", "tf32", "--max-restarts", "2")
+    with ranks(run, *options, until=lambda run: outcome(run) is RunFailed, warm=warm) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    # The other rank may be importing torch yet, and say that it stops.
+    (line,) = (line for line in said.splitlines() if not line.startswith("amptui: stopping "))
+    assert line.startswith("amptui: precision tf32: ")

@@ -15,13 +15,15 @@ import pytest
 
 from amptui.base.webhook import parse_webhook
 from amptui.process import notifier
-from amptui.process.notifier import CLOSING_SECONDS, Notifier
+from amptui.process.notifier import Notifier
 from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.session import Session
+from tests.builders import make_started
 from tests.checkout import ROOT
 from tests.living import wait_until
-from tests.telemetry import record_samples as samples
 from tests.webhooks import SECRET, receiver
+
+HOURS = 7200.0
 
 
 class Run:
@@ -29,17 +31,27 @@ class Run:
 
     def __init__(self, url: str, retry_seconds: Sequence[float] = (0.01, 0.02, 0.04)) -> None:
         self.session = Session("runs/knobs-1")
-        self.session.fold([samples.run(time=time.time())])
+        self.session.fold([make_started(time=time.time())])
         self.said: list[Note] = []
         self.notifier = Notifier(
-            parse_webhook(url),
-            look=self.session.status,
-            say=self.said.append,
-            retry_seconds=retry_seconds,
+            parse_webhook(url), look=self.session.status, say=self.said.append, retry_seconds=retry_seconds
         )
 
     def tell(self, *records: Record) -> None:
         self.session.fold(records)
+
+    def end(self) -> threading.Thread:
+        """End the run meanwhile."""
+        self.tell(RunFinished(time=time.time(), steps=9, seconds=3.0, reason="done"))
+        thread = threading.Thread(target=self.notifier.close, daemon=True)
+        thread.start()
+        return thread
+
+    def fail_to_send(self) -> None:
+        """Start, with a message that was tried once in vain."""
+        self.notifier.start()
+        self.tell(alarm("disk full"))
+        wait_until(lambda: any(it.attempts == 1 for it in [*self.notifier._waiting]), "no attempt")
 
 
 @contextmanager
@@ -48,6 +60,11 @@ def running(url: str) -> Iterator[Run]:
     run.notifier.start()
     yield run
     run.notifier.close(awaits_end=False)
+
+
+def ended(thread: threading.Thread) -> bool:
+    thread.join(60.0)
+    return not thread.is_alive()
 
 
 @pytest.fixture(autouse=True)
@@ -60,21 +77,24 @@ def alarm(text: str) -> Note:
     return Note(time=time.time(), severity="error", text=text)
 
 
-def finished() -> RunFinished:
-    return RunFinished(time=time.time(), steps=9, seconds=3.0, reason="done")
+@contextmanager
+def nobody_listening() -> Iterator[int]:
+    """A port that refuses connections."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 @pytest.mark.ci
 def test_every_kind_is_sent_once() -> None:
     with receiver() as server, running(server.url) as run:
-        run.tell(alarm("disk full"))
-        server.wait_for(1)
-        run.tell(
-            PauseChanged(time=time.time(), step=9, paused=True, cause="weights", reason="the loss is nan")
+        paused = PauseChanged(
+            time=time.time(), step=9, paused=True, cause="weights", reason="the loss is nan"
         )
-        server.wait_for(2)
-        run.tell(RunFailed(time=time.time(), step=9, error="wrong; do this", traceback="Traceback"))
-        server.wait_for(3)
+        failed = RunFailed(time=time.time(), step=9, error="wrong; do this", traceback="Traceback")
+        for count, record in enumerate((alarm("disk full"), paused, failed), 1):
+            run.tell(record)
+            server.wait_for(count)
         run.notifier.close()
         texts = [sent.text.partition(" (knobs-1 on ")[0] for sent in server.posts]
     assert texts == [
@@ -90,8 +110,7 @@ def test_the_end_is_sent_while_the_run_closes() -> None:
     with receiver() as server:
         run = Run(server.url)
         run.notifier.start()
-        run.tell(finished())
-        run.notifier.close()
+        assert ended(run.end())
         (sent,) = server.posts
     assert sent.text.startswith("mnist-deep: done after 9 steps in 0:03 (knobs-1 on ")
 
@@ -108,28 +127,13 @@ def test_a_message_that_fails_is_sent_again_with_growing_pauses() -> None:
 
 
 @pytest.mark.ci
-def test_a_server_that_comes_back_gets_the_message() -> None:
-    with nobody_listening() as port:
-        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(0.01,) * 100_000)
-        run.notifier.start()
-        run.tell(alarm("disk full"))
-        wait_until(lambda: any(it.attempts > 2 for it in [*run.notifier._waiting]), "no attempt")
-    with receiver(port=port) as server:
-        server.wait_for(1)
-        run.notifier.close(awaits_end=False)
-    assert len(server.posts) == 1
-    assert run.said == []
-
-
-@pytest.mark.ci
 def test_a_message_is_given_up_with_one_quiet_event() -> None:
     with receiver(*[500] * 8) as server, running(server.url) as run:
         run.tell(alarm("disk full"))
         wait_until(lambda: run.said, "not given up")
         assert len(server.posts) == 4
         run.tell(alarm("another"))
-        posts = server.wait_for(8)
-        assert len({sent.body for sent in posts}) == 2
+        assert len({sent.body for sent in server.wait_for(8)}) == 2
         run.tell(alarm("a third"))
         server.wait_for(9)
     (note,) = run.said
@@ -147,107 +151,68 @@ def test_a_refusal_is_final() -> None:
     assert run.said[0].text.endswith(": HTTP 403")
 
 
-@pytest.mark.ci
-def test_a_silent_server_delays_the_end_by_no_more_than_it_may() -> None:
-    with receiver() as server:
-        server.gate.clear()
-        run = Run(server.url, retry_seconds=(60.0,))
-        run.notifier.start()
-        run.tell(finished())
-        began = time.monotonic()
-        run.notifier.close()
-        assert time.monotonic() - began < CLOSING_SECONDS + 5
-    place = f"127.0.0.1:{server.server_port}"
-    assert [note.text for note in run.said] == [f"could not notify {place}: no answer in time"]
-    assert SECRET not in run.said[0].text
-
-
 # ------------------------------------------------------------------ the end, and a server that is not there
 
 
-def closing(run: Run) -> threading.Thread:
-    """Ends the run meanwhile."""
-    run.tell(finished())
-    thread = threading.Thread(target=run.notifier.close, daemon=True)
-    thread.start()
-    return thread
-
-
-@pytest.fixture
-def waits_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any server that has answered."""
-    monkeypatch.setattr(notifier, "CLOSING_SECONDS", 7200.0)
-
-
-@contextmanager
-def nobody_listening() -> Iterator[int]:
-    """A port that refuses connections."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        yield reserved.getsockname()[1]
-
-
-def failed_to_send(run: Run, text: str = "disk full") -> None:
-    """Start, with a message that was tried once in vain and has hours until the next attempt."""
-    run.notifier.start()
-    run.tell(alarm(text))
-    wait_until(lambda: any(it.attempts == 1 for it in [*run.notifier._waiting]), "no attempt")
-
-
-@pytest.mark.usefixtures("waits_for_hours")
 def test_a_server_that_has_refused_all_along_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 3600.0)
+    monkeypatch.setattr(notifier, "CLOSING_SECONDS", HOURS)
+    monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", HOURS / 2)
     with nobody_listening() as port:
-        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(3600.0,))
-        failed_to_send(run)
-        end = closing(run)
-        end.join(60.0)
-        assert not end.is_alive()
+        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(HOURS,))
+        run.fail_to_send()
+        assert ended(run.end())
     reason = os.strerror(errno.ECONNREFUSED)
     assert [note.text for note in run.said] == [f"could not notify 127.0.0.1:{port}: {reason}"]
 
 
 @pytest.mark.ci
-@pytest.mark.usefixtures("waits_for_hours")
-def test_a_server_that_has_never_answered_holds_up_the_end_for_one_attempt(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("has_failed", [True, False], ids=["never answered", "is silent at the end"])
+def test_a_silent_server_holds_up_the_end_for_one_attempt(
+    *, has_failed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifier, "TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(notifier, "CLOSING_SECONDS", HOURS if has_failed else 1.0)
     with receiver() as server:
         server.gate.clear()
-        run = Run(server.url, retry_seconds=(3600.0,))
-        failed_to_send(run)
-        end = closing(run)
-        end.join(60.0)
-        assert not end.is_alive()
+        run = Run(server.url, retry_seconds=(HOURS,))
+        if has_failed:
+            run.fail_to_send()
+        else:
+            run.notifier.start()
+        assert ended(run.end())
     (note,) = run.said
     assert note.text == f"could not notify 127.0.0.1:{server.server_port}: no answer in time"
+    assert SECRET not in note.text
 
 
 @pytest.mark.ci
-@pytest.mark.usefixtures("waits_for_hours")
-def test_a_server_that_is_there_again_at_the_end_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("during", ["the run", "its end"])
+def test_a_server_that_is_there_again_gets_everything(during: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "CLOSING_SECONDS", HOURS)
     monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 60.0)
+    retries = (HOURS,) if during == "its end" else (0.01,) * 100_000
     with nobody_listening() as port:
-        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=(3600.0,))
-        failed_to_send(run)
+        run = Run(f"http://127.0.0.1:{port}/{SECRET}", retry_seconds=retries)
+        run.notifier.start()
+        run.tell(alarm("disk full"))
+        wait_until(lambda: any(it.attempts for it in [*run.notifier._waiting]), "no attempt")
     with receiver(port=port) as server:
-        end = closing(run)
-        server.wait_for(2)
-        end.join(60.0)
+        if during == "the run":
+            server.wait_for(1)
+        assert ended(run.end())
     assert ["disk full" in sent.text for sent in server.posts] == [True, False]
     assert run.said == []
 
 
 @pytest.mark.ci
-@pytest.mark.usefixtures("waits_for_hours")
 @pytest.mark.parametrize("first_status", [200, 503])
 def test_the_end_waits_for_a_server_that_has_answered(
     first_status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(notifier, "CLOSING_SECONDS", HOURS)
     monkeypatch.setattr(notifier, "LAST_ATTEMPT_SECONDS", 0.0)
     with receiver(first_status) as server:
         run = Run(server.url)
@@ -256,11 +221,10 @@ def test_the_end_waits_for_a_server_that_has_answered(
         count = len(server.wait_for(1 if first_status == 200 else 2))
         wait_until(lambda: not run.notifier._waiting, "not sent")
         server.gate.clear()
-        end = closing(run)
+        end = run.end()
         server.wait_for(count + 1)
         server.gate.set()
-        end.join(60.0)
-        assert not end.is_alive()
+        assert ended(end)
     assert len(server.posts) == count + 1
     assert run.said == []
 

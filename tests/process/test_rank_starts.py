@@ -1,10 +1,13 @@
-"""What starts ranks: it is killed, takes another's place, or is none of torch's."""
+"""What starts ranks: it is killed, takes another's place, or is none of torch's; and how a rank leaves."""
 
+import atexit
 import ctypes
 import os
 import shlex
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ from types import MappingProxyType
 import psutil
 import pytest
 
+from amptui.process.rank_process import leave
 from amptui.records.ranks import RanksStarted
 from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.trust import resume_command
@@ -21,18 +25,17 @@ from tests.process.test_elastic import (
     ALONE,
     MODEL,
     TORCHRUN,
-    _family,
+    family,
+    has_a_checkpoint,
     has_begun,
+    held,
     is_building,
     last,
     of,
     pid_of,
     ranks,
 )
-from tests.process.test_rank_restarts import has_a_checkpoint, held
 from tests.warm import PipedProcess, WarmSource, start_piped
-
-pytestmark = pytest.mark.ci
 
 SLOWLY = ("--set", "slow_seconds=0.01")
 
@@ -54,8 +57,10 @@ def adopting() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("start", "own"),
-    [(ALONE, ()), (TORCHRUN, ("--fsdp",))],
-    ids=["nproc, ddp", "torchrun, fsdp"],
+    [
+        pytest.param(ALONE, (), marks=pytest.mark.nightly, id="nproc, ddp"),
+        pytest.param(TORCHRUN, ("--fsdp",), marks=pytest.mark.ci, id="torchrun, fsdp"),
+    ],
 )
 def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     warm: WarmSource, run: Path, start: Sequence[str], own: Sequence[str]
@@ -78,6 +83,7 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     assert statuses == [1, 1]
 
 
+@pytest.mark.ci
 def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(warm: WarmSource, run: Path) -> None:
     options = ("--set", "loading_seconds=600", "--max-restarts", "2")
     with ranks(run, *options, until=is_building, warm=warm) as process:
@@ -128,7 +134,7 @@ def started(
 
 
 def _kill(pid: int) -> None:
-    for process in _family(pid):
+    for process in family(pid):
         process.kill()
 
 
@@ -144,6 +150,7 @@ OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOC
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("names", "own"),
     [(PLAIN, ()), (OPEN_MPI, ("--fsdp",)), (SLURM, ())],
@@ -165,6 +172,7 @@ def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], ow
     last(RunFinished, run)
 
 
+@pytest.mark.ci
 def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, run: Path) -> None:
     run.mkdir()
     (run / "journal.jsonl").touch()
@@ -175,15 +183,16 @@ def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, ru
     assert [text.count("\n") for text in said] == [1, 0], said
 
 
-def torchrun(node: int, port: int, *backend: str, max_restarts: int = 2) -> tuple[str, ...]:
+def torchrun(node: int, port: int, *, max_restarts: int = 2) -> tuple[str, ...]:
     """One of two machines' torchrun, both of which are this one."""
-    words = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(max_restarts), *backend)
-    if not backend:
-        words += ("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port))
+    where = ("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port))
+    words = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(max_restarts), *where)
     return (*TORCHRUN[:3], *words, *TORCHRUN[5:])
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(0, marks=pytest.mark.nightly), pytest.param(1, marks=pytest.mark.ci)]
+)
 def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
     warm: WarmSource, tmp_path: Path, killed: int
 ) -> None:
@@ -195,7 +204,7 @@ def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
             command = torchrun(node, port, max_restarts=0)
             machines += stack.enter_context(started(run, {}, options=SLOWLY, command=command, warm=warm))
         wait_until(lambda: has_begun(run), "it did not begin", seconds=120)
-        (orphan,) = _family(machines[killed].pid)[1:]
+        (orphan,) = family(machines[killed].pid)[1:]
         machines[killed].kill()
         machines[1 - killed].communicate(timeout=120)
         gone, _ = psutil.wait_procs([orphan], timeout=60)
@@ -207,26 +216,16 @@ def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
     assert (run / "checkpoints" / f"step-{end.step:09}.pt").is_file()
 
 
-@pytest.mark.parametrize("backend", ["static", "c10d"])
-def test_a_machine_that_takes_the_place_of_another_joins_the_run(
-    warm: WarmSource, tmp_path: Path, backend: str
-) -> None:
+@pytest.mark.nightly
+def test_a_machine_that_takes_the_place_of_another_joins_the_run(warm: WarmSource, tmp_path: Path) -> None:
     """Its torchrun has counted no restart, the other one has."""
     run, go_on, port = tmp_path / "run", tmp_path / "go on", free_port()
     own = ("--checkpoint-every", "5", "--epochs", "5", "--resume", *held(go_on))
-    variables: dict[str, object] = {}
-    rendezvous: tuple[str, ...] = ()
-    if backend == "c10d":
-        # Torch's own default keeps the store of the first round, which newcomers never hear of.
-        variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}
-        where = ("--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1")
-        rendezvous = ("--rdzv-backend", "c10d", "--rdzv-id", "one", *where)
-
     with ExitStack() as stack:
 
         def machine(node: int) -> PipedProcess:
-            command = torchrun(node, port, *rendezvous)
-            (process,) = stack.enter_context(started(run, variables, options=own, command=command, warm=warm))
+            command = torchrun(node, port)
+            (process,) = stack.enter_context(started(run, {}, options=own, command=command, warm=warm))
             return process
 
         leader = machine(0)
@@ -264,6 +263,7 @@ def hiding(folder: Path) -> tuple[str, ...]:
     return start
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("own", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
 def test_a_run_folder_that_a_rank_does_not_see_is_told_before_the_first_step(
     tmp_path: Path, own: tuple[str, ...]
@@ -285,3 +285,19 @@ def test_a_run_folder_that_a_rank_does_not_see_is_told_before_the_first_step(
     else:
         assert [process.returncode for process in processes] == [0, 0], said
         assert [record.text for record in of(Note, runs / "run") if record.text.startswith(blind)]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_crash_in_an_exit_handler_does_not_change_how_a_rank_ended(status: int) -> None:
+    """As torch's may crash under NCCL. What was printed is not lost."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        atexit.register(os.kill, os.getpid(), signal.SIGKILL)
+        sys.stdout = os.fdopen(writing, "w")
+        print("done", end="")
+        leave(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as out:
+        assert out.read() == b"done"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == status

@@ -56,8 +56,9 @@ class Failing(Knobs):
 """
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "rank", [pytest.param(0, marks=pytest.mark.nightly), pytest.param(1, marks=pytest.mark.ci)]
+)
 def test_an_error_on_a_rank_ends_with_the_command_that_resumes_the_run(
     warm: WarmSource, tmp_path: Path, rank: int
 ) -> None:
