@@ -1,0 +1,199 @@
+"""The loop that the author of a recipe would have written by hand: plain PyTorch, and what it measured."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from amptui import Arrays, Data, DataRequest
+from tests.experiments.recipe import ByEpoch, Recipe
+
+AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+Batch = tuple[Tensor, Tensor]
+
+Step = dict[str, Any]
+"""What is known of one optimizer step, under the names of the journal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a person asks for: the recipe's fields, and the options of a loop."""
+
+    precision: str = "fp32"
+    clip_norm: float | None = None
+    accumulate: int = 1
+    seed: int = 0
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    validate_every: int | None = None
+    validation_batches: int | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    by_epoch: bool = False
+    """Whether the schedule moves after each epoch."""
+    ends: tuple[str, ...] = ()
+    """The calls of the loss in which its processes end, by SIGTERM or SIGKILL: ``("term 5", "kill 9")``."""
+    checkpoint_every: int | None = None
+    start: Path | None = None
+    """A file of the weights to begin with."""
+
+    def experiment(self, **fields: Any) -> Recipe:
+        """The recipe with its fields."""
+        options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.lr}
+        fields |= {name: value for name, value in options.items() if value is not None}
+        return (ByEpoch if self.by_epoch else Recipe)(**{**self.recipe, **fields})
+
+
+@dataclass
+class Ledger:
+    """What a training leaves behind."""
+
+    steps: list[Step] = field(default_factory=list)
+    validations: list[Step] = field(default_factory=list)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+Batches = Callable[[int], Iterable[Batch]]
+"""The batches of an epoch, which is counted from 1."""
+
+
+class Loop:
+    """A recipe's objects, made in the order in which amptui makes them, and the steps that train them."""
+
+    def __init__(
+        self, training: Training, *, order: Sequence[Sequence[int]] = (), scaler: GradScaler | None = None
+    ) -> None:
+        self.training, self.recipe, self.ledger = training, training.experiment(), Ledger()
+        random.seed(training.seed)
+        np.random.seed(training.seed % 2**32)
+        torch.manual_seed(training.seed)
+        self.data: Data = self.recipe.load_data(DataRequest(data_dir=Path("unused"), seed=training.seed))
+        self.model = self.recipe.build_model()
+        if training.start is not None:
+            self.model.load_state_dict(torch.load(training.start))
+        self.optimizer = self.recipe.build_optimizer(self.model)
+        batches = self.recipe.samples // self.recipe.batch_size
+        if self.recipe.data not in ("arrays", "dataset", "stream"):
+            batches = -(-self.recipe.samples // self.recipe.batch_size)
+        self.batches_per_epoch = batches
+        steps_per_epoch = -(-batches // training.accumulate)
+        self.epochs = self.recipe.epochs if training.steps is None else -(-training.steps // steps_per_epoch)
+        self.steps = training.steps or self.epochs * steps_per_epoch
+        self.scheduler: Any = self.recipe.build_scheduler(self.optimizer, self.steps)
+        self.scaler = scaler or GradScaler("cpu")
+        self.order = list(order)
+
+    def batches(self, epoch: int) -> Iterable[Batch]:
+        """A loader's own; else the whole batches in the order that is known."""
+        if not self.order:
+            source: Any = self.data.train
+            return source if self.recipe.data != "stream" else self._of_stream(source)
+        train: Any = self.data.train
+        inputs, targets = (train.inputs / 255, train.targets) if isinstance(train, Arrays) else train.tensors
+        first = (epoch - 1) * self.batches_per_epoch
+        chosen = self.order[first : first + self.batches_per_epoch]
+        return [(inputs[list(numbers)], targets[list(numbers)]) for numbers in chosen]
+
+    def _of_stream(self, source: Iterable[Batch]) -> list[Batch]:
+        pairs, size = list(source), self.recipe.batch_size
+        whole = [pairs[first : first + size] for first in range(0, len(pairs) - size + 1, size)]
+        return [(torch.stack([x for x, _ in some]), torch.stack([y for _, y in some])) for some in whole]
+
+    def run(self, precisions: Mapping[int, str]) -> Ledger:
+        """Train; ``precisions`` of the steps are those that were chosen meanwhile."""
+        step, every = 0, self.training.validate_every
+        for epoch in range(1, self.epochs + 1):
+            batches = iter(self.batches(epoch))
+            left = self.batches_per_epoch
+            while left and step < self.steps:
+                micro_batches = list(islice(batches, self.training.accumulate))
+                left -= len(micro_batches)
+                step += 1
+                self.step(step, epoch, precisions.get(step, self.training.precision), micro_batches)
+                if every and step % every == 0 and left:
+                    self.validate(step, epoch)
+            if left:
+                break
+            next(batches, None)  # a loop over a loader reads it to its end
+            self.validate(step, epoch)
+            if self.scheduler is not None and self.training.by_epoch:
+                needs_loss = isinstance(self.scheduler, ReduceLROnPlateau)
+                self.scheduler.step(*[self.ledger.validations[-1]["loss"]] if needs_loss else [])
+        model = self.recipe.ema.module if self.recipe.average else self.model
+        self.ledger.weights = model.state_dict()
+        return self.ledger
+
+    def step(self, step: int, epoch: int, precision: str, batches: Sequence[Batch]) -> None:
+        """One optimizer step, as PyTorch's own pages on AMP, accumulation and clipping write it."""
+        scaler, dtype, scales = self.scaler, AUTOCAST.get(precision), precision == "fp16"
+        samples = [len(inputs) for inputs, _ in batches]
+        sums: dict[str, float | Tensor] = {}
+        self.optimizer.zero_grad()
+        for batch in batches:
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                computed = self.recipe.loss(self.model, batch)
+            parts = computed if isinstance(computed, dict) else {"loss": computed}
+            for name, part in parts.items():
+                # Batches of one size are averaged as everybody does it, others by how much they hold.
+                share = (
+                    part / len(batches) if len(set(samples)) == 1 else part * (len(batch[0]) / sum(samples))
+                )
+                if name == "loss":
+                    (scaler.scale(share) if scales else share).backward()
+                sums[name] = sums.get(name, 0.0) + share.detach()
+        row: Step = {"step": step, "epoch": epoch, "precision": precision, "samples": sum(samples)}
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        row["lr"], row["group_lrs"] = rates[0], rates if len(set(rates)) > 1 else []
+        row |= {name: float(value) for name, value in sums.items()}
+        row["micro_batches"] = len(batches)
+        row["skipped"], row["loss_scale"], row["growth_tracker"] = False, None, None
+        if scales:
+            scaler.unscale_(self.optimizer)
+        if self.training.clip_norm is not None:
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
+            row["grad_norm"] = norm.item()
+        if scales:
+            row["loss_scale"] = scaler.get_scale()
+            scaler.step(self.optimizer)
+            scaler.update()
+            row["skipped"] = scaler.get_scale() < row["loss_scale"]
+            row["growth_tracker"] = scaler.state_dict()["_growth_tracker"]
+        else:
+            self.optimizer.step()
+        self.recipe.after_step(self.model)
+        if self.scheduler is not None and not self.training.by_epoch and not row["skipped"]:
+            self.scheduler.step()
+        self.ledger.steps.append(row)
+
+    def validate(self, step: int, epoch: int) -> None:
+        """One pass over the validation images, in the precision of the step before."""
+        if not isinstance(held_out := self.data.validation, Arrays):
+            return
+        dtype = AUTOCAST.get(self.ledger.steps[-1]["precision"])
+        sums: dict[str, Tensor | float] = {}
+        size, samples = self.recipe.batch_size, 0
+        starts = range(0, len(held_out), size)
+        self.model.eval()
+        for start in islice(starts, self.training.validation_batches):
+            batch = held_out.inputs[start : start + size] / 255, held_out.targets[start : start + size]
+            with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype is not None):
+                means = self.recipe.metrics(self.model, batch)
+                if "loss" not in means:
+                    computed = self.recipe.loss(self.model, batch)
+                    means["loss"] = computed["loss"] if isinstance(computed, dict) else computed
+            for name, mean in means.items():
+                sums[name] = sums.get(name, 0.0) + mean.float() * len(batch[0])
+            samples += len(batch[0])
+        self.model.train()
+        whole = {name: float(value) / samples for name, value in sums.items()}
+        self.ledger.validations.append({"step": step, "epoch": epoch, "samples": samples, **whole})

@@ -1,0 +1,50 @@
+"""Trainings of amptui's command line leave the bits of a loop by hand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.experiments.by_hand import Ledger, Loop, Training
+from tests.experiments.experiments import EXPERIMENTS
+from tests.experiments.recorded import (
+    command_line,
+    differences,
+    journal,
+    order_of,
+    steps_of,
+    validations_of,
+)
+from tests.warm import WarmSource
+
+STATUSES = {"": 0, "term": 143, "kill": -9}
+"""How `amptui train` ends with its training."""
+
+
+def assert_same(folder: Path, by_hand: Ledger) -> None:
+    """The run in ``folder`` has the numbers and the weights of the loop by hand."""
+    lines = journal(folder / "run")
+    assert differences(steps_of(lines), by_hand.steps) == []
+    assert differences(validations_of(lines), by_hand.validations) == []
+    saved = torch.load(folder / "weights.pt")
+    assert saved.keys() == by_hand.weights.keys()
+    assert [name for name in saved if not torch.equal(saved[name], by_hand.weights[name])] == []
+
+
+def order_for(training: Training, folder: Path) -> list[list[int]]:
+    """The order of the images where amptui chooses it: a permutation for each epoch."""
+    if training.recipe.get("data", "arrays") not in ("arrays", "dataset"):
+        return []
+    return order_of(folder)
+
+
+@pytest.mark.parametrize("training", EXPERIMENTS)
+def test_the_command_line_trains_as_a_loop_by_hand(
+    training: Training, tmp_path: Path, warm: WarmSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = command_line(training, tmp_path, "--headless", *["--resume"] * bool(training.ends))
+    for end in (*training.ends, ""):
+        monkeypatch.setenv("END_AT", end)
+        ended = warm.run(*command)
+        assert ended.returncode == STATUSES[end.partition(" ")[0]], ended.stderr.decode()
+    assert_same(tmp_path, Loop(training, order=order_for(training, tmp_path)).run({}))
