@@ -1,6 +1,7 @@
 """Where the memory of a step is: exact sizes of real models after real steps, each byte once."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -25,18 +26,24 @@ def sizes_of(breakdown: MemoryBreakdown) -> Sizes:
     return {(kind.kind, kind.dtype): kind.size_bytes for kind in breakdown.kinds}
 
 
+def unmeasured(model: nn.Module, optimizer: Optimizer, *, precision: str = "fp32") -> MemoryBreakdown:
+    """Without a step."""
+    return break_down(model, optimizer, step=1, precision=precision, peak_allocated_bytes=None)
+
+
 def stepped(
     model: nn.Module,
-    optimizer: Optimizer,
-    inputs: Tensor,
+    optimizer: Optimizer | None = None,
+    inputs: Tensor | None = None,
     *,
     precision: str = "fp32",
     peak: int | None = None,
 ) -> Sizes:
-    """What a step that ran in ``precision`` is broken down to."""
+    """What a step that ran in ``precision`` is broken down to; by default one of gradient descent."""
+    optimizer = optimizer or SGD(model.parameters(), 0.1)
     optimizer.zero_grad(set_to_none=True)
     with torch.autocast("cpu", dtype=DTYPES.get(precision, torch.bfloat16), enabled=precision in DTYPES):
-        loss = model(inputs).float().square().mean()
+        loss = model(torch.ones(2, 4) if inputs is None else inputs).float().square().mean()
     loss.backward()
     optimizer.step()
     breakdown = break_down(
@@ -57,7 +64,54 @@ PARAMETERS = 112 + 8 + 514
 IMAGES = torch.ones(2, 3, 8, 8)
 
 
+def linear() -> nn.Linear:
+    return nn.Linear(4, 4, bias=False)
+
+
 # -------------------------------------------------------------------------------- what lives on
+
+
+def tied() -> nn.Module:
+    embedding, head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+    head.weight = embedding.weight
+    return nn.Sequential(embedding, head)
+
+
+def viewing() -> nn.Module:
+    flat = torch.ones(100)
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(flat[:16].view(4, 4))
+    model.bias = nn.Parameter(flat[16:20])
+    model.register_buffer("all_of_it", flat)
+    return model
+
+
+def partly_frozen() -> nn.Module:
+    return nn.Sequential(linear().requires_grad_(requires_grad=False), nn.Linear(4, 2, bias=False))
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "expected"),
+    [
+        (linear, None, {("weights", "float32"): 64, ("gradients", "float32"): 64}),
+        # Tied parameters count once, and views their whole storage.
+        (tied, torch.tensor([1, 2]), {("weights", "float32"): 160, ("gradients", "float32"): 160}),
+        (viewing, None, {("weights", "float32"): 400, ("gradients", "float32"): 4 * 20}),
+        (partly_frozen, None, {("weights", "float32"): 64 + 32, ("gradients", "float32"): 32}),
+        # A sparse gradient is its indices and its values.
+        (
+            lambda: nn.Embedding(1000, 8, sparse=True),
+            torch.tensor([1, 5, 7]),
+            {("weights", "float32"): 32_000, ("gradients", "float32"): 96, ("gradients", "int64"): 24},
+        ),
+    ],
+    ids=["plain", "tied", "views", "frozen", "sparse"],
+)
+def test_weights_and_gradients_count_once(
+    build: Callable[[], nn.Module], inputs: Tensor | None, expected: Sizes
+) -> None:
+    model = build()
+    assert stepped(model, SGD([p for p in model.parameters() if p.requires_grad], 0.1), inputs) == expected
 
 
 def test_adam_keeps_two_moments_and_a_step_beside_each_parameter() -> None:
@@ -71,89 +125,29 @@ def test_adam_keeps_two_moments_and_a_step_beside_each_parameter() -> None:
     }
 
 
-def test_an_optimizer_without_state_is_left_out() -> None:
-    model = convolutional()
-    assert not any(kind == "optimizer" for kind, _ in stepped(model, SGD(model.parameters(), 0.1), IMAGES))
-
-
 def test_each_dtype_has_an_entry_and_the_largest_comes_first() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 64, bias=False))
     model[1].to(torch.bfloat16)
-    breakdown = break_down(
-        model, SGD(model.parameters(), 0.1), step=1, precision="fp32", peak_allocated_bytes=None
-    )
+    breakdown = unmeasured(model, SGD(model.parameters(), 0.1))
     assert [(kind.dtype, kind.size_bytes) for kind in breakdown.kinds] == [("bfloat16", 512), ("float32", 64)]
 
 
-class Tied(nn.Module):
-    """An embedding that is the last layer's weight too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(10, 4)
-        self.head = nn.Linear(4, 10, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        result: Tensor = self.head(self.embedding(tokens))
-        return result
-
-
-def test_tied_parameters_count_once() -> None:
-    model = Tied()
-    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.tensor([1, 2]))
-    assert breakdown == {("weights", "float32"): 160, ("gradients", "float32"): 160}
-
-
-def test_views_count_their_whole_storage_once() -> None:
-    flat = torch.ones(100)
-    model = nn.Linear(8, 8)
-    model.weight = nn.Parameter(flat[:64].view(8, 8))
-    model.bias = nn.Parameter(flat[64:72])
-    model.register_buffer("all_of_it", flat)
-    assert stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8)) == {
-        ("weights", "float32"): 400,
-        ("gradients", "float32"): 4 * 72,
-    }
-
-
-def test_frozen_parameters_are_weights_without_gradients() -> None:
-    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
-    model[0].requires_grad_(False)
-    assert stepped(model, SGD(model[1].parameters(), 0.1), torch.ones(1, 4)) == {
-        ("weights", "float32"): 64 + 32,
-        ("gradients", "float32"): 32,
-    }
-
-
 def test_parameters_only_in_the_optimizer_are_weights_too() -> None:
-    model, extra = nn.Linear(4, 2, bias=False), nn.Parameter(torch.ones(3))
-    breakdown = break_down(
-        model, SGD([*model.parameters(), extra], 0.1), step=1, precision="fp32", peak_allocated_bytes=None
-    )
-    assert sizes_of(breakdown) == {("weights", "float32"): 32 + 12}
+    model, extra = linear(), nn.Parameter(torch.ones(3))
+    breakdown = unmeasured(model, SGD([*model.parameters(), extra], 0.1))
+    assert sizes_of(breakdown) == {("weights", "float32"): 64 + 12}
 
 
-def test_a_sparse_gradient_is_its_indices_and_its_values() -> None:
-    model = nn.Embedding(1000, 8, sparse=True)
-    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.tensor([1, 5, 7]))
-    assert breakdown[("gradients", "float32")] == 3 * 8 * 4
-    assert breakdown[("gradients", "int64")] == 3 * 8
-
-
-def test_a_wrapped_tensor_is_the_tensors_within_it() -> None:
-    model = nn.Linear(4, 4, bias=False)
+@pytest.mark.parametrize(
+    ("moment", "size"),
+    [(TwoTensor(torch.ones(10), torch.ones(10)), 80), (torch.ones(10, device="meta"), None)],
+    ids=["a wrapped tensor is those within it", "of another device"],
+)
+def test_state_is_counted_where_it_lies(moment: Tensor, size: int | None) -> None:
+    model = linear()
     optimizer = SGD(model.parameters(), 0.1)
-    optimizer.state[model.weight]["moment"] = TwoTensor(torch.ones(10), torch.ones(10))
-    breakdown = stepped(model, optimizer, torch.ones(1, 4))
-    assert breakdown[("optimizer", "float32")] == 80
-
-
-def test_tensors_on_another_device_are_not_counted() -> None:
-    model = nn.Linear(4, 4, bias=False)
-    optimizer = SGD(model.parameters(), 0.1)
-    optimizer.state[model.weight]["moment"] = torch.ones(10, device="meta")
-    assert not any(kind == "optimizer" for kind, _ in stepped(model, optimizer, torch.ones(1, 4)))
+    optimizer.state[model.weight]["moment"] = moment
+    assert stepped(model, optimizer).get(("optimizer", "float32")) == size
 
 
 @given(
@@ -180,24 +174,12 @@ def test_weights_are_the_unique_parameters_whatever_the_model(
 # ----------------------------------------------------------------------------------- cast copies
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_autocast_copies_the_parameters_of_convolutions_and_linear_layers(precision: str, dtype: str) -> None:
-    model = convolutional()
-    breakdown = stepped(model, Adam(model.parameters()), IMAGES, precision=precision)
-    assert breakdown[("cast copies", dtype)] == 2 * (112 + 514)
-
-
-def test_without_autocast_nothing_is_copied() -> None:
-    model = convolutional()
-    assert not any(kind == "cast copies" for kind, _ in stepped(model, Adam(model.parameters()), IMAGES))
-
-
 class Island(nn.Module):
     """A layer where autocast is off, one that is used twice, and one that is frozen."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.twice, self.island, self.frozen = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.first, self.twice, self.island, self.frozen = (linear() for _ in range(4))
         self.frozen.requires_grad_(False)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -205,18 +187,6 @@ class Island(nn.Module):
         with torch.autocast("cpu", enabled=False):
             result: Tensor = self.island(hidden.float())
         return result
-
-
-def test_only_what_autocast_casts_and_keeps_is_counted_and_once() -> None:
-    model = Island()
-    breakdown = stepped(model, SGD(model.first.parameters(), 0.1), torch.ones(1, 8), precision="bf16")
-    assert breakdown[("cast copies", "bfloat16")] == 2 * 64 * 2
-
-
-def test_a_model_that_autocast_does_not_touch_has_no_bytes_of_copies() -> None:
-    model = nn.Sequential(nn.LayerNorm(4))
-    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(2, 4), precision="bf16")
-    assert breakdown[("cast copies", "")] == 0
 
 
 class Hidden(nn.Module):
@@ -231,17 +201,33 @@ class Hidden(nn.Module):
         return result
 
 
-def test_hidden_casts_leave_out_the_cast_copies() -> None:
-    model = Hidden()
-    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(2, 4), precision="bf16")
-    assert not any(kind == "cast copies" for kind, _ in breakdown)
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("build", "precision", "copies"),
+    [
+        (convolutional, "fp32", {}),
+        (convolutional, "fp16", {"float16": 2 * (112 + 514)}),
+        (convolutional, "bf16", {"bfloat16": 2 * (112 + 514)}),
+        # Only what autocast casts and keeps is counted, and once.
+        (Island, "bf16", {"bfloat16": 2 * 16 * 2}),
+        # What it does not touch has no bytes of copies; where the casts are hidden nobody knows.
+        (lambda: nn.Sequential(nn.LayerNorm(4)), "bf16", {"": 0}),
+        (Hidden, "bf16", {}),
+    ],
+)
+def test_autocast_copies_the_parameters_of_convolutions_and_linear_layers(
+    build: Callable[[], nn.Module], precision: str, copies: dict[str, int]
+) -> None:
+    model = build()
+    trained = model.first.parameters() if isinstance(model, Island) else model.parameters()
+    sizes = stepped(model, SGD(trained, 0.1), IMAGES if build is convolutional else None, precision=precision)
+    assert {dtype: size for (kind, dtype), size in sizes.items() if kind == "cast copies"} == copies
+    assert not any(kind == "optimizer" for kind, _ in sizes), "it has no state"
 
 
 def test_without_a_loss_the_cast_copies_are_left_out() -> None:
-    model = nn.Linear(4, 4)
-    breakdown = break_down(
-        model, SGD(model.parameters(), 0.1), step=1, precision="bf16", peak_allocated_bytes=None
-    )
+    model = linear()
+    breakdown = unmeasured(model, SGD(model.parameters(), 0.1), precision="bf16")
     assert {kind.kind for kind in breakdown.kinds} == {"weights"}
 
 
@@ -249,27 +235,15 @@ def test_without_a_loss_the_cast_copies_are_left_out() -> None:
 
 
 def test_activations_are_the_rest_of_the_peak() -> None:
-    model = nn.Linear(8, 8, bias=False)
-    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8), precision="bf16", peak=10_000)
-    assert breakdown == {
-        ("weights", "float32"): 256,
-        ("gradients", "float32"): 256,
-        ("cast copies", "bfloat16"): 128,
-        ("activations", ""): 10_000 - 256 - 256 - 128,
+    assert stepped(linear(), precision="bf16", peak=10_000) == {
+        ("weights", "float32"): 64,
+        ("gradients", "float32"): 64,
+        ("cast copies", "bfloat16"): 32,
+        ("activations", ""): 10_000 - 64 - 64 - 32,
     }
-
-
-@given(peak=st.integers(0, 2000))
-def test_activations_are_never_negative(peak: int) -> None:
-    model = nn.Linear(8, 8, bias=False)
-    breakdown = stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8), peak=peak)
-    assert breakdown[("activations", "")] == max(0, peak - 512)
-
-
-def test_without_a_peak_there_are_no_activations() -> None:
-    model = convolutional()
-    breakdown = stepped(model, Adam(model.parameters()), IMAGES, precision="bf16")
-    assert not any(kind == "activations" for kind, _ in breakdown)
+    for peak in (0, 127, 128, 200):
+        assert stepped(linear(), peak=peak)[("activations", "")] == max(0, peak - 128)
+    assert not any(kind == "activations" for kind, _ in stepped(linear(), precision="bf16"))
 
 
 @pytest.mark.gpu
@@ -304,13 +278,10 @@ def test_on_a_gpu_activations_are_those_of_the_step_and_nothing_waits_for_it() -
     assert sum(sizes.values()) <= peak - bystander.nbytes
 
 
-# -------------------------------------------------------------------------------- in a whole run
-
-
 def test_a_run_breaks_down_each_precision_that_settles() -> None:
     log = log_of(prepare(Tiny(epochs=20), precision="fp32"), at={70: "bf16"})
     full, half = log.of(MemoryBreakdown)
-    assert (full.precision, half.precision) == ("fp32", "bf16")
+    assert (full.precision, half.precision, full.peak_allocated_bytes) == ("fp32", "bf16", None)
     before, after = sizes_of(full), sizes_of(half)
     assert after.pop(("cast copies", "bfloat16")) == 2 * (16 * 16 + 16 + 16 * 4 + 4)
     assert before == after
