@@ -1,19 +1,16 @@
 """Update ratios of a training: of which steps there are some, and that nothing else changes."""
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from amptui.base.errors import ExperimentError
-from amptui.engine.optimizer_step import OptimizerStep
 from amptui.engine.probes import update_ratios
 from amptui.engine.probes.update_probe import UpdateProbe, WeightsBefore
 from amptui.engine.probes.update_ratios import GAP_STEPS, UpdateRatios
@@ -30,53 +27,52 @@ def ratios(prepared: Any, **options: Any) -> dict[int, Mapping[str, float]]:
     return {record.step: record.ratios for record in log_of(prepared, **options).of(UpdatesMeasured)}
 
 
-@contextmanager
-def full_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, float]]]:
-    """What full copies say of each step of a training of ``Tiny``, the first one first."""
-    all_ratios: list[dict[str, float]] = []
-    make = {name: getattr(OptimizerStep, name) for name in ("make", "make_observed")}
+class Copying(Tiny):
+    """Copies its weights before each step of its optimizer, and says what that did to them."""
 
-    def compared(name: str) -> Any:
-        def run(maker: Any, *arguments: Any, **options: Any) -> Any:
-            model: nn.Module = maker._probes._model
-            before = copy.deepcopy(model)
-            result = make[name](maker, *arguments, **options)
-            layers = {}
-            for (layer, module), old in zip(model.named_modules(), before.modules(), strict=True):
-                new_part, old_part = (
-                    [p.detach().double().flatten() for p in owner.parameters(recurse=False)]
-                    for owner in (module, old)
-                )
-                if new_part:
-                    new, past = torch.cat(new_part), torch.cat(old_part)
-                    layers[layer] = float((new - past).norm() / past.norm())
-            all_ratios.append(layers)
-            return result
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        self.ratios: list[dict[str, float]] = []
+        optimizer, before = super().build_optimizer(model), dict[str, Tensor]()
 
-        return run
+        def layers() -> Iterator[tuple[str, Tensor]]:
+            for name, module in model.named_modules():
+                if parts := [p.detach().double().flatten() for p in module.parameters(recurse=False)]:
+                    yield name, torch.cat(parts)
 
-    with monkeypatch.context() as patch:
-        for name in make:
-            patch.setattr(OptimizerStep, name, compared(name))
-        yield all_ratios
+        def compare() -> dict[str, float]:
+            return {name: float((new - before[name]).norm() / before[name].norm()) for name, new in layers()}
+
+        optimizer.register_step_pre_hook(lambda *_: before.update(layers()))
+        optimizer.register_step_post_hook(lambda *_: self.ratios.append(compare()))
+        return optimizer
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"clip_norm": 0.01}, {"precision": "bf16"}])
-def test_a_measured_step_has_the_ratios_of_full_copies(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with full_copies(monkeypatch) as all_ratios:
-        by_step = ratios(prepare(Tiny(epochs=20), steps=50, **options))
+@pytest.mark.torch
+@pytest.mark.parametrize("options", [{"accumulate": 3}, {"clip_norm": 0.01}, {"precision": "bf16"}])
+def test_a_measured_step_has_the_ratios_of_full_copies(options: dict[str, Any]) -> None:
+    experiment = Copying(epochs=20)
+    by_step = ratios(prepare(experiment, steps=50, **options))
     assert len(by_step) >= 2
     for step, layers in by_step.items():
-        assert layers == pytest.approx(all_ratios[step - 1], rel=1e-3)
+        assert layers == pytest.approx(experiment.ratios[step - 1], rel=1e-3)
 
 
-def test_the_first_step_is_measured_and_then_none_for_a_while() -> None:
-    steps = [*ratios(prepare(Tiny(epochs=20)))]
+def test_the_first_step_is_measured_and_then_none_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is not measured calls nothing."""
+    calls: list[str] = []
+    for owner, name in ((UpdateProbe, "copy"), (WeightsBefore, "compare"), (UpdateRatios, "measure")):
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
+            calls.append(_name)
+            return _original(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+    steps = [*ratios(prepare(Tiny(epochs=9)))]
     assert steps[:2] == [1, 1 + GAP_STEPS], "a tiny model's next measurement is always affordable"
-    gaps = [after - before for before, after in pairwise(steps)]
-    assert min(gaps) >= GAP_STEPS
+    assert min(after - before for before, after in pairwise(steps)) >= GAP_STEPS
+    assert calls == ["copy", "measure", "compare"] * len(steps)
+    assert ratios(prepare(Tiny(), probes=False)) == {}
 
 
 def test_a_skipped_step_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,39 +94,22 @@ def test_lost_weights_are_no_number() -> None:
     assert all(math.isnan(ratio) for ratio in record.ratios.values())
 
 
-def test_without_probes_there_are_none() -> None:
-    assert ratios(prepare(Tiny(), probes=False)) == {}
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.torch
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_weights_and_losses_are_bit_for_bit_those_without(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"precision": precision, "steps": 45}
-    with_ratios = prepare(Drawing(epochs=9, optimizer="adam"), **options)
-    log = log_of(with_ratios)
-    assert len(log.of(UpdatesMeasured)) >= 2
+    def trained() -> tuple[int, list[float | None], list[Tensor]]:
+        prepared = prepare(Drawing(epochs=9, optimizer="adam"), precision=precision, steps=45)
+        log = log_of(prepared)
+        return len(log.of(UpdatesMeasured)), losses(log), [*prepared.model.state_dict().values()]
+
+    measured, with_losses, with_state = trained()
     monkeypatch.setattr(UpdateRatios, "copy", lambda *_: None)
-    without = prepare(Drawing(epochs=9, optimizer="adam"), **options)
-    plain_log = log_of(without)
-    assert plain_log.of(UpdatesMeasured) == []
-    assert losses(log) == losses(plain_log)
-    states = (with_ratios.model.state_dict(), without.model.state_dict())
-    assert all(torch.equal(one, other) for one, other in zip(*(s.values() for s in states), strict=True))
-
-
-def test_a_step_that_is_not_measured_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    for owner, name in ((UpdateProbe, "copy"), (WeightsBefore, "compare"), (UpdateRatios, "measure")):
-        original = getattr(owner, name)
-
-        def counted(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
-            calls.append(_name)
-            return _original(*arguments)
-
-        monkeypatch.setattr(owner, name, counted)
-    steps = [*ratios(prepare(Tiny(epochs=20), steps=50))]
-    assert calls == ["copy", "measure", "compare"] * len(steps)
+    unmeasured, plain_losses, plain_state = trained()
+    assert measured >= 2 > unmeasured == 0
+    assert with_losses == plain_losses
+    assert all(map(torch.equal, with_state, plain_state))
 
 
 def test_a_step_that_fails_in_a_new_precision_and_runs_again_is_measured_once() -> None:
@@ -152,21 +131,29 @@ def test_a_measurement_that_fails_costs_a_line_never_the_run(monkeypatch: pytest
 
     monkeypatch.setattr(UpdateProbe, "copy", short_of_memory)
     monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
-    log = log_of(prepare(Tiny(epochs=20)))
+    log = log_of(prepare(Tiny(epochs=10)))
     (note,) = log.of(Note)
     assert note.text.startswith("no update ratios: CUDA out of memory")
     assert log.of(UpdatesMeasured)
-    assert len(losses(log)) == 160
+    assert len(losses(log)) == 80
+
+
+# --------------------------------------------------------------------------------------- by hand
+
+
+def following(model: nn.Module, *, enabled: bool = True) -> tuple[UpdateRatios, Optimizer, list[Record]]:
+    emitted: list[Record] = []
+    updates = UpdateRatios(CPU, emitted.append)
+    updates.follow(model, enabled=enabled)
+    return updates, torch.optim.SGD(model.parameters(), lr=0.1), emitted
 
 
 def test_a_parameter_added_later_is_measured_too() -> None:
     """Unfrozen layers make a longer row, which needs another ring."""
-    emitted: list[Record] = []
     model = nn.Sequential(nn.Linear(3, 3), *(nn.Linear(3, 3) for _ in range(20)))
     for layer in model[1:]:
         layer.requires_grad_(False)
-    updates, optimizer = UpdateRatios(CPU, emitted.append), torch.optim.SGD(model.parameters(), lr=0.1)
-    updates.follow(model, enabled=True)
+    updates, optimizer, emitted = following(model)
     for step in (1, GAP_STEPS + 1):
         model.zero_grad()
         model(torch.ones(2, 3)).sum().backward()
@@ -180,10 +167,8 @@ def test_a_parameter_added_later_is_measured_too() -> None:
 
 @pytest.mark.parametrize("found_inf", [0.0, 1.0])
 def test_the_scaler_s_flag_says_whether_there_was_an_update(found_inf: float) -> None:
-    emitted: list[Record] = []
     model = nn.Linear(3, 3)
-    updates, optimizer = UpdateRatios(CPU, emitted.append), torch.optim.SGD(model.parameters(), lr=0.1)
-    updates.follow(model, enabled=True)
+    updates, optimizer, emitted = following(model)
     model(torch.ones(2, 3)).sum().backward()
     updates.copy(optimizer)
     updates.measure(1, torch.tensor(found_inf))
@@ -192,10 +177,8 @@ def test_the_scaler_s_flag_says_whether_there_was_an_update(found_inf: float) ->
 
 
 def test_a_sharded_model_is_not_measured() -> None:
-    model = nn.Linear(3, 3)
-    updates = UpdateRatios(CPU, list[Record]().append)
-    updates.follow(model, enabled=False)
-    updates.copy(torch.optim.SGD(model.parameters(), lr=0.1))
+    updates, optimizer, _ = following(nn.Linear(3, 3), enabled=False)
+    updates.copy(optimizer)
     assert not updates.is_open
     updates.look(5)
     assert updates.until == 1
