@@ -1,10 +1,16 @@
 """Which rank a process is, by the variables of whoever started it."""
 
+import resource
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 
-from amptui.base.errors import UsageError
+from amptui.base.errors import DeviceError, UsageError
+from amptui.ranks.group import allow_open_files, needed_files
 from amptui.ranks.launchers import variables_of, world_of, world_of_variables
-from amptui.ranks.world import World
+from amptui.ranks.world import World, refuse_unsupported
+from amptui.recipe.request import TrainRequest
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -45,20 +51,6 @@ def test_torchrun_s_variables_say_which_rank_this_is() -> None:
     assert World(0, 0, 4).leads
 
 
-@pytest.mark.parametrize("missing", list(PLAIN))
-def test_a_process_without_one_of_torchrun_s_trains_alone(missing: str) -> None:
-    assert world_of({name: value for name, value in TORCHRUN.items() if name != missing}) is None
-
-
-def test_one_process_of_torchrun_s_trains_alone() -> None:
-    assert world_of({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}) is None
-
-
-def test_a_variable_that_is_no_number_is_refused() -> None:
-    with pytest.raises(UsageError):
-        world_of({**TORCHRUN, "RANK": "first"})
-
-
 @pytest.mark.parametrize(
     ("environment", "launcher", "master"),
     [
@@ -96,6 +88,8 @@ def test_the_first_of_slurm_s_hosts_is_rank_0_s(hosts: str) -> None:
     [
         {},
         {"RANK": "0"},
+        *({name: value for name, value in TORCHRUN.items() if name != missing} for missing in PLAIN),
+        {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"},
         BATCH_SCRIPT,
         {name: value for name, value in BATCH_SCRIPT.items() if name != "SLURM_PROCID"},
         {**BATCH_SCRIPT, "SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_STEP_NUM_TASKS": "4"},
@@ -104,25 +98,18 @@ def test_the_first_of_slurm_s_hosts_is_rank_0_s(hosts: str) -> None:
         {**PLAIN, "RANK": "0", "WORLD_SIZE": "1"},
         {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"},
     ],
-    ids=[
-        "nothing",
-        "rank 0",
-        "batch script",
-        "salloc",
-        "its step",
-        "srun --pty",
-        "one task",
-        "one rank",
-        "mpirun -n 1",
-    ],
+    ids=lambda environment: " ".join(environment.values()),
 )
-def test_a_shell_or_a_single_task_trains_alone(environment: dict[str, str]) -> None:
+def test_a_shell_a_single_task_or_one_without_torchrun_s_variables_trains_alone(
+    environment: dict[str, str],
+) -> None:
     assert world_of(environment) is None
 
 
 @pytest.mark.parametrize(
     ("environment", "what"),
     [
+        ({**TORCHRUN, "RANK": "first"}, "torchrun's variables: "),
         ({**PLAIN, "MASTER_ADDR": ""}, "MASTER_ADDR is not set: the ranks cannot find each other"),
         ({**PLAIN, "MASTER_PORT": "x"}, "MASTER_PORT is 'x', which is no port"),
         ({**PLAIN, "RANK": "4"}, "RANK=4 of WORLD_SIZE=4"),
@@ -149,3 +136,39 @@ def test_a_script_that_srun_starts_may_train_alone() -> None:
     assert world_of_variables(OPEN_MPI) is None
     assert world_of_variables(PLAIN) == world_of(PLAIN)
     assert world_of_variables(TORCHRUN) == world_of(TORCHRUN)
+
+
+# What ranks cannot do, and what they need.
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "what"),
+    [
+        ({"device": "cuda:1"}, 2, "--device with 2 ranks: "),
+        ({"fsdp": True, "channels_last": True}, 2, "--channels-last with --fsdp: "),
+        ({"fsdp": True, "compile_mode": "default"}, 2, "--compile with --fsdp: "),
+        ({"fsdp": True}, 1, "--fsdp with a single process"),
+        ({"resume": True, "accumulate": 2, "device": "cuda:1"}, 1, ""),
+        ({"device": "cuda", "compile_mode": "default", "clip_norm": 1.0, "validate_every": 5}, 2, ""),
+        ({"fsdp": True, "accumulate": 2, "save_weights": "/w.pt"}, 2, ""),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_and_nothing_else(
+    options: dict[str, Any], ranks: int, what: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{what}") if what else nullcontext():
+        refuse_unsupported(TrainRequest(model="mine.py", **options), ranks)
+
+
+def test_a_rank_of_many_may_have_as_many_files_open_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(1024, 4096)]  # the newest is last
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, both: limits.append(both))
+    allow_open_files(64, keeps_store=True)
+    assert limits == [(1024, 4096)]
+    allow_open_files(512, keeps_store=False)
+    assert limits[1:] == [(needed_files(512, keeps_store=False), 4096)]
+    assert limits[-1][0] > 2 * 512
+    with pytest.raises(DeviceError, match=r"^4,096 ranks need 8,448 open files in each process"):
+        allow_open_files(4096, keeps_store=False)
+    assert len(limits) == 2

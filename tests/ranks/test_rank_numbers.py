@@ -1,0 +1,383 @@
+"""What a rank measures, what rank 0 makes of all ranks' numbers, and what of them a journal keeps."""
+
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
+from amptui.ranks.agreement.rows import RankNumbers, RankRows
+from amptui.ranks.numbers.local_overflows import LocalOverflows
+from amptui.ranks.numbers.meter import (
+    FINITE,
+    GRADIENTS,
+    LOSS,
+    REPORTED_STEPS,
+    UNKNOWN,
+    RankMeter,
+    RankReport,
+    blame,
+    packed,
+    ranks_at_fault,
+    unpacked,
+)
+from amptui.records import codec
+from amptui.records.ranks import (
+    MAX_RANKS_SAMPLED,
+    RanksDisagree,
+    RanksOverflowed,
+    RanksSampled,
+    RankValue,
+    StandingOut,
+    condensed,
+)
+from amptui.records.samples import GpuSample
+from amptui.records.steps import Steps
+from tests.builders import in_blocks, make_step, make_steps
+from tests.telemetry.simulated_ranks import SimulatedRanks
+from tests.tiny import Log, no_waits
+
+
+class Reported:
+    """Rank 0's report, and the records that it made."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.report = RankReport(self.log.emit)
+
+    def take(self, *ranks: RankNumbers) -> Log:
+        """What is told of one exchange's rows."""
+        del self.log[:]
+        self.report.take(RankRows(ranks))
+        return self.log
+
+
+def test_a_meter_takes_the_means_of_the_steps_since_it_was_read() -> None:
+    meter = RankMeter()
+    seconds, norms = [None, 0.2, math.nan, 0.4], [1.0, 2.0, None, None]
+    steps = make_steps(1, 4, step_seconds=seconds, precision="fp16", skipped=True, grad_norm=norms)
+    for record in in_blocks([*steps, make_step(5, step_seconds=0.6, grad_norm=None)]):
+        meter.add(record)
+    numbers = meter.take_numbers(compute_seconds=0.5, peak_bytes=7)
+    assert (numbers.steps, numbers.last_step, numbers.skipped) == (5, 5, 4)
+    assert numbers.step_seconds == pytest.approx(0.4)
+    assert numbers.data_seconds == pytest.approx(1e-5)
+    assert (numbers.grad_norm, numbers.compute_seconds, numbers.peak_bytes) == (2.0, 0.5, 7)
+    assert math.isnan(numbers.loss_scale)
+    later = meter.take_numbers(compute_seconds=None, peak_bytes=None)
+    assert (later.steps, later.skipped) == (0, 4)
+    assert math.isnan(later.step_seconds)
+    assert math.isnan(later.compute_seconds)
+
+
+def test_a_sample_has_the_means_over_its_exchanges_and_nothing_that_was_not_measured() -> None:
+    reported = Reported()
+    assert reported.take(RankNumbers(), RankNumbers()) == []  # before the first step there is nothing to tell
+    fast = RankNumbers(steps=2, last_step=2, step_seconds=0.2, compute_seconds=0.1)
+    slow = fast._replace(compute_seconds=0.15, grad_norm=1.5, skipped=3)
+    (sample,) = reported.take(fast, slow).of(RanksSampled)
+    assert (sample.step, sample.steps, sample.world_size, sample.ranks) == (2, 2, 2, (0, 1))
+    assert sample.step_seconds == (0.2, 0.2)
+    assert sample.compute_seconds == (0.1, 0.15)
+    assert sample.data_seconds == sample.peak_allocated_bytes == ()
+    assert sample.grad_norm == (None, 1.5)
+    assert sample.skipped == (0, 3)
+    for steps, last_step, seconds in ((1, 3, 0.2), (3, 6, 0.5)):
+        more = fast._replace(steps=steps, last_step=last_step, step_seconds=seconds)
+        assert reported.take(more, fast) == []  # so soon after the last one
+    for _ in range(2):
+        reported.report.close()
+    (last,) = reported.log.of(RanksSampled)
+    assert (last.step, last.steps) == (6, 4)
+    assert last.step_seconds == (pytest.approx((1 * 0.2 + 3 * 0.5) / 4, abs=1e-3), 0.2)
+
+
+def test_each_rank_tells_of_its_own_gpu() -> None:
+    meter = RankMeter()
+    meter.add(Steps.of(make_step(1)))
+    hot = GpuSample(
+        uuid="GPU-1",
+        memory_used_bytes=5,
+        sm_clock_mhz=1200.0,
+        clocks_event_reasons=("thermal (hw)", "power cap"),
+    )
+    numbers = meter.take_numbers(compute_seconds=None, peak_bytes=None, gpu=hot)
+    silent = meter.take_numbers(compute_seconds=None, peak_bytes=None, gpu=GpuSample(uuid="GPU-0"))
+    (sample,) = Reported().take(silent._replace(steps=1, last_step=1), numbers).of(RanksSampled)
+    assert sample.memory_used_bytes == (None, 5)
+    assert sample.sm_clock_mhz == (None, 1200.0)
+    assert sample.throttled == {"thermal (hw)": (1,), "power cap": (1,)}
+
+
+SAME = RankNumbers(steps=1, last_step=4, loss_scale=1024.0, skipped=2)
+HASHED = SAME._replace(hashed_step=4, weights_hash=77.0)
+
+
+@pytest.mark.parametrize(
+    ("what", "same", "lasts", "most", "value"),
+    [
+        ("loss scale", SAME, [{"loss_scale": 512.0}, {"loss_scale": 512.0}, {}], 1024.0, 512.0),
+        ("loss scale", SAME, [{"loss_scale": math.nan}, {"loss_scale": math.nan}, {}], 1024.0, 0.0),
+        ("found_inf", SAME, [{"skipped": 3}, {"skipped": 4}, {"skipped": 4}], 0.0, 1.0),
+        ("weights", HASHED, [{"weights_hash": 78.0}, {"weights_hash": 78.0}, {}], 77.0, 78.0),
+    ],
+)
+def test_what_begins_to_differ_is_told_once_and_again_when_it_is_equal(
+    what: str, same: RankNumbers, lasts: list[dict[str, Any]], most: float, value: float
+) -> None:
+    reported = Reported()
+    told = []
+    for step, last in enumerate(({}, *lasts), 4):
+        rows = [
+            each._replace(last_step=step, hashed_step=step) for each in (same, same, same._replace(**last))
+        ]
+        told.append(reported.take(*rows).of(RanksDisagree))
+    assert told[0] == told[2] == []
+    (first,), (second,) = told[1], told[3]
+    assert (first.what, first.step, first.count, first.most) == (what, 5, 1, most)
+    assert first.others == (RankValue(rank=2, value=value),)
+    assert (second.what, second.count, second.others) == (what, 0, ())
+
+
+def test_ranks_after_different_steps_are_not_compared_and_weights_once_all_hashes_are_there() -> None:
+    reported = Reported()
+    assert reported.take(SAME, SAME._replace(last_step=5, loss_scale=512.0)).of(RanksDisagree) == []
+    other = HASHED._replace(hashed_step=9, weights_hash=78.0)
+    assert reported.take(HASHED._replace(hashed_step=9), SAME).of(RanksDisagree) == []  # it arrives later
+    (difference,) = reported.take(HASHED._replace(hashed_step=9), other).of(RanksDisagree)
+    assert (difference.what, difference.step, difference.most) == ("weights", 9, 77.0)
+    lacking = HASHED._replace(hashed_step=20, weights_hash=math.nan)  # for lack of memory
+    assert reported.take(lacking, lacking).of(RanksDisagree) == []
+
+
+# Whose own numbers were not finite.
+
+
+class OwnSteps:
+    """Steps of a small model on ``device`` whose last layer can give Inf."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(device)
+        self.own = LocalOverflows(list(self.model.parameters()), device)
+        self.device, self.number = device, 0
+
+    def step(self, *, scaled: bool = True, loss: float = 1.0, gradient: float = 1.0) -> int:
+        """The step's number."""
+        self.number += 1
+        self.own.begin(1 if self.number == 1 else None, scaled=scaled)
+        self.model.zero_grad()
+        out: Tensor = self.model(torch.ones(1, 2, device=self.device)).sum()
+        out.backward(torch.full_like(out, gradient))
+        for parameter in self.model.parameters():  # the averages replace them
+            parameter.grad = torch.zeros_like(parameter)
+        self.own.keep(torch.full_like(out, loss))
+        return self.number
+
+    def state(self, step: int) -> int:
+        """What is told of ``step`` after trouble in it."""
+        self.own.judge(step)
+        return unpacked(*self.own.report()).get(step, UNKNOWN)
+
+
+CPU = torch.device("cpu")
+
+ON_EACH = pytest.mark.parametrize(
+    "device",
+    [
+        CPU,
+        pytest.param(
+            torch.device("cuda", 0),
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
+            ],
+        ),
+    ],
+    ids=str,
+)
+
+
+@ON_EACH
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [
+        ({}, FINITE),
+        ({"gradient": math.inf}, GRADIENTS),
+        ({"gradient": math.nan}, GRADIENTS),
+        ({"loss": math.inf}, LOSS),
+        ({"loss": math.nan, "gradient": math.inf}, LOSS),
+        ({"scaled": False, "gradient": math.inf}, UNKNOWN),
+        ({"scaled": False, "loss": math.inf}, LOSS),
+    ],
+)
+def test_what_is_known_of_a_step(options: dict[str, float], state: int, device: torch.device) -> None:
+    steps = OwnSteps(device)
+    with no_waits() if device.type == "cuda" else nullcontext():
+        number = steps.step(**options)  # type: ignore[arg-type]
+        steps.step()
+    assert steps.own.overflowed is None
+    assert steps.state(number) == state
+    assert steps.own.overflowed == (None if state == UNKNOWN else int(state in (GRADIENTS, LOSS)))
+    assert steps.own.bad_since == (number if state == LOSS else 0)
+
+
+def test_gradients_are_checked_where_the_scale_is_searched_and_after_trouble_and_growth() -> None:
+    steps = OwnSteps(CPU)
+    searched = [steps.step() for _ in range(SEARCH_STEPS)]
+    later = steps.step()
+    assert steps.state(later) == UNKNOWN  # and what follows is checked
+    after = [steps.step() for _ in range(STEPS_AFTER_TROUBLE + 1)]
+    steps.own.expect_growth(steps.number + 1)
+    grown = [steps.step() for _ in range(STEPS_AFTER_TROUBLE + 2)]
+    states = {number: steps.state(number) for number in [*searched[:2], *after, *grown]}
+    checked = [number for number, state in states.items() if state == FINITE]
+    assert checked == [*searched[:2], *after[:-1], *grown[1:-1]]
+
+
+def test_a_row_of_losses_that_are_not_finite_begins_anew_after_a_while() -> None:
+    own = LocalOverflows([], CPU)  # a model without gradients of its own tells of losses alone
+
+    def bad_steps(first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            own.begin(number, scaled=True)
+            own.keep(torch.tensor(math.inf))
+
+    bad_steps(1, 200)
+    own.judge(1000)  # of another process
+    assert own.overflowed is None
+    own = LocalOverflows([], CPU)
+    bad_steps(1, 200)
+    for number in (3, 50, 149, 199):
+        own.judge(number)
+        assert own.bad_since == 3
+    assert unpacked(*own.report()) == {199: LOSS}
+    bad_steps(201, 310)
+    own.judge(300)
+    assert own.bad_since == 300
+
+
+def test_states_travel_in_one_float64() -> None:
+    states = {
+        100 - shift: (UNKNOWN, FINITE, GRADIENTS, LOSS)[shift % 4] for shift in range(REPORTED_STEPS + 9)
+    }
+    number = packed(100, states)
+    assert int(float(number)) == number
+    assert unpacked(100, number) == {
+        step: state for step, state in states.items() if state and step > 100 - REPORTED_STEPS
+    }
+
+
+@pytest.mark.parametrize(
+    ("states", "ranks"),
+    [
+        ([FINITE, GRADIENTS, FINITE], [1]),
+        ([LOSS, GRADIENTS, FINITE], [0, 1]),
+        ([UNKNOWN, GRADIENTS, FINITE], []),
+        ([UNKNOWN, GRADIENTS, LOSS], [2]),
+        ([GRADIENTS, LOSS, GRADIENTS], []),
+        ([FINITE, FINITE], []),
+    ],
+)
+def test_ranks_are_named_where_that_is_known_and_tells_something(states: list[int], ranks: list[int]) -> None:
+    assert ranks_at_fault(states) == ranks
+
+
+def test_rank_0_names_ranks_once_all_have_told() -> None:
+    reported = Reported()
+
+    def of(*states: tuple[int, int], overflowed: float = math.nan) -> RankNumbers:
+        newest = max((step for step, _ in states), default=0)
+        trouble = {"trouble_step": newest, "trouble_states": packed(newest, dict(states))}
+        return RankNumbers(steps=1, last_step=50, overflowed=overflowed, **trouble)
+
+    def named(*ranks: RankNumbers) -> list[tuple[int, tuple[int, ...]]]:
+        return [(record.step, record.ranks) for record in reported.take(*ranks).of(RanksOverflowed)]
+
+    (sample,) = reported.take(of(), of((40, GRADIENTS), overflowed=1)).of(RanksSampled)
+    assert reported.log.of(RanksOverflowed) == []
+    assert sample.overflowed == (None, 1)
+    assert named(of((40, FINITE)), of((40, GRADIENTS))) == [(40, (1,))]
+    both = of((40, FINITE), (44, LOSS)), of((40, GRADIENTS), (44, FINITE), (45, LOSS))
+    assert named(*both) == [(44, (0,))]
+    assert named(*both) == []
+
+
+def test_the_first_ranks_with_a_bad_loss_are_blamed_shortly_before_the_end() -> None:
+    assert blame({1: 9, 2: 12}, 3, 20) == "rank 1 had the first loss that was not finite, in step 9"
+    assert blame({0: 9, 2: 9}, 3, 20).startswith("rank 0 and 1 others had the first loss")
+    assert blame({0: 9, 1: 9}, 2, 20) == blame({}, 2, 20) == ""
+    assert blame({1: 9}, 2, 108) != ""
+    assert blame({1: 9}, 2, 109) == ""
+
+
+# What of them is kept in a journal.
+
+
+def sample_of(world_size: int, **changes: Any) -> RanksSampled:
+    """Rank r computes for r ms and more; rank 700 waits for data, and rank 5's clock is held down."""
+    ranks = tuple(range(world_size))
+    sample = RanksSampled(
+        time=1.0,
+        step=9,
+        steps=9,
+        world_size=world_size,
+        ranks=ranks,
+        step_seconds=(1.23456,) * world_size,
+        compute_seconds=tuple(rank / 1000 for rank in ranks),
+        data_seconds=tuple(0.5 if rank == 700 else 0.0 for rank in ranks),
+        skipped=(3,) * world_size,
+        sm_clock_mhz=tuple(900.0 if rank == 5 else None if rank == 6 else 1980.0 for rank in ranks),
+        throttled={"thermal": (5,), "power cap": (300,)},
+    )
+    return replace(sample, **changes)
+
+
+def test_a_small_run_keeps_all_ranks() -> None:
+    entry = condensed(sample_of(MAX_RANKS_SAMPLED))
+    rounded = (1.235,) * MAX_RANKS_SAMPLED
+    assert entry == sample_of(MAX_RANKS_SAMPLED, step_seconds=rounded, throttled={"thermal": (5,)})
+
+
+def test_a_large_run_keeps_the_ranks_that_stand_out_and_percentiles() -> None:
+    entry = condensed(sample_of(1000))
+    assert len(entry.ranks) <= MAX_RANKS_SAMPLED
+    assert entry.ranks == tuple(sorted(set(entry.ranks)))
+    assert {0, 1, 5, 700, 999} <= set(entry.ranks)
+    assert entry.compute_seconds == tuple(rank / 1000 for rank in entry.ranks)
+    assert entry.data_seconds[entry.ranks.index(700)] == 0.5
+    assert entry.sm_clock_mhz[entry.ranks.index(5)] == 900.0
+    assert entry.skipped == (3,) * len(entry.ranks)
+    assert entry.throttled == {"thermal": (5,)}
+    assert entry.peak_allocated_bytes == ()
+    assert entry.compute_percentiles == (0.0, 0.1, 0.5, 0.899, 0.999)
+    assert entry.data_percentiles == (0.0, 0.0, 0.0, 0.0, 0.5)
+    assert entry.world_size == 1000
+    nothing = sample_of(1000, compute_seconds=(None,) * 999 + (math.nan,), data_seconds=())
+    entry = condensed(nothing)
+    assert entry.compute_percentiles == entry.data_percentiles == ()
+    assert {0, 5} <= set(entry.ranks)
+
+
+@pytest.mark.parametrize("world_size", [64, 65, 1024])
+def test_a_journal_grows_by_the_second_and_not_by_the_rank(world_size: int) -> None:
+    standing_out = StandingOut()
+    for sample in SimulatedRanks(world_size, 1, slow="clocks", slow_rank=7).samples(3):
+        assert len(codec.dumps(condensed(sample, standing_out))) < 6000
+
+
+def test_a_slow_rank_stands_out_among_many_with_hiccups_and_other_ranks_begin_anew() -> None:
+    """In each sample 30 of 1,000 other ranks take longer than the slow one."""
+    standing_out = StandingOut()
+    for second in range(20):
+        slow = [0.02 if rank % 33 == second else 0.01 for rank in range(1000)]
+        slow[500] = 0.012
+        entry = condensed(sample_of(1000, compute_seconds=tuple(slow)), standing_out)
+    assert 500 in entry.ranks
+    assert 500 not in condensed(sample_of(1000, compute_seconds=tuple(slow))).ranks
+    fewer = sample_of(900, compute_seconds=tuple(1.0 - rank / 1000 for rank in range(900)))
+    assert {0, 1, 2} <= set(condensed(fewer, standing_out).ranks)
