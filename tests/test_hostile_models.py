@@ -4,7 +4,7 @@ import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,13 @@ from tests.living import (
 )
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
+
+
+def some_in_ci(names: tuple[str, ...], count: int) -> list[Any]:
+    return [
+        pytest.param(name, marks=pytest.mark.ci if number < count else pytest.mark.nightly)
+        for number, name in enumerate(names)
+    ]
 
 
 @pytest.mark.ci
@@ -55,8 +62,7 @@ def session_of(leader: int) -> set[int]:
     return members
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", some_in_ci(("spawn", "fork", "forkserver"), 1))
 def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_the_run(
     method: str, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -74,17 +80,24 @@ def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_t
 
 STEPS = 40
 
+LEAVES = ("_exit", "_exit in a thread", "execv", "execlp")
 
-def run_troublesome(what: str, warm: WarmSource, folder: Path) -> CompletedProcess[bytes]:
-    command = ["train", str(RECIPES / "troublesome.py"), "--device", "cpu", "--headless"]
-    settings = ["--set", f"what={what}", "--set", f"folder={folder}"]
-    return warm.run(*command, "--run-dir", str(folder / "run"), *settings)
+COSTS_NOTHING = (
+    *("closerange and open", "close the streams", "fork", "fork that exits", "fork in the validation"),
+    *("closerange", "close and open in C", "sys.exit in a thread", "close the streams' numbers"),
+    *("close the streams and open", "fork in load_data", "fork that fails"),
+)
+"""The first five are told apart by what is done about them; CI tries these."""
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("what", ["_exit", "_exit in a thread", "execv", "execlp"])
+def troublesome(what: str, folder: Path, *options: str) -> list[str]:
+    command = ["train", str(RECIPES / "troublesome.py"), "--device", "cpu", *options]
+    return [*command, "--set", f"what={what}", "--set", f"folder={folder}", "--run-dir", str(folder / "run")]
+
+
+@pytest.mark.parametrize("what", some_in_ci((LEAVES[0], *LEAVES[2:], LEAVES[1]), 2))
 def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSource, tmp_path: Path) -> None:
-    done = run_troublesome(what, warm, tmp_path)
+    done = warm.run(*troublesome(what, tmp_path, "--headless"))
     assert done.returncode == 1, done.stderr
     (said,) = done.stderr.decode().splitlines()
     assert said.startswith("amptui: ")
@@ -95,26 +108,16 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     assert last_step(tmp_path / "run") in (19, 20)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "what",
-    [
-        *("closerange", "closerange and open", "close and open in C", "sys.exit in a thread"),
-        *("close the streams", "close the streams' numbers", "close the streams and open"),
-        *("fork", "fork that exits"),
-        *("fork in load_data", "fork that fails", "fork in the validation"),
-    ],
-)
+@pytest.mark.parametrize("what", some_in_ci(COSTS_NOTHING, 5))
 def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     what: str, warm: WarmSource, tmp_path: Path
 ) -> None:
-    done = run_troublesome(what, warm, tmp_path)
+    done = warm.run(*troublesome(what, tmp_path, "--headless"))
     run = tmp_path / "run"
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr, done.stderr
-    assert outcome(run) is RunFinished
-    assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
     assert isinstance(records_of(run)[-1], RunFinished)
+    assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
     if what.startswith("fork") and "exits" not in what:
         copy = int((tmp_path / "copy").read_text())
         assert copy != int((tmp_path / "original").read_text())
@@ -125,14 +128,10 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("what", ["close the streams", "close the streams and open"])
-def test_behind_a_screen_a_model_that_closes_the_streams_ends_well(
-    what: str, warm: WarmSource, tmp_path: Path
-) -> None:
+def test_behind_a_screen_a_model_that_closes_the_streams_ends_well(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = ["train", str(RECIPES / "troublesome.py"), "--device", "cpu", "--run-dir", str(run), *FRAMES]
-    settings = ["--set", f"what={what}", "--set", f"folder={tmp_path}"]
-    with ended_afterwards(run), Terminal(amptui_command(*command, *settings), warm=warm) as terminal:
+    command = amptui_command(*troublesome("close the streams and open", tmp_path, *FRAMES))
+    with ended_afterwards(run), Terminal(command, warm=warm) as terminal:
         terminal.wait_for("done")
         terminal.press("q")
         assert terminal.wait() == 0

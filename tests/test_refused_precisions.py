@@ -1,5 +1,6 @@
 """watch() refuses precisions that would break a script, and says when a switch changed nothing."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from amptui.records.control import ComparisonRequest, PrecisionRequest, XRayRequ
 from amptui.records.findings import PrecisionsCompared, XRayTaken
 from amptui.records.run import Note, PrecisionChanged, RunStarted
 from amptui.records.steps import StepRecord
+from tests.builders import of
+from tests.builders import recorded as records
 from tests.own_loops import Own, ask
-from tests.run_records import of, records
 
 REASONS = {
     "float16 weights": "GradScaler cannot unscale gradients of float16 weights",
@@ -135,29 +137,19 @@ def told_before_the_second_step(runs: Path, first: int) -> list[str]:
     return [note.text for note in of(Note, found[:end]) if note.severity == "warning"]
 
 
-def test_a_forgotten_autocast_is_told_at_once(runs: Path) -> None:
+@pytest.mark.parametrize("switches", [False, True], ids=["forgotten", "entered once"])
+def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, *, switches: bool) -> None:
     own = Own()
-    with own.watch(precision="bf16") as monitor:
-        for data in monitor.steps(list(own.loader(5))):
-            monitor.backward(own.loss(data))
-            monitor.step()
-    (told,) = warnings_of(runs)
-    assert told.startswith("steps in bf16 were computed in fp32")
-    assert told_before_the_second_step(runs, 1) == [told]
-    assert {step.precision for step in of(StepRecord, records(runs))} == {"fp32"}
-
-
-def test_an_autocast_that_is_entered_once_is_told_after_the_switch(runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor, monitor.autocast():
+    precision = "fp32" if switches else "bf16"
+    with own.watch(precision=precision) as monitor, monitor.autocast() if switches else nullcontext():
         for step, data in enumerate(monitor.steps(list(own.loader(8))), 1):
-            if step == 3:
+            if switches and step == 3:
                 ask(monitor, PrecisionRequest("bf16"))
             monitor.backward(own.loss(data))
             monitor.step()
     (told,) = warnings_of(runs)
     assert told.startswith("steps in bf16 were computed in fp32")
-    assert told_before_the_second_step(runs, 4) == [told]
+    assert told_before_the_second_step(runs, 4 if switches else 1) == [told]
     assert {step.precision for step in of(StepRecord, records(runs))} == {"fp32"}
 
 

@@ -48,7 +48,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("good_frames", [0, pytest.param(8, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("good_frames", [0, 8])
 def test_a_fault_of_the_screen_does_not_cost_the_run(
     good_frames: int, warm: WarmSource, tmp_path: Path
 ) -> None:
