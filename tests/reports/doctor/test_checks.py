@@ -1,0 +1,299 @@
+"""What the doctor makes of each finding: how bad it is, in which words, and what to do about it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base.cores import Cores, Limits
+from amptui.engine.estimate import Ratio
+from amptui.records.samples import GpuSample
+from amptui.reports.doctor.check import Check, poor
+from amptui.reports.doctor.cuda import Cuda, Driver, check_cuda, check_driver
+from amptui.reports.doctor.gpus import Gpu, NvmlLook, check_gpu, check_limits, check_nvml, runs_on
+from amptui.reports.doctor.machine import check_cores, check_memory, check_shared_memory, check_threads
+from amptui.reports.doctor.precisions import (
+    Measured,
+    best_of,
+    check_float8,
+    check_precision,
+    check_unsupported,
+    cpu_flags,
+    cpu_reason,
+    gpu_reason,
+)
+from amptui.reports.doctor.software import check_package, release
+from amptui.reports.doctor.terminal_checks import check_characters, check_colours, check_kind, check_size
+from amptui.tui.layout import SMALLEST
+from tests.golden import Goldens
+
+GIB = 2**30
+
+NO_DRIVER = Driver(gpus_on_bus=0, loaded_version=None, device_files=(), locked_files=(), library_found=False)
+HEALTHY = Driver(
+    gpus_on_bus=1,
+    loaded_version="580.65.06",
+    device_files=("nvidia-uvm", "nvidia0", "nvidiactl"),
+    locked_files=(),
+    library_found=True,
+    cuda=(13, 0),
+    refusal=0,
+)
+UNUSABLE = Cuda(build="13.0", rocm=None, gpu_count=0, torch_says="no", visible_devices=None, driver=HEALTHY)
+
+ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+H200 = Gpu(index=0, name="NVIDIA H200", memory_bytes=150_000_000_000, capability=(9, 0))
+AMD = Gpu(index=0, name="AMD Instinct MI300X", memory_bytes=192 * GIB, architecture="gfx942")
+APPLE = Gpu(index=0, name="Apple M2", memory_bytes=12 * GIB, device_type="mps")
+
+
+def cuda(driver: Driver, *, visible: str | None = None, build: str | None = "13.0") -> Check:
+    return check_cuda(replace(UNUSABLE, driver=driver, visible_devices=visible, build=build))
+
+
+def gpu(name: str, capability: tuple[int, int], index: int = 0) -> Gpu:
+    return Gpu(index=index, name=name, memory_bytes=2**34, capability=capability)
+
+
+def precision(name: str, low: float, value: float, high: float, best: str = "bf16") -> Check:
+    measured = Measured(Ratio(value=value, low=low, high=high))
+    return check_precision(name, measured, "the reason", 512, best)
+
+
+def float8(*answers: str | None) -> Check:
+    check = check_float8(*answers)  # type: ignore[arg-type]
+    assert check is not None
+    return check
+
+
+def package(*versions: object) -> Check:
+    check = check_package("numpy", *versions)  # type: ignore[arg-type]
+    assert check is not None
+    return check
+
+
+def driver() -> Check:
+    (check,) = check_driver(HEALTHY)
+    return check
+
+
+def memory_used(used_bytes: int | None) -> Check:
+    sample = GpuSample(uuid="GPU-1", memory_used_bytes=used_bytes, memory_total_bytes=100 * GIB)
+    return check_nvml(NvmlLook(samples=(sample,)), expected=True)[0]
+
+
+ABSENT = NvmlLook(note="no NVIDIA GPU: NVML not found", absence="absent")
+NO_GPU = replace(HEALTHY, refusal=100)
+LOCKED = replace(HEALTHY, refusal=100, locked_files=("nvidia0", "nvidiactl"))
+
+CHECKS: dict[str, tuple[str, Callable[[], Check]]] = {
+    "two GPUs": ("info", lambda: check_cuda(replace(UNUSABLE, gpu_count=2, torch_says=""))),
+    "no driver": ("warning", lambda: cuda(NO_DRIVER, visible="")),
+    "a GPU on the bus, no driver": ("warning", lambda: cuda(replace(NO_DRIVER, gpus_on_bus=1))),
+    "a driver without its library": (
+        "warning",
+        lambda: cuda(replace(HEALTHY, library_found=False, cuda=None, refusal=None)),
+    ),
+    "a CPU build beside a GPU": ("warning", lambda: cuda(HEALTHY, build=None)),
+    "a CPU build without a GPU": ("info", lambda: cuda(NO_DRIVER, build=None)),
+    "another accelerator": (
+        "info",
+        lambda: check_cuda(replace(UNUSABLE, build=None, driver=NO_DRIVER, other="MPS")),
+    ),
+    "no GPU visible": ("warning", lambda: cuda(NO_GPU, visible="")),
+    "a blank list of GPUs": ("warning", lambda: cuda(NO_GPU, visible=" ")),
+    "GPU -1": ("warning", lambda: cuda(NO_GPU, visible="-1")),
+    "GPU 7 of one": ("warning", lambda: cuda(NO_GPU, visible="7")),
+    "no device files": ("warning", lambda: cuda(replace(NO_GPU, device_files=()), visible="0")),
+    "an old driver": ("warning", lambda: cuda(replace(HEALTHY, cuda=(12, 2)))),
+    "a driver of the same major CUDA": ("warning", lambda: cuda(HEALTHY, build="13.2")),
+    "locked device files": ("warning", lambda: cuda(LOCKED)),
+    "the driver answers 802": ("warning", lambda: cuda(replace(HEALTHY, refusal=802))),
+    "the driver answers 803": ("warning", lambda: cuda(replace(HEALTHY, refusal=803))),
+    "the driver answers 999": ("warning", lambda: cuda(replace(HEALTHY, refusal=999))),
+    "torch says why": ("warning", lambda: check_cuda(replace(UNUSABLE, torch_says="Error 36: not here"))),
+    "the driver": ("info", driver),
+    "an H200": ("info", lambda: check_gpu(H200, ARCHITECTURES)),
+    "a first GPU without code": ("error", lambda: check_gpu(gpu("Tesla V100", (7, 0)), ARCHITECTURES)),
+    "a second GPU without code": ("warning", lambda: check_gpu(gpu("P100", (6, 0), index=1), ["sm_90"])),
+    "a MIG instance": ("info", lambda: check_gpu(gpu("NVIDIA A100 MIG 1g.5gb", (8, 0)), ARCHITECTURES)),
+    "an AMD GPU": ("info", lambda: check_gpu(AMD, ["gfx90a", "gfx942"])),
+    "an AMD GPU without code": ("error", lambda: check_gpu(AMD, ["gfx90a"])),
+    "an Apple GPU": ("info", lambda: check_gpu(APPLE, ())),
+    "what MPS lacks": ("info", lambda: check_limits("mps")[0]),
+    "no NVML": ("info", lambda: check_nvml(ABSENT, expected=False)[0]),
+    "no NVML beside CUDA": ("warning", lambda: check_nvml(ABSENT, expected=True)[0]),
+    "memory in use": ("info", lambda: memory_used(90 * GIB)),
+    "memory nearly full": ("warning", lambda: memory_used(91 * GIB)),
+    "memory unknown": ("info", lambda: memory_used(None)),
+    "limited cores": ("info", lambda: check_cores(Cores(machine=64, allowed=64, limit=1.5))),
+    "cores": ("info", lambda: check_cores(Cores(machine=8, allowed=8, limit=None))),
+    "too many threads": ("warning", lambda: check_threads(32, Cores(machine=64, allowed=64, limit=4.0))),
+    "one thread": ("warning", lambda: check_threads(1, Cores(machine=16, allowed=16, limit=None))),
+    "no shared memory": ("warning", lambda: check_shared_memory(Path("/none"))),
+    "faster": ("info", lambda: precision("bf16", 1.01, 1.9, 2.8)),
+    "slower": ("warning", lambda: precision("fp16", 0.01, 0.02, 0.03)),
+    "faster or not": ("warning", lambda: precision("bf16", 0.9, 1.4, 2.0, best="fp32")),
+    "not measured": (
+        "warning",
+        lambda: check_precision("bf16", Measured(None, "no memory"), "the reason", 512, "fp32"),
+    ),
+    "not supported": ("warning", lambda: check_unsupported("bf16", "Tesla T4 has no bfloat16", "fp16")),
+    "no torchao": ("info", lambda: float8(None, "", "")),
+    "an old torchao": ("warning", lambda: float8("0.11.0", "", "")),
+    "a torchao for another torch": (
+        "warning",
+        lambda: float8("0.16.0+cpu", "torchao cannot be used: ImportError: no config", ""),
+    ),
+    "emulated float8": ("info", lambda: float8("0.18.0", "", "Tesla T4 does not multiply float8")),
+    "a missing package": ("error", lambda: package(None, (1, 2))),
+    "an old package": ("error", lambda: package("2.4.6", (2, 5))),
+    "no size": ("warning", lambda: check_size(0, 0)),
+    "too narrow": ("warning", lambda: check_size(SMALLEST[0] - 1, 50)),
+    "the smallest": ("warning", lambda: check_size(*SMALLEST)),
+    "79 × 24": ("warning", lambda: check_size(79, 24)),
+    "80 × 24": ("info", lambda: check_size(80, 24)),
+    "no TERM": ("warning", lambda: check_kind("", is_terminal=True)),
+    "xterm": ("info", lambda: check_kind("xterm-256color", is_terminal=True)),
+    "no terminal": ("info", lambda: check_kind("xterm", is_terminal=False)),
+    "256 colours": ("info", lambda: check_colours("xterm-256color", "")),
+    "no colours": ("warning", lambda: check_colours("vt100", "")),
+    "a terminal in monochrome": ("warning", lambda: check_colours("xterm-m", "")),
+    "NO_COLOR": ("warning", lambda: check_colours("xterm", "1")),
+    "UTF-8": ("info", lambda: check_characters("xterm", utf8=True)),
+    "no UTF-8": ("warning", lambda: check_characters("xterm", utf8=False)),
+    "the Linux console": ("warning", lambda: check_characters("linux", utf8=False)),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_each_finding_is_as_bad_as_it_is(name: str) -> None:
+    severity, make = CHECKS[name]
+    check = make()
+    assert check.severity == severity
+    assert check.hint or severity == "info", "what is wrong has a hint"
+
+
+def test_each_finding_has_its_words(goldens: Goldens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLORTERM", raising=False)
+    lines = []
+    for name, (_, make) in CHECKS.items():
+        check = make()
+        lines += [f"== {name}: {check.name}, {check.severity}", check.text, f"-> {check.hint}"]
+        lines += [f"   {fact}: {value}" for fact, value in check.facts.items()]
+    goldens.check("reports/doctor checks", "\n".join(lines))
+
+
+def test_no_trouble_is_told_without_a_hint() -> None:
+    with pytest.raises(AssertionError, match="a problem without a hint"):
+        poor("x", "bad", "")
+
+
+def test_what_is_as_it_should_be_says_nothing() -> None:
+    assert check_driver(NO_DRIVER) == []
+    assert check_limits("cpu") == []
+    assert check_package("numpy", "2.4.6", (2, 4)) is None
+    assert check_float8("0.18.0", "", "") is None, "its speed is measured instead"
+
+
+# ------------------------------------------------------------------------------------------ GPUs
+
+
+capabilities = st.tuples(st.integers(3, 13), st.integers(0, 9))
+
+
+@given(capabilities, capabilities)
+def test_machine_code_runs_on_its_own_major_capability_from_its_minor_one_up(
+    built_for: tuple[int, int], capability: tuple[int, int]
+) -> None:
+    name = f"sm_{built_for[0]}{built_for[1]}"
+    runs = capability[0] == built_for[0] and capability[1] >= built_for[1]
+    assert runs_on(capability, [name]) == runs
+    assert runs_on(capability, [f"{name}a"]) == (capability == built_for)
+    assert runs_on(capability, [f"compute_{built_for[0]}{built_for[1]}"]) == (capability >= built_for)
+
+
+def test_nothing_runs_on_a_build_without_gpu_code() -> None:
+    assert not runs_on((9, 0), [])
+    assert not runs_on((9, 0), ["gfx942"])
+
+
+@pytest.mark.parametrize(
+    ("precision", "card", "words"),
+    [
+        ("fp16", gpu("Tesla V100", (7, 0)), "Tensor Cores support float16 (compute capability 7.0)"),
+        (
+            "bf16",
+            gpu("Tesla T4", (7, 5)),
+            "Tensor Cores support bfloat16 from compute capability 8.0, this GPU has 7.5",
+        ),
+        ("tf32", gpu("NVIDIA H200", (9, 0)), "Tensor Cores support TF32 (compute capability 9.0)"),
+        ("fp8", gpu("NVIDIA L4", (8, 9)), "Tensor Cores support float8 (compute capability 8.9)"),
+        ("fp16", gpu("NVIDIA GeForce GTX 1660", (7, 5)), "NVIDIA GeForce GTX 1660 has no Tensor Cores"),
+    ],
+)
+def test_a_gpu_is_judged_by_its_compute_capability(precision: str, card: Gpu, words: str) -> None:
+    assert gpu_reason(precision, card) == words
+
+
+# ------------------------------------------------------------------------------- CPUs and memory
+
+
+@given(st.integers(1, 512), st.integers(1, 512), st.none() | st.floats(0.01, 512))
+def test_between_half_of_the_cores_and_all_of_them_nothing_is_to_be_fixed(
+    threads: int, allowed: int, limit: float | None
+) -> None:
+    cores = Cores(machine=allowed, allowed=allowed, limit=limit)
+    assert 1 <= cores.usable <= allowed
+    fits = cores.usable <= 2 * threads <= 2 * cores.usable
+    assert (check_threads(threads, cores).severity == "info") == fits
+
+
+def test_a_small_container_is_told_to_be_small() -> None:
+    check = check_memory(Limits(cores=None, memory_bytes=GIB))
+    assert check.severity == "warning"
+    assert "container limit 1.00 GiB" in check.text
+    assert check.facts["limit_bytes"] == GIB
+    beyond_the_machine = check_memory(Limits(cores=None, memory_bytes=2**62))
+    assert beyond_the_machine.facts["limit_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "bf16", "fp16"),
+    [
+        (
+            "processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16\n",
+            "has amx_bf16, avx512_bf16",
+            "no float16 instructions",
+        ),
+        ("processor\t: 0\nFeatures\t: fp asimd asimdhp bf16\n", "has bf16", "has asimdhp"),
+        ("nothing of use\n", "no bfloat16 instructions", "no float16 instructions"),
+    ],
+)
+def test_a_processors_instructions_are_read_from_the_kernel(
+    tmp_path: Path, lines: str, bf16: str, fp16: str
+) -> None:
+    assert cpu_flags(tmp_path) == frozenset()
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(lines)
+    flags = cpu_flags(tmp_path)
+    assert bf16 in cpu_reason("bf16", flags)
+    assert fp16 in cpu_reason("fp16", flags)
+
+
+def test_the_best_is_what_is_surely_fastest_and_float32_where_nothing_surely_is() -> None:
+    def measured(low: float, value: float, high: float) -> Measured:
+        return Measured(Ratio(value=value, low=low, high=high))
+
+    assert best_of({"fp16": measured(1.5, 3.0, 6.0), "bf16": measured(1.8, 1.9, 2.0)}) == "bf16"
+    assert best_of({"fp16": measured(0.5, 3.0, 9.0), "bf16": Measured(None, "no memory")}) == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"), [("2.15.0+cu132", (2, 15, 0)), ("2.10.0a0+git", (2, 10, 0)), ("unknown", ())]
+)
+def test_a_version_is_compared_by_its_numbers(version: str, numbers: tuple[int, ...]) -> None:
+    assert release(version) == numbers

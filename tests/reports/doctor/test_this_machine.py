@@ -1,0 +1,269 @@
+"""What is found on this machine: its cores, memory, packages, folders and terminal; what a precision gains."""
+
+import importlib.util
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.datasets import CIFAR10
+
+from amptui.data.download import DOWNLOAD_AGAIN
+from amptui.data.mnist import FILES, FOLDER
+from amptui.engine.float8 import torchao_trouble
+from amptui.engine.precision import Tf32Flags
+from amptui.engine.setup import choose_device
+from amptui.reports.doctor.machine import check_shared_memory, machine_checks, thread_checks
+from amptui.reports.doctor.precisions import TORCHAO, check_precision, measure, precision_checks
+from amptui.reports.doctor.software import NEEDED, compile_checks, release, software_checks
+from amptui.reports.doctor.storage import (
+    check_cifar10,
+    check_data_folder,
+    check_mnist,
+    check_runs,
+    storage_checks,
+    why_unwritable,
+)
+from amptui.reports.doctor.terminal_checks import terminal_checks
+from tests import terminal as pseudo
+from tests.checkout import ROOT
+
+CPU = torch.device("cpu")
+
+
+def test_this_machine_is_told_without_a_failure() -> None:
+    assert [check.name for check in machine_checks()] == ["cores", "memory", "shared-memory"]
+
+
+def test_torchs_own_thread_count_is_what_is_judged() -> None:
+    torch.set_num_threads(len(os.sched_getaffinity(0)) + 3)
+    (check,) = thread_checks()
+    assert (check.severity, check.facts["threads"]) == ("warning", torch.get_num_threads())
+
+
+def test_room_for_workers_is_told(tmp_path: Path) -> None:
+    check = check_shared_memory(tmp_path)
+    assert check.facts["free_bytes"] == pytest.approx(
+        os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize, rel=0.2
+    )
+
+
+# -------------------------------------------------------------------------------------- packages
+
+
+def test_where_everything_is_installed_nothing_is_to_be_fixed() -> None:
+    checks = software_checks()
+    assert [check.severity for check in checks] == ["info"] * len(checks)
+    assert [check.name for check in checks] == ["amptui", "torch-loads"]
+
+
+def test_a_missing_compiler_is_told_and_hinders_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    if choose_device("auto").type != "cpu":
+        pytest.skip("on a GPU it is Triton that compiles")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    (check,) = compile_checks()
+    assert (check.severity, check.facts["usable"]) == ("info", False)
+    assert check.hint == "install g++, or set CXX"
+
+
+def test_all_versions_stand_in_one_line() -> None:
+    versions = software_checks()[0]
+    assert {"amptui", "python", *NEEDED} == set(versions.facts)
+    assert all(str(version) in versions.text for version in versions.facts.values())
+
+
+def test_the_needed_packages_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = (re.match(r"([a-z-]+)>=([\d.]+)", line) for line in project["dependencies"])
+    assert {found[1]: release(found[2]) for found in asked if found} == NEEDED
+
+
+def test_the_oldest_torchao_is_that_of_the_project() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    least = f"torchao>={'.'.join(map(str, TORCHAO))}"
+    assert least in extras["fp8"]
+    assert least in extras["test"]
+
+
+# ------------------------------------------------------------------------- what a precision gains
+
+
+def test_each_precision_is_measured_in_turns_with_float32_and_has_an_interval() -> None:
+    found = measure(CPU, ("fp16", "bf16"), size=32, budget_seconds=0.02)
+    assert list(found) == ["fp16", "bf16"]
+    for one in found.values():
+        assert one.ratio is not None
+        assert one.ratio.low is not None
+        assert one.ratio.high is not None
+        assert 0 < one.ratio.low <= one.ratio.value <= one.ratio.high
+
+
+def test_measuring_leaves_the_tf32_flags_as_they_were() -> None:
+    before = Tf32Flags.current()
+    try:
+        kept = Tf32Flags.full().with_tf32()
+        kept.apply()
+        measure(CPU, ("bf16",), size=16, budget_seconds=0.0)
+        assert Tf32Flags.current() == kept
+    finally:
+        before.apply()
+
+
+def test_what_cannot_be_measured_says_why() -> None:
+    (found,) = measure(CPU, ("bf16",), size=10_000_000).values()  # 400 TB
+    assert found.ratio is None
+    assert "memory" in found.trouble
+    check = check_precision("bf16", found, "why", 512, "fp32")
+    assert check.severity == "warning"
+    assert check.facts["speedup"] is None
+
+
+@pytest.mark.ci
+def test_this_machine_is_told_what_it_makes_of_fp8() -> None:
+    (check,) = [check for check in precision_checks() if check.name == "fp8"]
+    if torch.cuda.is_available():
+        assert check.facts
+    elif importlib.util.find_spec("torchao") is None:
+        assert check.hint == "pip install 'amptui[fp8]'"
+    elif trouble := torchao_trouble():
+        assert (check.severity, check.facts["usable"]) == ("warning", False)
+        assert trouble in check.text
+    else:
+        assert (check.severity, check.facts["emulated"], check.facts["usable"]) == ("info", True, True)
+
+
+def test_float8_products_are_measured_like_the_others() -> None:
+    """On a GPU that has them; torch has the operator for CPUs as well."""
+    (found,) = measure(CPU, ("fp8",), size=32, budget_seconds=0.02).values()
+    if found.trouble:
+        pytest.skip(f"this torch multiplies no float8 on a CPU: {found.trouble}")
+    assert found.ratio is not None
+    assert found.ratio.value > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.real_gpu("how fast a GPU multiplies matrices")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_every_precision_is_told_and_float16_measured() -> None:
+    checks = {check.name: check for check in precision_checks()}
+    assert set(checks) == {"tf32", "fp16", "bf16", "fp8"}
+    assert checks["fp16"].facts["speedup"]
+
+
+# --------------------------------------------------------------------------------------- folders
+
+
+def test_new_folders_are_fine_and_nothing_is_left_there(tmp_path: Path) -> None:
+    check = check_runs(tmp_path / "not" / "yet")
+    assert check.severity in ("info", "warning")  # a test machine may have little room
+    assert check.text.startswith(f"runs are saved in {tmp_path / 'not' / 'yet'}, ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_are_those_of_the_user() -> None:
+    home = os.environ["HOME"]
+    assert [check.facts["folder"] for check in storage_checks()] == [
+        f"{home}/.local/state/amptui/runs",
+        f"{home}/.cache/amptui",
+    ]
+
+
+def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    runs, data = check_runs(tmp_path / "file" / "runs"), check_data_folder(tmp_path / "file" / "data")
+    assert (runs.severity, data.severity) == ("error", "warning")
+    assert "not a directory" in runs.text
+    assert "--run-dir" in runs.hint
+    assert "--data-dir" in data.hint
+
+
+def test_a_file_system_without_files_of_users_cannot_be_written() -> None:
+    assert why_unwritable(Path("/proc/amptui"))
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """Whom permissions bind: root may do everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_read_only_folder_cannot_be_written(nobody: None) -> None:
+    assert why_unwritable(Path("/usr/runs")) == "permission denied"
+
+
+def test_absent_data_is_told_with_what_it_takes_to_get_it(tmp_path: Path) -> None:
+    checks = [check_mnist(tmp_path), check_cifar10(tmp_path)]
+    assert [(check.severity, check.facts["found"]) for check in checks] == [("warning", False)] * 2
+    assert "12 MB" in checks[0].hint
+
+
+def test_mnist_is_found_packed_or_not(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir(parents=True)
+    first, *others = FILES
+    with (folder / first.name).open("wb") as file:
+        file.truncate(first.size_bytes)
+    for other in others:
+        (folder / f"{other.name}.gz").touch()
+    assert check_mnist(tmp_path).text == f"MNIST is in {folder}"
+
+
+def test_a_file_of_mnist_with_a_wrong_size_is_damaged(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir(parents=True)
+    (folder / FILES[1].name).write_bytes(b"half a download")
+    check = check_mnist(tmp_path)
+    assert "train-labels-idx1-ubyte in" in check.text
+    assert check.hint == DOWNLOAD_AGAIN
+
+
+def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
+    (tmp_path / CIFAR10.filename).touch()
+    assert check_cifar10(tmp_path).facts["found"] is True
+    folder = tmp_path / CIFAR10.base_folder
+    folder.mkdir()
+    for name, _md5 in CIFAR10.train_list + CIFAR10.test_list:
+        (folder / name).touch()
+    assert check_cifar10(tmp_path).text == f"CIFAR-10 is in {folder}"
+    (folder / "test_batch").unlink()
+    assert check_cifar10(tmp_path).text == f"CIFAR-10: test_batch is missing from {folder}"
+
+
+# -------------------------------------------------------------------------------------- terminals
+
+
+LOOK = """
+from amptui.reports.doctor.terminal_checks import terminal_checks
+for check in terminal_checks():
+    print(check.name, check.severity)
+"""
+
+
+def test_a_small_dumb_terminal_is_told_so() -> None:
+    environment = {
+        "TERM": "dumb",
+        "LC_ALL": "C",
+        "NO_COLOR": "1",
+    }
+    with pseudo.Terminal([sys.executable, "-c", LOOK], size=(30, 11), env=environment) as terminal:
+        terminal.wait_for(r"colours \w+")
+    named = ("terminal", "size", "characters", "colours")
+    assert terminal.text.split() == [word for name in named for word in (name, "warning")]
+
+
+def test_without_a_terminal_plain_lines_are_as_it_should_be() -> None:
+    checks = {check.name: check for check in terminal_checks()}
+    assert checks["terminal"].severity == "info"
+    assert "plain lines" in checks["terminal"].text
+    assert "size" not in checks
