@@ -1,0 +1,276 @@
+"""What ranks tell each other through the launcher's store, on boards in it, and where each of them runs."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from amptui.base.errors import DeviceError, RunFolderError
+from amptui.ranks.agreement.board import Board, collectives_by_group, is_ahead, is_same_place
+from amptui.ranks.ends import hang_watch
+from amptui.ranks.ends.hang_watch import HangWatch
+from amptui.ranks.ends.peer_ends import PeerEnds
+from amptui.ranks.ends.progress import RankProgress
+from amptui.ranks.store.failover_store import FailoverStore, LostKeyError, connected, pauses
+from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
+from amptui.ranks.store.place import Machine, Place, device_of, here, place_of, started_ticks
+from amptui.ranks.world import World
+from tests.living import wait_until
+
+# The launcher's store: ci, as each test has a server of its own.
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[TCPStore]:
+    """A launcher's store in this process."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    name_master(store.port, monkeypatch)
+    yield store
+    del store
+
+
+def name_master(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def started(restarts: Sequence[int], max_restarts: int = 3) -> list[World]:
+    """What ranks agree on whose launchers have counted so many ``restarts``."""
+    worlds = [World(rank, 0, len(restarts), restart, max_restarts) for rank, restart in enumerate(restarts)]
+    with ThreadPoolExecutor(len(worlds)) as threads:
+        return list(threads.map(agree_on_start, worlds, timeout=60))
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("launcher")
+def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
+    """A machine that takes another's place counts from 0; where one has joined, none counts a restart."""
+    starts = [started(counts) for counts in ([0, 0, 0], [1, 0, 1], [1, 0, 1, 0])]
+    for generation, worlds in enumerate(starts, 1):
+        assert {world.generation for world in worlds} == {generation}
+        assert {world.restart for world in worlds} == {generation - 1}
+        assert {world.starts_again for world in worlds} == {True}
+    assert {world.counted_restarts for world in starts[2]} == {1}
+    assert {world.starts_again for world in started([3, 0])} == {False}
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("launcher")
+def test_a_plan_that_a_restart_has_lost_is_not_made_anew_unless_it_resumes() -> None:
+    store = LauncherStore(World(0, 0, 2, restart=1, max_restarts=2, generation=1))
+    with pytest.raises(RunFolderError, match="which run this is"):
+        store.share_plan(lambda: "plan")
+    assert store.final_status == 1
+    other = LauncherStore(World(1, 0, 2, restart=1, generation=1))
+    assert other.share_plan(str) == 1
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("launcher")
+def test_the_first_end_is_one_key_and_a_rank_that_lost_the_others_is_not_blamed() -> None:
+    leader, other = (World(rank, 0, 3) for rank in (0, 2))
+    LauncherStore(other).tell_end("cut off", "Connection closed by peer")
+    ended = PeerEnds(LauncherStore(leader), leader).first()
+    assert ended is not None
+    assert (ended.rank, ended.how) == (-1, "waited")
+    assert "Connection closed by peer" in ended.what
+    again = LauncherStore(World(0, 0, 3, restart=1, generation=1))
+    assert "Connection closed by peer" in again.cause_before
+    stores = [LauncherStore(World(rank, 0, 5)) for rank in range(5)]
+    assert stores[0].first_end() is None
+    stores[1].tell_end("waited", "waited for the others")
+    assert stores[0].first_end() is None
+    stores[3].tell_end("failed", "a wrong number")
+    stores[2].tell_end("failed", "a later one")
+    assert stores[0].first_end() == (3, "failed", "a wrong number")
+
+
+SERVER = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.ci
+def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What only the launcher knew is known to be lost: nobody waits for it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        name_master(int(process.stdout.readline()), monkeypatch)
+        monkeypatch.setenv("RANK", "0")
+        leader, other = (FailoverStore(connected(leads=rank == 0), "of the run") for rank in (0, 1))
+        leader.open_spare()
+        other.know_spare()
+        other.set("lost", "1")
+        other.keep("part", "2", place="part")
+        process.kill()
+    other.set("key", "what would be lost in a broken connection")
+    assert leader.get("key") == b"what would be lost in a broken connection"
+    assert [leader.add("count", 1), other.add("count", 1)] == [1, 2]
+    with pytest.raises(LostKeyError):
+        leader.get("lost")
+    other.leave()
+    assert leader.multi_get(["part"]) == [b"2"]
+    lonely = FailoverStore(leader.torch_store, "without a spare")
+    with pytest.raises(RuntimeError):
+        lonely.add("count", 1)
+
+
+@pytest.mark.ci
+def test_a_store_that_is_slow_for_once_does_not_end_the_watch_of_all_ranks_progress(
+    launcher: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang_watch, "_STORE_SECONDS", 0.2)
+    world, slow = World(0, 0, 1), threading.Event()
+    store = LauncherStore(world)
+    place = place_of(torch.device("cpu"), "CPU", None)
+    watch = HangWatch(
+        store,
+        world,
+        [place],
+        RankProgress(),
+        hang_seconds=600.0,
+        trainer=threading.current_thread(),
+        emit=lambda _record: None,
+        end=lambda *_: None,
+    )
+    tick = watch._tick
+
+    def slow_once() -> bool:
+        if not slow.is_set():
+            slow.set()
+            watch._store.get("what nobody sets")
+        return tick()
+
+    monkeypatch.setattr(watch, "_tick", slow_once)
+    watch.start()
+    assert slow.wait(60)
+    wait_until(lambda: store.store.check(["beat/0"]), "there was no beat")
+    watch.close()
+
+
+def test_many_ranks_look_less_often_the_longer_they_wait() -> None:
+    """A few every 50 ms; of many at most 8,000 a second together at first, and 1,000 later."""
+    for ranks, first, last in ((1, 0.05, 0.05), (512, 0.064, 0.512)):
+        seconds = list(islice(pauses(ranks), 20))
+        assert seconds == sorted(seconds)
+        assert (seconds[0], seconds[-1]) == (first, last)
+
+
+# Boards, and how far ranks are in the collectives of all their groups.
+
+
+def test_the_first_to_decide_counts() -> None:
+    store = HashStore()
+    first, other = Board(store, "test"), Board(store, "test")
+    assert first.look("verdict") is None
+    assert first.decide("verdict", False) is False
+    assert other.decide("verdict", "yes") is False
+    assert first.count("ranks", 1) + other.count("ranks", 1) == 3
+    other.remove("verdict")
+    assert first.look("verdict") is None
+
+
+def test_collectives_are_counted_in_every_group() -> None:
+    assert collectives_by_group() == {}
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        group = dist.new_group([0])  # as of a device mesh
+        before = collectives_by_group()
+        assert len(before) == 2
+        dist.all_reduce(torch.zeros(1), group=group)
+        after = collectives_by_group()
+    finally:
+        dist.destroy_process_group()
+    assert sum(after.values()) == sum(before.values()) + 1
+    assert is_ahead(after, before)
+    assert not is_ahead(before, after)
+    assert not is_same_place([(4, before), (4, after)])
+    assert is_same_place([(4, after), (4, after)])
+
+
+def test_groups_that_ranks_do_not_share_say_nothing() -> None:
+    """As the two halves of a device mesh: each rank is in one of them."""
+    everybody = {"0": 7}
+    assert is_same_place([(4, {**everybody, "left": 3}), (4, {**everybody, "right": 9})])
+    assert not is_same_place([(4, {**everybody, "left": 3}), (4, {**everybody, "left": 4, "right": 9})])
+    assert not is_same_place([(4, everybody), (5, everybody)])
+    assert not is_ahead({"right": 9}, {"left": 3})
+
+
+# A rank's process is known by its machine, its PID namespace, its number and its start.
+
+MACHINE = here()
+
+needs_proc = pytest.mark.skipif(MACHINE is None, reason="needs /proc")
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def place(pid: int) -> Place:
+    own = place_of(torch.device("cpu"), "CPU", None)
+    return replace(own, pid=pid, started_ticks=started_ticks(pid) or 0)
+
+
+@needs_proc
+def test_a_process_is_gone_once_it_has_died_also_as_a_zombie_and_a_later_one_of_its_number_is_another(
+    other: "subprocess.Popen[bytes]",
+) -> None:
+    there, own = place(other.pid), place(os.getpid())
+    assert not there.is_gone(MACHINE)
+    assert not own.is_gone(MACHINE)
+    assert replace(own, started_ticks=own.started_ticks - 1).is_gone(MACHINE)
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert there.is_gone(MACHINE)
+
+
+@needs_proc
+def test_of_a_process_elsewhere_nothing_is_known_and_nobody_is_killed(
+    other: "subprocess.Popen[bytes]",
+) -> None:
+    assert MACHINE is not None
+    there = place(other.pid)
+    for elsewhere in (
+        Machine("another boot", MACHINE.pid_namespace),
+        Machine(MACHINE.boot_id, MACHINE.pid_namespace + 1),
+        None,
+    ):
+        assert not replace(there, pid=2**22 + 1).is_gone(elsewhere)
+        there.kill(elsewhere)
+    replace(there, started_ticks=there.started_ticks - 1).kill(MACHINE)
+    assert other.poll() is None
+    there.kill(MACHINE)
+    assert other.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(torch.xpu.is_available(), reason="how many there are, this machine says")
+def test_each_rank_takes_the_gpu_of_its_number() -> None:
+    assert device_of(World(1, 1, 2), "xpu") == "xpu:1"  # where there is none, the engine says so
+    assert device_of(World(1, 1, 2), "cpu") == "cpu"
+    with pytest.raises(DeviceError, match="ranks cannot train together on MPS; start one process, or use"):
+        device_of(World(0, 0, 2), "mps")
