@@ -50,6 +50,7 @@ def step(device: Device, timer: ComputeTimer, model: nn.Module, seconds: float) 
     device.now += 100.0
 
 
+@pytest.mark.torch  # hooks of gradients
 def test_a_cpu_is_timed_in_all_steps_until_the_last_gradient() -> None:
     device, model = Device(), nn.Linear(2, 2)
     timer = ComputeTimer(model.parameters(), CPU, clock=device.clock)
@@ -77,33 +78,29 @@ def test_a_gpu_is_timed_in_one_step_which_is_read_once_it_is_over() -> None:
 def test_a_step_of_several_batches_is_timed_from_its_first_pass_to_its_last() -> None:
     device, model = Device(), nn.Linear(2, 2)
     timer = ComputeTimer(model.parameters(), CPU, clock=device.clock)
-    for _ in range(2):
-        timer.begin()
-        for seconds, last in ((1.0, False), (2.0, True)):
-            timer.ends_step = last
-            loss = model(torch.ones(1, 2)).sum()
-            device.now += seconds
-            loss.backward()
-        device.now += 100.0  # it waits for others
+    timer.begin()
+    for seconds, last in ((1.0, False), (2.0, True)):
+        timer.ends_step = last
+        loss = model(torch.ones(1, 2)).sum()
+        device.now += seconds
+        loss.backward()
+    device.now += 100.0  # it waits for others
     assert timer.take_seconds() == 3.0
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_a_step_to_forget_or_without_a_backward_pass_is_not_timed(forgotten: bool) -> None:
+def test_a_step_to_forget_or_without_a_backward_pass_or_parameters_is_not_timed() -> None:
     for new_event in (None, (device := Device()).event):
         model = nn.Linear(2, 2)
         timer = ComputeTimer(model.parameters(), CPU, clock=device.clock, new_event=new_event)
         timer.begin()
-        if forgotten:
-            timer.forget()
-            model(torch.ones(1, 2)).sum().backward()
         device.passed = True
+        assert timer.take_seconds() is None
+        timer.begin()
+        timer.forget()
+        model(torch.ones(1, 2)).sum().backward()
         assert timer.take_seconds() is None
         step(device, timer, model, 4.0)
         assert timer.take_seconds() == 4.0
-
-
-def test_a_model_without_parameters_is_not_timed() -> None:
     timer = ComputeTimer([], CPU)
     timer.begin()
     assert timer.take_seconds() is None

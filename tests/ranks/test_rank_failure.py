@@ -9,28 +9,20 @@ from amptui.ranks.failure import end_of, explain_rank_error, is_of_a_group, may_
 
 _NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
 
+
+def nccl(kind: str, name: str, last: str) -> dist.DistBackendError:
+    """As of version 2.27.5, which tells its last error."""
+    text = f"{kind} (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n{name}: what it is. \n"
+    return dist.DistBackendError(f"{_NCCL}{text}Last error:\n{last}")
+
+
 NO_SPACE = (
     "Error while creating shared memory segment /dev/shm/nccl-KzrVVx (size 33030528), error: "
     "No space left on device (28)"
 )
+SHARED_MEMORY = str(nccl("unhandled system error", "ncclSystemError", NO_SPACE))
 TWICE = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000"
 OLD = "Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'"
-
-SHARED_MEMORY = (
-    f"{_NCCL}unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
-    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
-    f"Last error:\n{NO_SPACE}"
-)
-DUPLICATE = (
-    f"{_NCCL}invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\n"
-    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-    f"Last error:\n{TWICE}"
-)
-DRIVER = (
-    f"{_NCCL}unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
-    "ncclUnhandledCudaError: Call to CUDA function failed.\n"
-    f"Last error:\n{OLD}"
-)
 SYSTEM = (
     f"{_NCCL}unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. "
@@ -48,43 +40,69 @@ WATCHDOG = (
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, "
     "NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600017 milliseconds before timing out."
 )
-ABORTED = "NCCL communicator was aborted on rank 1."
 _GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
 CLOSED = f"{_GLOO}pair.cc:538] Connection closed by peer [127.0.0.1]:41207"
-RESET = f"{_GLOO}pair.cc:446] read [127.0.0.1]:41207: Connection reset by peer"
-LATE = f"{_GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete"
-PAIR = "Application timeout caused pair closure"
 INTERFACE = f"{_GLOO}device.cc:84] ifa != nullptr. Unable to find address for: eth7"
-STORE = "Broken pipe"
 
 
 @pytest.mark.parametrize(
-    ("error", "of_a_peer"),
+    ("error", "what", "hint"),
     [
-        (dist.DistBackendError(SHARED_MEMORY), False),
-        (dist.DistBackendError(DUPLICATE), False),
-        (dist.DistBackendError(DRIVER), False),
-        (dist.DistBackendError(SYSTEM), False),
-        (RuntimeError(SECOND_GROUP), False),
-        (RuntimeError(REDUCED), False),
-        (dist.DistBackendError(REMOTE), True),
-        (dist.DistBackendError(WATCHDOG), True),
-        (dist.DistBackendError(ABORTED), True),
-        (RuntimeError(CLOSED), True),
-        (RuntimeError(RESET), True),
-        (RuntimeError(LATE), True),
-        (RuntimeError(PAIR), True),
-        (RuntimeError(INTERFACE), False),
-        (dist.DistNetworkError(STORE), True),
-        (PeerEndedError(1, "killed", "", "rank 1 was killed"), True),
+        (
+            dist.DistBackendError(SHARED_MEMORY),
+            f"NCCL unhandled system error: {NO_SPACE}",
+            "enlarge /dev/shm",
+        ),
+        (
+            nccl("invalid usage", "ncclInvalidUsage", TWICE),
+            f"NCCL invalid usage: {TWICE}",
+            "each rank needs a GPU",
+        ),
+        (
+            nccl("unhandled cuda error", "ncclUnhandledCudaError", OLD),
+            f"NCCL unhandled cuda error: {OLD}",
+            "update the NVIDIA driver",
+        ),
+        (dist.DistBackendError(SYSTEM), " ".join(SYSTEM.split()), "run again with NCCL_DEBUG=INFO"),
+        (
+            RuntimeError(SECOND_GROUP),
+            SECOND_GROUP,
+            "run again with NCCL_DEBUG=INFO: NCCL then says which; often /dev/",
+        ),
+        (RuntimeError(REDUCED), REDUCED, "run again with NCCL_DEBUG=INFO"),
+        (RuntimeError(INTERFACE), INTERFACE, "name the network interface"),
     ],
 )
-def test_an_error_of_a_group_is_a_peer_s_only_if_a_connection_or_a_wait_ended(
-    error: BaseException, of_a_peer: bool
+def test_its_own_words_are_kept_and_have_a_hint_and_no_peer_is_blamed(
+    error: BaseException, what: str, hint: str
 ) -> None:
     assert is_of_a_group(error)
-    assert may_be_of_a_peer(error) == of_a_peer
-    assert end_of(error) == ("cut off" if of_a_peer else "failed")
+    assert not may_be_of_a_peer(error)
+    assert end_of(error) == "failed"
+    explained = explain_rank_error(error, "in step 3")
+    assert explained is not None
+    assert explained.what == f"{what} (in step 3)"
+    assert explained.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        dist.DistBackendError(REMOTE),
+        dist.DistBackendError(WATCHDOG),
+        dist.DistBackendError("NCCL communicator was aborted on rank 1."),
+        RuntimeError(CLOSED),
+        RuntimeError(f"{_GLOO}pair.cc:446] read [127.0.0.1]:41207: Connection reset by peer"),
+        RuntimeError(f"{_GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"),
+        RuntimeError("Application timeout caused pair closure"),
+        dist.DistNetworkError("Broken pipe"),
+        PeerEndedError(1, "killed", "", "rank 1 was killed"),
+    ],
+)
+def test_where_a_connection_or_a_wait_ended_it_may_be_a_peer_s(error: BaseException) -> None:
+    assert is_of_a_group(error)
+    assert may_be_of_a_peer(error)
+    assert end_of(error) == "cut off"
 
 
 @pytest.mark.parametrize(
@@ -102,40 +120,8 @@ def test_what_a_model_raises_is_its_own(error: BaseException) -> None:
     assert explain_rank_error(error, "in step 3") is None
 
 
-@pytest.mark.parametrize(
-    ("error", "what", "hint"),
-    [
-        (
-            dist.DistBackendError(SHARED_MEMORY),
-            f"NCCL unhandled system error: {NO_SPACE}",
-            "enlarge /dev/shm",
-        ),
-        (dist.DistBackendError(DUPLICATE), f"NCCL invalid usage: {TWICE}", "each rank needs a GPU"),
-        (dist.DistBackendError(DRIVER), f"NCCL unhandled cuda error: {OLD}", "update the NVIDIA driver"),
-        (
-            dist.DistBackendError(SYSTEM),
-            " ".join(SYSTEM.split()),
-            "run again with NCCL_DEBUG=INFO",
-        ),
-        (
-            RuntimeError(SECOND_GROUP),
-            SECOND_GROUP,
-            "run again with NCCL_DEBUG=INFO: NCCL then says which; often /dev/",
-        ),
-        (RuntimeError(REDUCED), REDUCED, "run again with NCCL_DEBUG=INFO"),
-        (RuntimeError(INTERFACE), INTERFACE, "name the network interface"),
-        (RuntimeError(CLOSED), CLOSED, ""),
-    ],
-)
-def test_its_own_words_are_kept_and_a_known_one_has_a_hint(
-    error: BaseException, what: str, hint: str
-) -> None:
-    explained = explain_rank_error(error, "in step 3")
+def test_an_error_of_a_peer_s_has_no_hint_and_one_of_ours_is_not_explained_again() -> None:
+    explained = explain_rank_error(RuntimeError(CLOSED), "in step 3")
     assert explained is not None
-    assert explained.what == f"{what} (in step 3)"
-    assert explained.hint.startswith(hint)
-    assert bool(explained.hint) == bool(hint)
-
-
-def test_an_error_of_ours_is_not_explained_again() -> None:
+    assert (explained.what, explained.hint) == (f"{CLOSED} (in step 3)", "")
     assert explain_rank_error(ExperimentError("NCCL error in: my words"), "in step 3") is None
