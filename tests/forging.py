@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from amptui.records import codec
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.single_steps import joined
+from tests.builders import joined
 from tests.telemetry.record_samples import resumed, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
 

@@ -12,7 +12,7 @@ from amptui.records.keeping import ViewersChanged
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
 from amptui.runs.lock import holder
-from tests.single_steps import read
+from tests.builders import read
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 

@@ -50,8 +50,7 @@ def nothing_written(folder: Path, capsys: pytest.CaptureFixture[str], *words: st
     assert said.startswith("amptui: ")
     assert said.count("\n") == 1
     assert [word for word in words if word not in said] == []
-    unharmed = contents(folder) == before
-    assert unharmed
+    assert contents(folder) == before
 
 
 # ------------------------------------------------------------------ what amptui owns in a run's folder
@@ -87,8 +86,7 @@ def symbolic(path: Path, victim: Path) -> Path:
 
 
 def link_to_a_link(path: Path, victim: Path) -> Path:
-    path.with_name("between").symlink_to(victim)
-    return symbolic(path, path.with_name("between"))
+    return symbolic(path, symbolic(path.with_name("between"), victim))
 
 
 def hard(path: Path, victim: Path) -> Path:
@@ -97,52 +95,32 @@ def hard(path: Path, victim: Path) -> Path:
     return inside
 
 
-def through_a_linked_folder(path: Path, victim: Path) -> Path:
-    path.symlink_to(victim.parent)
-    return path / victim.name
-
-
 def the_long_way(path: Path, victim: Path) -> Path:
     path.mkdir()
     return path / ".." / victim.relative_to(path.parent)
 
 
-def itself(_path: Path, victim: Path) -> Path:
-    return victim
-
-
-FORMS: tuple[Callable[[Path, Path], Path], ...] = (
-    itself,
-    symbolic,
-    link_to_a_link,
-    hard,
-    through_a_linked_folder,
-    the_long_way,
-)
+FORMS: dict[str, Callable[[Path, Path], Path]] = {
+    "itself": lambda _, victim: victim,
+    "symbolic": symbolic,
+    "link to a link": link_to_a_link,
+    "hard": hard,
+    "through a linked folder": lambda path, victim: symbolic(path, victim.parent) / victim.name,
+    "the long way": the_long_way,
+}
 
 TARGETS = (
-    *(("journal.jsonl", form) for form in FORMS),
-    *(("run.json", form) for form in FORMS),
-    *(
-        (name, FORMS[0])
-        for name in (
-            "run.lock",
-            "run.sock",
-            "output.log",
-            "optimizers",
-            "run.before-1.json",
-            "run.4711.tmp",
-            "journal.2.jsonl",
-            "journal.before-1.jsonl",
-            "journal.before-2.jsonl",
-            "journal.after-step-3-1.jsonl",
-            "journal.jsonl.4711.tmp",
-            "checkpoints/step-000000003.pt",
-            "checkpoints/step-000000002.x-1.shards/__0_0.distcp",
-            "checkpoints/new.pt",
-            "checkpoints/new folder/new.pt",
+    *product(("journal.jsonl", "run.json"), FORMS),
+    *product(
+        (
+            *("run.lock", "run.sock", "output.log", "optimizers", "run.before-1.json", "run.4711.tmp"),
+            *("journal.2.jsonl", "journal.before-1.jsonl", "journal.before-2.jsonl"),
+            *("journal.after-step-3-1.jsonl", "journal.jsonl.4711.tmp"),
+            *("checkpoints/step-000000003.pt", "checkpoints/step-000000002.x-1.shards/__0_0.distcp"),
+            *("checkpoints/new.pt", "checkpoints/new folder/new.pt"),
             "checkpoints.before-1/step-000000003.pt",
-        )
+        ),
+        ("itself",),
     ),
 )
 """Files of a run's folder, also such as are not there yet, and the path by which one is named."""
@@ -164,30 +142,24 @@ def command(kind: str, **paths: Path) -> list[str]:
 
 def each_by_one_command() -> Iterator[Any]:
     """Every target with every command and either run: one of these eight is a test of CI."""
-    chosen = cycle(product(ARGUMENTS, ("read", "other")))
-    for name, form in TARGETS:
-        telling = next(chosen)
-        for each in product(ARGUMENTS, ("read", "other")):
+    eight = [*product(ARGUMENTS, ("read", "other"))]
+    for target, telling in zip(TARGETS, cycle(eight), strict=False):
+        for each in eight:
             mark = pytest.mark.ci if each == telling else pytest.mark.nightly
-            yield pytest.param(*each, name, form, marks=mark, id="-".join((*each, name, form.__name__)))
+            yield pytest.param(*each, *target, marks=mark)
 
 
 @pytest.mark.parametrize(("kind", "whose", "name", "form"), [*each_by_one_command()])
 def test_no_file_of_a_run_is_the_target_of_any_command(
-    kind: str,
-    whose: str,
-    name: str,
-    form: Callable[[Path, Path], Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, whose: str, name: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = {each: whole(tmp_path / each) for each in ("read", "other")} | {"new": tmp_path / "new"}
-    out = form(tmp_path / "out.csv", paths[whose] / name)
+    out = FORMS[form](tmp_path / "out.csv", paths[whose] / name)
     with nothing_written(tmp_path, capsys, str(out), "belongs to a run"):
         assert main(command(kind, out=out, **paths)) == 2
 
 
-@pytest.mark.parametrize("name", ["journal.jsonl", "run.json", "checkpoints/w.pt", "run.lock"])
+@pytest.mark.parametrize("name", ["journal.jsonl", "checkpoints/w.pt"])
 def test_saved_weights_take_no_place_in_the_folder_of_the_run_that_starts(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,9 +179,8 @@ def test_event_files_take_no_place_among_checkpoints(
 def test_a_journal_of_any_name_is_not_replaced_by_what_is_made_of_it(
     kind: str, read: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    copied = elsewhere / "best.jsonl"
+    copied = tmp_path / "elsewhere" / "best.jsonl"
+    copied.parent.mkdir()
     copied.write_bytes((read / "journal.jsonl").read_bytes())
     for out in (copied, symbolic(tmp_path / "link", copied), hard(tmp_path / "hard", copied)):
         with nothing_written(tmp_path, capsys, str(copied)):
@@ -220,20 +191,17 @@ def test_another_name_of_a_journal_elsewhere_is_replaced_and_the_journal_stays(
     read: Path, other: Path, tmp_path: Path
 ) -> None:
     """Which run such a file is of could be learned only from all runs there are."""
-    before, journal = contents(other), other / "journal.jsonl"
-    (tmp_path / "out.html").hardlink_to(journal)
+    before = contents(other)
+    (tmp_path / "out.html").hardlink_to(other / "journal.jsonl")
     assert main(["export", str(read), "--html", str(tmp_path / "out.html")]) == 0
     assert contents(other) == before
 
 
-@pytest.mark.parametrize("name", ["run.csv", "w.json", "journal.csv", "checkpoints.csv", "page.html"])
-def test_other_files_may_lie_in_a_run_s_folder(name: str, read: Path) -> None:
-    assert main(["export", str(read), "--csv", str(read / name)]) == 0
-    assert (read / name).is_file()
-
-
-def test_a_folder_of_checkpoints_without_a_run_is_the_user_s(read: Path, tmp_path: Path) -> None:
-    assert main(["export", str(read), "--csv", str(tmp_path / "mine" / "checkpoints" / "run.json")]) == 0
+def test_files_of_other_names_and_folders_without_a_run_are_the_user_s(read: Path, tmp_path: Path) -> None:
+    mine = [read / name for name in ("run.csv", "w.json", "journal.csv", "checkpoints.csv", "page.html")]
+    for path in (*mine, tmp_path / "mine" / "checkpoints" / "run.json"):
+        assert main(["export", str(read), "--csv", str(path)]) == 0
+        assert path.is_file()
 
 
 # --------------------------------------------------------------------- what exports write besides
@@ -249,30 +217,25 @@ def test_two_formats_in_one_file_are_refused(
         assert main(["export", str(read), *arguments]) == 2
 
 
-def test_two_exports_at_once_each_write_a_whole_file(tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    with exporting._replacing(out) as first, exporting._replacing(out) as second:
+def test_of_two_that_write_one_file_at_once_each_writes_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, file = tmp_path / "page.html", tmp_path / "w.pt"
+    with exporting._replacing(page) as first, exporting._replacing(page) as second:
         assert first != second
         first.write_text("first")
         second.write_text("second")
-    assert out.read_text() == "first", "the one that was finished last"
-    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
-
-
-def test_two_runs_that_save_their_weights_at_once_each_write_a_whole_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "w.pt"
+    assert page.read_text() == "first", "the one that was finished last"
 
     def save_meanwhile(state: object, descriptor: int) -> int:
         monkeypatch.setattr(weights, "save_whole", save_whole)
-        weights.save_weights(torch.nn.Linear(1, 1), Tiny(), out)
+        weights.save_weights(torch.nn.Linear(1, 1), Tiny(), file)
         return save_whole(state, descriptor)
 
     monkeypatch.setattr(weights, "save_whole", save_meanwhile)
-    weights.save_weights(torch.nn.Linear(2, 2), Tiny(), out)
-    assert torch.load(out)["weight"].shape == (2, 2)
-    assert [each.name for each in tmp_path.iterdir()] == ["w.pt"]
+    weights.save_weights(torch.nn.Linear(2, 2), Tiny(), file)
+    assert torch.load(file)["weight"].shape == (2, 2)
+    assert {each.name for each in tmp_path.iterdir()} == {"page.html", "w.pt"}
 
 
 def test_a_link_where_the_table_of_ranks_is_written_is_not_followed(tmp_path: Path) -> None:
@@ -313,7 +276,6 @@ def test_the_names_of_optimizers_are_not_written_through_a_link(
 
 
 # ----------------------------------------------------------------------------- forged run folders
-
 
 FORGED: dict[str, tuple[dict[str, Any], str]] = {
     "save_weights": ({"save_weights": "{victim}"}, "writes {victim}"),
@@ -356,11 +318,11 @@ def writable_by_others(_tmp_path: Path) -> RunDir:
 
 RESUMES = ("--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume")
 
-PLACES = (outside, writable_by_others)
-
 
 @pytest.mark.parametrize(
-    ("forged", "form", "place"), [*zip(FORGED, cycle(RESUMES), cycle(PLACES), strict=False)], ids=FORGED
+    ("forged", "form", "place"),
+    [*zip(FORGED, cycle(RESUMES), cycle((outside, writable_by_others)), strict=False)],
+    ids=FORGED,
 )
 def test_no_file_is_used_that_only_somebody_else_s_run_names(
     forged: str,
@@ -377,8 +339,7 @@ def test_no_file_is_used_that_only_somebody_else_s_run_names(
     monkeypatch.chdir(home)
     asked, said = (filled(each, victim=home / "victim", home=home) for each in FORGED[forged])
     run_dir = place(tmp_path)
-    plain = TrainRequest(model="mnist-deep").as_json()
-    run_dir.write_run_json({"asked": plain | asked})
+    run_dir.write_run_json({"asked": TrainRequest(model="mnist-deep").as_json() | asked})
     write(run_dir.path, whole_run())
     run_dir.checkpoints_path.mkdir()
     (run_dir.checkpoints_path / checkpoint_name(3)).write_bytes(b"")
@@ -387,22 +348,22 @@ def test_no_file_is_used_that_only_somebody_else_s_run_names(
         assert main(["train", *arguments, "--headless", "--steps", "1"]) == 2
 
 
-def test_what_the_command_line_names_is_used(tmp_path: Path) -> None:
-    run_dir, mine = outside(tmp_path), str(tmp_path / "mine.pt")
+def test_what_the_command_line_names_is_used_and_so_is_all_that_one_s_own_run_names(tmp_path: Path) -> None:
+    theirs, mine = outside(tmp_path), create_run_dir(None, "knobs")
     asked = TrainRequest(
-        model=KNOBS, save_weights="/etc/passwd", data_dir=Path("/etc"), settings={"gate": "/x"}
+        model=KNOBS, save_weights=str(tmp_path / "w.pt"), data_dir=tmp_path, settings={"gate": "/x"}
     )
-    run_dir.write_run_json({"asked": asked.as_json()})
-    run_dir.checkpoints_path.mkdir()
-    named = {"model": KNOBS, "save_weights": mine, "data_dir": tmp_path, "settings": {"gate": "/x"}}
-    request = launch.plan_resumed(named, str(run_dir.path)).request
-    assert (request.save_weights, request.data_dir) == (mine, tmp_path)
-
-
-def test_the_user_s_own_run_goes_on_with_all_that_it_names(tmp_path: Path) -> None:
-    run_dir = create_run_dir(None, "knobs")
-    asked = TrainRequest(model=KNOBS, save_weights=str(tmp_path / "w.pt"), data_dir=tmp_path)
-    run_dir.write_run_json({"asked": asked.as_json()})
-    run_dir.checkpoints_path.mkdir()
-    request = launch.plan_resumed({}, run_dir.path.name).request
+    for run_dir in (theirs, mine):
+        run_dir.write_run_json({"asked": asked.as_json()})
+        run_dir.checkpoints_path.mkdir()
+    weights_path = str(tmp_path / "mine.pt")
+    named = {
+        "model": KNOBS,
+        "save_weights": weights_path,
+        "data_dir": Path("/etc"),
+        "settings": asked.settings,
+    }
+    request = launch.plan_resumed(named, str(theirs.path)).request
+    assert (request.save_weights, request.data_dir) == (weights_path, Path("/etc"))
+    request = launch.plan_resumed({}, mine.path.name).request
     assert (request.save_weights, request.data_dir) == (asked.save_weights, tmp_path)

@@ -37,58 +37,24 @@ from amptui.runs.reader import JournalReader
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
 from amptui.tui.replay.player import span_of
+from tests.builders import make_run
 from tests.engine.checkpoint.test_file import checkpoint_at
 from tests.opened import Opened
 from tests.reports.export.recorded import write as recorded
-from tests.telemetry.record_samples import run, steps
 from tests.terminal import KNOBS
 
 SECRET = b"the only copy\n"
 
 ENOUGH_SECONDS = 20.0
 
+RUN = make_run(9)
+
 NAMES = (
-    "run.lock",
-    "journal.jsonl",
-    "run.json",
-    "output.log",
-    "run.sock",
-    "checkpoints",
-    "run.PID.tmp",
-    "journal.jsonl.PID.tmp",
-    "journal.after-step-3-1.jsonl",
-    f"checkpoints/{checkpoint_name(7)}",
-    f"checkpoints/{checkpoint_name(7)}.writing",
+    *("run.lock", "journal.jsonl", "run.json", "output.log", "run.sock", "checkpoints"),
+    *("run.PID.tmp", "journal.jsonl.PID.tmp", "journal.after-step-3-1.jsonl"),
+    *(f"checkpoints/{checkpoint_name(7)}", f"checkpoints/{checkpoint_name(7)}.writing"),
 )
 """All that amptui opens in a run's folder; ``PID`` is its process."""
-
-
-def link(path: Path, victim: Path) -> None:
-    path.symlink_to(victim)
-
-
-def link_to_nothing(path: Path, victim: Path) -> None:
-    path.symlink_to(victim.with_name("not there yet"))
-
-
-def link_to_a_folder(path: Path, victim: Path) -> None:
-    path.symlink_to(victim.parent)
-
-
-def hard_link(path: Path, victim: Path) -> None:
-    path.hardlink_to(victim)
-
-
-def fifo(path: Path, _victim: Path) -> None:
-    os.mkfifo(path)
-
-
-def link_to_a_device(path: Path, _victim: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def folder(path: Path, _victim: Path) -> None:
-    path.mkdir()
 
 
 def socket_file(path: Path, _victim: Path) -> None:
@@ -98,73 +64,75 @@ def socket_file(path: Path, _victim: Path) -> None:
         os.close(here)
 
 
-KINDS = (link, link_to_nothing, link_to_a_folder, hard_link, fifo, link_to_a_device, folder, socket_file)
+KINDS: dict[str, Callable[[Path, Path], object]] = {
+    "link": Path.symlink_to,
+    "hard link": Path.hardlink_to,
+    "fifo": lambda path, _: os.mkfifo(path),
+    "link to a device": lambda path, _: path.symlink_to("/dev/zero"),
+    "link to a folder": lambda path, victim: path.symlink_to(victim.parent),
+    "folder": lambda path, _: path.mkdir(),
+    "link to nothing": lambda path, victim: path.symlink_to(victim.with_name("not there yet")),
+    "socket": socket_file,
+}
 
 
-def keep_and_remake_a_journal(path: Path) -> None:
+def keep_and_remake_a_journal(folder: Path) -> None:
+    path = folder / "journal.jsonl"
     kept = LastingFile(path)
     os.write(kept.descriptor, b"{}\n")
     path.rename(path.with_name("moved.jsonl"))
     kept.close()
 
 
-def print_something(path: Path) -> None:
-    log = _OutputLog(path, lambda _record: None)
+def print_something(folder: Path) -> None:
+    log = _OutputLog(folder / "output.log", lambda _record: None)
     log.write(b"printed\n")
     log.close()
 
 
-def lock(path: Path) -> None:
-    RunLock.take(path).release()
+def write_checkpoints(folder: Path) -> None:
+    write(checkpoint_at(7, numbers=1), folder / "checkpoints")
+    prune(folder / "checkpoints")
 
 
-def listen(path: Path) -> None:
-    socket_place.listen(path).close()
-
-
-def write_checkpoints(path: Path) -> None:
-    write(checkpoint_at(7, numbers=1), path / "checkpoints")
-    prune(path / "checkpoints")
-
-
-def read_checkpoints(path: Path) -> None:
-    for found in checkpoints(path / "checkpoints"):
+def read_checkpoints(folder: Path) -> None:
+    for found in checkpoints(folder / "checkpoints"):
         with suppress(DamagedError):
             read(found)
-    clear(path / "checkpoints", after=3)
+    clear(folder / "checkpoints", after=3)
 
 
 WRITERS: tuple[Callable[[Path], object], ...] = (
-    lock,
-    lambda path: recorded(path, [run(), *steps(1, 9)]),
-    lambda path: cut_after(path / "journal.jsonl", 3),
-    lambda path: keep_and_remake_a_journal(path / "journal.jsonl"),
-    lambda path: RunDir(path).write_run_json({"asked": {}}),
-    lambda path: print_something(path / "output.log"),
-    lambda path: _redirect_output(path / "output.log", []),
-    listen,
+    lambda folder: RunLock.take(folder).release(),
+    lambda folder: recorded(folder, RUN),
+    lambda folder: cut_after(folder / "journal.jsonl", 3),
+    keep_and_remake_a_journal,
+    lambda folder: RunDir(folder).write_run_json({"asked": {}}),
+    print_something,
+    lambda folder: _redirect_output(folder / "output.log", []),
+    lambda folder: socket_place.listen(folder).close(),
     write_checkpoints,
     read_checkpoints,
-    lambda path: RunDir(path).set_aside(),
+    lambda folder: RunDir(folder).set_aside(),
 )
 
 READERS: tuple[Callable[[Path], object], ...] = (
     holder,
-    lambda path: look_at(RunDir(path)),
-    lambda path: list(JournalReader(path / "journal.jsonl")),
-    lambda path: span_of(path / "journal.jsonl"),
-    lambda path: export(path, csv=path.parent / "steps.csv"),
+    lambda folder: look_at(RunDir(folder)),
+    lambda folder: list(JournalReader(folder / "journal.jsonl")),
+    lambda folder: span_of(folder / "journal.jsonl"),
+    lambda folder: export(folder, csv=folder.parent / "steps.csv"),
     socket_place.connect,
     read_checkpoints,
 )
 
 
-def in_time(act: Callable[[Path], object], path: Path) -> None:
+def in_time(act: Callable[[Path], object], folder: Path) -> None:
     """Do it, whatever it refuses; what waits for ever fails the test."""
 
     def work() -> None:
         with suppress(AmptuiError, OSError):
-            act(path)
+            act(folder)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -172,22 +140,16 @@ def in_time(act: Callable[[Path], object], path: Path) -> None:
     assert not thread.is_alive(), f"{act} waits"
 
 
-def each_name_of_one_kind() -> list[Any]:
-    """Every name of every kind: one kind of each name, and links of all, are tests of CI."""
-    chosen = dict(zip(NAMES, cycle(KINDS[1:]), strict=False))
-    marks = {
-        (name, kind): pytest.mark.ci if kind in (link, chosen[name]) else pytest.mark.nightly
-        for name, kind in product(NAMES, KINDS)
-    }
-    return [
-        pytest.param(*each, marks=mark, id=f"{each[1].__name__}-{each[0]}") for each, mark in marks.items()
-    ]
+def each_name_of_one_kind() -> Iterator[Any]:
+    """Every name of every kind: links of all names, and one more kind of each, are tests of CI."""
+    others = dict(zip(NAMES, cycle([*KINDS][1:]), strict=False))
+    for name, kind in product(NAMES, KINDS):
+        mark = pytest.mark.ci if kind in ("link", others[name]) else pytest.mark.nightly
+        yield pytest.param(name, kind, marks=mark)
 
 
-@pytest.mark.parametrize(("name", "kind"), each_name_of_one_kind())
-def test_nothing_outside_of_a_prepared_folder_is_touched(
-    tmp_path: Path, name: str, kind: Callable[[Path, Path], None]
-) -> None:
+@pytest.mark.parametrize(("name", "kind"), [*each_name_of_one_kind()])
+def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: str, kind: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
     victim = home / checkpoint_name(7)
@@ -198,26 +160,26 @@ def test_nothing_outside_of_a_prepared_folder_is_touched(
         prepared = tmp_path / str(number)
         planted = prepared / name.replace("PID", str(os.getpid()))
         planted.parent.mkdir(parents=True)
-        kind(planted, victim)
+        KINDS[kind](planted, victim)
         in_time(act, prepared)
         after = victim.stat()
         assert victim.read_bytes() == SECRET
         assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
         assert [each.name for each in home.iterdir()] == [victim.name]
         for each in prepared.rglob("*"):
-            if kind is hard_link and each.stat().st_ino == before.st_ino:
+            if kind == "hard link" and each.stat().st_ino == before.st_ino:
                 each.unlink()  # the next one counts names
 
 
 @pytest.mark.parametrize(
     ("name", "act", "told"),
     [
-        ("run.lock", lock, "cannot lock .*: a symbolic link, and none is followed here"),
+        ("run.lock", WRITERS[0], "cannot lock .*: a symbolic link, and none is followed here"),
         ("journal.jsonl", WRITERS[1], "cannot write the journal .*: a symbolic link"),
         ("journal.jsonl", READERS[2], "cannot read the journal .*: a symbolic link"),
         ("run.json", read_run_json, r"cannot read .*run\.json: a symbolic link"),
         ("run.sock", socket_place.connect, r"cannot reach the run at .*run\.sock: a symbolic link"),
-        ("checkpoints", lambda path: resumable(str(path)), r"cannot read .*checkpoints: a symbolic link"),
+        ("checkpoints", lambda folder: resumable(str(folder)), r"cannot read .*checkpoints: a symbolic link"),
     ],
 )
 def test_a_link_is_told(tmp_path: Path, name: str, act: Callable[[Path], object], told: str) -> None:
@@ -230,23 +192,26 @@ def test_a_link_is_told(tmp_path: Path, name: str, act: Callable[[Path], object]
 
 
 def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
-    kept = recorded(tmp_path / "run", [run(), *steps(1, 9)])
+    kept = recorded(tmp_path / "run", RUN)
     (tmp_path / "best.jsonl").symlink_to(kept / "journal.jsonl")
-    assert export(find_run(str(tmp_path / "best.jsonl")), csv=tmp_path / "steps.csv").steps == 9
     (tmp_path / "latest").symlink_to(kept)
-    assert export(find_run(str(tmp_path / "latest")), csv=tmp_path / "steps.csv").steps == 9
+    for name in ("best.jsonl", "latest"):
+        assert export(find_run(str(tmp_path / name)), csv=tmp_path / "steps.csv").steps == 9
 
 
 def test_a_link_where_an_export_is_about_to_be_written_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, victim = recorded(tmp_path / "run", [run(), *steps(1, 9)]), tmp_path / "victim"
+    kept, victim = recorded(tmp_path / "run", RUN), tmp_path / "victim"
     victim.write_bytes(SECRET)
     monkeypatch.setattr(os, "urandom", bytes)  # as if somebody had foreseen the name
     temporary_beside(tmp_path / "steps.csv").symlink_to(victim)
     with pytest.raises(AmptuiError, match=r"cannot write .*: file exists"):
         export(kept, csv=tmp_path / "steps.csv")
     assert victim.read_bytes() == SECRET
+
+
+# ---------------------------------------------------------------------------------------------- modes
 
 
 @pytest.fixture
@@ -278,23 +243,19 @@ def test_whatever_the_umask_a_run_is_its_user_s_alone(
 
 
 @pytest.mark.usefixtures("_no_umask")
-def test_a_folder_that_was_there_keeps_its_mode_and_what_is_made_in_it_is_private(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir(mode=0o755)
-    (tmp_path / "mine" / "run.lock").touch(mode=0o644)  # as older versions made it
-    create_run_dir(tmp_path / "mine", "m")
+def test_a_folder_that_was_there_keeps_its_mode_and_all_that_is_made_is_private(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o755)
+    create_run_dir(mine, "m")
     for act in WRITERS[:-1]:
-        act(tmp_path / "mine")
-    assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o755
-    found = modes(tmp_path / "mine")
+        act(mine)
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o755
+    found = modes(mine)
     assert found.pop("checkpoints") == 0o700
     assert set(found.values()) == {0o600}
-    assert "run.lock" in found
-
-
-@pytest.mark.usefixtures("_no_umask")
-def test_a_new_folder_of_a_person_s_choice_is_private(tmp_path: Path) -> None:
     create_run_dir(tmp_path / "a" / "b", "m")
-    assert modes(tmp_path) == {"a": 0o777, "a/b": 0o700}, "what leads there is the person's"
+    assert modes(tmp_path / "a") == {"b": 0o700}
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o777, "what leads there is the person's"
 
 
 @pytest.mark.ci
@@ -307,13 +268,12 @@ def test_a_whole_training_follows_no_link_in_its_folder(tmp_path: Path) -> None:
         assert main(["export", str(folder), "--csv", str(tmp_path / "steps.csv")]) == 0
         span_of(folder / "journal.jsonl")
         look_at(RunDir(folder))
-    ours = [(path, flags) for path, flags in opened.files if path.is_relative_to(folder)]
-    ours += [(path, flags) for path, flags in opened.files if path.name.startswith("step-")]
-    assert {path.name.split(".")[0] for path, _ in ours} >= {
-        "journal",
-        "run",
-        "checkpoints",
-        "step-000000005",
-    }
+    ours = [
+        (path, flags)
+        for path, flags in opened.files
+        if path.is_relative_to(folder) or path.name.startswith("step-")
+    ]
+    names = {path.name.split(".")[0] for path, _ in ours}
+    assert names >= {"journal", "run", "checkpoints", "step-000000005"}
     followed = {path for path, flags in ours if not flags & os.O_NOFOLLOW}
     assert followed <= {folder}, "the folder itself, whose user named it"

@@ -13,26 +13,26 @@ from amptui.records.answers import RequestMade, RequestTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PauseChanged, PrecisionChanged, Printed, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
+from tests.builders import of
 from tests.checkout import ROOT
 from tests.living import (
     assert_restored,
     ended_afterwards,
     last_step,
     outcome,
+    records_of,
     steps_of,
     train,
     train_arguments,
     wait_for_end,
     wait_until,
 )
-from tests.single_steps import read
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
 
-def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
-    command = amptui_command(*train_arguments(tmp_path / "run"))
-    with ended_afterwards(tmp_path / "run"), Terminal(command) as terminal:
+def test_train_watch_switch_compare_and_quit(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run") as terminal:
         terminal.wait_for("importing torch|loading data|building the model|first step|running")
         terminal.wait_for("FP32 .*running")
         # 10 settling steps and 20 to count: then the comparison may speak.
@@ -50,13 +50,13 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
         assert_restored(terminal)
         assert "stopped after" in terminal.text
         assert "journal.jsonl" in terminal.text
-    records = list(read(tmp_path / "run" / "journal.jsonl"))
-    (change,) = [r for r in records if isinstance(r, PrecisionChanged)]
-    steps = [r for r in records if isinstance(r, StepRecord)]
+    records = records_of(tmp_path / "run")
+    (change,) = of(PrecisionChanged, records)
+    steps = of(StepRecord, records)
     assert (change.previous, change.current) == ("fp32", "bf16")
     assert [r.step for r in steps] == list(range(1, len(steps) + 1))
     assert all((r.precision == "bf16") == (r.step >= change.step) for r in steps)
-    assert [r.reason for r in records if isinstance(r, RunFinished)] == ["stopped"]
+    assert [r.reason for r in of(RunFinished, records)] == ["stopped"]
 
 
 LATE = """
@@ -96,8 +96,8 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
         terminal.wait_for("Stop it or detach")
         terminal.press("y")
         assert terminal.wait() == 0
-    records = list(read(run / "journal.jsonl"))
-    requests = [r for r in records if isinstance(r, RequestMade)]
+    records = records_of(run)
+    requests = of(RequestMade, records)
     assert [(r.kind, r.precision, r.precisions) for r in requests] == [
         ("precision", "bf16", ()),
         ("comparison", None, ("fp32", "bf16")),
@@ -142,10 +142,10 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.press("\x03")
         assert terminal.wait() == 130
         assert_restored(terminal)
-    records = list(read(tmp_path / "run" / "journal.jsonl"))
-    assert [r.paused for r in records if isinstance(r, PauseChanged)] == [True, False]
-    assert {r.precision for r in records if isinstance(r, StepRecord)} == {"fp32", "fp16"}
-    requests = [r for r in records if isinstance(r, RequestMade)]
+    records = records_of(tmp_path / "run")
+    assert [r.paused for r in of(PauseChanged, records)] == [True, False]
+    assert {r.precision for r in of(StepRecord, records)} == {"fp32", "fp16"}
+    requests = of(RequestMade, records)
     assert [r.kind for r in requests] == ["precision", "pause", "pause", "stop"]
     # A pause that comes before the first step in a precision has its answer first.
     assert {r.request.number for r in records if isinstance(r, RequestTaken)} == {
@@ -168,7 +168,7 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, 
     log = (tmp_path / "run" / "output.log").read_text()
     for said in ("print from step 60", "printf from C 60", "red stderr 60", "UserWarning: warning 60"):
         assert said in log
-    printed = [r for r in read(tmp_path / "run" / "journal.jsonl") if isinstance(r, Printed)]
+    printed = of(Printed, records_of(tmp_path / "run"))
     assert {r.stream for r in printed} == {"stdout", "stderr"}
 
 
@@ -229,10 +229,7 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
             shown = first.wait_for(r"step\s+([\d,]+)")[1]
             assert int(shown.replace(",", "")) >= step
             first.press("s")
-            wait_until(
-                lambda: any(isinstance(r, CheckpointWritten) for r in read(run / "journal.jsonl")),
-                "no checkpoint was written",
-            )
+            wait_until(lambda: of(CheckpointWritten, records_of(run)), "no checkpoint was written")
             first.press("p")
             second.wait_for("AMP bf16 .*running")
             with Terminal(attach, warm=warm) as third:
@@ -276,6 +273,7 @@ def test_a_terminal_that_is_closed_while_a_detached_run_prepares_does_not_end_it
         wait_until(lambda: last_step(run) > 0, "training did not go on")
 
 
+@pytest.mark.ci
 def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--detach", "--precision", "tf32") as terminal:
         assert terminal.wait(seconds=60) == 2
@@ -287,10 +285,9 @@ def test_a_stalled_link_does_not_stop_the_training(warm: WarmSource, tmp_path: P
     with train(warm, tmp_path / "run", "--steps", "800") as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         # From here on nobody reads: the terminal's buffer fills and every write to it blocks.
-        journal = tmp_path / "run" / "journal.jsonl"
         process = psutil.Process(terminal.process.pid)
         limit = time.monotonic() + 60
-        while not any(isinstance(r, RunFinished) for r in read(journal)):
+        while not of(RunFinished, records_of(tmp_path / "run")):
             with pytest.raises(psutil.TimeoutExpired):
                 process.wait(timeout=0.5)
             assert time.monotonic() < limit, "the training stopped with the link"

@@ -26,7 +26,7 @@ from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
 from amptui.records.run import Note, Record
 from amptui.records.steps import StepRecord
-from tests.single_steps import one_by_one
+from tests.builders import one_by_one
 
 Asks = Mapping[int, str | Request]
 """Precisions and other requests, by step."""

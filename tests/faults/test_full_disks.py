@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter, TextIOWrapper
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.checkout import ROOT
 from tests.faults.watched import Lives, headless_run, lost, shown_step, stop
 from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, steps_of, wait_until
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
-from tests.warm import PATIENCE_SECONDS, Process, WarmSource
+from tests.warm import PATIENCE_SECONDS, PipedProcess, WarmSource, start_piped
 
 NO_ROOM_BYTES, RUN_JSON_BYTES = 700, 8192
 """Files that may grow so far have room for none of a run's, or for its ``run.json`` and some records."""
@@ -52,36 +52,16 @@ def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # scripts import from tests
 
 
-class Started:
-    """A program; what it says goes through pipes, which have room where files have none."""
-
-    def __init__(self, warm: WarmSource, command: Sequence[str]) -> None:
-        self._said = TemporaryFile("w+"), TemporaryFile("w+")  # noqa: SIM115
-        pipes = os.pipe(), os.pipe()
-        self._copies = [
-            subprocess.Popen(["cat"], stdin=reading, stdout=file)
-            for (reading, _), file in zip(pipes, self._said, strict=True)
-        ]
-        with open(os.devnull) as nothing:  # noqa: PTH123
-            self.process: Process = warm.start(command, nothing.fileno(), pipes[0][1], pipes[1][1])
-        for descriptor in (*pipes[0], *pipes[1]):
-            os.close(descriptor)
-
-    def end(self) -> tuple[int, str, str]:
-        """The exit status, and what it said on both streams."""
-        status = self.process.wait(PATIENCE_SECONDS)
-        texts = []
-        for copy, file in zip(self._copies, self._said, strict=True):
-            copy.wait(PATIENCE_SECONDS)
-            file.seek(0)
-            texts.append(file.read())
-            file.close()
-        return status, texts[0], texts[1]
+def limited(warm: WarmSource, limit_bytes: int, *arguments: str) -> tuple[int, str, str]:
+    """Run `amptui` where there is no room to its end; what it says goes through pipes, which have some."""
+    return end_of(start_piped(limited_command(limit_bytes, *arguments), warm=warm))
 
 
-def limited(warm: WarmSource, limit_bytes: int, *arguments: str) -> Started:
-    """`amptui` where there is no room."""
-    return Started(warm, limited_command(limit_bytes, *arguments))
+def end_of(process: PipedProcess) -> tuple[int, str, str]:
+    """The exit status, and what it said on both streams."""
+    with process:
+        out, err = process.communicate(PATIENCE_SECONDS)
+        return process.wait(), out, err
 
 
 def training(folder: Path, *options: str) -> list[str]:
@@ -111,8 +91,7 @@ def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_sa
     warm: WarmSource, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    run = limited(warm, RUN_JSON_BYTES, *training(folder, "--steps", "100", "--json"))
-    status, out, err = run.end()
+    status, out, err = limited(warm, RUN_JSON_BYTES, *training(folder, "--steps", "100", "--json"))
     # The line after the last record is the answer about AMP, which is no record.
     emitted = [record for line in out.splitlines() if (record := codec.loads(line)) is not None]
     assert sum(record.count for record in emitted if isinstance(record, Steps)) == 100
@@ -139,7 +118,7 @@ def test_checkpoints_alone_that_find_no_room_are_enough(warm: WarmSource, tmp_pa
     model, folder = tmp_path / "wide.py", tmp_path / "run"
     model.write_text(WIDE)
     command = ["train", str(model), "--device", "cpu", "--run-dir", str(folder), "--steps", "30"]
-    status, _, err = limited(warm, 2**19, *command, "--headless").end()
+    status, _, err = limited(warm, 2**19, *command, "--headless")
     assert (status, unsaved(err)) == (UNSAVED_STATUS, {"checkpoints": 1})
 
 
@@ -162,7 +141,7 @@ def test_what_finds_no_room_is_named_and_a_worse_status_stays(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = training(tmp_path / "run", "--headless", "--steps", "30", *options)
-    ended, _, err = limited(warm, NO_ROOM_BYTES, *command).end()
+    ended, _, err = limited(warm, NO_ROOM_BYTES, *command)
     assert ended == status
     assert {"journal", "checkpoints", "run.json"} <= set(unsaved(err))
     assert named in err
@@ -171,10 +150,10 @@ def test_what_finds_no_room_is_named_and_a_worse_status_stays(
 def test_a_run_that_is_interrupted_keeps_its_status(warm: WarmSource, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with ended_afterwards(folder):
-        run = limited(warm, RUN_JSON_BYTES, *training(folder, "--headless"))
+        run = start_piped(limited_command(RUN_JSON_BYTES, *training(folder, "--headless")), warm=warm)
         wait_until(lambda: last_step(folder), "no step was made")
-        run.process.send_signal(signal.SIGTERM)
-        status, _, err = run.end()
+        run.terminate()
+        status, _, err = end_of(run)
     assert status == 128 + signal.SIGTERM
     assert "checkpoints" in unsaved(err)
 
@@ -216,8 +195,8 @@ def test_a_script_s_own_status_wins_unless_it_is_0(
 ) -> None:
     script, folder = tmp_path / "script.py", tmp_path / "run"
     script.write_text(SCRIPT)
-    run = limited(warm, RUN_JSON_BYTES, "run", "--headless", "--run-dir", str(folder), str(script), str(own))
-    ended, _, err = run.end()
+    command = ("run", "--headless", "--run-dir", str(folder), str(script), str(own))
+    ended, _, err = limited(warm, RUN_JSON_BYTES, *command)
     assert ended == status
     assert unsaved(err)["journal"] > 0
     assert {path.name for path in folder.iterdir()} <= {"journal.jsonl", "run.json", "run.lock"}
@@ -228,7 +207,7 @@ def test_an_export_that_finds_no_room_fails_and_names_its_file(
     name: str, warm: WarmSource, tmp_path: Path
 ) -> None:
     journal, option = ROOT / "demo" / "mnist-deep.jsonl", f"--{name[2:]}"
-    status, _, err = limited(warm, NO_ROOM_BYTES, "export", str(journal), option, str(tmp_path / name)).end()
+    status, _, err = limited(warm, NO_ROOM_BYTES, "export", str(journal), option, str(tmp_path / name))
     (line,) = lines_of_ours(err)
     assert (status, str(tmp_path / name) in line) == (1, True), line
 
@@ -242,7 +221,7 @@ def test_too_few_descriptors_are_told_in_one_line_or_are_enough(
     command = limited_command(
         descriptors, *training(folder, "--steps", "20", "--headless"), what="RLIMIT_NOFILE"
     )
-    status, _, err = Started(warm, command).end()
+    status, _, err = end_of(start_piped(command, warm=warm))
     assert "Traceback" not in err
     if status == 0:
         assert (lines_of_ours(err), len(steps_of(folder))) == ([], 20)
@@ -353,13 +332,13 @@ def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resu
 ) -> None:
     folder = tmp_path / "run"
     options = ("--steps", "200", "--set", "step_ms=8", "--headless")  # a dozen steps each time it is written
-    run = Started(warm, [sys.executable, "-c", FORGETFUL, *training(folder, *options)])
+    run = start_piped([sys.executable, "-c", FORGETFUL, *training(folder, *options)], warm=warm)
     with ended_afterwards(folder):
         wait_until(lambda: last_step(folder) > 60, "too few steps")
         before = set((folder / "journal.jsonl").read_bytes().splitlines())
         os.truncate(folder / "journal.jsonl", 0)
         (told, *_) = wait_until(lambda: changes(folder), "it was not noticed")
-        status, out, err = run.end()
+        status, out, err = end_of(run)
     lost = before - set((folder / "journal.jsonl").read_bytes().splitlines())
     assert told.what == "journal"
     assert told.unsaved is not None, "it was counted"
@@ -369,7 +348,7 @@ def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resu
     missing = sorted(set(range(1, 201)) - {record.step for record in steps_of(folder)})
     assert missing
     more = ["train", KNOBS, "--resume", str(folder), "--steps", "210", "--device", "cpu", "--headless"]
-    status, out, err = Started(warm, amptui_command(*more)).end()
+    status, out, err = end_of(start_piped(amptui_command(*more), warm=warm))
     assert (status, err) == (0, "")
     (line,) = (line for line in out.splitlines() if "the journal lacks" in line)
     assert f"the journal lacks {len(missing)} of the 200 steps so far: {missing[0]}" in line
