@@ -54,50 +54,21 @@ def test_the_pages_name_every_command_and_none_besides() -> None:
     assert {words[0] for words in command_lines(text) if not words[0].endswith(":")} == set(commands())
 
 
-def test_every_option_that_a_page_names_is_one() -> None:
-    offered = {option for parser in commands().values() for option in parser._option_string_actions}
-    text = "\n".join(path.read_text() for path in [README, *GUIDE])
-    named = set(re.findall(r"`(--[a-z0-9-]+)", text))
+def test_every_option_that_a_page_names_is_one_and_is_explained_by_help() -> None:
+    actions = [action for parser in commands().values() for action in parser._actions]
+    assert [action.dest for action in actions if not action.help] == []
+    offered = {option for action in actions for option in action.option_strings}
+    named = set(re.findall(r"`(--[a-z0-9-]+)", "\n".join(path.read_text() for path in [README, *GUIDE])))
     assert named
-    assert named <= offered | {"--help"}
-
-
-def test_every_option_is_explained_by_help() -> None:
-    unexplained = [
-        (name, action.dest)
-        for name, parser in commands().items()
-        for action in parser._actions
-        if not action.help
-    ]
-    assert unexplained == []
-
-
-def test_the_five_keys_are_keys() -> None:
-    labels = re.findall(r"^\| `(.+)` \| .+ \|$", section("Five keys"), re.MULTILINE)
-    assert len(labels) == 5
-    assert set(labels) <= {key.label for key in KEYS}
+    assert named <= offered | {"--help", "--update-goldens"}  # the last is pytest's
 
 
 def test_every_key_that_a_page_names_is_one() -> None:
+    known = {key.label for key in KEYS}
+    labels = re.findall(r"^\| `(.+)` \| .+ \|$", section("Five keys"), re.MULTILINE)
+    assert len(labels) == 5
     text = "\n".join([README.read_text(), page("numbers.md"), page("runs.md")])
-    assert set(re.findall(r"`(\w|\?|tab|space|escape)`", text)) <= {key.label for key in KEYS}
-
-
-def test_every_file_linked_to_is_there() -> None:
-    for path in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path}: {target}"
-
-
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text().split()) <= 900
-
-
-@pytest.mark.parametrize("path", GUIDE, ids=lambda path: path.stem)
-def test_a_page_of_the_guide_starts_with_a_short_start(path: Path) -> None:
-    start, _ = path.read_text().split("\n## Reference\n")
-    assert "\n## " not in start
-    assert len(start.split()) <= 300
+    assert {*labels, *re.findall(r"`(\w|\?|tab|space|escape)`", text)} <= known
 
 
 def anchors(path: Path) -> set[str]:
@@ -106,18 +77,24 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_heading_linked_to_is_there() -> None:
+def test_every_file_and_heading_linked_to_is_there_and_the_whole_guide_is_linked_to() -> None:
+    linked = set()
     for path in PAGES:
-        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", path.read_text()):
-            linked = path.parent / target if target else path
-            assert anchor in anchors(linked), f"{path}: {target}#{anchor}"
-
-
-def test_the_guide_is_linked_to() -> None:
-    linked = {
-        (README.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text())
-    }
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]+)?\)", path.read_text()):
+            file = path.parent / target if target else path
+            assert file.exists(), f"{path}: {target}"
+            assert not anchor or anchor[1:] in anchors(file), f"{path}: {target}{anchor}"
+            if path == README:
+                linked.add(file.resolve())
     assert set(GUIDE) <= linked
+
+
+def test_the_readme_and_the_start_of_each_page_of_the_guide_are_short() -> None:
+    assert len(README.read_text().split()) <= 900
+    for path in GUIDE:
+        start, _ = path.read_text().split("\n## Reference\n")
+        assert "\n## " not in start, path
+        assert len(start.split()) <= 300, path
 
 
 def test_the_numbers_of_the_guide_are_the_code_s() -> None:
@@ -201,6 +178,7 @@ def test_ci_runs_the_test_command_of_this_file() -> None:
     assert "README.md" in (ROOT / ".ci" / "run").read_text()
 
 
+@pytest.mark.ci
 def test_the_recipe_of_the_guide_trains(tmp_path: Path) -> None:
     from tests.engine.working import Worker
 

@@ -235,7 +235,7 @@ class Ranks:
 
 
 @pytest.mark.ci
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 32), count=st.integers(2, 4))
 def test_every_order_is_obeyed_by_all_at_the_same_point_or_by_none(seed: int, count: int) -> None:
     draw = random.Random(seed)

@@ -36,7 +36,14 @@ def ranks(
 
 
 @pytest.mark.parametrize(
-    ("precision", "fsdp"), [("fp32", False), ("bf16", False), ("fp16", False), ("fp32", True), ("fp16", True)]
+    ("precision", "fsdp"),
+    [
+        ("fp32", False),
+        ("fp16", False),
+        pytest.param("fp16", True, marks=pytest.mark.torch),
+        pytest.param("bf16", False, marks=pytest.mark.nightly),
+        pytest.param("fp32", True, marks=pytest.mark.nightly),
+    ],
 )
 def test_resumed_ranks_repeat_the_rest_bit_for_bit(
     warm: WarmSource, tmp_path: Path, precision: str, fsdp: bool
@@ -76,15 +83,6 @@ def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(
     assert rest[0].results["losses"] == expected[0].results["losses"][4:]
 
 
-def test_each_rank_has_random_states_of_its_own_in_the_file(warm: WarmSource, tmp_path: Path) -> None:
-    ranks(warm, tmp_path, count=3, steps=2)
-    checkpoint = read(checkpoints(tmp_path / "checkpoints")[0])
-    assert checkpoint.world_size == 3
-    assert [rank["batches"] for rank in checkpoint.ranks] == [2, 2]
-    states = [checkpoint.draws, *[rank["draws"] for rank in checkpoint.ranks]]
-    assert len({bytes(state["process"]["cpu"].tolist()) for state in states}) == 3
-
-
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
     warm: WarmSource, tmp_path: Path, fsdp: bool
@@ -116,7 +114,6 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
 def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(
     warm: WarmSource, tmp_path: Path, fsdp: bool
 ) -> None:
-    """It is one file, as was a sharded model's in version 0.1.0."""
     settings = {"epochs": "2", **NO_BATCH_NORM}
     folder = tmp_path / "checkpoints"
     Worker(RECORDED, checkpoint_dir=folder, steps=5, batch_size=16, settings=settings).end()
@@ -126,11 +123,56 @@ def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(
     assert two[0].results["losses"] == pytest.approx(losses(log)[5:], rel=1e-5)
 
 
-def test_a_number_that_does_not_divide_the_global_batch_is_refused(warm: WarmSource, tmp_path: Path) -> None:
+def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_must_divide_the_batch(
+    warm: WarmSource, tmp_path: Path
+) -> None:
     ranks(warm, tmp_path, "Recorded", steps=2)
+    checkpoint = read(checkpoints(tmp_path / "checkpoints")[0])
+    assert checkpoint.world_size == 2
+    assert [rank["batches"] for rank in checkpoint.ranks] == [2]
+    states = [checkpoint.draws, *[rank["draws"] for rank in checkpoint.ranks]]
+    assert len({bytes(state["process"]["cpu"].tolist()) for state in states}) == 2
     ended = train_ranks(
         "asked", 3, tmp_path, warm=warm, model="Recorded", settings={}, resume=True, status=None
     )
     assert ended[0].status == 2
     assert ended[0].results["error"].endswith("; use --nproc 2")
     assert RunFailed.__name__ in ended[0].results["records"]
+
+
+# Checkpoints of a sharded model, of which one rank cannot write its part.
+
+SHARDED = {"fsdp": True, "checkpoint_every": 3}
+
+
+def test_after_a_kill_in_the_middle_of_writing_the_checkpoint_before_is_used(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    killed = train_ranks("killed while writing", 2, tmp_path, warm=warm, **SHARDED, status=None)
+    assert [rank.status for rank in killed] == [1, -9]
+    assert killed[0].results["error"].startswith("rank 1 ")
+    folder = tmp_path / "checkpoints"
+    (path,) = checkpoints(folder)
+    first = read(path)
+
+    rest = ranks(warm, tmp_path, "Recorded", resume=True, **SHARDED)
+    repeated = killed[0].steps[first.step :]
+    assert rest[0].steps[: len(repeated)] == repeated
+    files = [read(path) for path in checkpoints(folder)]
+    assert {checkpoint.shards.folder for checkpoint in files if checkpoint.shards} == {
+        path for path in folder.iterdir() if path.is_dir()
+    }
+
+
+def test_a_full_disk_of_one_rank_stops_no_step_and_leaves_no_half(warm: WarmSource, tmp_path: Path) -> None:
+    """Nor does a checkpoint of which nothing is gathered."""
+    ended = train_ranks("full disk", 2, tmp_path, warm=warm, **SHARDED)
+    assert len(ended[0].steps) == 12
+    assert ended[0].results["checkpoints"] == []
+    assert "rank 1: File too large" in ended[0].results["troubles"][0]
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    for rank in ended:
+        counted = rank.results["collectives"]
+        assert all(counted["after_step"]), "it gathers the weights in each step, to write them down"
+        assert counted["_write_checkpoint"]
+        assert not any(counted["_write_checkpoint"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from amptui.engine.compilation import missing_for_compile
-from amptui.records.run import EpochFinished
+from amptui.engine.float8 import NO_FSDP
 from amptui.records.steps import StepRecord
 from tests.ranks.rank_at_work import train_ranks
 from tests.ranks.recorded import Recorded
@@ -16,25 +16,9 @@ from tests.ranks.test_rank_failure import NO_SPACE, SHARED_MEMORY
 from tests.tiny import Log, losses, prepare, train
 from tests.warm import WarmSource
 
-
-@pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=pytest.mark.ci)])
-def test_two_ranks_train_as_one_process_with_the_global_batch(
-    warm: WarmSource, tmp_path: Path, fsdp: bool
-) -> None:
-    ranks = train_ranks(
-        "plain", 2, tmp_path, warm=warm, batch_norm="no", samples="72", options={"fsdp": fsdp}
-    )
-    assert ranks[0].steps == ranks[1].steps
-
-    log = Log()
-    train(prepare(Recorded(epochs=2, batch_size=16, samples=72, batch_norm=False)), log)
-    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
-    alone = [record.validation for record in log.of(EpochFinished) if record.validation is not None]
-    for results, expected in zip(ranks[0].results["validations"], alone, strict=True):
-        assert results == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
+pytestmark = pytest.mark.ci
 
 
-@pytest.mark.ci
 def test_a_loader_of_an_experiment_is_shared_by_the_ranks(warm: WarmSource, tmp_path: Path) -> None:
     """101 samples are 12 batches of 8, and one of 5, which is left out: six steps of two ranks."""
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, batch_norm="no", loader="yes", samples="101")
@@ -48,8 +32,7 @@ def test_a_loader_of_an_experiment_is_shared_by_the_ranks(warm: WarmSource, tmp_
     assert [samples for _, _, samples in ranks[0].results["validations"]] == [101, 101]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("precision", "fsdp"), [("fp32", False), ("fp16", False), ("fp16", True)])
+@pytest.mark.parametrize(("precision", "fsdp"), [("fp32", False), ("fp16", True)])
 def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
     warm: WarmSource, tmp_path: Path, precision: str, fsdp: bool
 ) -> None:
@@ -66,8 +49,15 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
     assert ranks[0].results["micro_batches"] == [record.micro_batches for record in alone] == [4, 2] * 2
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("ranks", "fsdp"), [(2, False), (3, False), (2, True), (3, True)])
+@pytest.mark.parametrize(
+    ("ranks", "fsdp"),
+    [
+        (2, False),
+        (3, True),
+        pytest.param(3, False, marks=pytest.mark.nightly),
+        pytest.param(2, True, marks=pytest.mark.nightly),
+    ],
+)
 def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights(
     warm: WarmSource, tmp_path: Path, ranks: int, fsdp: bool
 ) -> None:
@@ -84,10 +74,9 @@ def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights
     assert results[0].results["disagreements"] == []
 
 
-@pytest.mark.ci
 def test_a_single_bit_that_differs_on_one_rank_is_told(warm: WarmSource, tmp_path: Path) -> None:
     results = train_ranks(
-        "plain", 2, tmp_path, warm=warm, flips_on_rank="1", slow_seconds="0.02", epochs="40"
+        "plain", 2, tmp_path, warm=warm, flips_on_rank="1", slow_seconds="0.02", epochs="20"
     )
     (what, step, count, ranks), *later = results[0].results["disagreements"]
     assert (what, count, ranks, later) == ("weights", 1, [1], [])
@@ -95,7 +84,6 @@ def test_a_single_bit_that_differs_on_one_rank_is_told(warm: WarmSource, tmp_pat
     assert results[0].steps[step - 1] != results[1].steps[step - 1]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("overflow", ["gradients", "loss"])
 def test_a_skip_names_the_rank_that_overflowed(warm: WarmSource, tmp_path: Path, overflow: str) -> None:
     poisoned = {"overflows_on_rank": "1", "overflow_step": "7", "overflow": overflow}
@@ -108,7 +96,6 @@ def test_a_skip_names_the_rank_that_overflowed(warm: WarmSource, tmp_path: Path,
     assert first.results["disagreements"] == []
 
 
-@pytest.mark.ci
 def test_a_run_that_one_rank_s_loss_ended_names_it(warm: WarmSource, tmp_path: Path) -> None:
     poisoned = {"overflows_on_rank": "1", "overflow_step": "9", "overflow": "loss"}
     options = {"precision": "bf16"}
@@ -118,14 +105,16 @@ def test_a_run_that_one_rank_s_loss_ended_names_it(warm: WarmSource, tmp_path: P
     assert "; rank 1 had the first loss that was not finite, in step 9; " in first.results["error"]
 
 
-@pytest.mark.ci
-def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(warm: WarmSource, tmp_path: Path) -> None:
-    """Each pass of an X-ray takes longer than ranks wait for one that hangs."""
+@pytest.mark.parametrize("seconds", [0, pytest.param(4, marks=pytest.mark.nightly)])
+def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(
+    warm: WarmSource, tmp_path: Path, seconds: int
+) -> None:
+    """Also if each pass of an X-ray takes longer than ranks wait for one that hangs."""
     plain, probed = tmp_path / "plain", tmp_path / "probed"
     plain.mkdir()
     probed.mkdir()
     settings = {"dropout": "0.3", "slow_seconds": "0.001"}
-    slow = {**settings, "xray_seconds": "4", "options": {"hang_timeout": 3.0}}
+    slow = {**settings, "xray_seconds": str(seconds), "options": {"hang_timeout": 3.0 if seconds else 600.0}}
     ranks = train_ranks("probed", 2, probed, warm=warm, **slow)
     assert ranks[0].results["answers"].count(["RequestTaken", "x-ray"]) == 2
     assert ranks[0].results["answers"].count(["RequestTaken", "trace"]) == 2
@@ -136,17 +125,17 @@ def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(warm: WarmSource, 
     assert alone[0].steps == ranks[0].steps
 
 
-@pytest.mark.ci
 def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(
     warm: WarmSource, tmp_path: Path
 ) -> None:
     ranks = train_ranks("refused", 2, tmp_path, warm=warm, communicates="yes")
     assert ranks[0].results["answers"] == [["RequestRefused", "x-ray"]]
+    assert ranks[0].results["compute"]
+    assert all(math.isnan(seconds) for seconds in ranks[0].results["compute"])
     assert ranks[0].results["refusals"][0].startswith("loss() communicates with other ranks (allreduce)")
     assert ranks[0].steps == ranks[1].steps
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_switch_that_fails_on_one_rank_is_undone_on_all(
     warm: WarmSource, tmp_path: Path, rank: int
@@ -160,7 +149,6 @@ def test_a_switch_that_fails_on_one_rank_is_undone_on_all(
     assert f"back to fp32: rank {rank}: " in ranks[0].results["refusals"][0]
 
 
-@pytest.mark.ci
 def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(
     warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -170,7 +158,7 @@ def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(
     assert ranks[0].results["error"].startswith("rank 1: ArithmeticError: a wrong number")
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_a_rank_that_compiles_is_not_called_hung(warm: WarmSource, tmp_path: Path) -> None:
     """It makes the others wait, in training and in validation, longer than one that hangs could."""
@@ -183,7 +171,7 @@ def test_a_rank_that_compiles_is_not_called_hung(warm: WarmSource, tmp_path: Pat
     assert ranks[0].results["records"].count("ModelCompiled") == 4
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(
     warm: WarmSource, tmp_path: Path
@@ -194,8 +182,7 @@ def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(
     assert ranks[0].results["error"].startswith("rank 1 hung")
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("rank", "fsdp"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize(("rank", "fsdp"), [(0, False), (1, True)])
 def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(
     warm: WarmSource, tmp_path: Path, rank: int, fsdp: bool
 ) -> None:
@@ -208,13 +195,11 @@ def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(
     assert ("RankLost" in ranks[0].results["records"]) == (rank == 1)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("rank", "raised", "said"),
     [
-        (SHARED_MEMORY, f"NCCL unhandled system error: {NO_SPACE} (in step 3); enlarge /dev/shm"),
-        ("the nccl and gloo of my model", "RuntimeError: the nccl and gloo of my model ("),
+        (1, SHARED_MEMORY, f"NCCL unhandled system error: {NO_SPACE} (in step 3); enlarge /dev/shm"),
+        (0, "the nccl and gloo of my model", "RuntimeError: the nccl and gloo of my model ("),
     ],
     ids=["NCCL", "the model"],
 )
@@ -225,7 +210,6 @@ def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
     assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(said)
 
 
-@pytest.mark.ci
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(
     warm: WarmSource, tmp_path: Path
@@ -235,7 +219,6 @@ def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(
     assert "RankLost" in ranks[0].results["records"]
 
 
-@pytest.mark.ci
 def test_a_parameter_without_a_gradient_is_explained(warm: WarmSource, tmp_path: Path) -> None:
     """DDP raises it on every rank, and rank 0 may hear of another's first."""
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, unused="yes", status=1)
@@ -243,7 +226,7 @@ def test_a_parameter_without_a_gradient_is_explained(warm: WarmSource, tmp_path:
     assert error.startswith("a parameter of the model took no part in loss()")
 
 
-@pytest.mark.ci
+@pytest.mark.nightly  # a threshold of time
 def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(warm: WarmSource, tmp_path: Path) -> None:
     """DDP gives out those of batch norm before each forward pass."""
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, epochs="1", lag_seconds="1")
@@ -254,8 +237,44 @@ def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(warm: WarmSour
     assert waiting - slow < 0.5
 
 
-@pytest.mark.ci
-def test_a_loss_that_communicates_has_no_compute_time(warm: WarmSource, tmp_path: Path) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, epochs="1", communicates="yes")
-    assert ranks[0].results["compute"]
-    assert all(math.isnan(seconds) for seconds in ranks[0].results["compute"])
+# FP8: each rank scales its own operands, and all keep the same weights and switch together.
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("usable_torchao")
+def test_ranks_in_float8_keep_the_same_weights_and_learn_as_one_process_does(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    """Not bit for bit: a rank's share of a batch has a scale of its own."""
+    options = {"precision": "fp8"}
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, batch_norm="no", options=options)
+    assert ranks[0].steps == ranks[1].steps
+    assert set(ranks[0].results["precisions"]) == {"fp8-emulated"}
+    log = Log()
+    train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False), **options), log)
+    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=0.02)
+
+
+@pytest.mark.usefixtures("usable_torchao")
+def test_ranks_enter_and_leave_float8_at_the_same_steps(warm: WarmSource, tmp_path: Path) -> None:
+    ranks = train_ranks("float8", 2, tmp_path, warm=warm)
+    assert ranks[0].steps == ranks[1].steps
+    precisions = ranks[0].results["precisions"]
+    order = [name for name, before in zip(precisions, ["", *precisions], strict=False) if name != before]
+    assert order == ["fp32", "fp8-emulated", "fp32", "fp8-emulated", "bf16"]
+    assert ranks[0].results["disagreements"] == []
+
+
+@pytest.mark.usefixtures("usable_torchao")
+def test_where_one_rank_cannot_all_stay_as_they_are(warm: WarmSource, tmp_path: Path) -> None:
+    ranks = train_ranks("float8 in vain", 2, tmp_path, warm=warm)
+    assert ranks[0].steps == ranks[1].steps
+    assert set(ranks[0].results["precisions"]) == {"fp32"}
+    assert any("torchao cannot be used" in note for note in ranks[0].results["notes"])
+
+
+@pytest.mark.usefixtures("usable_torchao")
+def test_fsdp_and_float8_are_refused_together(warm: WarmSource, tmp_path: Path) -> None:
+    options = {"precision": "fp8", "fsdp": True}
+    ranks = train_ranks("plain", 2, tmp_path, warm=warm, status=2, options=options)
+    assert NO_FSDP in ranks[0].results["error"]

@@ -9,11 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from amptui.base.errors import ExperimentError
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.weights import load_weights
-from amptui.ranks.parallel.sharded import LossRoot, ShardedGradients, blocks_of, shard
+from amptui.ranks.parallel.sharded import (
+    LossRoot,
+    ShardedGradients,
+    blocks_of,
+    divided_model,
+    divided_optimizer,
+    gathered,
+    shard,
+)
 from amptui.records.steps import StepRecord
 from tests.ranks.odd_model import OddModel
 from tests.ranks.rank_at_work import train_ranks
@@ -25,47 +36,41 @@ POISONED = {"overflows_on_rank": "1", "overflow": "loss"}
 """The third loss of rank 1 is infinite."""
 
 
-def test_members_of_lists_are_blocks_and_a_list_within_a_list_is_opened() -> None:
-    layers = [nn.Linear(2, 2) for _ in range(4)]
-    model = nn.Sequential(layers[0], nn.ReLU(), nn.Sequential(nn.ModuleList(layers[1:3]), layers[3]))
-    assert blocks_of(model) == layers
-
-
-def test_a_sequence_of_layers_in_a_list_is_one_block() -> None:
-    first, second = (nn.Sequential(nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.ReLU()) for _ in range(2))
-    assert blocks_of(nn.Sequential(first, nn.Sequential(second))) == [first, second]
-
-
-def test_a_block_is_not_opened() -> None:
-    model = OddModel()
-    assert blocks_of(model) == list(model.blocks)
-
-
-def test_a_model_without_lists_has_no_blocks() -> None:
-    assert blocks_of(nn.MultiheadAttention(4, 2)) == []
-
-
-def test_a_block_that_shares_weights_is_left_to_the_root() -> None:
+def shared_weights() -> tuple[nn.Module, list[nn.Module]]:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     model[2].weight = model[0].weight
-    assert blocks_of(model) == [model[1]]
+    return model, [model[1]]
 
 
-def test_blocks_that_share_a_module_are_left_to_the_root() -> None:
-    shared = nn.Linear(2, 2)
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = shared
-
-    model = nn.ModuleList([Block(), Block(), nn.Linear(2, 2)])
-    assert blocks_of(model) == [model[2]]
+def shared_modules() -> tuple[nn.Module, list[nn.Module]]:
+    """A module of two blocks, which are left to the root."""
+    shared, alone = nn.Linear(2, 2), nn.Linear(2, 2)
+    first, second = nn.Module(), nn.Module()
+    first.layer = second.layer = shared
+    return nn.ModuleList([first, second, alone]), [alone]
 
 
-def test_a_block_that_is_listed_twice_is_sharded_once() -> None:
-    layer = nn.Linear(2, 2)
-    assert blocks_of(nn.ModuleList([layer, layer])) == [layer]
+def sequences() -> tuple[nn.Module, list[nn.Module]]:
+    """Each is one block, not its layers."""
+    first, second = (nn.Sequential(nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.ReLU()) for _ in range(2))
+    return nn.Sequential(first, nn.Sequential(second)), [first, second]
+
+
+def test_members_of_lists_are_blocks_and_what_they_share_is_left_to_the_root() -> None:
+    layers = [nn.Linear(2, 2) for _ in range(4)]
+    listed = nn.Sequential(layers[0], nn.ReLU(), nn.Sequential(nn.ModuleList(layers[1:3]), layers[3]))
+    odd = OddModel()
+    cases: list[tuple[nn.Module, list[nn.Module]]] = [
+        (listed, [*layers]),
+        (odd, [*odd.blocks]),  # a block is not opened
+        (nn.MultiheadAttention(4, 2), []),
+        (nn.ModuleList([layers[0], layers[0]]), [layers[0]]),
+        shared_weights(),
+        shared_modules(),
+        sequences(),
+    ]
+    for model, blocks in cases:
+        assert blocks_of(model) == blocks
 
 
 @pytest.fixture
@@ -90,6 +95,7 @@ def test_a_rank_that_cannot_count_tells_the_others_first(monkeypatch: pytest.Mon
     assert summed[0].tolist() == [-math.inf] * 3
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("group")
 def test_rows_of_one_rank_are_those_of_a_single_process() -> None:
     model = nn.Linear(2, 2)
@@ -103,6 +109,7 @@ def test_rows_of_one_rank_are_those_of_a_single_process() -> None:
     assert sharded.health(sharded.measure().tolist(), 1.0).nonfinite_names == ("bias",)
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("group")
 def test_a_block_may_have_a_dtype_of_its_own_and_trained_weights_of_one_block_only_one() -> None:
     def block() -> nn.Sequential:
@@ -116,6 +123,7 @@ def test_a_block_may_have_a_dtype_of_its_own_and_trained_weights_of_one_block_on
         shard(LossRoot(nn.ModuleList([block()]), 1), 1)
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_mean_loss_stays_in_float32(dtype: torch.dtype) -> None:
@@ -215,3 +223,50 @@ def test_lost_weights_end_the_run(warm: WarmSource, tmp_path: Path) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, status=1)
     assert re.search(r"\b6 of 6 .* NaN\b", ranks[0].results["error"])
+
+
+# Whole states, gathered and divided again.
+
+
+def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A sharded model after one step, and its optimizer."""
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 3)).square().mean().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("group")
+def test_a_model_s_state_is_plain_when_gathered_and_sharded_when_divided() -> None:
+    model, _ = trained()
+    state = model.state_dict()
+    whole = gathered(state, keep=True)
+    assert not any(isinstance(value, DTensor) for value in whole.values())
+    assert whole._metadata == state._metadata  # type: ignore[attr-defined]
+    assert isinstance(state["0.weight"], DTensor)
+    assert gathered(state, keep=False)["0.weight"] is None  # a rank that only takes part
+
+    other, _ = trained()
+    divided = divided_model(whole, other.state_dict())
+    assert divided._metadata == state._metadata  # type: ignore[attr-defined]
+    other.load_state_dict(divided)
+    again = gathered(other.state_dict(), keep=True)
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("group")
+def test_an_optimizer_s_moments_are_divided_and_its_counters_are_not() -> None:
+    model, optimizer = trained()
+    whole = gathered(optimizer.state_dict(), keep=True)
+    assert not isinstance(whole["state"][0]["exp_avg"], DTensor)
+    assert isinstance(optimizer.state_dict()["state"][0]["exp_avg"], DTensor)  # it keeps its own
+
+    divided = divided_optimizer(whole, model.parameters())
+    assert isinstance(divided["state"][0]["exp_avg_sq"], DTensor)
+    assert not isinstance(divided["state"][0]["step"], DTensor)
+    assert divided["param_groups"] == whole["param_groups"]
+    optimizer.load_state_dict(divided)

@@ -1,9 +1,9 @@
-"""From MODEL and ``--set`` to an experiment: which class is found, and how its fields are read."""
+"""From MODEL and ``--set`` to an experiment: what is named, which class is found, how its fields are read."""
 
 import sys
-from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal, Optional, Union
+from typing import Any, Literal, Optional, Union, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,11 @@ from torch import nn
 
 from amptui import Experiment
 from amptui.base.errors import ExperimentError, UsageError
+from amptui.models import CATALOGUE
 from amptui.recipe.loading import build_experiment, load_class
-from amptui.recipe.modelspec import parse_model
+from amptui.recipe.model_options import UNKNOWN_TYPE, check_settings, declared_options
+from amptui.recipe.modelspec import ModelSpec, parse_model
+from tests.checkout import ROOT
 from tests.tiny import Tiny
 
 BODY = """
@@ -28,14 +31,7 @@ class {name}(Experiment):
 """
 
 
-@pytest.fixture(autouse=True)
-def _no_trace_of_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules and folders that a test imports from are unknown to the next."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
 
 def load(text: str) -> type[Experiment]:
@@ -50,25 +46,20 @@ def test_a_file_s_one_experiment_is_found(tmp_path: Path) -> None:
     assert isinstance(build_experiment(experiment_class, {"width": "5"}).build_model(), nn.Linear)
 
 
-def test_experiments_that_a_file_only_imports_or_hides_are_not_its_own(tmp_path: Path) -> None:
-    (tmp_path / "base.py").write_text(BODY.format(name="Base"))
-    path = tmp_path / "derived.py"
-    path.write_text("from base import Base\nclass Derived(Base): ...\nclass _Hidden(Base): ...\n")
-    assert load(str(path)).__name__ == "Derived"
-
-
-def test_a_file_imports_its_neighbours_as_a_script_does(
+def test_a_file_imports_its_neighbours_as_a_script_does_and_only_what_it_defines_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    (folder / "neighbour_of_net.py").write_text("WIDTH = 7\n")
-    (folder / "net.py").write_text(
-        "from neighbour_of_net import WIDTH\n" + BODY.format(name="Net").replace("= 3", "= WIDTH")
+    (folder / "base_of_net.py").write_text(BODY.format(name="Base"))
+    (folder / "derived.py").write_text(
+        "from __future__ import annotations\nfrom base_of_net import Base\n"
+        "class Derived(Base):\n    depth: int = 1\nclass _Hidden(Base): ...\n"
     )
     monkeypatch.chdir(tmp_path)
-    experiment_class = build_experiment(load("elsewhere/net.py"), {})
-    assert getattr(experiment_class, "width", None) == 7
+    derived = load("elsewhere/derived.py")
+    assert derived.__name__ == "Derived"
+    assert vars(build_experiment(derived, {"depth": "4"})).get("depth") == 4
 
 
 @pytest.fixture
@@ -85,7 +76,7 @@ def test_of_two_experiments_one_must_be_chosen(two: Path) -> None:
     assert load(f"{two}:Wide").__name__ == "Wide"
 
 
-@pytest.mark.parametrize("name", ["Wider", "nn", "__name__"])
+@pytest.mark.parametrize("name", ["Wider", "nn"])
 def test_a_class_that_is_no_experiment_is_refused(name: str, two: Path) -> None:
     with pytest.raises(ExperimentError) as refused:
         load(f"{two}:{name}")
@@ -110,7 +101,108 @@ def test_what_a_module_raises_passes_through() -> None:
         load("no_such_package.nets:Net")
 
 
-# ------------------------------------------------------------------------------------ settings
+# What MODEL means: told without running any of the model's code.
+
+
+def test_a_name_of_the_catalogue_and_a_class_of_a_module() -> None:
+    for name in CATALOGUE:
+        assert parse_model(name) == ModelSpec(name, name, module=CATALOGUE[name][0])
+    spec = parse_model("no.such.package:Net")
+    assert spec == ModelSpec("no.such.package:Net", "Net", module="no.such.package", class_name="Net")
+
+
+@pytest.fixture
+def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "my_net.py"
+    path.write_text("raise RuntimeError('nobody may run this yet')\n")
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.mark.parametrize("class_name", ["", "Wide"])
+def test_a_file_with_or_without_a_class(
+    class_name: str, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("my_net.py", "./my_net.py", str(model_file)):
+        text = f"{place}:{class_name}" if class_name else place
+        assert parse_model(text) == ModelSpec(text, "my_net", path=Path(place), class_name=class_name)
+    monkeypatch.setenv("HOME", str(model_file.parent))
+    assert parse_model("~/my_net.py").path == model_file
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("simple_cnn", "no model named 'simple_cnn'; did you mean simple-cnn?"),
+        ("", f"no model named ''; there are {', '.join(CATALOGUE)}, or give a path"),
+        ("models/", "no model file models/; check the path, or see `amptui models` for names"),
+        ("gone.py:Net", "no model file gone.py; check the path"),
+        ("./notes.txt", "./notes.txt is not a Python file; a model file ends in .py"),
+        ("package.module", "no model named 'package.module'; there are"),
+    ],
+)
+def test_what_is_no_model_is_told_with_the_mend(text: str, said: str, model_file: Path) -> None:
+    model_file.with_name("notes.txt").touch()
+    with pytest.raises(UsageError) as refused:
+        parse_model(text)
+    assert str(refused.value).startswith(said)
+
+
+# Options told from a model's source, before anything of it is imported.
+
+
+@pytest.mark.parametrize("model", ["mnist-deep", str(ROOT / "tests" / "recipes" / "knobs.py")])
+def test_the_source_says_what_the_class_says(model: str) -> None:
+    spec = parse_model(model)
+    chosen = load_class(spec)
+    hints = get_type_hints(chosen)
+    types = {field.name: hints[field.name] for field in fields(chosen)}
+    assert declared_options(spec) == (chosen.__name__, types)
+
+
+OF_TWO = "class _B(amptui.Experiment):\n    one: 'int' = 1\n    limit: ClassVar[int] = 2\n"
+
+HEAD = "import amptui\nfrom amptui import Experiment\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "own"),
+    [
+        (
+            f"{OF_TWO}class A(_B):\n    two: Strange = 1\n    def build_model(self):\n        x: int = 1\n",
+            {"one": int, "two": UNKNOWN_TYPE},
+        ),
+        ("from elsewhere import Base\nclass A(Base): pass\n", None),
+        ("class A(Experiment): pass\nclass B(Experiment): pass\n", None),
+        ("@change\nclass A(Experiment): pass\n", None),
+        ("class A(Experiment):\n    if True:\n        foo: int = 1\n", None),
+        ("def f(:\n", None),
+    ],
+)
+def test_options_of_a_class_in_one_file_or_what_only_the_run_can_know(
+    source: str, own: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(HEAD + source)
+    spec = parse_model(str(tmp_path / "model.py"))
+    declared = declared_options(spec)
+    if own is None or declared is None:
+        assert declared is own
+        check_settings(spec, {"foo": "1"})
+    else:
+        base = [field.name for field in fields(Experiment)]
+        assert (declared[0], list(declared[1])[: len(base)]) == ("A", base)
+        assert {option: kind for option, kind in declared[1].items() if option not in base} == own
+
+
+def test_nothing_is_imported_to_refuse_an_option(tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(f"raise SystemExit\n{HEAD}class A(Experiment):\n    width: int = 1\n")
+    with pytest.raises(UsageError, match="A has no option 'widht'; did you mean width"):
+        check_settings(parse_model(str(model)), {"widht": "3"})
+    check_settings(parse_model(str(model)), {"width": "3"})
+
+
+# How fields are read.
 
 
 class Options(Experiment):
@@ -148,12 +240,10 @@ def test_what_a_field_prints_as_is_what_it_reads(values: dict[str, object]) -> N
     assert all(type(getattr(experiment, name)) is type(value) for name, value in values.items())
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("true", True), ("YES", True), ("on", True), ("1", True), ("False", False), ("no", False), ("0", False)],
-)
-def test_a_flag_is_written_in_many_ways(text: str, *, value: bool) -> None:
-    assert build_experiment(Options, {"flag": text}).flag is value  # type: ignore[attr-defined]
+def test_a_flag_is_written_in_many_ways() -> None:
+    for value, texts in ((True, ("true", "YES", "on", "1")), (False, ("False", "no", "off", "0"))):
+        for text in texts:
+            assert build_experiment(Options, {"flag": text}).flag is value  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +271,6 @@ def test_a_value_of_the_wrong_kind_is_a_usage_error(name: str, text: str, said: 
     with pytest.raises(UsageError) as refused:
         build_experiment(Options, {name: text})
     assert str(refused.value).startswith(said)
-
-
-def test_annotations_may_be_written_as_text(tmp_path: Path) -> None:
-    path = tmp_path / "late.py"
-    path.write_text("from __future__ import annotations\n" + BODY.format(name="Late"))
-    assert getattr(build_experiment(load(str(path)), {"width": "4"}), "width", None) == 4
 
 
 def test_what_is_not_set_keeps_its_default() -> None:
