@@ -1,52 +1,37 @@
 """What is known of the terminal before anything is drawn on it."""
 
-import fcntl
 import os
 import pty
-import struct
-import subprocess
 import sys
-import termios
+from typing import TextIO
 
 import pytest
 
-from amptui.base.terminal import MAX_COLUMNS, MAX_LINES
+from amptui.base.terminal import MAX_COLUMNS, MAX_LINES, can_show_a_screen, terminal_size
 from amptui.base.text import terminal_speaks_utf8
-
-ASKS = """
-import sys
-from amptui.base.terminal import can_show_a_screen
-print(can_show_a_screen(), file=sys.stderr)
-"""
 
 
 @pytest.mark.parametrize(
-    ("where", "wanted"),
+    ("term", "stdin", "stdout", "wanted"),
     [
-        ({}, True),
-        ({"TERM": "dumb"}, False),
-        ({"TERM": ""}, False),
-        ({"stdin": "null"}, False),
-        ({"stdin": "closed"}, False),
-        ({"stdout": "pipe"}, False),
+        ("xterm", "terminal", "terminal", True),
+        ("dumb", "terminal", "terminal", False),
+        ("", "terminal", "terminal", False),
+        ("xterm", "null", "terminal", False),
+        ("xterm", "closed", "terminal", False),
+        ("xterm", "terminal", "null", False),
     ],
-    ids=str,
 )
-def test_the_screen_is_for_a_person_at_a_terminal(where: dict[str, str], *, wanted: bool) -> None:
+def test_the_screen_is_for_a_person_at_a_terminal(
+    term: str, stdin: str, stdout: str, monkeypatch: pytest.MonkeyPatch, *, wanted: bool
+) -> None:
     master, slave = pty.openpty()
-    redirect = {"null": "< /dev/null", "closed": "<&-"}.get(where.get("stdin", ""), "")
-    done = subprocess.run(
-        ["sh", "-c", f'"$0" -c "$1" {redirect}', sys.executable, ASKS],
-        stdin=slave,
-        stdout=subprocess.PIPE if "stdout" in where else slave,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": where.get("TERM", "xterm")},
-        text=True,
-        check=True,
-    )
-    os.close(master)
-    os.close(slave)
-    assert done.stderr.strip() == str(wanted)
+    with os.fdopen(master), os.fdopen(slave) as terminal, open(os.devnull) as null:  # noqa: PTH123
+        streams: dict[str, TextIO | None] = {"terminal": terminal, "null": null, "closed": None}
+        monkeypatch.setattr(sys, "stdin", streams[stdin])
+        monkeypatch.setattr(sys, "stdout", streams[stdout])
+        monkeypatch.setenv("TERM", term)
+        assert can_show_a_screen() is wanted
 
 
 @pytest.mark.parametrize(
@@ -73,13 +58,6 @@ def test_the_locale_says_whether_the_terminal_speaks_utf8(
     assert terminal_speaks_utf8() is speaks
 
 
-SIZE = """
-import sys
-from amptui.base.terminal import terminal_size
-print(*terminal_size(), file=sys.stderr)
-"""
-
-
 @pytest.mark.parametrize(
     ("terminal", "environment", "drawn"),
     [
@@ -89,25 +67,22 @@ print(*terminal_size(), file=sys.stderr)
         ((0, 0), {"COLUMNS": "100000", "LINES": "100000"}, (MAX_COLUMNS, MAX_LINES)),
         ((60000, 60000), {}, (MAX_COLUMNS, MAX_LINES)),
         ((0, 0), {}, (80, 24)),
+        (None, {}, (80, 24)),
         ((120, 40), {"COLUMNS": "-5", "LINES": "x"}, (120, 40)),
     ],
 )
 def test_it_is_as_large_as_it_is_or_as_asked_but_never_larger(
-    terminal: tuple[int, int], environment: dict[str, str], drawn: tuple[int, int]
+    terminal: tuple[int, int] | None,
+    environment: dict[str, str],
+    drawn: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    columns, lines = terminal
-    master, slave = pty.openpty()
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    done = subprocess.run(
-        [sys.executable, "-c", SIZE],
-        stdin=slave,
-        stdout=slave,
-        stderr=subprocess.PIPE,
-        env={**kept, **environment},
-        text=True,
-        check=True,
-    )
-    os.close(master)
-    os.close(slave)
-    assert tuple(map(int, done.stderr.split())) == drawn
+    def size_of(_descriptor: int) -> os.terminal_size:
+        if terminal is None:
+            raise OSError
+        return os.terminal_size(terminal)
+
+    monkeypatch.setattr(os, "get_terminal_size", size_of)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert terminal_size() == drawn
