@@ -18,6 +18,8 @@ from tests.experiments.recipe import ByEpoch, Recipe
 
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
+NOTHING_CHOSEN: Mapping[int, str] = {}
+
 Batch = tuple[Tensor, Tensor]
 
 Step = dict[str, Any]
@@ -109,10 +111,14 @@ class Loop:
         whole = [pairs[first : first + size] for first in range(0, len(pairs) - size + 1, size)]
         return [(torch.stack([x for x, _ in some]), torch.stack([y for _, y in some])) for some in whole]
 
-    def run(self, precisions: Mapping[int, str]) -> Ledger:
+    def epoch_numbers(self) -> Iterable[int]:
+        """From 1 on."""
+        return range(1, self.epochs + 1)
+
+    def run(self, precisions: Mapping[int, str] = NOTHING_CHOSEN) -> Ledger:
         """Train; ``precisions`` of the steps are those that were chosen meanwhile."""
         step, every = 0, self.training.validate_every
-        for epoch in range(1, self.epochs + 1):
+        for epoch in self.epoch_numbers():
             batches = iter(self.batches(epoch))
             left = self.batches_per_epoch
             while left and step < self.steps:
@@ -134,46 +140,53 @@ class Loop:
         return self.ledger
 
     def step(self, step: int, epoch: int, precision: str, batches: Sequence[Batch]) -> None:
-        """One optimizer step, as PyTorch's own pages on AMP, accumulation and clipping write it."""
-        scaler, dtype, scales = self.scaler, AUTOCAST.get(precision), precision == "fp16"
-        samples = [len(inputs) for inputs, _ in batches]
-        sums: dict[str, float | Tensor] = {}
-        self.optimizer.zero_grad()
-        for batch in batches:
-            with torch.autocast("cpu", dtype, enabled=dtype is not None):
-                computed = self.recipe.loss(self.model, batch)
-            parts = computed if isinstance(computed, dict) else {"loss": computed}
-            for name, part in parts.items():
-                # Batches of one size are averaged as everybody does it, others by how much they hold.
-                share = (
-                    part / len(batches) if len(set(samples)) == 1 else part * (len(batch[0]) / sum(samples))
-                )
-                if name == "loss":
-                    (scaler.scale(share) if scales else share).backward()
-                sums[name] = sums.get(name, 0.0) + share.detach()
-        row: Step = {"step": step, "epoch": epoch, "precision": precision, "samples": sum(samples)}
+        """One optimizer step, and what can be known of it."""
+        samples, scaler = [len(inputs) for inputs, _ in batches], self.scaler
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        row["lr"], row["group_lrs"] = rates[0], rates if len(set(rates)) > 1 else []
-        row |= {name: float(value) for name, value in sums.items()}
-        row["micro_batches"] = len(batches)
-        row["skipped"], row["loss_scale"], row["growth_tracker"] = False, None, None
-        if scales:
-            scaler.unscale_(self.optimizer)
-        if self.training.clip_norm is not None:
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
-            row["grad_norm"] = norm.item()
+        row: Step = {"step": step, "epoch": epoch, "precision": precision, "samples": sum(samples)}
+        row |= {"lr": rates[0], "group_lrs": rates if len(set(rates)) > 1 else []}
+        row |= {"micro_batches": len(batches), "skipped": False, "loss_scale": None, "growth_tracker": None}
+        scales = precision == "fp16"
         if scales:
             row["loss_scale"] = scaler.get_scale()
-            scaler.step(self.optimizer)
-            scaler.update()
+        row |= self.update(precision, batches, samples)
+        if scales:
             row["skipped"] = scaler.get_scale() < row["loss_scale"]
             row["growth_tracker"] = scaler.state_dict()["_growth_tracker"]
-        else:
-            self.optimizer.step()
         self.recipe.after_step(self.model)
         if self.scheduler is not None and not self.training.by_epoch and not row["skipped"]:
             self.scheduler.step()
         self.ledger.steps.append(row)
+
+    def update(self, precision: str, batches: Sequence[Batch], samples: Sequence[int]) -> Step:
+        """Make it as PyTorch's own pages on AMP, accumulation and clipping do; the loss and the norm."""
+        scaler, dtype, scales = self.scaler, AUTOCAST.get(precision), precision == "fp16"
+        sums: dict[str, float | Tensor] = {}
+        self.optimizer.zero_grad()
+        for batch in batches:
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                parts = self.parts(batch)
+            for name, part in parts.items():
+                share = shared(part, len(batch[0]), samples)
+                if name == "loss":
+                    (scaler.scale(share) if scales else share).backward()
+                sums[name] = sums.get(name, 0.0) + share.detach()
+        known = {name: float(value) for name, value in sums.items()}
+        if scales:
+            scaler.unscale_(self.optimizer)
+        if (limit := self.training.clip_norm) is not None:
+            known["grad_norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        if scales:
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:
+            self.optimizer.step()
+        return known
+
+    def parts(self, batch: Batch) -> dict[str, Tensor]:
+        """The loss and its parts."""
+        computed = self.recipe.loss(self.model, batch)
+        return computed if isinstance(computed, dict) else {"loss": computed}
 
     def validate(self, step: int, epoch: int) -> None:
         """One pass over the validation images, in the precision of the step before."""
@@ -189,11 +202,15 @@ class Loop:
             with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype is not None):
                 means = self.recipe.metrics(self.model, batch)
                 if "loss" not in means:
-                    computed = self.recipe.loss(self.model, batch)
-                    means["loss"] = computed["loss"] if isinstance(computed, dict) else computed
+                    means["loss"] = self.parts(batch)["loss"]
             for name, mean in means.items():
                 sums[name] = sums.get(name, 0.0) + mean.float() * len(batch[0])
             samples += len(batch[0])
         self.model.train()
         whole = {name: float(value) / samples for name, value in sums.items()}
         self.ledger.validations.append({"step": step, "epoch": epoch, "samples": samples, **whole})
+
+
+def shared(mean: Tensor, held: int, samples: Sequence[int]) -> Tensor:
+    """A batch's part of the mean: equal ones as everybody divides them, others by what they hold."""
+    return mean / len(samples) if len(set(samples)) == 1 else mean * (held / sum(samples))

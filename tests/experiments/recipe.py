@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -84,6 +85,8 @@ class Recipe(Experiment):
     parts: bool = False
     data: Literal["arrays", "dataset", "loader", "own order", "workers", "jitter", "stream"] = "arrays"
     validates: bool = True
+    step_ms: float = 0.0
+    """How long a training loss takes at least: a person has time to press a key."""
     trail: str = ""
     """A file to which each training loss adds a line: the rank, the loss's number, the batch's images."""
 
@@ -135,6 +138,7 @@ class Recipe(Experiment):
         if model.training:
             self.calls.count += 1
             self._tell(batch[0])
+            time.sleep(self.step_ms / 1000)
         loss = super().loss(model, batch) if not self.factor else self._large(model, batch[0])
         assert isinstance(loss, Tensor)
         if model.training:

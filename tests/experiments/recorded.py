@@ -2,11 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.experiments.by_hand import Step, Training
+import torch
+from torch import Tensor
+
+from tests.experiments.by_hand import Ledger, Step, Training
 
 RECIPE = Path(__file__).parent / "recipe.py"
 
@@ -85,6 +88,20 @@ def differences(ours: Iterable[Step], by_hand: Iterable[Step]) -> list[str]:
         for name, value in known.items()
         if not _same(step.get(name), value)
     ]
+
+
+def assert_same_run(folder: Path, by_hand: Ledger) -> None:
+    """The run in ``folder`` has the numbers and the weights of the loop by hand."""
+    lines = journal(folder / "run")
+    assert differences(steps_of(lines), by_hand.steps) == []
+    assert differences(validations_of(lines), by_hand.validations) == []
+    assert_same_tensors(torch.load(folder / "weights.pt"), by_hand.weights)
+
+
+def assert_same_tensors(ours: Mapping[str, Tensor], by_hand: Mapping[str, Tensor]) -> None:
+    """To the last bit."""
+    assert ours.keys() == by_hand.keys()
+    assert [name for name, value in by_hand.items() if not torch.equal(ours[name], value)] == []
 
 
 def _same(ours: Any, by_hand: Any) -> bool:

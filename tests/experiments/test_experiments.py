@@ -3,32 +3,18 @@
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.experiments.by_hand import Ledger, Loop, Training
+from tests.experiments.by_hand import Loop, Training
 from tests.experiments.experiments import EXPERIMENTS
 from tests.experiments.recorded import (
+    assert_same_run,
     command_line,
-    differences,
-    journal,
     order_of,
-    steps_of,
-    validations_of,
 )
 from tests.warm import WarmSource
 
 STATUSES = {"": 0, "term": 143, "kill": -9}
 """How `amptui train` ends with its training."""
-
-
-def assert_same(folder: Path, by_hand: Ledger) -> None:
-    """The run in ``folder`` has the numbers and the weights of the loop by hand."""
-    lines = journal(folder / "run")
-    assert differences(steps_of(lines), by_hand.steps) == []
-    assert differences(validations_of(lines), by_hand.validations) == []
-    saved = torch.load(folder / "weights.pt")
-    assert saved.keys() == by_hand.weights.keys()
-    assert [name for name in saved if not torch.equal(saved[name], by_hand.weights[name])] == []
 
 
 def order_for(training: Training, folder: Path) -> list[list[int]]:
@@ -47,4 +33,4 @@ def test_the_command_line_trains_as_a_loop_by_hand(
         monkeypatch.setenv("END_AT", end)
         ended = warm.run(*command)
         assert ended.returncode == STATUSES[end.partition(" ")[0]], ended.stderr.decode()
-    assert_same(tmp_path, Loop(training, order=order_for(training, tmp_path)).run({}))
+    assert_same_run(tmp_path, Loop(training, order=order_for(training, tmp_path)).run())
