@@ -1,4 +1,4 @@
-"""What is found on this machine: its cores, memory, packages, folders and terminal; what a precision gains."""
+"""What is found here: cores, memory, packages, folders and the terminal; and what a precision gains."""
 
 import importlib.util
 import os

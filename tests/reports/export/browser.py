@@ -116,12 +116,6 @@ class Tab:
         """Move the mouse there."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    def picture(self) -> bytes:
-        """What is in sight, as PNG."""
-        import base64
-
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
-
     @property
     def requests(self) -> list[str]:
         """What was asked for from anywhere."""

@@ -5,14 +5,18 @@ import math
 import re
 from html import unescape
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amptui.base import units
 from amptui.reports.export.chart import Chart, Curve, Point, draw
-from amptui.reports.export.step_axis import StepRange
+from amptui.reports.export.step_axis import MAX_COLUMNS, StepRange, columns
 from amptui.telemetry.axis import Kind
-from amptui.telemetry.history import RateTrack
+from amptui.telemetry.history import RateTrack, Track
 from amptui.telemetry.view import PrecisionSwitch
+from tests.golden import Goldens
 from tests.tui.views import series
 
 SWITCHES = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(41, "fp16"), PrecisionSwitch(71, "fp4"))
@@ -84,22 +88,6 @@ def test_several_curves_have_colours_and_names_of_their_own() -> None:
     assert ">a &lt;b&gt; 2.00 · c 4.00</output>" in figure
 
 
-def test_values_are_shown_in_the_unit() -> None:
-    curve = Curve("used", series([2.0 * 1024**3, 3.0 * 1024**3]))
-    figure = draw(Chart(title="memory", unit="GiB", unit_value=1024.0**3, curves=(curve,)), steps(2))
-    assert figure is not None
-    assert "<h3>memory, GiB</h3>" in figure
-    assert ">3.00</output>" in figure
-    assert 'aria-label="used from 2.00 to 3.00 GiB"' in figure
-
-
-def test_points_beside_the_curve_widen_the_axis_and_have_titles() -> None:
-    figure = drawn([1.0] * 100, points=(Point(50, 9.0, "validation after epoch 1: 9.00"),), kind="linear")
-    assert '<circle cx="49.50%"' in figure
-    assert "<title>validation after epoch 1: 9.00</title>" in figure
-    assert ">8</text>" in figure
-
-
 def test_the_script_gets_the_values_of_each_step() -> None:
     figure = drawn([1.0, None, math.nan, 0.1234564], format_value=units.loss)
     (attribute,) = re.findall(r'data-values="([^"]*)"', figure)
@@ -129,11 +117,6 @@ def test_steps_before_the_first_switch_are_not_known() -> None:
     assert stretches == [(0.0, 0.5, None), (0.5, 1.0, "fp16")]
 
 
-def test_the_step_axis_names_its_ends_and_round_steps_between_them() -> None:
-    axis = re.findall(r">([\d,]+)</text>", drawn([1.0] * 3000).partition('class="steps"')[2])
-    assert axis == ["1", "1,000", "2,000", "3,000"]
-
-
 def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
     track = RateTrack.empty()
     seconds = [0.006] * 60 + [1e-6] + [0.006] * 39
@@ -147,6 +130,24 @@ def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
         ("60.50", "12", "↑")
     ]
     assert "↑: values beyond the axis." in figure
+
+
+def test_a_chart_is_drawn_with_all_it_can_have(goldens: Goldens) -> None:
+    curve = Curve("used", series([2.0 * 1024**3, 3.0 * 1024**3, None, 2.5 * 1024**3]))
+    figure = draw(
+        Chart(
+            title="memory <b>",
+            unit="GiB",
+            unit_value=1024.0**3,
+            curves=(curve, Curve("", series([1024.0**3, 1024.0**3 * 9, 1024.0**3]))),
+            points=(Point(3, 4 * 1024.0**3, "validation after epoch 1: 4.00"),),
+            skips=series([0.0, 1.0, 0.0, 0.0]),
+            kind="linear",
+        ),
+        steps(4),
+    )
+    assert figure is not None
+    goldens.check("reports/page chart", figure.replace("><", ">\n<"))
 
 
 @pytest.mark.parametrize("kind", [None, "linear", "log10", "log2"])
@@ -167,3 +168,37 @@ def test_one_loss_far_from_all_others_is_marked_and_does_not_set_the_axis(outlie
     whole = drawn(values, kind="linear")
     assert "beyond" not in whole
     assert max(abs(float(tick)) for tick in re.findall(r'y="\d+">([\d.-]+)</text>', whole)) >= 400
+
+
+# -------------------------------------------------------------------------- columns of a history
+
+
+@given(
+    values=st.lists(st.none() | st.floats(), min_size=1, max_size=40),
+    copies=st.integers(1, 150),
+    buckets=st.sampled_from([4, 64, 2048]),
+)
+def test_extremes_and_nonfinite_values_stay(values: list[float | None], copies: int, buckets: int) -> None:
+    track = Track.empty(buckets=buckets, first_step=5)
+    track.extend(values * copies)
+    series = track.snapshot()
+    joined = columns(series)
+    assert len(joined.mean) <= MAX_COLUMNS
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    assert np.isfinite(joined.mean).any() == bool(finite)
+    if finite:
+        assert np.nanmin(joined.minimum) == min(finite)
+        assert np.nanmax(joined.maximum) == max(finite)
+    bad = sum(value is not None and not math.isfinite(value) for value in values)
+    assert joined.nonfinite.sum() == bad * copies
+    assert joined.first_step == 5
+    assert len(joined.mean) * joined.width_steps >= series.count
+
+
+def test_a_short_run_has_a_column_per_step() -> None:
+    track = Track.empty()
+    track.extend([1.0, None, 3.0])
+    joined = columns(track.snapshot())
+    assert joined.width_steps == 1
+    assert joined.middles().tolist() == [1.5, 2.5, 3.5]
+    assert joined.mean.tolist() == pytest.approx([1.0, math.nan, 3.0], nan_ok=True)

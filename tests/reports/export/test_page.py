@@ -1,52 +1,49 @@
-"""The page: it tells the run in words that are the screen's, needs nothing else, and is never taken over."""
+"""The page: what it says of a run, that it needs nothing else, and that nobody's text takes it over."""
 
+import math
 import re
-from html.parser import HTMLParser
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amptui.base.text import printable
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import answer_line
-from amptui.diagnosis.event_words import event_text
-from amptui.diagnosis.loss_scale import scaler_rule
-from amptui.diagnosis.speed import times_speed, why_no_ratio
-from amptui.records.findings import UpdatesMeasured
+from amptui.records.findings import (
+    MemoryBreakdown,
+    MemoryKind,
+    PhaseSeconds,
+    UpdatesMeasured,
+)
+from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from amptui.reports.export import export
-from amptui.reports.export.markup import chip
+from amptui.reports.export import export, float16_histogram_svg, run_details, safety, sections
+from amptui.reports.export.float8_card import float8_operands
+from amptui.reports.export.markup import Markup, card, element, facts, joined, paragraph
+from amptui.reports.export.optimizers_card import optimizers_card
 from amptui.reports.export.page import page
+from amptui.reports.export.ranks_card import ranks_card
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.runs.reader import JournalReader
+from amptui.telemetry.events import Event
+from amptui.telemetry.flops import flops_now
 from amptui.telemetry.session import Session
+from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
+from tests.builders import in_blocks, make_started, make_steps, write_journal
+from tests.gan_journal import DISCRIMINATOR, gan_records
+from tests.golden import Goldens
 from tests.reports.export import hostile
-from tests.reports.export.recorded import write
-from tests.single_steps import in_blocks
-from tests.telemetry.record_samples import compared, steps
-from tests.telemetry.record_samples import run as started
+from tests.reports.texts import Reading, page_words, without_style
+from tests.telemetry import record_samples
 from tests.telemetry.record_strategies import RECORDS
-
-
-class Reading(HTMLParser):
-    """Tags, attributes and text as a browser finds them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_data(self, data: str) -> None:
-        self.text += f" {data}"
+from tests.tui import numerics_views, rank_views, views
+from tests.tui.overlays.opened import OPERANDS, float8_xray
+from tests.tui.view_parts import note
 
 
 def page_of(*records: Record) -> str:
@@ -55,57 +52,81 @@ def page_of(*records: Record) -> str:
     return page(recording)
 
 
-def test_a_measured_speedup_is_shown_with_its_interval() -> None:
-    both = (*steps(1, 30, step_seconds=0.004), *steps(31, 60, precision="fp16", step_seconds=0.002))
-    tally, turns = (Reading(page_of(started(), *both, *more)).text for more in ((), (compared(),)))
-    assert f" AMP fp16 {times_speed(2.0, 'FP32')} " in tally
-    assert f" AMP fp16 {times_speed(1.71, 'FP32')} (1.68 to 1.74) " in turns
-    assert "2.00×" not in turns
+# ------------------------------------------------------------------------------------ whole pages
 
 
-def test_the_page_of_a_run_shows_what_the_screen_shows(
+def in_another_precision(precision: str) -> list[Record]:
+    """FP32 and then steps that the script took in a precision of its own."""
+    return [
+        make_started(precision=precision),
+        *make_steps(1, 60),
+        *make_steps(61, 160, precision=precision, grad_max=0.25, step_seconds=0.002),
+    ]
+
+
+RUNS: dict[str, list[Record]] = {
+    "every kind of record": list(hostile.records("a text")),
+    "two optimizers": list(gan_records(60)),
+    "unfinished": [make_started(), *make_steps(1, 5)],
+    "one step": make_steps(7, 7),
+    "nothing but its start": [make_started()],
+    "nothing": [],
+    **{f"in {name}": in_another_precision(name) for name in OTHER_PRECISIONS},
+}
+
+
+def test_whole_pages_say_and_draw_what_was_recorded(goldens: Goldens) -> None:
+    for name in ("every kind of record", "two optimizers", "in mixed"):
+        goldens.check(f"reports/page of {name}", page_words(page_of(*RUNS[name])))
+    goldens.check_digests({name: without_style(page_of(*records)) for name, records in RUNS.items()})
+
+
+@pytest.mark.parametrize("precision", OTHER_PRECISIONS)
+def test_amp_is_not_judged_by_steps_that_it_did_not_take(precision: str, tmp_path: Path) -> None:
+    folder = write_journal(tmp_path / "run", in_another_precision(precision))
+    export(folder, html=tmp_path / "run.html", csv=tmp_path / "run.csv")
+    words = page_words((tmp_path / "run.html").read_text())
+    judged = ("the speed of", "less peak memory", "faster", "slower", "if in float16", "headroom in float16")
+    assert [said for said in judged if said in words] == []
+    assert f",{precision}," in (tmp_path / "run.csv").read_text()
+
+
+def test_the_page_of_a_trained_run_shows_what_the_screen_shows(
     run: Path, records: list[Record], tmp_path: Path
 ) -> None:
     export(run, html=tmp_path / "run.html")
-    reading = Reading((tmp_path / "run.html").read_text())
+    html = (tmp_path / "run.html").read_text()
+    words = Reading(html).text
     session = Session()
     session.fold(records)
     view = session.view()
     assert view.run is not None
-    assert "✔ done after 36 steps in 0:0" in reading.text
-    for words in (
+    assert "done after 36 steps in 0:0" in words
+    for said in (
         view.run.device_name,
         "noise (synthetic data), 64 samples",
-        "⚠ synthetic data",
-        "▲ AMP fp16",
-        why_no_ratio(view.comparison),
-        scaler_rule(view.numerics.scaler),
         answer_line(amp_answer(view)),
         "tiny-run",
         f"{view.run.parameters:,} parameters",
-        *(event_text(event) for event in view.events),
         *map(str, view.run.versions.values()),
         "learning_rate",
-        "classify",
-        "regress",
     ):
-        assert words in reading.text, words
-
-
-def test_only_measured_curves_have_charts(records: list[Record]) -> None:
-    titles = re.findall(r"<h3>([\w /]+)", page_of(*records))
-    assert titles == [
-        "loss",
-        "loss components",
-        "throughput",
-        "loss scale",
-        "headroom",
-        "gradient norm",
-        "learning rate",
-        "update/weight",
+        assert said in words, said
+    assert re.findall(r"<h3>([\w /]+)", html) == [
+        *("loss", "loss components", "throughput", "loss scale", "headroom"),
+        *("gradient norm", "learning rate", "update/weight"),
     ]
     bare = [record for record in records if isinstance(record, StepRecord) and record.precision == "fp32"]
-    assert "<h3>loss scale" not in page_of(*bare)
+    assert "<h3>loss scale" not in page_of(*bare), "only what was measured has a chart"
+
+
+def test_a_measured_speedup_replaces_the_tally() -> None:
+    both = (*make_steps(1, 30, step_seconds=0.004), *make_steps(31, 60, precision="fp16", step_seconds=0.002))
+    compared = record_samples.compared()
+    tally, turns = (page_words(page_of(make_started(), *both, *more)) for more in ((), (compared,)))
+    assert "2.00× the speed of FP32" in tally
+    assert "1.71× the speed of FP32 (1.68 to 1.74)" in turns
+    assert "2.00×" not in turns
 
 
 def test_update_ratios_have_a_curve_for_each_layer_and_say_what_is_estimated(records: list[Record]) -> None:
@@ -115,56 +136,27 @@ def test_update_ratios_have_a_curve_for_each_layer_and_say_what_is_estimated(rec
         )
         for some in ((), ("fc",))
     )
-    for html in (exact, estimated):
-        assert "<h3>update/weight" in html
-        assert "conv1" in html
+    assert "conv1" in exact
     assert "estimated" not in exact
     assert "estimated" in estimated
 
 
-def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
-    reading = Reading(page_of(*hostile.records()))
-    assert hostile.EVIL in reading.text
-    assert reading.tags.count("script") == 1
-    assert "img" not in reading.tags
-    assert not [name for name, _ in reading.attributes if name.startswith("on")]
-    assert not [value for name, value in reading.attributes if name in ("src", "href")]
-    classes = {word for name, value in reading.attributes if name == "class" for word in value.split()}
-    assert all(re.fullmatch(r"[a-z]+\d?|fp32|fp16|bf16|tf32", name) for name in classes)
-
-
-def test_the_policy_allows_only_the_page_s_own_script() -> None:
-    text = page_of(*steps(1, 3))
-    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
-    assert policy.startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
-    assert "unsafe" not in policy
-    assert " style=" not in text
-    assert not re.search(r"https?://|@import|url\(", text)
-
-
-@pytest.mark.parametrize("records", [[], [started()], steps(7, 7), [started(), *steps(1, 2)]])
-def test_a_nearly_empty_journal_has_a_page(records: list[Record]) -> None:
-    assert "<main" in page_of(*records)
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(records=st.lists(RECORDS, max_size=20))
-def test_any_journal_has_a_page(records: list[Record]) -> None:
-    assert page_of(*records).endswith("</html>\n")
-
-
-@pytest.mark.ci
-def test_a_long_run_is_a_page_of_bounded_size() -> None:
-    sizes = [len(page_of(started(total_steps=n), *steps(1, n, losses={"a": 1.0}))) for n in (2_000, 20_000)]
-    assert sizes[1] < 1.5 * sizes[0]
-
-
 def test_curves_go_on_from_where_a_run_was_resumed() -> None:
     recording = RecordedRun("a", "a")
-    recording.add(in_blocks([started(), *steps(1, 10, grad_norm=1.0)]))
-    recording.add(in_blocks([started(time=200.0), *steps(6, 8, grad_norm=2.0)]))
+    recording.add(in_blocks([make_started(), *make_steps(1, 10, grad_norm=1.0)]))
+    recording.add(in_blocks([make_started(time=200.0), *make_steps(6, 8, grad_norm=2.0)]))
     assert recording.step_curve("grad_norm").recent.tolist() == [1.0] * 5 + [2.0] * 3
     assert recording.steps == 13
+
+
+def test_curves_are_of_each_optimizer_s_own_steps() -> None:
+    recording = RecordedRun("gan", "runs/gan")
+    recording.add(in_blocks(gan_records(60)))
+    assert recording.view.front == ""
+    assert [view.front for view in recording.other_views] == [DISCRIMINATOR]
+    assert recording.step_curve("lr").recent.tolist() == [2e-4] * 60
+    assert recording.step_curve("lr", DISCRIMINATOR).recent.tolist() == [4e-4] * 118
+    assert recording.step_curve("lr", "no such optimizer").count == 0
 
 
 def test_unreadable_parts_are_named_on_the_page(run: Path, tmp_path: Path) -> None:
@@ -179,10 +171,198 @@ def test_unreadable_parts_are_named_on_the_page(run: Path, tmp_path: Path) -> No
     assert reader.passed_over in (tmp_path / "run.html").read_text()
 
 
-def test_precisions_have_the_signs_of_the_screen() -> None:
-    assert chip("fp16") == '<span class="chip fp16">▲ AMP fp16</span>'
+@pytest.mark.ci
+def test_a_long_run_is_a_page_of_bounded_size() -> None:
+    sizes = [
+        len(page_of(make_started(total_steps=n), *make_steps(1, n, losses={"a": 1.0})))
+        for n in (2_000, 20_000)
+    ]
+    assert sizes[1] < 1.5 * sizes[0]
 
 
-def test_an_unfinished_run_has_a_page(tmp_path: Path) -> None:
-    export(write(tmp_path / "run", [started(), *steps(1, 5)]), html=tmp_path / "run.html")
-    assert "unfinished at step 5" in (tmp_path / "run.html").read_text()
+# ---------------------------------------------------------------------------------------- its cards
+
+
+RUNNING = views.compared()
+TALLY = RUNNING.comparison
+
+
+def in_both(**facts: float | None) -> SessionView:
+    """What both precisions achieved, with that peak."""
+    run = record_samples.run()
+    full = flops_now(record_samples.flops(flops=10**12), 0.02, run)
+    half = flops_now(record_samples.flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, run)
+    return replace(RUNNING, flops=(replace(full, **facts), replace(half, **facts)))  # type: ignore[arg-type]
+
+
+def timed() -> SessionView:
+    phases = (
+        PhaseSeconds(name="input", host_seconds=0.001, device_seconds=None),
+        PhaseSeconds(name="forward", host_seconds=0.0005, device_seconds=0.002),
+    )
+    fp32 = PrecisionTiming(
+        precision="fp32", steps=9, phases=phases, bound="compute", utilization_percent=98.0
+    )
+    fp16 = PrecisionTiming(precision="fp16", steps=9, phases=phases[1:])
+    return replace(RUNNING, timings=(fp32, fp16))
+
+
+def with_memory() -> SessionView:
+    weights = MemoryKind(kind="weights", dtype="float32", size_bytes=1024**2)
+    copies = MemoryKind(kind="cast copies", dtype="float16", size_bytes=1024**2 // 2)
+    return replace(
+        RUNNING,
+        memory=(
+            MemoryBreakdown(time=0.0, step=1, precision="fp32", kinds=(weights,), peak_allocated_bytes=None),
+            MemoryBreakdown(
+                time=0.0, step=9, precision="fp16", kinds=(weights, copies), peak_allocated_bytes=1024**3
+            ),
+        ),
+    )
+
+
+def eventful() -> SessionView:
+    """More events than are in sight, one of them of several lines."""
+    events = tuple(
+        Event(views.NOW - n, 100 - n, "note", "warning", note(f"event {n}" + "\nmore" * (n == 3)))
+        for n in range(run_details.EVENTS_IN_SIGHT + 3)
+    )
+    return replace(RUNNING, events=events)
+
+
+def few_steps() -> SessionView:
+    rows = tuple(replace(row, steps=12) for row in TALLY.rows)
+    missing = replace(TALLY, speedup=None, memory_saving=None, missing="more steps", rows=rows)
+    return replace(RUNNING, comparison=missing)
+
+
+CARDS: dict[str, Callable[[], Markup | None]] = {
+    "comparison": lambda: sections.comparison(RUNNING),
+    "comparison, rows turned": lambda: sections.comparison(
+        replace(RUNNING, comparison=replace(TALLY, rows=TALLY.rows[::-1]))
+    ),
+    "comparison with FLOP/s": lambda: sections.comparison(in_both()),
+    "comparison without a peak": lambda: sections.comparison(in_both(peak_flops_per_second=None)),
+    "comparison, A/B test": lambda: sections.comparison(replace(RUNNING, compared=record_samples.compared())),
+    "comparison of FP32 alone": lambda: sections.comparison(views.fp32_only()),
+    "comparison, no less memory": lambda: sections.comparison(
+        replace(RUNNING, comparison=replace(TALLY, memory_saving=0.01))
+    ),
+    "comparison of few steps": lambda: sections.comparison(few_steps()),
+    "comparison, first impression": lambda: sections.comparison(views.first_impression()),
+    "comparison, unmeasured steps": lambda: sections.comparison(replace(RUNNING, unmeasured_steps=12)),
+    "answer": lambda: safety.conclusions(numerics_views.healthy()),
+    "answer, outside fp16": lambda: safety.conclusions(
+        numerics_views.numerics(views.fp32_only(), hypothetical=True, min_headroom=-math.inf)
+    ),
+    "float16": lambda: safety.window(numerics_views.float16_window(-8, worst=numerics_views.LOSING)),
+    "trace": lambda: safety.trace(numerics_views.traced()),
+    "X-ray": lambda: safety.xray(numerics_views.xrayed()),
+    "X-ray in FP8": lambda: safety.xray(float8_xray()),
+    "float8": lambda: float8_operands(OPERANDS.numerics.float8_window),
+    "time": lambda: sections.time_spent(timed()),
+    "memory": lambda: sections.memory_spent(with_memory()),
+    "events": lambda: run_details.events(eventful()),
+    "8 ranks, slow input": lambda: ranks_card(rank_views.view(8, "input")),
+    "1,024 ranks, slow compute": lambda: ranks_card(rank_views.view(1024, "compute")),
+    "8 ranks in trouble": lambda: ranks_card(rank_views.ALL["8 ranks in trouble"]()),
+    "ranks without numbers": lambda: ranks_card(rank_views.unsampled()),
+}
+
+
+def test_each_card_has_its_words(goldens: Goldens) -> None:
+    words = [f"== {name}\n{page_words(f'<body>{make()}')}" for name, make in CARDS.items()]
+    goldens.check("reports/page cards", "\n".join(words))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        sections.comparison(SessionView(comparison=Comparison())),
+        sections.time_spent(RUNNING),
+        sections.memory_spent(RUNNING),
+        safety.conclusions(SessionView()),
+        safety.trace(None),
+        safety.xray(None),
+        safety.window(None),
+        float8_operands(None),
+        ranks_card(RUNNING),
+        optimizers_card(RUNNING),
+        run_details.events(SessionView()),
+        card("title", None, None),
+        facts([("a", ""), ("b", "")]),
+        paragraph(""),
+    ],
+)
+def test_a_card_of_nothing_is_none(made: Markup | None) -> None:
+    assert made is None
+
+
+def test_the_bars_have_the_colours_of_float16_s_zones() -> None:
+    histogram = numerics_views.float16_window(-8, worst=numerics_views.LOSING)
+    markup = safety.window(histogram)
+    assert markup is not None
+    classes = re.findall(r'<rect class="(\w+)"', markup)
+    first = histogram.first_exponent
+    assert classes == [float16_histogram_svg.zone(first + i) for i in range(len(histogram.counts))]
+    edges = {-60: "flushed", -26: "flushed", -25: "subnormal", -15: "subnormal"}
+    edges |= {-14: "normal", 15: "normal", 16: "overflow", 40: "overflow"}
+    assert {exponent: float16_histogram_svg.zone(exponent) for exponent in edges} == edges
+
+
+# ------------------------------------------------------------------------------ any text, any journal
+
+
+def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
+    html = page_of(*hostile.records())
+    reading = Reading(html)
+    tags = [tag for tag, _ in reading.tags]
+    assert hostile.EVIL in reading.text
+    assert (tags.count("script"), "img" in tags) == (1, False)
+    attributes = [(name, value) for _, own in reading.tags for name, value in own.items()]
+    assert not [name for name, _ in attributes if name.startswith("on") or name in ("src", "href")]
+    classes = {word for name, value in attributes if name == "class" for word in value.split()}
+    assert all(re.fullmatch(r"[a-z]+\d?|fp32|fp16|bf16|tf32", name) for name in classes)
+
+
+def test_the_policy_allows_only_the_page_s_own_script() -> None:
+    html = page_of(*make_steps(1, 3))
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    assert policy.startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
+    assert "unsafe" not in policy
+    assert " style=" not in html
+    assert not re.search(r"https?://|@import|url\(", html)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(records=st.lists(RECORDS, max_size=20))
+def test_any_journal_has_a_page(records: list[Record]) -> None:
+    assert page_of(*records).endswith("</html>\n")
+
+
+TEXTS = st.text() | st.sampled_from(
+    ["</p><script>alert(1)</script>", '" onclick="alert(1)', "<!--", "]]>", "&lt;", "' autofocus '"]
+)
+
+
+@given(text=TEXTS, attribute=TEXTS)
+def test_no_text_becomes_markup(text: str, attribute: str) -> None:
+    def inert(text: str) -> str:
+        return "\n".join(printable(line) for line in text.expandtabs(4).split("\n"))
+
+    reading = Reading(element("p", text, title=attribute))
+    assert reading.tags == [("p", {"title": inert(attribute)})]
+    assert "".join(reading.texts) == inert(text)
+
+
+def test_markup_is_kept_only_as_it_was_made() -> None:
+    inner = element("b", "<1>")
+    assert element("p", "a & ", inner, None, class_="x", data_values="[1]", hidden=None) == (
+        '<p class="x" data-values="[1]">a &amp; <b>&lt;1&gt;</b></p>'
+    )
+    assert joined("<", inner, None) == "&lt;<b>&lt;1&gt;</b>"
+    assert isinstance(joined(), Markup)
+    assert element("p", element("b", "x") + "<") == "<p>&lt;b&gt;x&lt;/b&gt;&lt;</p>"
+    assert element("meta", charset="utf-8") == '<meta charset="utf-8">'
+    shown = element("pre", "Traceback:\n\tx = 1\n\x1b[31m\u202eevil\u2069\ud800")
+    assert shown == "<pre>Traceback:\n    x = 1\n?[31m?evil??</pre>"

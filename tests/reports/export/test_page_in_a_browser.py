@@ -1,16 +1,21 @@
-"""The page in a real browser: a phone and a desk, by day and by night, without a network, hostile or not."""
+"""Pages in a real browser: a phone and a desk, by day and by night, without a network, hostile or not."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from amptui.reports.compare.compare_page import write_page
+from amptui.reports.compare.following import read_all
 from amptui.reports.export import export
+from tests.reports.compare.compared_runs import BF16, FP32
 from tests.reports.export import hostile
 from tests.reports.export.browser import Tab, browser
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import steps
+
+pytestmark = pytest.mark.ci
 
 TOO_WIDE = """
 [...document.querySelectorAll("body *")]
@@ -61,8 +66,7 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run.html"
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize(("width", "height"), [(360, 640), (390, 844), (1280, 900)])
+@pytest.mark.parametrize(("width", "height", "dark"), [(360, 640, True), (1280, 900, False)])
 def test_the_page_fits_any_width_and_both_colour_schemes(
     tab: Tab, page: Path, hostile_page: Path, width: int, height: int, dark: bool
 ) -> None:
@@ -77,7 +81,9 @@ def test_the_page_fits_any_width_and_both_colour_schemes(
         assert tab.complaints == []
 
 
-def test_hostile_texts_are_shown_and_not_run(tab: Tab, hostile_page: Path) -> None:
+def test_hostile_texts_are_shown_and_not_run(
+    tab: Tab, page: Path, hostile_page: Path, tmp_path: Path
+) -> None:
     tab.open(hostile_page, width=1280, height=900)
     assert tab.evaluate("document.querySelector('h1').textContent") == hostile.EVIL
     assert tab.evaluate("document.title") == f"{hostile.EVIL} · amptui"
@@ -87,9 +93,7 @@ def test_hostile_texts_are_shown_and_not_run(tab: Tab, hostile_page: Path) -> No
     assert tab.evaluate("[window.owned, document.scripts.length, document.images.length]") == [None, 1, 0]
     assert tab.requests == [hostile_page.as_uri()]
     assert tab.complaints == []
-
-
-def test_even_injected_markup_would_not_run(tab: Tab, page: Path, tmp_path: Path) -> None:
+    # And if markup came through, the page's policy would not let it run.
     (tmp_path / "broken.html").write_text(page.read_text().replace("</main>", f"{hostile.EVIL}</main>"))
     tab.open(tmp_path / "broken.html", width=1280, height=900)
     assert tab.evaluate("document.images.length") == 1, "the markup is in"
@@ -127,8 +131,21 @@ def test_pointing_at_a_chart_shows_the_step_in_all_charts(tab: Tab, tmp_path: Pa
     assert tab.complaints == []
 
 
-@pytest.mark.parametrize("records", [[started()], [started(), *steps(1, 1)]])
-def test_a_nearly_empty_page_works_too(tab: Tab, tmp_path: Path, records: list[object]) -> None:
-    export(write(tmp_path / "run", records), html=tmp_path / "run.html")  # type: ignore[arg-type]
-    tab.open(tmp_path / "run.html", width=390, height=844)
-    assert tab.complaints == []
+def test_the_page_of_a_comparison_is_drawn(tab: Tab, tmp_path: Path) -> None:
+    place = tmp_path / "page.html"
+    write_page(read_all([*FP32, *BF16], target=None), place)
+    for width in (360, 1200):
+        tab.open(place, width=width, height=900)
+        assert tab.complaints == []
+        assert tab.requests == [place.as_uri()]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        lines = tab.evaluate("[...document.querySelectorAll('path.line')].map(p => p.getTotalLength())")
+        assert min(lines) > 0
+
+
+def test_a_nearly_empty_page_works_too(tab: Tab, tmp_path: Path) -> None:
+    for records in ([started()], [started(), *steps(1, 1)]):
+        folder = tmp_path / str(len(records))
+        export(write(folder / "run", records), html=folder / "run.html")
+        tab.open(folder / "run.html", width=390, height=844)
+        assert tab.complaints == []

@@ -14,6 +14,8 @@ from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export
 from amptui.reports.export.table import number_texts
+from tests.gan_journal import gan_records
+from tests.golden import Goldens
 from tests.reports.export.recorded import write
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import step, steps
@@ -43,6 +45,33 @@ def test_a_run_has_a_row_per_step_and_a_column_per_field(
     expected = {field.name for field in fields(StepRecord)}
     expected -= {"losses", "group_lrs", "loss_form", "optimizer"}
     assert table_rows[0].keys() == expected | {"losses.classify", "losses.regress"}
+
+
+def test_the_header_and_some_rows(goldens: Goldens, tmp_path: Path) -> None:
+    records = [
+        step(1, precision="fp32", losses={"a": 0.25}),
+        step(2, precision="fp16", loss_scale=65536.0, growth_tracker=1, skipped=True, losses={"b": 2.0}),
+        step(3, lr=0.1, group_lrs=(0.1, 0.01), grad_norm=None, grad_max=0.5, step_seconds=None),
+    ]
+    table(tmp_path, *records)
+    text = (tmp_path / "steps.csv").read_text()
+    table(tmp_path / "two", *gan_records(2))
+    text += (tmp_path / "two" / "steps.csv").read_text()
+    simulated = SimulatedRanks(2, 1, slow="clocks", slow_rank=1, noise=0.0, spread=0.0)
+    table(tmp_path / "ranks", *run_of(simulated, 1))
+    goldens.check("reports/csv", text + (tmp_path / "ranks" / "steps.ranks.csv").read_text())
+
+
+def test_each_step_has_its_optimizer(tmp_path: Path) -> None:
+    records = list(gan_records(60))
+    own = [record for record in records if isinstance(record, StepRecord)]
+    found = table(tmp_path, *records)
+    assert [row["optimizer"] for row in found] == [record.optimizer or "generator" for record in own]
+    assert [row["loss_form"] for row in found] == [record.loss_form for record in own]
+    assert [int(row["step"]) for row in found] == [record.step for record in own]
+    late: list[Record] = [record_samples.run(), *steps(1, 3000), *steps(1, 10, optimizer="second")]
+    found = table(tmp_path / "late", *late)
+    assert [row["optimizer"] for row in found] == ["first"] * 3000 + ["second"] * 10
 
 
 def test_what_is_not_finite_is_named_and_what_was_not_measured_is_empty(tmp_path: Path) -> None:

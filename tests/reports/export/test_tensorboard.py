@@ -12,23 +12,29 @@ import pytest
 from amptui.records.findings import Float8LayerWindow, StepTimed, UpdatesMeasured
 from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
 from amptui.records.steps import StepRecord
+from amptui.reports.export import export
+from amptui.reports.export.exporting import EVENT_FILE_NAME
+from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.reports.export import hostile
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import backoff, device, float8_operand, float8_window, skip, step, steps
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.timed_steps import BUSY, HOST, phases
 
-pytest.importorskip("tensorboard", reason="needs amptui[tensorboard]")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what TensorBoard's own reader imports is its own matter
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+pytestmark = pytest.mark.ci
 
-from amptui.reports.export import export
-from amptui.reports.export.exporting import EVENT_FILE_NAME
+
+@pytest.fixture(autouse=True)
+def _has_tensorboard() -> None:
+    pytest.importorskip("tensorboard", reason="needs amptui[tensorboard]")
 
 
 def read(folder: Path) -> Any:
     """What TensorBoard knows of a run's folder, nothing thinned out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what TensorBoard's own reader imports is its own matter
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
     return events
@@ -161,6 +167,17 @@ def test_a_second_export_replaces_the_first(run: Path, tmp_path: Path) -> None:
         export(run, tensorboard=tmp_path)
     assert [path.name for path in (tmp_path / "tiny-run").iterdir()] == [EVENT_FILE_NAME]
     assert len(read(tmp_path / "tiny-run").Scalars("loss")) == 36
+
+
+def test_each_optimizer_has_tags_of_its_own(tmp_path: Path) -> None:
+    records = list(gan_records(60))
+    events = exported(tmp_path, *records)
+    for tag, optimizer in (("loss", ""), (f"{DISCRIMINATOR}/loss", DISCRIMINATOR)):
+        own = [item for item in records if isinstance(item, StepRecord) and item.optimizer == optimizer]
+        assert [number for number, _ in curve(events, tag)] == [record.step for record in own]
+        assert [value for _, value in curve(events, tag)] == pytest.approx([record.loss for record in own])
+    for tag, last in (("learning_rate", (60, 2e-4)), (f"{DISCRIMINATOR}/learning_rate", (118, 4e-4))):
+        assert curve(events, tag)[-1] == pytest.approx(last)
 
 
 def test_neither_torch_nor_tensorflow_is_loaded(run: Path, tmp_path: Path) -> None:
