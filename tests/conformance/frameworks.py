@@ -1,0 +1,329 @@
+"""The watchers of frameworks, each with the training that its users would write."""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tests.conformance.situations import EPOCHS, SAMPLES, Situation, Training
+from tests.conformance.watchers import Watcher
+
+NAMES: Any = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+"""What Lightning and Fabric call a precision."""
+
+
+class Framework(Watcher):
+    """A watcher of what a framework trains."""
+
+    tier = "ci"
+
+    def train_alone(self, training: Training, folder: Path) -> None:
+        """The same training without amptui."""
+        raise NotImplementedError
+
+
+class Lightning(Framework):
+    """``amptui.lightning.PrecisionMonitor`` in a Trainer."""
+
+    name, package = "Lightning", "lightning"
+    growth_interval = 2000
+    cannot: ClassVar = {"closure": "LBFGS has a test of its own: its Trainer counts no closures"}
+    refuses: ClassVar = {"x-ray": "unavailable"}
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+        import amptui.lightning
+
+        trainer = self.trainer(training.situation, callbacks=[amptui.lightning.PrecisionMonitor()])
+        self.fit(trainer, self.module(training))
+        state: dict[str, Any] = trainer.precision_plugin.scaler.state_dict()
+        return state
+
+    def train_alone(self, training: Training, folder: Path) -> None:
+        self.fit(self.trainer(training.situation), self.module(training))
+
+    @staticmethod
+    def trainer(situation: Situation, **options: Any) -> Any:
+        """Lightning replaces "16-mixed" on a CPU, unless it is told so by a plugin."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that Lightning imports
+            import lightning.pytorch as pl
+            from lightning.pytorch.plugins import MixedPrecision
+
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        name = NAMES[situation.precision(1)]
+        chosen: dict[str, Any] = {"precision": name}
+        if name == "16-mixed":
+            chosen = {"plugins": [MixedPrecision(name, "cpu", scaler=torch.amp.GradScaler("cpu"))]}
+        quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+        return pl.Trainer(
+            **{
+                **dict.fromkeys(quiet, False),
+                "accelerator": "cpu",
+                "max_epochs": EPOCHS,
+                "accumulate_grad_batches": situation.accumulate,
+                "gradient_clip_val": situation.clip_norm,
+                **chosen,
+                **options,
+            }
+        )
+
+    @staticmethod
+    def fit(trainer: Any, module: Any, **options: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Lightning's advice
+            trainer.fit(module, module.training_.batches, **options)
+
+    @staticmethod
+    def module(training: Training) -> Any:
+        """A classifier as people write it."""
+        import lightning.pytorch as pl
+
+        class Module(pl.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.training_, self.net = training, training.model
+
+            def training_step(self, batch: Any, _: int) -> Tensor:
+                return training.loss(batch)
+
+            def on_train_batch_end(self, _outputs: Any, _batch: Any, index: int) -> None:
+                if training.situation.averages and (index + 1) % training.situation.accumulate == 0:
+                    training.average.update_parameters(training.model)
+
+            def configure_optimizers(self) -> Any:
+                schedule = {"scheduler": training.scheduler, "interval": "step"}
+                return {"optimizer": training.optimizer, "lr_scheduler": schedule}
+
+        return Module()
+
+
+class Fabric(Framework):
+    """``amptui.fabric.Precision`` in a loop of Fabric's."""
+
+    name, package = "Fabric", "lightning"
+    refuses: ClassVar = {"x-ray": "unavailable", "checkpoint": "unavailable"}
+
+    @staticmethod
+    def counts_samples(situation: Situation) -> bool:
+        """Not those of a first step by a closure: the run begins within it."""
+        return not situation.closure
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+        scaler = torch.amp.GradScaler("cpu", growth_interval=self.growth_interval)
+        plugin = self.plugin(NAMES[training.situation.precision(1)], scaler=scaler)
+        with plugin.monitor:
+            self.loop(training, plugin)
+        state: dict[str, Any] = plugin.state_dict()
+        return state
+
+    def train_alone(self, training: Training, folder: Path) -> None:
+        from lightning.fabric.plugins import MixedPrecision, Precision
+
+        name = NAMES[training.situation.precision(1)]
+        scaler = torch.amp.GradScaler("cpu", growth_interval=self.growth_interval)
+        half = name == "16-mixed"
+        self.loop(
+            training,
+            Precision() if name == "32-true" else MixedPrecision(name, "cpu", scaler if half else None),
+        )
+
+    @staticmethod
+    def plugin(precision: Any = "32-true", **options: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that Lightning imports
+            from amptui import fabric
+
+        return fabric.Precision(precision, **options)
+
+    @staticmethod
+    def loop(training: Training, plugin: Any) -> None:
+        """As people write it; with the monitor of ours, if ``plugin`` has one."""
+        from lightning.fabric import Fabric as RealFabric
+
+        situation, monitor = training.situation, getattr(plugin, "monitor", None)
+        fabric = RealFabric(accelerator="cpu", devices=1, plugins=[plugin])
+        model, optimizer = fabric.setup(training.model, training.optimizer)
+        for _ in range(EPOCHS) if monitor is None else monitor.epochs(EPOCHS):
+            batches = training.batches if monitor is None else monitor.steps(training.batches)
+            for number, batch in enumerate(batches, 1):
+
+                def one_pass(batch: Any = batch) -> Tensor:
+                    optimizer.zero_grad() if situation.closure else None
+                    loss = training.loss(batch, model) / situation.accumulate
+                    fabric.backward(loss)
+                    return loss
+
+                if situation.closure:
+                    optimizer.step(one_pass)
+                else:
+                    one_pass()
+                    if number % situation.accumulate:
+                        continue
+                    if situation.clip_norm is not None:
+                        norm = situation.clip_norm
+                        fabric.clip_gradients(model, optimizer, max_norm=norm, error_if_nonfinite=False)
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=not situation.zeroes)
+                training.after_step()
+
+
+class Accelerate(Framework):
+    """``amptui.accelerate.watch`` in a loop of Accelerate's."""
+
+    name, package = "Accelerate", "accelerate"
+    growth_interval = 2000
+    refuses: ClassVar = {"x-ray": "unavailable"}
+
+    @staticmethod
+    def pauses_schedule(situation: Situation) -> bool:
+        """Accelerate does not see that the step of a fused optimizer was skipped."""
+        return not situation.fused
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+        import amptui.accelerate
+
+        accelerator = self.accelerator(training.situation)
+        with amptui.accelerate.watch(accelerator, precision=training.situation.precision(1)) as monitor:
+            self.loop(training, accelerator, monitor)
+        state: dict[str, Any] = monitor._amp.scaler.state_dict()
+        return state
+
+    def train_alone(self, training: Training, folder: Path) -> None:
+        name = training.situation.precision(1)
+        accelerator = self.accelerator(training.situation, mixed_precision="no" if name == "fp32" else name)
+        if name == "fp16":
+            as_on_a_gpu(accelerator)
+        self.loop(training, accelerator)
+
+    @staticmethod
+    def accelerator(situation: Situation, **options: Any) -> Any:
+        """One that knows nothing of those before it."""
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState, GradientState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        return Accelerator(cpu=True, gradient_accumulation_steps=situation.accumulate, **options)
+
+    @staticmethod
+    def loop(training: Training, accelerator: Any, monitor: Any = None) -> None:
+        """As people write it; ``monitor``: ours."""
+        situation = training.situation
+        model, optimizer, scheduler = accelerator.prepare(
+            training.model, training.optimizer, training.scheduler
+        )
+        for _ in range(EPOCHS) if monitor is None else monitor.epochs(EPOCHS):
+            for batch in training.batches if monitor is None else monitor.steps(training.batches):
+                with accelerator.accumulate(model):
+
+                    def one_pass(batch: Any = batch) -> Tensor:
+                        optimizer.zero_grad() if situation.closure else None
+                        loss = training.loss(batch, model)
+                        accelerator.backward(loss)
+                        return loss
+
+                    if situation.closure:
+                        optimizer.step(one_pass)
+                        continue
+                    one_pass()
+                    if accelerator.sync_gradients and situation.clip_norm is not None:
+                        accelerator.clip_grad_norm_(model.parameters(), situation.clip_norm)
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad(set_to_none=not situation.zeroes)
+                    if situation.averages and accelerator.sync_gradients:
+                        training.average.update_parameters(training.model)
+
+
+def as_on_a_gpu(accelerator: Any) -> None:
+    """Give it on a CPU what it has there for fp16: autocast to float16, and a scaler."""
+    accelerator.native_amp, accelerator.scaler = True, torch.amp.GradScaler("cpu")
+
+
+class ReturnsLoss(nn.Module):
+    """A model as those of transformers: it computes its loss."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.net, self._training = training.model, training
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": self._training.loss((inputs, labels)), "logits": torch.zeros(len(inputs), 4)}
+
+
+class HuggingFace(Framework):
+    """``amptui.huggingface.watch`` of a Trainer."""
+
+    name, package = "Hugging Face", "transformers"
+    growth_interval = 2000
+    cannot: ClassVar = {"closure": "its Trainer passes no closure to the optimizer"}
+    refuses: ClassVar = {"x-ray": "unavailable"}
+    pauses_schedule = staticmethod(Accelerate.pauses_schedule)
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+        import amptui.huggingface
+
+        trainer = self.trainer(training, runs.parent)
+        with amptui.huggingface.watch(trainer, precision=training.situation.precision(1)) as monitor:
+            trainer.train()
+            state: dict[str, Any] = monitor._scaler_state
+        return state
+
+    def train_alone(self, training: Training, folder: Path) -> None:
+        name = training.situation.precision(1)
+        trainer = self.trainer(training, folder, bf16=name == "bf16")
+        if name == "fp16":
+            trainer.accelerator.state._mixed_precision = "fp16"
+            as_on_a_gpu(trainer.accelerator)
+        trainer.train()
+
+    @staticmethod
+    def trainer(training: Training, folder: Path, **options: Any) -> Any:
+        """One that takes the situation's batches as they come."""
+        from accelerate.state import AcceleratorState, GradientState
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        class InOrder(Trainer):  # type: ignore[misc] # transformers counts as untyped
+            def get_train_dataloader(self) -> Any:
+                batches = training.batches
+
+                class Named:
+                    def __len__(self) -> int:
+                        return len(batches)
+
+                    def __iter__(self) -> Any:
+                        return ({"inputs": inputs, "labels": labels} for inputs, labels in batches)
+
+                return Named()
+
+        class Averages(TrainerCallback):  # type: ignore[misc]
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                if training.situation.averages:
+                    training.average.update_parameters(training.model)
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        situation = training.situation
+        arguments = {
+            "per_device_train_batch_size": SAMPLES,
+            "num_train_epochs": EPOCHS,
+            "gradient_accumulation_steps": situation.accumulate,
+            "max_grad_norm": situation.clip_norm or 0.0,
+            "use_cpu": True,
+            "report_to": [],
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
+        return InOrder(
+            ReturnsLoss(training),
+            TrainingArguments(str(folder), **{**arguments, **options}),
+            callbacks=[Averages()],
+            optimizers=(training.optimizer, training.scheduler),
+        )
+
+
+FRAMEWORKS: list[Framework] = [Lightning(), Fabric(), Accelerate(), HuggingFace()]

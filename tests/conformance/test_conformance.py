@@ -1,0 +1,231 @@
+"""Whoever watches a loop: the weights are those of a loop by hand, and so are the numbers that are shown."""
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.frameworks import FRAMEWORKS, Framework
+from tests.conformance.recorded import Asking, Recorded, Request, Screen, only_run
+from tests.conformance.situations import (
+    EPOCHS,
+    SITUATIONS,
+    STEPS,
+    STEPS_PER_EPOCH,
+    Situation,
+    Training,
+    Truth,
+    train_by_hand,
+)
+from tests.conformance.watchers import Observe, RunObserve, Train, Watch, Watcher
+
+WATCHERS: list[Watcher] = [
+    *map(Watch, ("monitor", "scaler", "closure")),
+    Observe(),
+    RunObserve(),
+    Train(),
+    *FRAMEWORKS,
+]
+
+pytestmark = pytest.mark.filterwarnings("default")  # the frameworks' own
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frameworks save into the current folder; older TrainingArguments set the precision for good."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+
+
+def cases(situations: Collection[str], *, without: Collection[type[Watcher]] = ()) -> Any:
+    """Each watcher in each of the situations that it can have."""
+    return pytest.mark.parametrize(
+        ("watcher", "situation"),
+        [
+            pytest.param(
+                watcher,
+                SITUATIONS[name],
+                id=f"{watcher.name}-{name}",
+                marks=[pytest.mark.ci] * (watcher.tier == "ci"),
+            )
+            for watcher in WATCHERS
+            for name in situations
+            if name not in watcher.cannot and type(watcher) not in without
+        ],
+    )
+
+
+def trained(
+    watcher: Watcher, situation: Situation, runs: Path, requests: Mapping[int, Sequence[Request]]
+) -> tuple[Training, dict[str, Any] | None]:
+    """Train with somebody who makes ``requests``; what was trained, and its loss scaler's state."""
+    watcher.need()
+    asking = Asking(runs, requests)
+    training = Training(situation, asking)
+    try:
+        return training, watcher.train(training, runs)
+    finally:
+        asking.close()
+
+
+def by_hand(watcher: Watcher, situation: Situation) -> Truth:
+    return train_by_hand(
+        Training(situation),
+        growth_interval=watcher.growth_interval,
+        pauses_schedule=watcher.pauses_schedule,
+    )
+
+
+@cases(SITUATIONS)
+def test_weights_and_numbers_are_those_of_the_loop_by_hand(
+    watcher: Watcher, situation: Situation, runs: Path, request: pytest.FixtureRequest
+) -> None:
+    if "fp8-emulated" in situation.precisions.values():
+        request.getfixturevalue("usable_torchao")
+    truth = by_hand(watcher, situation)
+    wanted = situation.requests if watcher.switches else {}
+    requests = {step: [{"request": "precision", "precision": name}] for step, name in wanted.items()}
+    training, scaler = trained(watcher, situation, runs, requests)
+    assert training.digests() == truth.digests
+    assert scaler in (None, truth.scaler)
+    check(only_run(runs), watcher, situation, truth)
+
+
+def check(run: Recorded, watcher: Watcher, situation: Situation, truth: Truth) -> None:
+    """Hold what was recorded to the truth."""
+    rows, steps = run.table(), truth.steps
+    precisions = [step.precision for step in steps]
+    if not watcher.switches:  # without TF32 anywhere, nobody sees that it is forbidden
+        precisions = ["fp32" if name == "ieee" else name for name in precisions]
+    assert [int(row["step"]) for row in rows] == [step.step for step in steps]
+    assert [row["precision"] for row in rows] == precisions
+    assert numbers(rows, "loss") == pytest.approx([step.loss for step in steps], rel=1e-6, nan_ok=True)
+    assert numbers(rows, "lr") == pytest.approx([step.lr for step in steps])
+    assert numbers(rows, "loss_scale") == [step.loss_scale for step in steps]
+    assert [int(row["step"]) for row in rows if row["skipped"] == "true"] == truth.skipped
+    assert [int(row["micro_batches"]) for row in rows] == [step.micro_batches for step in steps]
+    if watcher.counts_samples(situation):
+        assert [int(row["samples"]) for row in rows] == [step.samples for step in steps]
+    changes = [
+        (step, before, after)
+        for step, (before, after) in enumerate(pairwise(precisions), 2)
+        if before != after
+    ]
+    changed = run.of("PrecisionChanged")
+    assert [(line["step"], line["previous"], line["current"]) for line in changed] == changes
+    assert [line["step"] for line in run.of("StepSkipped")] == truth.skipped
+    scales = run.of("LossScaleChanged")
+    assert all((line["current"] > line["previous"]) == (line["reason"] == "growth") for line in scales)
+    assert [line["step"] for line in scales if line["reason"] == "backoff"] == truth.skipped
+    (started,) = run.of("RunStarted")
+    assert (started["observed"], started["precision"]) == (not watcher.switches, precisions[0])
+    if watcher.names_epochs:
+        lengths = [started[name] for name in ("steps_per_epoch", "total_epochs", "total_steps")]
+        assert lengths == [STEPS_PER_EPOCH, EPOCHS, STEPS]
+        assert [int(row["epoch"]) for row in rows] == [step.epoch for step in steps]
+        ends = [(epoch, epoch * STEPS_PER_EPOCH) for epoch in range(1, EPOCHS + 1)]
+        assert [(line["epoch"], line["step"]) for line in run.of("EpochFinished")] == ends
+    kind, words = watcher.end
+    end = run.lines[-1]
+    assert (end["type"], end.get("reason") or end.get("error")) == (kind, words)
+
+
+def numbers(rows: list[dict[str, str]], column: str) -> list[float | None]:
+    return [float(row[column]) if row[column] else None for row in rows]
+
+
+@cases(["fp16"], without=[RunObserve])
+def test_each_request_has_its_answer_and_a_stop_ends_the_training_after_the_step(
+    watcher: Watcher, situation: Situation, runs: Path
+) -> None:
+    kinds = ("x-ray", "trace", "histogram", "checkpoint")
+    requests: dict[int, Sequence[Request]] = {
+        3: [{"request": kind} for kind in kinds],
+        9: [{"request": "stop", "reason": "q", "at_once": False}],
+    }
+    trained(watcher, situation, runs, requests)
+    run = only_run(runs)
+    refused = {line["request"]["kind"]: line["reason"] for line in run.of("RequestRefused")}
+    taken = {line["request"]["kind"] for line in run.of("RequestTaken")}
+    assert refused == watcher.refuses
+    assert taken == {*kinds} - {*watcher.refuses}
+    assert all(line["detail"] for line in run.of("RequestRefused"))
+    last = run.lines[-1]
+    assert (last["type"], last["steps"], last["reason"]) == ("RunFinished", 9, "stopped")
+    assert {*kinds} & {*run.of("RunStarted")[0]["refuses"]} <= {*watcher.refuses}
+
+
+@cases(["fp32"], without=[Observe, RunObserve])
+def test_a_pause_holds_the_training_between_two_steps_until_a_screen_resumes_it(
+    watcher: Watcher, situation: Situation, runs: Path
+) -> None:
+    def resume() -> None:
+        screen.wait_for(lambda line: line.get("type") == "PauseChanged")
+        screen.ask({"request": "precision", "precision": "bf16"})
+        screen.ask({"request": "pause", "paused": False})
+
+    def during(step: int) -> None:
+        nonlocal screen
+        if step == 5:
+            (folder,) = runs.iterdir()
+            screen = Screen(folder)
+            screen.ask({"request": "pause", "paused": True})
+            thread.start()
+
+    watcher.need()
+    screen: Screen
+    thread = threading.Thread(target=resume)
+    watcher.train(Training(situation, during), runs)
+    thread.join()
+    screen.close()
+    run = only_run(runs)
+    assert [(line["step"], line["paused"]) for line in run.of("PauseChanged")] == [(5, True), (5, False)]
+    assert [(line["step"], line["current"]) for line in run.of("PrecisionChanged")] == [(6, "bf16")]
+
+
+@cases(["fp16"], without=[RunObserve, Train])
+def test_a_run_that_cannot_be_opened_costs_one_line(
+    watcher: Watcher,
+    situation: Situation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    truth = by_hand(watcher, situation)
+    training, scaler = trained(watcher, situation, tmp_path, {})
+    assert training.digests() == truth.digests
+    assert scaler == truth.scaler
+    assert [line.startswith("amptui: cannot watch") for line in capsys.readouterr().err.splitlines()] == [
+        True
+    ]
+
+
+@cases(["bf16"], without=[RunObserve, Train])
+def test_an_error_of_the_script_s_own_is_its_run_s_end(
+    watcher: Watcher, situation: Situation, runs: Path
+) -> None:
+    def during(step: int) -> None:
+        if step == 5:
+            raise ValueError("my own")
+
+    watcher.need()
+    with pytest.raises(ValueError, match="my own"):
+        watcher.train(Training(situation, during), runs)
+    last = only_run(runs).lines[-1]
+    assert (last["type"], last["step"], last["error"]) == ("RunFailed", 4, "ValueError: my own")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
+def test_a_framework_without_us_leaves_the_same_bits(framework: Framework, name: str, tmp_path: Path) -> None:
+    framework.need()
+    situation = SITUATIONS[name]
+    training = Training(situation)
+    framework.train_alone(training, tmp_path)
+    assert training.digests() == by_hand(framework, situation).digests

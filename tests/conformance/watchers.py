@@ -1,0 +1,229 @@
+"""Whoever watches a loop, each behind the same door: train in a situation, with somebody who asks."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import amptui
+from amptui import Data, DataRequest, Experiment
+from amptui.cli import main
+from tests.checkout import ROOT
+from tests.conformance.situations import EPOCHS, SAMPLES, SITUATIONS, Situation, Training, train_by_hand
+
+
+class Watcher:
+    """What every watcher has; one that switches precisions asks as a screen does."""
+
+    name: ClassVar[str]
+    cannot: ClassVar[Mapping[str, str]] = {}
+    """Which situations it cannot have, and why."""
+    growth_interval: ClassVar[int] = 4
+    """Of the loss scaler that the loop has."""
+    switches: ClassVar[bool] = True
+    """Whether it owns the precision; else the loop switches by itself."""
+    names_epochs: ClassVar[bool] = True
+    tier: ClassVar[Literal["quick", "ci"]] = "quick"
+    end: ClassVar[tuple[str, str]] = ("RunFinished", "done")
+    """How its run says that the script has ended."""
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """Of all requests but those for a precision and a pause, those that are refused, and the reason."""
+
+    package: ClassVar[str] = ""
+    """What has to be installed for it."""
+
+    @staticmethod
+    def pauses_schedule(_situation: Situation) -> bool:
+        """Whether a schedule stands still where a step is skipped."""
+        return False
+
+    @staticmethod
+    def counts_samples(_situation: Situation) -> bool:
+        """Whether it sees the batches, and so knows the samples of each step."""
+        return True
+
+    def need(self) -> None:
+        """Skip the test where the framework is not installed."""
+        if self.package:
+            pytest.importorskip(self.package, exc_type=ImportError)
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any] | None:
+        """Train as the situation says; return the loss scaler's state, if anyone has it."""
+        raise NotImplementedError
+
+
+class Watch(Watcher):
+    """``amptui.watch`` in a loop written in one of three forms."""
+
+    def __init__(self, form: Literal["monitor", "scaler", "closure"]) -> None:
+        self.name, self.form = f"watch, {form}", form
+        self.cannot = {"closure": "LBFGS calls monitor.backward() within its step"}
+        self.refuses = {"checkpoint": "unavailable"}
+        if form != "closure":
+            self.refuses |= {"x-ray": "unavailable"}
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+        situation, optimizer = training.situation, training.optimizer
+        with amptui.watch(
+            training.model,
+            optimizer,
+            precision=situation.precision(1),
+            amp="fp16",
+            clip_norm=situation.clip_norm,
+            scaler=torch.amp.GradScaler("cpu", growth_interval=self.growth_interval),
+        ) as monitor:
+            for _ in monitor.epochs(EPOCHS):
+                waiting: list[Any] = []
+                for batch in monitor.steps(training.batches):
+                    waiting.append(batch)
+                    if len(waiting) == situation.accumulate:
+                        self._step(monitor, training, waiting)
+                        training.after_step()
+                        waiting = []
+            return monitor.scaler.state_dict()
+
+    def _step(self, monitor: amptui.AmpMonitor, training: Training, batches: list[Any]) -> None:
+        if self.form == "closure":
+            monitor.train_step(*[lambda batch=batch: training.loss(batch) for batch in batches])
+            return
+        scaler, optimizer, count = monitor.scaler, training.optimizer, len(batches)
+        if training.situation.zeroes:
+            optimizer.zero_grad(set_to_none=False)
+        for batch in batches:
+            with monitor.autocast():
+                loss = training.loss(batch)
+            if self.form == "monitor":
+                monitor.backward(loss / count)
+            else:
+                scaler.scale(loss / count).backward()
+        if self.form == "monitor":
+            monitor.step()
+            return
+        scaler.unscale_(optimizer)
+        training.clip()
+        scaler.step(optimizer)
+        scaler.update()
+        if not training.situation.zeroes:
+            optimizer.zero_grad()
+
+
+class Observe(Watcher):
+    """``amptui.observe`` beside the loop by hand, which switches by itself."""
+
+    name = "observe"
+    switches = False
+    cannot: ClassVar = {"float8": "float8 layers of a script's own have another name, and tests of their own"}
+    refuses: ClassVar = dict.fromkeys(("x-ray", "trace", "histogram", "checkpoint"), "unavailable")
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+        with amptui.observe(training.model, training.optimizer) as monitor:
+            truth = train_by_hand(training, monitor=monitor, growth_interval=self.growth_interval)
+        return truth.scaler
+
+
+SCRIPT = """
+import json, sys
+import torch
+from tests.conformance.situations import SITUATIONS, Training, train_by_hand
+torch.set_num_threads(1)
+training = Training(SITUATIONS[sys.argv[1]])
+truth = train_by_hand(training)
+print(json.dumps([training.digests(), truth.scaler]))
+sys.exit(3)
+"""
+
+
+class RunObserve(Observe):
+    """``amptui run --observe`` of a script that is the loop by hand and knows nothing of amptui."""
+
+    name = "run --observe"
+    names_epochs = False
+    tier = "ci"
+    cannot: ClassVar = Observe.cannot | dict.fromkeys(
+        ("fp32", "bf16", "fp16", "switches", "switches, fused, clipped"), "each takes two processes"
+    )
+    end = ("RunFailed", "the script exited with status 3")
+
+    @staticmethod
+    def counts_samples(_situation: Situation) -> bool:
+        return False
+
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+        (name,) = [name for name, each in SITUATIONS.items() if each is training.situation]
+        script = runs.parent / "train.py"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(SCRIPT)
+        command = ["run", "--observe", "--headless", "--run-dir", str(runs / "run"), str(script), name]
+        result = subprocess.run(
+            [sys.executable, "-m", "amptui", *command],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 3, result.stderr
+        digests, scaler = json.loads(result.stdout)
+        training.digests = lambda: digests  # type: ignore[method-assign] # of the script's own process
+        return scaler  # type: ignore[no-any-return]
+
+
+class Recipe(Experiment):
+    """What `amptui train` trains in a situation."""
+
+    training: ClassVar[Training]
+    steps: ClassVar[int]
+
+    epochs: int = EPOCHS
+    batch_size: int = SAMPLES
+
+    def build_model(self) -> nn.Module:
+        return self.training.model
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return self.training.optimizer
+
+    def build_scheduler(self, optimizer: Any, total_steps: Any) -> Any:
+        return self.training.scheduler
+
+    def load_data(self, request: DataRequest) -> Data:
+        inputs, labels = (torch.cat(part) for part in zip(*self.training.batches, strict=True))
+        return Data("drawn", real=False, train=DataLoader(TensorDataset(inputs, labels), batch_size=SAMPLES))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if self.training.passes % len(self.training.batches) == 0:
+            torch.manual_seed(2)  # as the loop by hand has it where an epoch begins
+        return self.training.loss(batch, model)
+
+    def after_step(self, model: nn.Module) -> None:
+        Recipe.steps += 1
+        self.training.passes = self.steps * self.training.situation.accumulate  # an X-ray's do not count
+        if self.training.situation.averages:
+            self.training.average.update_parameters(self.training.model)
+
+
+class Train(Watcher):
+    """``amptui train``, whose loop it is."""
+
+    name = "train"
+    growth_interval = 2000
+    cannot: ClassVar = {"closure": "it refuses optimizers that need a closure"}
+
+    @staticmethod
+    def pauses_schedule(_situation: Situation) -> bool:
+        return True
+
+    def train(self, training: Training, runs: Path) -> None:
+        situation, Recipe.training, Recipe.steps = training.situation, training, 0
+        options = ["--precision", situation.precision(1), "--amp-dtype", "fp16", "--device", "cpu"]
+        options += ["--accumulate", str(situation.accumulate), "--run-dir", str(runs / "train")]
+        if situation.clip_norm is not None:
+            options += ["--clip-norm", str(situation.clip_norm)]
+        assert main(["train", f"{__name__}:Recipe", "--headless", *options]) == 0
