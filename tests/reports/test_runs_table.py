@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from amptui.runs.find import find_run, live_run, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir, default_base
+from tests.golden import Goldens
 from tests.opened import Opened
 from tests.telemetry.record_samples import run, step
 
@@ -82,49 +84,22 @@ def three_runs() -> RunDir:
     return kept("mnist-deep-20270115-070000", [began, step(117, precision="fp16")], age_seconds=-60)
 
 
-def test_a_table_says_of_each_run_what_it_is_and_how_it_stands() -> None:
-    with RunLock.take(three_runs().path):
-        lines = shown()
-    assert [re.split(r" {2,}", line) for line in lines] == [
-        ["run", "state", "model", "precision", "progress", "started", "written", "pid", "device"],
-        [
-            *("mnist-deep-20270115-070000", "running", "mnist-deep", "fp16", "117/2,340 5%"),
-            *("2027-01-15 06:00", "now", str(os.getpid()), "cuda:0"),
-        ],
-        [
-            *("mnist-deep-20270115-060000", "finished", "mnist-deep", "bf16", "2,340/2,340 100%"),
-            *("2027-01-15 06:00", "1 h ago", "cuda:0"),
-        ],
-        [
-            *("resnet50-20270115-080000", "failed", "mnist-deep", "fp32"),
-            *("2027-01-15 06:00", "3 d ago", "cuda:0"),
-        ],
-    ]
-    for heading in ("state", "model", "precision", "progress", "started", "written", "device"):
-        at = lines[0].index(heading)
-        assert all(line[at - 2 : at] == "  " for line in lines)
-
-
-def test_at_eighty_columns_what_a_person_needs_most_is_there() -> None:
-    with RunLock.take(three_runs().path):
-        heading, first, *_ = shown(columns=80)
-    assert re.split(r" {2,}", heading) == ["run", "state", "precision", "progress", "written"]
-    assert re.split(r" {2,}", first) == [
-        "mnist-deep-20270115-070000",
-        "running",
-        "fp16",
-        "117/2,340 5%",
-        "now",
-    ]
-
-
-@pytest.mark.parametrize("columns", [200, 100, 80, 60, 40, 20, 10])
-def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
-    kept("長い名前" * 10, [run(), step(1)])
-    three_runs()
-    lines = shown(columns=columns)
-    assert max(len(line) + sum(ord(each) > 0x2E80 for each in line) for line in lines) <= columns
-    assert len(lines) == 5
+def test_a_table_says_of_each_run_what_it_is_and_how_it_stands(goldens: Goldens) -> None:
+    """In a pipe, and on terminals of some widths: what a person needs most stays."""
+    kept("長い名前" * 10, [run(), step(1)], age_seconds=4 * 86400)
+    kept("m-beyond-its-goal", [run(total_steps=10), step(25)], age_seconds=5 * 86400)
+    tables = {}
+    live = three_runs()
+    with RunLock.take(live.path):
+        live.lock_path.write_text(json.dumps({"pid": 4242, "host": socket.gethostname(), "started": 0.5}))
+        tables["a pipe"] = shown()
+        for columns in (200, 100, 80, 60, 40, 20, 10):
+            tables[f"{columns} columns"] = lines = shown(columns=columns)
+            assert max(len(line) + sum(ord(each) > 0x2E80 for each in line) for line in lines) <= columns
+    text = "\n".join(line for name, lines in tables.items() for line in (f"== {name}", *lines))
+    goldens.check("reports/runs", text)
+    assert {len(lines) for lines in tables.values()} == {6}
+    assert shown(columns=80)[1].split()[:2] == ["mnist-deep-20270115-070000", "died"]
 
 
 def test_a_run_of_another_machine_is_told_with_its_name() -> None:
@@ -132,11 +107,6 @@ def test_a_run_of_another_machine_is_told_with_its_name() -> None:
     with RunLock.take(run_dir.path):
         run_dir.lock_path.write_text(json.dumps({"pid": 5, "host": "gpu7\x1b[2J", "started": 0.5}))
         assert "running on gpu7?[2J" in shown(columns=80)[1]
-
-
-def test_a_run_beyond_its_first_goal_has_no_share_of_it() -> None:
-    kept("m", [run(total_steps=10), step(25)])
-    assert "  25  " in shown()[1]
 
 
 def test_without_a_run_it_is_told_how_to_start_one() -> None:
@@ -211,34 +181,11 @@ def test_no_number_breaks_the_table(
 
 def test_a_terminal_of_few_letters_gets_what_it_can_show() -> None:
     kept("größe", [run()])
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from amptui.reports.runs_table import *; list_runs(json=False, out=sys.stdout)",
-        ],
-        capture_output=True,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        check=True,
-    )
-    assert b"gr??e" in done.stdout
-
-
-def test_a_reader_that_is_gone_is_no_trouble() -> None:
-    three_runs()
-    script = (
-        "import sys; from amptui.reports.runs_table import list_runs; sys.stdin.readline();"
-        "sys.exit(list_runs(json=False, out=sys.stdout))"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        process.stdin.close()
-        assert process.wait() == 0, process.stderr.read()
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, encoding="ascii")
+    list_runs(json=False, out=out)
+    out.flush()
+    assert b"gr??e" in written.getvalue()
 
 
 def test_a_folder_of_runs_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +199,7 @@ def test_a_folder_of_runs_that_cannot_be_read_is_told(monkeypatch: pytest.Monkey
         list_runs(json=False, out=io.StringIO())
 
 
-MANY = 200
+MANY = 120
 
 
 @pytest.fixture
@@ -275,11 +222,13 @@ def test_of_many_runs_one_is_read_to_find_it(many: list[str]) -> None:
     assert not opened.in_folders_of(default_base())
 
 
-def test_a_pipe_that_ends_after_a_line_ends_the_list_quietly(many: list[str]) -> None:
-    command = f"{shlex.quote(sys.executable)} -m amptui runs --all | head -1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(b"run ")
+@pytest.mark.ci
+def test_a_reader_that_is_gone_ends_the_list_quietly(many: list[str]) -> None:
+    for reader in ("head -1", "true"):
+        command = f"{shlex.quote(sys.executable)} -m amptui runs --all | {reader}"
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.startswith(b"run ") == (reader == "head -1")
 
 
 # What is read and what is only counted.
@@ -302,7 +251,7 @@ def test_a_pipe_gets_the_newest_hundred_and_is_told_of_the_rest(
     text, opened = listed(json=json)
     assert opened == set(many[:PAGE_RUNS])
     assert len(text.splitlines()) == PAGE_RUNS + (not json)
-    more = "100 older runs not listed: use `amptui runs --all` or `--limit N`"
+    more = f"{MANY - PAGE_RUNS} older runs not listed: use `amptui runs --all` or `--limit N`"
     assert capsys.readouterr().err == f"amptui: {more}\n"
 
 
@@ -313,9 +262,9 @@ def test_a_terminal_gets_what_fits_and_a_line_about_the_rest(
     lines = text.splitlines()
     assert opened == set(many[:7])
     assert [line.split()[0] for line in lines[1:-1]] == many[:7]
-    assert lines[-1] == "193 older runs not listed: use `amptui runs --all` or `--limit N`"
+    assert lines[-1] == f"{MANY - 7} older runs not listed: use `amptui runs --all` or `--limit N`"
     assert capsys.readouterr().err == ""
-    assert shown(columns=20)[-1] == "179 older: --all"
+    assert shown(columns=20)[-1] == f"{MANY - 21} older: --all"
 
 
 def test_runs_that_just_fit_need_no_line_about_others() -> None:
@@ -335,7 +284,7 @@ def test_who_says_how_many_gets_as_many(
     text, opened = listed(build_parser().parse_args(["runs", *option]).limit, rows=rows)
     assert opened == set(many[:number])
     lines = text.splitlines()
-    older = ["197 older runs not listed: use `amptui runs --all` or `--limit N`"]
+    older = [f"{MANY - 3} older runs not listed: use `amptui runs --all` or `--limit N`"]
     assert lines[1 + number :] == (older if rows and number < MANY else [])
     assert capsys.readouterr().err == "", "who gave a limit knows that there may be more"
 
@@ -368,8 +317,7 @@ def test_a_folder_that_cannot_be_read_is_listed() -> None:
             use()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
-def test_a_folder_without_permission_is_listed() -> None:
+def test_a_folder_without_permission_is_listed(nobody: Path) -> None:
     run_dir = kept("secret", [run()])
     run_dir.path.chmod(0)
     try:
