@@ -20,7 +20,6 @@ from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.records.run import RunFinished
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
-from amptui.runs.server import Server
 from tests.living import wait_until
 from tests.observed import Loop
 
@@ -148,11 +147,8 @@ def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [
-        *((guest_run, "create_run_dir"), (guest_run.ScriptRun, "open_loop")),
-        *((Server, "start"), (guest_run, "write_line")),
-    ],
-    ids=["folder", "hooks", "server", "line"],
+    [(guest_run.ScriptRun, "open_loop"), (guest_run, "write_line")],
+    ids=["hooks", "line"],
 )
 def test_a_run_whose_opening_an_alarm_interrupts_is_closed_and_nothing_watches(
     owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

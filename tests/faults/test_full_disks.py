@@ -17,14 +17,13 @@ import pytest
 
 from amptui.process.plain_lines import LastingStream
 from amptui.records import codec
-from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged
+from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import RunFinished
 from amptui.records.steps import Steps
-from amptui.runs.journal import TRUNCATED
 from amptui.runs.reader import JournalReader
 from tests.checkout import ROOT
 from tests.faults.watched import Lives, headless_run, lost, shown_step, stop
-from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, steps_of, wait_until
+from tests.living import ended_afterwards, last_step, outcome, run_pid, steps_of, wait_until
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, PipedProcess, WarmSource, start_piped
 
@@ -127,7 +126,7 @@ def test_checkpoints_alone_that_find_no_room_are_enough(warm: WarmSource, tmp_pa
     [
         pytest.param((), UNSAVED_STATUS, "run.json", marks=pytest.mark.ci),
         (("--set", "trouble=loss", "--set", "at=30"), 1, "ValueError"),
-        pytest.param(("--save-weights", "weights.pt"), 1, "cannot write weights.pt", marks=pytest.mark.ci),
+        pytest.param(("--save-weights", "weights.pt"), 1, "weights.pt: ", marks=pytest.mark.ci),
     ],
     ids=["done", "failed", "weights"],
 )
@@ -314,49 +313,6 @@ def test_what_is_taken_away_is_written_again_whole(
         stop(run)
         assert outcome(run) is RunFinished
         assert lost(run) == (0, 0)
-
-
-FORGETFUL = """
-import sys
-from amptui.cli import main
-from amptui.runs import journal
-journal._FIRST_BYTES, journal._LAST_BYTES = 1, 1
-sys.exit(main(sys.argv[1:]))
-"""
-"""Of the lines that it wrote, it keeps the first and the newest in memory."""
-
-
-@pytest.mark.nightly
-def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resume(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    options = ("--steps", "200", "--set", "step_ms=8", "--headless")  # a dozen steps each time it is written
-    run = start_piped([sys.executable, "-c", FORGETFUL, *training(folder, *options)], warm=warm)
-    with ended_afterwards(folder):
-        wait_until(lambda: last_step(folder) > 60, "too few steps")
-        before = set((folder / "journal.jsonl").read_bytes().splitlines())
-        os.truncate(folder / "journal.jsonl", 0)
-        (told, *_) = wait_until(lambda: changes(folder), "it was not noticed")
-        status, out, err = end_of(run)
-    lost = before - set((folder / "journal.jsonl").read_bytes().splitlines())
-    assert told.what == "journal"
-    assert told.unsaved is not None, "it was counted"
-    assert 0 < len(lost) <= told.unsaved, "others may have been written in between"
-    assert TRUNCATED in out
-    assert (status, unsaved(err)) == (UNSAVED_STATUS, {"journal": told.unsaved})
-    missing = sorted(set(range(1, 201)) - {record.step for record in steps_of(folder)})
-    assert missing
-    more = ["train", KNOBS, "--resume", str(folder), "--steps", "210", "--device", "cpu", "--headless"]
-    status, out, err = end_of(start_piped(amptui_command(*more), warm=warm))
-    assert (status, err) == (0, "")
-    (line,) = (line for line in out.splitlines() if "the journal lacks" in line)
-    assert f"the journal lacks {len(missing)} of the 200 steps so far: {missing[0]}" in line
-
-
-def changes(folder: Path) -> list[KeepingChanged]:
-    """What the journal tells of its own trouble."""
-    return [record for record in records_of(folder) if isinstance(record, KeepingChanged) and record.trouble]
 
 
 # ---------------------------------------------------------------------------------------------- output

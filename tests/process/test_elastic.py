@@ -19,7 +19,6 @@ import torch
 from amptui.cli import main
 from amptui.process import elastic
 from amptui.process.elastic import _status
-from amptui.process.stopping import RANKS_PATIENCE_SECONDS
 from amptui.ranks.ends.progress import AWAITED_SECONDS
 from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
 from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
@@ -245,69 +244,42 @@ def test_ranks_that_wait_for_another_end_when_it_is_killed_or_they_are_stopped(
         assert (end.reason, end.steps) == ("stopped", 0)
 
 
-@pytest.mark.nightly
-def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(
-    warm: WarmSource, run: Path
-) -> None:
-    """It compiles for longer than a rank is waited for that cannot end well any more."""
-
-    def is_compiling(run: Path) -> bool:
-        return any("compil" in record.detail for record in of(PhaseChanged, run))
-
-    slowly = ("--compile", "--set", f"compile_seconds={RANKS_PATIENCE_SECONDS + 8}")
-    with ranks(run, *slowly, until=is_compiling, warm=warm) as process:
-        os.kill(pid_of(1, process), signal.SIGUSR1)
-        _, said = process.communicate(timeout=100)
-    assert process.returncode == 0, said
-    assert last_step(run) > 0
-    assert RunDir(run).holds_checkpoints
-
-
 # ------------------------------------------------------------------------------------------ those that hang
 
 
 @pytest.mark.parametrize(
-    ("rank", "start"),
+    ("rank", "stuck", "start"),
     [
-        pytest.param(0, ALONE, marks=pytest.mark.ci, id="0, nproc"),
-        pytest.param(1, TORCHRUN, marks=pytest.mark.nightly, id="1, torchrun"),
+        pytest.param(0, False, ALONE, marks=pytest.mark.ci, id="0 does not answer"),
+        pytest.param(1, True, ALONE, marks=pytest.mark.ci, id="1 is stuck in after_step"),
+        pytest.param(1, False, TORCHRUN, marks=pytest.mark.nightly, id="1 does not answer"),
+        pytest.param(0, True, ALONE, marks=pytest.mark.nightly, id="0 is stuck in after_step"),
     ],
 )
-def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
-    warm: WarmSource, run: Path, rank: int, start: Sequence[str]
+def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
+    warm: WarmSource, run: Path, rank: int, start: Sequence[str], *, stuck: bool
 ) -> None:
-    """Rank 0 keeps the journal: another rank writes its end, and the stacks."""
-    with ranks(run, "--hang-timeout", "5", start=start, warm=warm) as process:
-        all_of_them = family(process.pid)
-        os.kill(pid_of(rank, process), signal.SIGSTOP)
-        _, said = process.communicate(timeout=100)
-        _, alive = psutil.wait_procs(all_of_them, timeout=10)
-    assert (process.returncode, alive) == (1, []), said
-    assert f"amptui: rank {rank} hung: its process has not answered for " in said
-    assert_lost(run, rank, "hung")
-    (stacks,) = of(StacksTaken, run)
-    assert ([stack.rank for stack in stacks.stacks], stacks.silent) == ([1 - rank], (rank,))
-    assert "trainer.py" in stacks.stacks[0].stack
-
-
-@pytest.mark.parametrize(
-    "rank", [pytest.param(1, marks=pytest.mark.ci), pytest.param(0, marks=pytest.mark.nightly)]
-)
-def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(
-    warm: WarmSource, run: Path, rank: int
-) -> None:
+    """Rank 0 keeps the journal: of one that does not answer another rank writes the end."""
     lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", "lag_seconds=600")
-    with ranks(run, "--hang-timeout", "5", *lags, warm=warm) as process:
+    with ranks(run, "--hang-timeout", "5", *(lags if stuck else ()), start=start, warm=warm) as process:
         all_of_them = family(process.pid)
+        if not stuck:
+            os.kill(pid_of(rank, process), signal.SIGSTOP)
         _, said = process.communicate(timeout=100)
         _, alive = psutil.wait_procs(all_of_them, timeout=10)
     assert (process.returncode, alive) == (1, []), said
-    assert f"amptui: rank {rank} hung: it made the others wait for " in said
-    assert "in after_step(), step 3" in said
     assert_lost(run, rank, "hung")
-    (stacks,) = of(StacksTaken, run)
-    assert [stack.rank for stack in stacks.stacks] == [0, 1]
-    assert [stack.rank for stack in stacks.stacks if "time.sleep(self.lag_seconds)" in stack.stack] == [rank]
+    (taken,) = of(StacksTaken, run)
+    stacks = {each.rank: each.stack for each in taken.stacks}
+    if stuck:
+        assert f"amptui: rank {rank} hung: it made the others wait for " in said
+        assert "in after_step(), step 3" in said
+        assert [each for each in stacks if "time.sleep(self.lag_seconds)" in stacks[each]] == [rank]
+        assert [*stacks] == [0, 1]
+    else:
+        assert f"amptui: rank {rank} hung: its process has not answered for " in said
+        assert ([*stacks], taken.silent) == ([1 - rank], (rank,))
+        assert "trainer.py" in stacks[1 - rank]
 
 
 @pytest.mark.ci

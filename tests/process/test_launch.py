@@ -74,13 +74,6 @@ def test_everything_asked_for_reaches_the_training(tmp_path: Path) -> None:
     assert kept["settings"] == {"step_ms": "0", "at": "7"}
 
 
-def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
-    asked = TrainRequest(model="nothing-like-it", interactive=False)
-    with pytest.raises(UsageError, match="no model named"):
-        train(tmp_path / "run", asked)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -93,11 +86,13 @@ def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
         ({"save_weights": "/dev/null"}, "--save-weights {}: not a file; name another file"),
     ],
 )
-def test_weights_that_cannot_be_read_or_written_leave_no_folder(
+def test_a_model_or_weights_that_cannot_be_read_or_written_leave_no_folder(
     options: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     options = {name: str(tmp_path / path) for name, path in options.items()}
+    with pytest.raises(UsageError, match="no model named"):
+        train(tmp_path / "run", TrainRequest(model="nothing-like-it", interactive=False))
     with pytest.raises(UsageError) as raised:
         train(tmp_path / "run", request(**options))
     assert str(raised.value) == told.format(*options.values())
@@ -110,25 +105,20 @@ def test_weights_need_what_reads_and_writes_their_format(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
         launch.plan_new(request(save_weights=str(tmp_path / "x.safetensors")), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
-def test_weights_may_be_saved_in_the_folder_of_the_run_that_is_created_next(tmp_path: Path) -> None:
-    assert train(tmp_path / "run", request(steps=1, save_weights=str(tmp_path / "run" / "w.pt"))) == 0
-    assert (tmp_path / "run" / "w.pt").is_file()
-
-
-def test_a_resumed_run_is_told_at_once_that_its_weights_cannot_be_saved(tmp_path: Path) -> None:
-    folder, weights = tmp_path / "run", tmp_path / "there" / "w.pt"
-    weights.parent.mkdir()
+def test_weights_may_go_into_the_new_run_s_folder_and_a_resumed_run_is_told_at_once_that_theirs_is_gone(
+    tmp_path: Path,
+) -> None:
+    folder, weights = tmp_path / "run", tmp_path / "run" / "w.pt"
     assert train(folder, request(steps=1, save_weights=str(weights))) == 0
-    weights.unlink()
-    weights.parent.rmdir()
+    assert weights.is_file()
     before = (folder / "journal.jsonl").read_bytes()
+    gone = {"model": KNOBS, "save_weights": str(tmp_path / "gone" / "w.pt")}
     with pytest.raises(UsageError, match="no such folder"):
-        launch.plan_resumed({"model": KNOBS, "save_weights": str(weights)}, str(folder))
+        launch.plan_resumed(gone, str(folder))
     assert (folder / "journal.jsonl").read_bytes() == before
-    launch.plan_resumed({"model": KNOBS, "save_weights": str(tmp_path / "w.pt")}, str(folder))
+    launch.plan_resumed(gone | {"save_weights": str(tmp_path / "w.pt")}, str(folder))
 
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:
@@ -322,19 +312,10 @@ def test_what_another_user_put_among_the_runs_is_not_one_s_own(what: str) -> Non
         launch.plan_resumed({}, run_dir.path.name)
 
 
-@pytest.mark.parametrize(
-    ("cache", "expected"),
-    [
-        ("/var/cache/me", "/var/cache/me/amptui"),
-        ("relative", "{home}/.cache/amptui"),
-        ("", "{home}/.cache/amptui"),
-    ],
-)
-def test_data_lie_in_the_user_s_cache_folder(
-    cache: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", cache)
-    assert default_data_dir() == Path(expected.format(home=Path.home()))
+def test_data_lie_in_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache, folder in (("/var/cache/me", "/var/cache/me"), ("relative", ""), ("", "")):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert default_data_dir() == Path(folder or Path.home() / ".cache") / "amptui"
 
 
 def command(run: Path) -> list[str]:
@@ -342,30 +323,21 @@ def command(run: Path) -> list[str]:
 
 
 @pytest.mark.ci
-def test_one_command_line_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    line = command(run)
-    assert main([*line, "--resume", "--steps", "3"]) == 0
-    assert main([*line, "--resume", "--steps", "5"]) == 0
-    steps = [r.step for r in read(run / "journal.jsonl") if isinstance(r, StepRecord)]
-    assert steps == [1, 2, 3, 4, 5]
-    assert main([*line, "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
-
-
-@pytest.mark.ci
-def test_a_run_that_died_before_its_first_checkpoint_begins_again_and_keeps_what_there_was(
+def test_one_command_line_begins_a_run_goes_on_with_it_and_begins_again_where_nothing_is_saved(
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "run"
-    line = command(run)
-    for _ in range(2):
-        assert main([*line, "--resume", "--steps", "3"]) == 0
-        for checkpoint in (run / "checkpoints").iterdir():
-            checkpoint.unlink()
-    first, second = (run / "journal.before-1.jsonl").read_text(), (run / "journal.jsonl").read_text()
-    assert '"RunFinished"' in first
-    assert '"RunFinished"' in second
-    assert '"RunResumed"' not in second
+    for steps in ("3", "5"):
+        assert main([*command(run), "--resume", "--steps", steps]) == 0
+    assert [r.step for r in of(StepRecord, read(run / "journal.jsonl"))] == [1, 2, 3, 4, 5]
+    assert main([*command(run), "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
+    for checkpoint in (run / "checkpoints").iterdir():
+        checkpoint.unlink()
+    first = (run / "journal.jsonl").read_text()
+    assert main([*command(run), "--resume", "--steps", "3"]) == 0
+    assert (run / "journal.before-1.jsonl").read_text() == first
+    second = list(read(run / "journal.jsonl"))
+    assert (len(of(RunFinished, second)), of(RunResumed, second)) == (1, [])
     assert (run / "run.before-1.json").exists()
 
 

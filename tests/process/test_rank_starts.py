@@ -18,17 +18,15 @@ import pytest
 
 from amptui.process.rank_process import leave
 from amptui.records.ranks import RanksStarted
-from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records.run import Note, RunFailed, RunFinished, RunStarted
 from amptui.runs.trust import resume_command
-from tests.living import ended_afterwards, outcome, steps_of, wait_until
+from tests.living import ended_afterwards, steps_of, wait_until
 from tests.process.test_elastic import (
     ALONE,
     MODEL,
     TORCHRUN,
     family,
-    has_a_checkpoint,
     has_begun,
-    held,
     is_building,
     last,
     of,
@@ -55,17 +53,11 @@ def adopting() -> Iterator[None]:
         prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("start", "own"),
-    [
-        pytest.param(ALONE, (), marks=pytest.mark.nightly, id="nproc, ddp"),
-        pytest.param(TORCHRUN, ("--fsdp",), marks=pytest.mark.ci, id="torchrun, fsdp"),
-    ],
-)
+@pytest.mark.ci
 def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
-    warm: WarmSource, run: Path, start: Sequence[str], own: Sequence[str]
+    warm: WarmSource, run: Path
 ) -> None:
-    with adopting(), ranks(run, *SLOWLY, *own, start=start, warm=warm) as process:
+    with adopting(), ranks(run, *SLOWLY, "--fsdp", start=TORCHRUN, warm=warm) as process:
         pids = [pid_of(rank, process) for rank in (0, 1)]
         process.kill()
         _, said = process.communicate(timeout=60)
@@ -73,10 +65,8 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     end = last(RunFailed, run)
     assert end.step == steps_of(run)[-1].step
     name = f"step-{end.step:09}.pt"
-    why = (
-        f"the launcher (pid {process.pid}) is gone: stopped after step {end.step:,}; to resume from {name}: "
-    )
-    assert end.error == why + resume_command(run)
+    gone = f"the launcher (pid {process.pid}) is gone: stopped after step {end.step:,}"
+    assert end.error == f"{gone}; to resume from {name}: {resume_command(run)}"
     assert (run / "checkpoints" / name).is_file()
     assert f"amptui: {end.error}" in said.splitlines()
     assert "[c10d]" not in said
@@ -183,71 +173,29 @@ def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, ru
     assert [text.count("\n") for text in said] == [1, 0], said
 
 
-def torchrun(node: int, port: int, *, max_restarts: int = 2) -> tuple[str, ...]:
-    """One of two machines' torchrun, both of which are this one."""
-    where = ("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port))
-    words = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(max_restarts), *where)
-    return (*TORCHRUN[:3], *words, *TORCHRUN[5:])
-
-
-@pytest.mark.parametrize(
-    "killed", [pytest.param(0, marks=pytest.mark.nightly), pytest.param(1, marks=pytest.mark.ci)]
-)
-def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
-    warm: WarmSource, tmp_path: Path, killed: int
+@pytest.mark.ci
+def test_one_of_two_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
+    warm: WarmSource, tmp_path: Path
 ) -> None:
-    """The other one's ranks stop too, whichever has the store."""
-    run, port = tmp_path / "run", free_port()
+    """The ranks of the other one, which has the store, stop too."""
+    run, where = tmp_path / "run", ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
     with ExitStack() as stack:
         machines = []
         for node in (0, 1):
-            command = torchrun(node, port, max_restarts=0)
+            words = ("--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(node), *where)
+            command = (*TORCHRUN[:3], *words, *TORCHRUN[5:])
             machines += stack.enter_context(started(run, {}, options=SLOWLY, command=command, warm=warm))
         wait_until(lambda: has_begun(run), "it did not begin", seconds=120)
-        (orphan,) = family(machines[killed].pid)[1:]
-        machines[killed].kill()
-        machines[1 - killed].communicate(timeout=120)
+        (orphan,) = family(machines[1].pid)[1:]
+        machines[1].kill()
+        machines[0].communicate(timeout=120)
         gone, _ = psutil.wait_procs([orphan], timeout=60)
     assert gone == [orphan]
-    assert machines[1 - killed].returncode == 1
+    assert machines[0].returncode == 1
     end = last(RunFailed, run)
-    whose = f"of rank 1 on {socket.gethostname()}" if killed else f"(pid {machines[0].pid})"
+    whose = f"of rank 1 on {socket.gethostname()}"
     assert end.error.startswith(f"the launcher {whose} is gone: stopped after step {end.step:,}; ")
     assert (run / "checkpoints" / f"step-{end.step:09}.pt").is_file()
-
-
-@pytest.mark.nightly
-def test_a_machine_that_takes_the_place_of_another_joins_the_run(warm: WarmSource, tmp_path: Path) -> None:
-    """Its torchrun has counted no restart, the other one has."""
-    run, go_on, port = tmp_path / "run", tmp_path / "go on", free_port()
-    own = ("--checkpoint-every", "5", "--epochs", "5", "--resume", *held(go_on))
-    with ExitStack() as stack:
-
-        def machine(node: int) -> PipedProcess:
-            command = torchrun(node, port)
-            (process,) = stack.enter_context(started(run, {}, options=own, command=command, warm=warm))
-            return process
-
-        leader = machine(0)
-        wait_until(lambda: _listens(port), "torchrun did not listen")  # who comes first leads
-        replaced = machine(1)
-        wait_until(lambda: has_a_checkpoint(run), "there was no checkpoint", seconds=120)
-        _kill(replaced.pid)
-        go_on.touch()
-        newcomer = machine(1)
-        _, said = leader.communicate(timeout=240)
-        newcomer.communicate(timeout=60)
-    assert (leader.returncode, newcomer.returncode) == (0, 0), said
-    assert [record.step for record in steps_of(run)] == list(range(1, 31))
-    (again,) = of(RunResumed, run)
-    assert again.restarts == 1
-    assert again.step > 0
-    assert outcome(run) is RunFinished
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def hiding(folder: Path) -> tuple[str, ...]:
