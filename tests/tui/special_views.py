@@ -9,7 +9,7 @@ from amptui.telemetry.view import SessionView
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.telemetry import record_samples
 from tests.telemetry.memory_samples import memory as breakdown_of
-from tests.telemetry.record_samples import faster, measured
+from tests.telemetry.record_samples import faster, measured, steps
 from tests.telemetry.whole_runs import session_of
 from tests.tui import numerics_views, views
 
@@ -50,6 +50,11 @@ GAN = tuple(gan_records(60))[:-1]
 
 def gan_view(*, front: str = "") -> SessionView:
     return session_of(GAN).view(front)
+
+
+def no_losses() -> SessionView:
+    """A loop whose backward passes are of several values."""
+    return session_of([GAN[0], *steps(1, 30, loss=None, loss_form="several values")]).view()
 
 
 def at_the_floor(**unsupported: str) -> SessionView:

@@ -36,11 +36,13 @@ from tests.tui import numerics_views, rank_views, timing_views, views
 from tests.tui.overlays.opened import OPERANDS, with_float8_xray, with_xray
 from tests.tui.run_list.listed import STATE, plan
 from tests.tui.special_views import (
+    DISCRIMINATOR,
     MEMORY,
     at_the_floor,
     gan_view,
     in_turns,
     nan_weights,
+    no_losses,
     over,
     with_memory,
 )
@@ -70,6 +72,8 @@ VIEWS: Mapping[str, Callable[[], SessionView]] = {
     "A/B test over": over,
     "memory by kind": partial(with_memory, *MEMORY),
     "two optimizers": gan_view,
+    "the other optimizer": partial(gan_view, front=DISCRIMINATOR),
+    "no losses": no_losses,
 }
 
 _view = cache(lambda name: VIEWS[name]())
@@ -163,6 +167,7 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("configuration", lambda _view: ConfigurationBrowser(), compared, ()),
         ("configuration, nothing", lambda _view: ConfigurationBrowser(), SessionView(), ()),
         ("charts", lambda _view: MetricsBrowser(), logged, ()),
+        ("charts in trouble", lambda _view: MetricsBrowser(), _view("collapsing"), ()),
         ("charts, filter", lambda _view: MetricsBrowser(), logged, ("slash", "l", "r")),
         ("charts, nothing", lambda _view: MetricsBrowser(), SessionView(), ()),
         ("chart", lambda _view: MetricsBrowser(), logged, ("enter",)),

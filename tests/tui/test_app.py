@@ -1,4 +1,4 @@
-"""The whole screen over a real session: what it shows, and what each key requests."""
+"""The screen over a live session: what needs a clock, a mouse, another size or another terminal."""
 
 import threading
 import time
@@ -6,16 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.speed import why_no_ratio
-from amptui.records.control import REQUESTS, PauseRequest, PrecisionRequest, XRayRequest
-from amptui.records.run import PRECISIONS, PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
+from amptui.diagnosis.float16_verdicts import at_scale
+from amptui.records.control import REQUESTS, HistogramRequest, TraceRequest
+from amptui.records.findings import Float16Window
+from amptui.records.run import PauseChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keyboard import MouseReported, Pointing
-from amptui.tui.keys import ENDED_KEYS, KEYS, RUN_KEYS
+from amptui.tui.keys import KEYS, RUN_KEYS
 from amptui.tui.layout import PANELS, RANKED_PANELS
+from tests.gan_journal import DISCRIMINATOR
+from tests.telemetry import record_samples as samples
 from tests.tui.overlays.opened import xray
-from tests.tui.watching import ENDED, awaited, started, step, steps, watching
+from tests.tui.special_views import GAN
+from tests.tui.watching import Screen, awaited, started, step, steps, watching
+
+LABELS = [key.label for key in KEYS]
 
 
 @awaited
@@ -23,20 +29,6 @@ async def test_the_screen_is_there_before_the_training_starts() -> None:
     async with watching() as screen:
         (first_frame,) = screen.seen_at_start
         assert "╭ loss" in first_frame
-        assert "amptui" in first_frame
-
-
-@awaited
-async def test_panels_show_records_as_they_arrive() -> None:
-    async with watching(PhaseChanged(time=0.0, phase="importing", detail="importing torch")) as screen:
-        assert "importing torch" in screen.text
-        await screen.feed(started(), *steps(40))
-        assert "mnist-deep" in screen.header
-        assert "FP32" in screen.header
-        assert "running" in screen.header
-        assert "40/2,350" in screen.header.replace(" ", "")
-        await screen.feed(PauseChanged(time=time.time(), step=40, paused=True))
-        assert "paused" in screen.header
 
 
 @awaited
@@ -69,92 +61,6 @@ async def test_the_size_may_change_between_any_two_frames() -> None:
         assert "FP32" in screen.header
 
 
-# --------------------------------------------------------------------------------- precisions
-
-
-@awaited
-async def test_p_asks_for_amp_and_says_switching_until_the_engine_confirms() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("p")
-        assert screen.wanted == "bf16"
-        assert "switching" in screen.header
-        await screen.feed(
-            PrecisionChanged(time=time.time(), step=6, previous="fp32", current="bf16"), step(6, "bf16")
-        )
-        await screen.answer(PrecisionRequest)
-        assert "AMP bf16" in screen.header
-        assert "switching" not in screen.header
-
-
-@awaited
-async def test_p_twice_returns_to_the_first_precision() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("p", "p")
-        assert screen.wanted == "fp32"
-        assert "switching" not in screen.header
-
-
-@awaited
-async def test_p_returns_to_the_precision_before_amp() -> None:
-    change = PrecisionChanged(time=time.time(), step=6, previous="ieee", current="bf16")
-    async with watching(started(precision="ieee"), *steps(5, "ieee"), change, step(6, "bf16")) as screen:
-        await screen.press("p")
-        assert screen.wanted == "ieee"
-
-
-@awaited
-async def test_p_in_a_run_that_began_in_amp_asks_for_fp32() -> None:
-    async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
-        await screen.press("p")
-        assert screen.wanted == "fp32"
-
-
-@awaited
-async def test_a_precision_can_be_chosen_before_the_run_has_begun() -> None:
-    async with watching() as screen:
-        await screen.press("m", "4")
-        assert screen.wanted == "fp16"
-        assert "first step in AMP fp16" in screen.footer
-
-
-@awaited
-async def test_an_unsupported_precision_is_refused_with_the_reason() -> None:
-    refusals = {"bf16": "no bfloat16", "tf32": "no TF32"}
-    async with watching(started(unsupported=refusals), *steps(5)) as screen:
-        assert screen.footer.startswith(" space pause")
-        assert "press p" not in screen.text
-        await screen.press("p")
-        assert "AMP bf16: no bfloat16" in screen.notice
-        await screen.press("m", "3")
-        assert "TF32: no TF32" in screen.notice
-        assert screen.wanted is None
-        assert "switching" not in screen.header
-
-
-SWITCH_HINT = f"enter or 1-{len(PRECISIONS)}: switch"
-
-
-@awaited
-async def test_m_opens_a_menu_that_asks_for_the_chosen_precision() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("m")
-        assert SWITCH_HINT in screen.text
-        await screen.press("down", "enter")
-        assert SWITCH_HINT not in screen.text
-        assert screen.wanted == "ieee"
-        await screen.press("m", "escape")
-        assert SWITCH_HINT not in screen.text
-        assert screen.wanted == "ieee"
-
-
-@awaited
-async def test_keys_that_need_an_unsupported_precision_are_not_offered() -> None:
-    async with watching(started(unsupported={"bf16": "no bfloat16 here"}), *steps(5)) as screen:
-        await screen.press("question_mark")
-        meanings = {key.label: key.meaning for key in KEYS}
-        assert [key for key in meanings if meanings[key] not in screen.text] == ["p", "c"]
-
-
 @pytest.mark.ci
 @awaited
 async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
@@ -173,122 +79,63 @@ async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
         await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
 
 
-@pytest.mark.parametrize(
-    ("precisions", "target"), [(["fp32"], "bf16"), (["fp32", "bf16"], "FP32"), (["ieee", "bf16"], "ieee")]
-)
-@awaited
-async def test_the_footer_names_the_precision_that_p_switches_to(precisions: list[str], target: str) -> None:
-    first, *others = precisions
-    async with watching(started(precision=first), *steps(5, first), size=(80, 24)) as screen:
-        for number, precision in enumerate(others, 6):
-            change = PrecisionChanged(time=time.time(), step=number, previous=first, current=precision)
-            await screen.feed(change, step(number, precision))
-        assert screen.footer.startswith(f" p {target} ")
-        await screen.press("p")  # asked for, it is the other way that the key leads
-        assert not screen.footer.startswith(f" p {target} ")
-
-
-@awaited
-async def test_a_refusal_leaves_the_keys_where_they_are() -> None:
-    detail = "CUDA out of memory in the X-ray, of which the last words need a second line of this screen"
-    async with watching(started(), *steps(5), size=(80, 24)) as screen:
-        await screen.press("x")
-        await screen.answer(XRayRequest, "failed", detail)
-        assert screen.notice == f"no X-ray: {detail}"
-        assert screen.footer.startswith(" p bf16  space pause  d detach  s save  ? help  q quit ")
-
-
-@awaited
-async def test_at_the_end_of_the_run_a_pending_switch_is_no_longer_shown() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("p")
-        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
-        await screen.until(lambda: "switching" not in screen.header)
-
-
-@pytest.mark.parametrize("keys", [("p",), ("space",), ("m", "2"), ("s",), ("c",), ("x",), ("n",)], ids=str)
-@awaited
-async def test_after_the_end_keys_send_no_requests(keys: tuple[str, ...]) -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
-        await screen.press(*keys)
-        assert ENDED in screen.notice
-        assert [screen.control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
-
-
-@awaited
-async def test_a_switch_requested_on_another_screen_is_shown() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("p")
-        assert "→ AMP bf16 switching" in screen.header
-        screen.control.ask(PrecisionRequest("tf32"))
-        await screen.feed()
-        assert "→ TF32 switching" in screen.header
-        change = PrecisionChanged(time=time.time(), step=6, previous="fp32", current="tf32")
-        await screen.feed(change, step(6, "tf32"))
-        await screen.answer(PrecisionRequest)
-        assert "switching" not in screen.header
-        assert not screen.state.message
-
-
-@awaited
-async def test_a_failed_switch_is_reported_where_it_was_requested() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("p")
-        await screen.answer(PrecisionRequest, "failed", "the first step failed")
-        assert "the first step failed" in screen.notice
-        assert "switching" not in screen.header
-        screen.control.ask(PrecisionRequest("tf32"))
-        await screen.answer(PrecisionRequest, "unavailable", "no TF32 here")
-        assert "no TF32 here" not in screen.notice
-
-
 @awaited
 async def test_a_notice_disappears_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.05)
+    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
     async with watching(started(), *steps(5)) as screen:
         await screen.press("o")
         assert "this run has one optimizer" in screen.notice
+        monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.0)
+        await screen.press("o")
         await screen.until(lambda: "one optimizer" not in screen.notice)
         assert "p bf16" in screen.footer
 
 
-# -------------------------------------------------------------------------------- other keys
-
-
 @awaited
-async def test_space_pauses_and_resumes() -> None:
+async def test_a_result_is_shown_longer_than_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.0)
     async with watching(started(), *steps(5)) as screen:
-        await screen.press("space")
-        assert screen.control.newest(PauseRequest) == PauseRequest(True)
-        assert "pausing" in screen.header
-        await screen.press("space")
-        assert screen.control.newest(PauseRequest) == PauseRequest(False)
-        assert "running" in screen.header
+        await screen.press("n")
+        await screen.feed(replace(samples.traced(7), time=time.time()))
+        await screen.answer(TraceRequest)
+        await screen.feed(step(6))
+        assert "nothing overflowed" in screen.notice
 
 
 @awaited
-async def test_space_resumes_a_run_that_was_paused_before_the_screen_opened() -> None:
-    async with watching(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True)) as screen:
-        await screen.press("space")
-        assert screen.control.newest(PauseRequest) == PauseRequest(False)
-        assert "resuming" in screen.header
-        await screen.press("space")  # the run has not gone on yet: never mind
-        assert screen.control.newest(PauseRequest) == PauseRequest(True)
-        assert "paused" in screen.header
+async def test_a_locale_without_utf8_gets_a_screen_of_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    async with watching(started(), *steps(100)) as screen:
+        for keys in (("q",), ("escape", "m"), ("escape", "e"), ("escape", "question_mark")):
+            await screen.press(*keys)
+            assert screen.text.isascii()
 
 
+# ------------------------------------------------------------------------------------- keys that view
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_over", "missing"),
+    [
+        ({}, False, set()),
+        ({"unsupported": {"bf16": "no bfloat16 here"}}, False, {"p", "c"}),
+        (
+            {"observed": True, "refuses": dict.fromkeys(set(REQUESTS) - {"stop"}, "no")},
+            False,
+            {*"psmcxn", "space"},
+        ),
+        ({}, True, {key.label for key in RUN_KEYS}),
+    ],
+)
 @awaited
-async def test_after_another_screen_resumed_space_pauses_again() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("space")
-        await screen.feed(PauseChanged(time=time.time(), step=5, paused=True))
-        await screen.answer(PauseRequest)
-        screen.control.ask(PauseRequest(False))
-        await screen.feed(PauseChanged(time=time.time(), step=5, paused=False))
-        await screen.answer(PauseRequest)
-        await screen.press("space")
-        assert screen.control.newest(PauseRequest) == PauseRequest(True)
+async def test_the_help_lists_the_keys_that_work(
+    changes: dict[str, object], is_over: bool, missing: set[str]
+) -> None:
+    async with watching(started(**changes), *steps(5)) as screen:
+        if is_over:
+            await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
+        await screen.press("question_mark")
+        assert {key.label for key in KEYS if key.meaning not in screen.text} == missing
 
 
 @awaited
@@ -345,19 +192,6 @@ async def test_tab_goes_to_the_ranks_of_a_distributed_run() -> None:
         assert screen.state.focus == PANELS[0]
 
 
-@awaited
-async def test_e_opens_all_events_while_training_continues() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("e")
-        assert "events (1)" in screen.text
-        await screen.feed(PauseChanged(time=time.time(), step=5, paused=True))
-        assert "events (2)" in screen.text
-        await screen.press("p")  # no key of this list: it does nothing
-        assert screen.wanted is None
-        await screen.press("escape")
-        assert "╭ loss" in screen.text
-
-
 PAGES = {
     "e": "events",
     "t": "output",
@@ -384,91 +218,65 @@ async def test_every_page_leads_to_every_other_and_esc_back_to_the_panels() -> N
                     assert screen.overlay is None
 
 
-@pytest.mark.parametrize("key", [key for key in PAGES if key != "x"])
-@awaited
-async def test_f_leads_from_a_page_to_the_float16_panel(key: str) -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("f", key, "f")
-        assert (screen.overlay, screen.state.focus) == (None, "numerics")
+# ----------------------------------------------------------------------------- float16, optimizers
+
+
+def window(number: int, **changes: object) -> Float16Window:
+    return samples.window(number, time=time.time(), **changes)
 
 
 @awaited
-async def test_x_asked_for_on_a_page_closes_it_so_that_the_x_ray_opens() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("e", "x")
-        assert screen.overlay is None
-        await screen.feed(xray())
-        await screen.answer(XRayRequest)
-        assert screen.overlay == "x-ray"
-
-
-@pytest.mark.parametrize("opens", [("m",), ("q",), ("t", "slash"), ("g", "slash")], ids=str)
-@awaited
-async def test_a_question_and_a_search_lead_nowhere(opens: tuple[str, ...]) -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press(*opens)
-        before = screen.overlay
-        await screen.press("e", "i")
-        assert screen.overlay == before
+async def test_the_float16_panel_says_that_it_measures_and_how_old_it_is() -> None:
+    async with watching(started(), *steps(200), window(1)) as screen:
+        await screen.press("f")
+        assert "measuring …" in screen.lines[3]
+        assert "step 1 " in screen.lines[3]  # what is drawn below it
+        await screen.answer(HistogramRequest, "failed", "out of memory")
+        assert "old: 199 steps ago" in screen.lines[3]
+        await screen.press("f", "f")
+        await screen.feed(step(201), window(201, loss_scale=1024.0))
+        await screen.answer(HistogramRequest)
+        title = screen.lines[3]
+        assert at_scale(1024.0, hypothetical=True) in title
+        assert "step 201" in title
+        assert not {"measuring", "old"} & set(title.split())
 
 
 @awaited
-async def test_help_opens_and_any_key_closes_it() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("question_mark")
-        assert all(key.meaning in screen.text for key in KEYS)
-        await screen.press("p")
-        assert KEYS[0].meaning not in screen.text
-        assert screen.wanted is None
+async def test_where_none_can_be_measured_the_panel_says_why() -> None:
+    refuses = {"histogram": "amptui only observes this script"}
+    async with watching(started(refuses=refuses, observed=True), *steps(5)) as screen:
+        await screen.feed(replace(step(6), grad_max=0.5))
+        await screen.press("f")
+        assert "float16 gradients: not measured, amptui only observes this script" in screen.text
+
+
+def shown_optimizers(screen: Screen) -> tuple[str, str]:
+    """Whose loss is shown, and which is in the line of the others."""
+    titles = [name for name in ("generator", "discriminator") if f"loss of {name}" in screen.text]
+    return titles[0], screen.lines[2].split()[2]
 
 
 @awaited
-async def test_a_run_that_is_only_observed_shows_the_keys_that_work() -> None:
-    why = "this run is only observed"
-    refuses = {kind: why for kind in REQUESTS if kind != "stop"}
-    async with watching(started(observed=True, refuses=refuses), *steps(5), size=(200, 60)) as screen:
-        assert why_no_ratio(screen.session.view().comparison) in screen.text
-        assert "press p" not in screen.text
-        words = {f" {key.label} {key.hint}" for key in KEYS if key.hint}
-        assert {words_of_key.split()[0] for words_of_key in words if words_of_key in screen.footer} == {
-            *"dflgte?q"
-        }
-        await screen.press("question_mark")
-        shown = {key.label for key in KEYS if key.meaning in screen.text}
-        assert shown == {key.label for key in KEYS} - {*"psmcxn", "space"}
-
-
-@awaited
-async def test_the_help_after_the_end_lists_what_still_works() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        view = screen.session.view()
-        assert "precision" in view.accepts
-        assert why_no_ratio(view.comparison, view.accepts) in screen.text
-        assert "press p" in screen.text
-        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
-        assert "press p" not in screen.text
-        await screen.press("question_mark")
-        assert [key.label for key in RUN_KEYS if key.meaning in screen.text] == []
-        assert all(key.meaning in screen.text for key in ENDED_KEYS)
-
-
-@awaited
-async def test_an_unknown_key_does_nothing() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        before = replace(screen.state, now=0.0, frames_per_second=None, frame_cpu_percent=None)
-        await screen.press("z", "f5", "ctrl+p", "pageup", "up")
-        after = replace(screen.state, now=0.0, frames_per_second=None, frame_cpu_percent=None)
-        assert after == before
-        assert not screen.has_left
-
-
-@awaited
-async def test_a_locale_without_utf8_gets_a_screen_of_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", "C")
-    async with watching(started(), *steps(100)) as screen:
-        for keys in (("q",), ("escape", "m"), ("escape", "e"), ("escape", "question_mark")):
-            await screen.press(*keys)
-            assert screen.text.isascii()
+async def test_o_shows_the_next_optimizer_in_all_panels_and_what_was_chosen_stays() -> None:
+    late = time.time() - GAN[-1].time
+    records = [replace(record, time=record.time + late) for record in GAN]
+    async with watching(*records, size=(160, 50)) as screen:
+        assert shown_optimizers(screen) == ("generator", DISCRIMINATOR)
+        assert "o optimizer" in screen.footer
+        await screen.press("o")
+        assert shown_optimizers(screen) == ("discriminator", "generator")
+        assert "AMP fp16" in screen.header
+        for key in ("x", "n", "c"):  # measured in steps of the first, which comes to the front
+            await screen.press(key)
+            assert screen.app._view.front == ""
+            await screen.press("o")
+            assert screen.app._view.front == DISCRIMINATOR
+        await screen.press("o")
+        screen.session.fold(samples.steps(200, 900, optimizer=DISCRIMINATOR))
+        await screen.until(lambda: screen.session.view().front == DISCRIMINATOR)
+        await screen.until(lambda: "900" in screen.lines[2])
+        assert shown_optimizers(screen)[0] == "generator"
 
 
 # -------------------------------------------------------------------------- charts and cursors
@@ -484,13 +292,6 @@ async def test_g_opens_the_charts_and_escape_closes_them() -> None:
         assert "step 40  0.00100  ■ FP32" in screen.text
         await screen.press("escape", "escape", "escape", "escape")
         assert "╭ loss" in screen.text
-
-
-@awaited
-async def test_zoom_and_axis_keys_reach_the_charts() -> None:
-    async with watching(started(), *steps(40)) as screen:
-        await screen.press("g", "plus", "l")
-        assert (screen.state.zoom, screen.state.log_y) == (1, True)
 
 
 @pytest.mark.ci

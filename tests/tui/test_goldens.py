@@ -8,6 +8,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.contrast import BLACK, WHITE
 from amptui.tui.style import STYLES, styles_on
 from tests.golden import Goldens
+from tests.tui.overlays.drawings import DETAILS
 from tests.tui.panels.drawings import DRAWINGS
 from tests.tui.pictures import picture, style_name
 from tests.tui.surfaces import SURFACES
@@ -15,6 +16,9 @@ from tests.tui.surfaces import SURFACES
 pytestmark = pytest.mark.usefixtures("one_time_zone")
 
 SIZES = ((60, 18), (80, 24), (120, 40), (200, 60))
+
+SIZES_OF_OTHER_LAYOUTS = ((40, 12), (50, 14), (70, 40), (100, 24), (100, 30), (150, 50), (160, 50))
+"""Where panels are folded or arranged in another way than at the usual sizes."""
 
 READ_AT = {"dashboard": (120, 40), "enlarged": (120, 40)}
 """The size in which people read a kind of surface, where it is not 80x24. The other sizes have digests."""
@@ -42,7 +46,10 @@ READ_ENLARGED = {
 }
 """The panels that people read enlarged, by view: once each, or in each of their forms."""
 
-ENLARGED = ("compared", "with_skips", "no_nvml", "8 ranks in trouble", "fp16_agrees", "memory by kind")
+ENLARGED = (
+    *("compared", "with_skips", "no_nvml", "8 ranks in trouble", "fp16_agrees", "memory by kind"),
+    "failed",
+)
 """The views of which every panel has a digest."""
 
 
@@ -92,6 +99,9 @@ def test_all_other_surfaces_and_sizes_look_as_approved(goldens: Goldens) -> None
         for size in SIZES[1:3] if enlarged else SIZES:
             if (surface, size) not in PICTURES:
                 texts[f"{surface} {size[0]}x{size[1]}"] = drawn(surface, size)
+    for view in ("compared", "no_nvml", "8 ranks in trouble", "two optimizers", "failed"):
+        for size in SIZES_OF_OTHER_LAYOUTS:
+            texts[f"dashboard {view} {size[0]}x{size[1]}"] = drawn(f"dashboard {view}", size)
     for surface in READ_IN_ALL_SIZES:
         texts[f"{surface} in ASCII"] = drawn(surface, (120, 40), ascii_only=True)
     goldens.check_digests(texts)
@@ -101,6 +111,12 @@ def test_all_other_surfaces_and_sizes_look_as_approved(goldens: Goldens) -> None
 def test_a_panel_looks_as_approved_in_each_form(panel: str, goldens: Goldens) -> None:
     pictures = [f"{drawing.title}\n{picture(drawing.drawn())}" for drawing in DRAWINGS[panel]()]
     goldens.check(f"screens/panels/{panel}", "\n\n".join(pictures))
+
+
+@pytest.mark.parametrize("overlay", DETAILS)
+def test_an_overlay_looks_as_approved_after_its_keys(overlay: str, goldens: Goldens) -> None:
+    pictures = [f"{title}\n{picture(canvas)}" for title, canvas in DETAILS[overlay]()]
+    goldens.check(f"screens/overlays in detail/{overlay}", "\n\n".join(pictures))
 
 
 def test_styles_have_the_approved_colours_on_dark_and_light_backgrounds(goldens: Goldens) -> None:

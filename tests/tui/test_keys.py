@@ -6,7 +6,6 @@ from textual.binding import Binding
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
 from amptui.tui.app import WatchApp
-from amptui.tui.canvas import text_width
 from amptui.tui.keys import ACTIONS, ENDED_KEYS, FOOTER_HINTS, KEYS, RUN_KEYS, Key, footer_hints, keys_of
 
 
@@ -33,35 +32,12 @@ def test_the_footer_shows_keys_of_the_table_with_help_and_quit_last() -> None:
     assert all(words and " " not in words for _, words in FOOTER_HINTS)
 
 
-def test_a_paused_run_can_be_resumed() -> None:
-    running, paused = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, paused=True))
-    assert (running["space"], paused["space"]) == ("pause", "resume")
-    assert {**paused, "space": "pause"} == running
-
-
 def test_the_footer_names_what_p_switches_to() -> None:
     unknown, in_amp = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, switches_to="fp32"))
     assert (unknown["p"], in_amp["p"]) == ("AMP", "FP32")
     assert {**in_amp, "p": "AMP"} == unknown
     words = [dict(footer_hints(KEYS, switches_to=name))["p"] for name in PRECISIONS]
     assert words == ["FP32", "ieee", "TF32", "fp16", "bf16", "FP8", "FP8"]
-
-
-def test_the_footer_names_the_page_that_f_opens() -> None:
-    usual, in_float8 = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, in_float8=True))
-    assert (usual["f"], in_float8["f"]) == ("float16", "float8")
-    assert {**in_float8, "f": "float16"} == usual
-
-
-def test_a_traceback_comes_first_in_the_footer() -> None:
-    hints = footer_hints(ENDED_KEYS, has_traceback=True)
-    assert hints[0] == ("t", "traceback")
-    assert set(hints[1:]) == set(footer_hints(ENDED_KEYS)) - {("t", "output")}
-
-
-def test_several_optimizers_have_a_key_in_the_footer() -> None:
-    assert ("o", "optimizer") not in FOOTER_HINTS
-    assert ("o", "optimizer") in footer_hints(ENDED_KEYS, several_optimizers=True)
 
 
 def test_after_the_end_the_footer_leaves_out_what_needs_a_training() -> None:
@@ -74,15 +50,6 @@ def test_a_run_has_the_keys_of_what_it_takes() -> None:
     left_out = {key.label for key in KEYS} - {key.label for key in keys_of(frozenset({"stop"}))}
     assert left_out == {"p", "space", "s", "m", "c", "x", "n"}
     assert {key.label for key in keys_of(frozenset({"precision"}))} >= {"p", "m", "d", "q"}
-
-
-def test_what_the_device_does_not_support_has_no_key_but_the_menu() -> None:
-    keys = keys_of(REQUEST_KINDS, frozenset({"precision", "comparison"}))
-    assert {key.label for key in KEYS} - {key.label for key in keys} == {"p", "c"}
-
-
-def test_every_meaning_fits_in_the_help() -> None:
-    assert all(text_width(key.meaning) <= 62 for key in KEYS)
 
 
 def test_textual_s_bindings_use_the_table_too() -> None:

@@ -12,7 +12,7 @@ from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import safe_words, short_words, worth_words
 from amptui.diagnosis.labels import precision_glyph
 from amptui.diagnosis.speed import unfair_losses
-from amptui.telemetry.view import NumericsView, SessionView
+from amptui.telemetry.view import NumericsView, OptimizerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import (
     ab_comparison,
@@ -22,6 +22,7 @@ from amptui.tui.panels import (
     memory_panel,
     memory_table,
     numerics_panel,
+    optimizer_line,
     precision_table,
     step_time_breakdown,
     throughput,
@@ -33,9 +34,10 @@ from amptui.tui.style import BOLD, Style
 from tests.diagnosis import amp_situations
 from tests.telemetry import record_samples
 from tests.telemetry.memory_samples import memory as breakdown_of
+from tests.telemetry.whole_runs import session_of
 from tests.tui import numerics_views, rank_views, views
 from tests.tui.panels.drawing import SCREEN, draw_alone, line_text
-from tests.tui.special_views import MEMORY, in_turns, over, with_memory
+from tests.tui.special_views import GAN, MEMORY, gan_view, in_turns, over, with_memory
 
 # -------------------------------------------------------------------------------- nothing moves
 
@@ -264,3 +266,23 @@ def test_there_is_room_for_the_memory_by_kind_as_a_whole_or_for_nothing() -> Non
         *(True, False, False)
     ]
     assert not memory_table.has_room(Canvas(76, 20), views.compared())
+
+
+# ------------------------------------------------------------------------------ other optimizers
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_names_of_optimizers_of_any_length_are_cut_and_steer_nothing(width: int) -> None:
+    others = (
+        OptimizerView(name="", label="", is_front=True),
+        OptimizerView(name="a", label="\x1b[2Jcritic \u202e" + "x" * 100_000, loss=math.nan),
+    )
+    line = draw_alone(optimizer_line.draw, replace(gan_view(), optimizers=others), width).lines()[0]
+    assert len(line) == width
+    assert not {"\x1b", "\u202e"} & set(line)
+
+
+def test_a_stale_loss_is_not_shown_as_the_newest() -> None:
+    stale = record_samples.steps(31, 32, loss=None, loss_form="scaled")
+    view = session_of([GAN[0], *record_samples.steps(1, 30, loss=0.5), *stale]).view()
+    assert "0.5" not in line_text(loss.headline(view, SCREEN)[:1])

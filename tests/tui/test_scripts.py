@@ -1,0 +1,453 @@
+"""Keys pressed on a screen over a session: what it says after each, and what the run is asked for."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from amptui.records.control import (
+    REQUESTS,
+    CheckpointRequest,
+    ComparisonRequest,
+    HistogramRequest,
+    PauseRequest,
+    PrecisionRequest,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.records.findings import ModuleRange, ModulesTraced, PrecisionMeasured, PrecisionsCompared
+from amptui.records.keeping import CheckpointWritten
+from amptui.records.run import LossScaleChanged, Note, PhaseChanged, RunFailed
+from amptui.tui import screen as screen_module
+from tests.golden import Goldens
+from tests.telemetry import record_samples as samples
+from tests.telemetry.record_samples import faster, measured
+from tests.tui.overlays.opened import xray as xray_record
+from tests.tui.scripts import (
+    FINISHED,
+    RESUMED,
+    STOPPED,
+    Script,
+    answer,
+    elsewhere,
+    end,
+    feed,
+    paused,
+    press,
+    run,
+    switched,
+    transcript,
+)
+from tests.tui.watching import step
+
+NO_TF32 = {"bf16": "no bfloat16", "tf32": "no TF32"}
+OBSERVED = dict.fromkeys(sorted(set(REQUESTS) - {"stop"}), "this run is only observed")
+IN_BF16 = feed("it runs in bf16", switched(6, "fp32", "bf16"), step(6, "bf16"))
+IMPORTING = PhaseChanged(time=0.0, phase="importing", detail="importing torch")
+XRAY = replace(xray_record(), time=0.0)
+TRACED = ModulesTraced(
+    time=0.0,
+    step=7,
+    precision="fp16",
+    loss_scale=65536.0,
+    asked=True,
+    first=ModuleRange(name="features.3", kind="Conv2d", way="forward", dtype="float16", largest=float("inf")),
+    nearest=(),
+    modules=12,
+    seconds=None,
+)
+WRITTEN = CheckpointWritten(
+    time=0.0,
+    step=6,
+    name="step-000000006.pt",
+    size_bytes=12 * 1024**2,
+    reason="asked",
+    blocked_seconds=0.012,
+    seconds=0.4,
+)
+FAILED = RunFailed(time=0.0, step=6, error="no such layer; check build_model()", traceback="Traceback ...")
+FLOOR = feed(
+    "the loss scale collapses",
+    LossScaleChanged(time=0.0, step=5, previous=2.0**-9, current=2.0**-10, reason="backoff"),
+    paused("the scale is at its floor"),
+)
+ROWS = (measured("fp32"), faster())
+BEGUN = (measured("fp32", blocks=0), measured("bf16", blocks=0))
+IN_FLOAT8 = (measured("bf16"), measured("fp8", speedup=1.25, speedup_low=1.21, speedup_high=1.29))
+
+
+def in_turns(
+    rounds: int = 0, rows: tuple[PrecisionMeasured, ...] = BEGUN, **changes: str
+) -> PrecisionsCompared:
+    progress = {"over": False, "reason": "running", "chosen": "fp32", **changes}
+    return samples.compared(time=0.0, rounds=rounds, rows=rows, **progress)
+
+
+PRECISIONS = {
+    "p asks for AMP and it is switching until the run has switched": Script(
+        run(), [press("p"), IN_BF16, answer(PrecisionRequest)]
+    ),
+    "p twice returns to the first precision": Script(run(), [press("p"), press("p")]),
+    "p returns to the precision before AMP": Script(
+        run(switched(6, "ieee", "bf16"), step(6, "bf16"), precision="ieee"), [press("p")]
+    ),
+    "p in a run that began in AMP asks for fp32": Script(run(precision="fp16"), [press("p")]),
+    "a precision can be chosen before the run has begun": Script([], [press("m"), press("4")]),
+    "an unsupported precision is refused with the reason": Script(
+        run(unsupported=NO_TF32), [press("p"), press("m"), press("3"), press("question_mark")]
+    ),
+    "m opens a menu that asks for the chosen precision": Script(
+        run(), [press("m"), press("down", "enter"), press("m", "escape")]
+    ),
+    "at the end a pending switch is no longer shown": Script(run(), [press("p"), end(FINISHED)]),
+    "a switch that another screen asks for is shown and not reported": Script(
+        run(),
+        [
+            press("p"),
+            elsewhere(PrecisionRequest("tf32")),
+            feed("it runs in TF32", switched(6, "fp32", "tf32"), step(6, "tf32")),
+            answer(PrecisionRequest),
+        ],
+    ),
+    "a failed switch is reported only where it was asked for": Script(
+        run(),
+        [
+            press("p"),
+            answer(PrecisionRequest, "failed", "the first step failed"),
+            press("l"),
+            elsewhere(PrecisionRequest("tf32")),
+            answer(PrecisionRequest, "unavailable", "no TF32 here"),
+        ],
+    ),
+}
+
+PAUSES = {
+    "space pauses and resumes": Script(run(), [press("space"), press("space")]),
+    "space resumes a run that was paused before": Script(run(paused()), [press("space"), press("space")]),
+    "after another screen resumed, space pauses again": Script(
+        run(),
+        [
+            press("space"),
+            feed("it is paused", paused()),
+            answer(PauseRequest),
+            elsewhere(PauseRequest(False)),
+            feed("it goes on", RESUMED),
+            answer(PauseRequest),
+            press("space"),
+        ],
+    ),
+    **{
+        f"after the end {key} asks for nothing": Script(run(), [end(FINISHED), press(*key)])
+        for key in ("p", "s", "c", "x", "n", "m2")
+    },
+    "after the end space asks for nothing": Script(run(), [end(FINISHED), press("space")]),
+}
+
+PAGES = {
+    "f leads from each page to the float16 panel": Script(
+        run(), [press("f"), *(press(key, "f") for key in ("e", "t", "i", "g", "question_mark")), press("f")]
+    ),
+    "a question and a search lead nowhere": Script(
+        run(),
+        [
+            *(press("m"), press("e", "i"), press("escape", "q"), press("e", "i"), press("escape")),
+            *(press("t", "slash"), press("e", "i"), press("escape", "escape"), press("g", "slash", "e", "i")),
+        ],
+    ),
+    "e shows events while the run goes on": Script(
+        run(), [press("e"), feed("it is paused", paused()), press("p"), press("escape")]
+    ),
+    "any key closes the help": Script(run(), [press("question_mark"), press("p")]),
+    "a run that is observed shows the keys that work": Script(
+        run(observed=True, refuses=OBSERVED),
+        [press("question_mark"), press("escape"), press("p"), press("c")],
+    ),
+    "after the end the help lists what still works": Script(run(), [end(FINISHED), press("question_mark")]),
+    "an unknown key does nothing": Script(run(), [press("z", "f5", "ctrl+p", "pageup", "up")]),
+    "o without another optimizer says so": Script(run(), [press("o")]),
+}
+
+XRAYS = {
+    "x asks for an X-ray that opens when it arrives": Script(
+        run(),
+        [
+            *(press("x"), feed("a step", step(6)), feed("it arrives", XRAY), answer(XRayRequest)),
+            *(press("escape"), feed("a step", step(7))),
+        ],
+    ),
+    "an X-ray waits for another overlay": Script(
+        run(),
+        [press("x", "e"), feed("it arrives", XRAY), answer(XRayRequest), press("escape"), press("escape")],
+    ),
+    "where none can be taken, x closes no page": Script(
+        run(refuses={"x-ray": "this run is only observed"}), [press("e", "x")]
+    ),
+    "x on a page closes it": Script(run(), [press("e", "x"), feed("it arrives", XRAY), answer(XRayRequest)]),
+    "another screen's X-ray does not open": Script(
+        run(), [elsewhere(XRayRequest()), feed("it arrives", XRAY), answer(XRayRequest)]
+    ),
+    "x in an X-ray takes another in its place": Script(
+        run(),
+        [
+            *(press("x"), feed("it arrives", XRAY), answer(XRayRequest), press("s", "x")),
+            *(feed("the next one", replace(XRAY, step=1300)), answer(XRayRequest), press("escape")),
+        ],
+    ),
+    "an X-ray that failed says why and leaves the keys where they are": Script(
+        run(), [press("x"), answer(XRayRequest, "failed", "CUDA out of memory in the X-ray")]
+    ),
+    "X-rays and traces need a step": Script(
+        run(paused()),
+        [*(press("x"), press("n"), feed("it goes on", RESUMED), end(FINISHED)), press("x"), press("n")],
+    ),
+    "while the run is paused, x shows the last one": Script(run(XRAY, paused()), [press("x")]),
+    "after the end, x shows the last one": Script(run(XRAY), [end(FINISHED), press("x")]),
+}
+
+MEASURED = {
+    "n asks for a trace and shows its verdict": Script(
+        run(), [press("n"), press("x"), feed("it arrives", TRACED), answer(TraceRequest), press("g")]
+    ),
+    "a verdict over a page names e where that leads to the details": Script(
+        run(), [press("n", "g"), feed("it arrives", TRACED), answer(TraceRequest)]
+    ),
+    "a verdict over the events does not name e": Script(
+        run(), [press("n", "e"), feed("it arrives", TRACED), answer(TraceRequest)]
+    ),
+    "f measures at once, and once": Script(
+        run(), [press("f"), press("f", "f"), answer(HistogramRequest), press("tab", "f")]
+    ),
+    "a histogram that cannot be measured says why": Script(
+        run(samples.window(1, time=0.0), count=20),
+        [press("f"), answer(HistogramRequest, "failed", "out of memory")],
+    ),
+    "where none can be measured, f asks for nothing": Script(
+        run(refuses={"histogram": "amptui only observes this script"}, observed=True), [press("f")]
+    ),
+    "a paused run measures nothing": Script(run(paused()), [press("f")]),
+    "in FP8, f shows the operands of float8, which lead on to float16": Script(
+        run(precision="fp8-emulated"),
+        [
+            press("f"),
+            feed(
+                "a window",
+                step(6, "fp8-emulated"),
+                replace(samples.float8_window(6, channel_error=0.9), time=0.0),
+            ),
+            *(answer(HistogramRequest), press("f"), press("e", "f", "h"), press("f")),
+        ],
+    ),
+}
+
+COLLAPSED = {
+    **{
+        f"{key} goes on as chosen": Script(run(precision="fp16"), [FLOOR, press(key)])
+        for key in ("b", "f", "g", "d")
+    },
+    "the question opens once for each pause": Script(
+        run(precision="fp16"),
+        [
+            *(FLOOR, press("escape"), feed("a note", Note(time=0.0, severity="info", text="still there"))),
+            *(press("space"), press("escape"), press("space", "g")),
+            *(feed("it goes on", RESUMED, step(6, "fp16")), answer(PauseRequest), FLOOR),
+        ],
+    ),
+    "the question waits for the open overlay and closes with the pause": Script(
+        run(precision="fp16"), [press("e"), FLOOR, press("escape"), feed("it goes on", RESUMED)]
+    ),
+    "quitting in the question asks and returns to it": Script(
+        run(precision="fp16"), [FLOOR, press("q"), press("n"), press("q", "y")]
+    ),
+    "a pause by a user opens no question": Script(run(), [feed("it is paused", paused())]),
+}
+
+COMPARISONS = {
+    "c compares FP32 and AMP, and its result is reported": Script(
+        run(),
+        [
+            *(press("c"), feed("it begins", in_turns()), answer(ComparisonRequest)),
+            *(feed("two rounds", in_turns(2, ROWS)), feed("it is over", samples.compared(time=0.0))),
+            *(feed("a step", step(6)), press("l")),
+        ],
+    ),
+    "c again ends it": Script(run(in_turns(2, ROWS)), [press("c")]),
+    "an earlier result is not reported again": Script(run(samples.compared(time=0.0)), [press("l")]),
+    "another screen's comparison refuses it": Script(
+        run(), [press("c"), feed("another's", in_turns()), answer(ComparisonRequest, "comparison running")]
+    ),
+    "stopped before its first pair it says so": Script(
+        run(in_turns()),
+        [feed("it is stopped", samples.compared(time=0.0, rows=BEGUN, rounds=0, reason="stopped"))],
+    ),
+    "it compares the precisions in use": Script(
+        run(switched(6, "ieee", "fp16"), step(6, "fp16"), precision="ieee"), [press("c")]
+    ),
+    "in a run that began in AMP it compares with FP32": Script(run(precision="fp16"), [press("c")]),
+    "in FP8 it compares with bf16, and p goes its own way": Script(
+        run(switched(6, "fp8", "bf16"), step(6, "bf16"), precision="fp8"),
+        [
+            *(press("c"), answer(ComparisonRequest, "unavailable"), press("p"), answer(PrecisionRequest)),
+            *(feed("FP8", switched(7, "bf16", "fp8"), step(7, "fp8")), press("c"), answer(ComparisonRequest)),
+            feed(
+                "in turns",
+                in_turns(2, IN_FLOAT8, baseline="bf16", chosen="fp8"),
+                *(switched(8, "fp8", "bf16"), step(8, "bf16")),
+            ),
+            *(press("p"), answer(PrecisionRequest)),
+            feed(
+                "it is over",
+                samples.compared(time=0.0, rows=IN_FLOAT8, baseline="bf16", chosen="fp8"),
+                *(switched(9, "bf16", "fp32"), step(9)),
+            ),
+            press("c"),
+        ],
+    ),
+    "emulated FP8 offers no comparison and says why": Script(
+        run(),
+        [
+            feed("emulated", switched(6, "fp32", "fp8-emulated"), step(6, "fp8-emulated")),
+            *(press("c"), answer(ComparisonRequest, "unavailable", "its time says nothing")),
+            feed("bf16", switched(7, "fp8-emulated", "bf16"), step(7, "bf16")),
+        ],
+    ),
+    "p during a comparison switches from the precision before it": Script(
+        run(), [press("c"), feed("it begins", in_turns()), IN_BF16, press("p")]
+    ),
+    "a comparison needs steps": Script(
+        run(paused()), [press("c"), feed("it goes on", RESUMED), press("c"), end(FINISHED), press("c")]
+    ),
+    "unsupported AMP is refused with the reason": Script(run(unsupported=NO_TF32), [press("c")]),
+}
+
+CHECKPOINTS = {
+    "s asks for a checkpoint until that is written": Script(
+        run(),
+        [
+            *(press("s"), press("s"), feed("a step", step(6))),
+            feed("one that was due", replace(WRITTEN, step=4, reason="interval")),
+            *(feed("it is written", WRITTEN), answer(CheckpointRequest)),
+        ],
+    ),
+    "a full disk is reported": Script(
+        run(), [press("s"), answer(CheckpointRequest, "failed", "the disk is full")]
+    ),
+    "another screen's checkpoint is shown and not reported": Script(
+        run(), [elsewhere(CheckpointRequest()), feed("it is written", WRITTEN), answer(CheckpointRequest)]
+    ),
+    "a checkpoint can be written during a pause": Script(
+        run(paused()), [press("s"), feed("it is written", WRITTEN), answer(CheckpointRequest)]
+    ),
+    "a checkpoint is refused while the run stops and after its end": Script(
+        run(),
+        [feed("it stops", PhaseChanged(time=0.0, phase="stopping")), press("s"), end(STOPPED), press("s")],
+    ),
+}
+
+EARLY = {
+    **{
+        f"{key} is kept until the run begins and asked for once": Script(
+            [IMPORTING], [press(key), feed("it begins", *run()), feed("a step", step(6))]
+        )
+        for key in "pcxnfs"
+    },
+    "the same key again takes it back": Script(
+        [], [*(press(key, key) for key in "pcxns"), press("f", "f"), feed("it begins", *run())]
+    ),
+    "several are asked for in the order in which they were typed": Script(
+        [], [press(*"pcxnfs", "n"), feed("it begins", *run())]
+    ),
+    "in a run that begins in AMP the kept switch is to FP32": Script(
+        [], [press("p"), feed("it begins", *run(precision="bf16"))]
+    ),
+    "f leads to float8 once the run has begun in FP8": Script(
+        [], [press("f"), feed("it begins", *run(precision="fp8-emulated"))]
+    ),
+    "a kept comparison is with ieee where there is no TF32": Script(
+        [], [press("c"), feed("it begins", *run(precision="ieee"))]
+    ),
+    "what the device does not support is said when that is known": Script(
+        [], [press("p", "c"), feed("it begins", *run(unsupported=NO_TF32))]
+    ),
+    "a pause is asked for at once and keeps the others waiting": Script(
+        [], [press("x", "space"), feed("it begins, paused", *run(paused()))]
+    ),
+    "a run that ends before it begins is asked for nothing": Script(
+        [IMPORTING], [press("p", "s"), end(replace(FAILED, step=0))]
+    ),
+    "detaching first says what would not be asked for": Script([], [press("p", "x", "d"), press("d")]),
+    "detaching in the question says it too": Script([], [press("p", "x", "q", "d"), press("d")]),
+}
+
+LEAVING = {
+    **{
+        f"{key} asks and {no} goes back": Script(run(), [press(key), press(no)])
+        for key, no in (("q", "n"), ("ctrl+q", "enter"))
+    },
+    "q asks in an attached screen too": Script(run(), [press("q"), press("n")], {"attached": True}),
+    **{
+        f"yes stops and leaves once the trainer has, {attached=}": Script(
+            run(), [press("q", "y"), end(STOPPED)], {"attached": attached}
+        )
+        for attached in (False, True)
+    },
+    "the question offers to detach": Script(run(), [press("q", "d")]),
+    "the end of the run closes the question": Script(run(), [press("q"), end(FINISHED)]),
+    "d leaves a run that has not begun": Script([], [press("d")]),
+    "d leaves at once and asks for nothing": Script(run(), [press("d")]),
+    "d leaves a run that stops": Script(run(), [press("q", "y"), press("d")]),
+    "ctrl+c in an attached screen detaches": Script(run(), [press("ctrl+c")], {"attached": True}),
+    "ctrl+c stops, twice at once, and three times leaves": Script(
+        run(), [press("ctrl+c"), press("ctrl+c"), press("ctrl+c")]
+    ),
+    **{
+        f"ctrl+c works over {key}": Script(run(), [press(key, "ctrl+c"), end(STOPPED)])
+        for key in ("question_mark", "m", "e", "q")
+    },
+    "a stop that was asked for elsewhere is shown and the screen stays": Script(
+        run(),
+        [
+            feed("it stops", PhaseChanged(time=0.0, phase="stopping", detail="writing the checkpoint")),
+            end(STOPPED),
+        ],
+    ),
+    **{
+        f"after the end {key} quits without a question": Script(
+            run(), [end(FINISHED), press("l"), press(key)]
+        )
+        for key in ("q", "d", "ctrl+c")
+    },
+    "a run that ended is not detached from": Script(
+        run(), [end(FINISHED), press("ctrl+c")], {"attached": True}
+    ),
+    "a failure after steps keeps the screen open": Script(
+        run(), [end(FAILED), press("e", "escape"), press("t"), press("escape", "q")]
+    ),
+    "a run that disappears is lost, and nothing is pending": Script(
+        run(), [press("p", "x", "s"), end(), press("p"), press("q")]
+    ),
+}
+
+SCRIPTS: Mapping[str, Mapping[str, Script]] = {
+    "precision": PRECISIONS,
+    "pause": PAUSES,
+    "pages": PAGES,
+    "x-ray": XRAYS,
+    "measured": MEASURED,
+    "collapsed": COLLAPSED,
+    "comparison": COMPARISONS,
+    "checkpoint": CHECKPOINTS,
+    "early": EARLY,
+    "leaving": LEAVING,
+}
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [pytest.param(topic, name, id=name) for topic, some in SCRIPTS.items() for name in some],
+)
+def test_the_screen_says_what_was_approved(
+    topic: str, name: str, goldens: Goldens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
+    goldens.check(f"scripts/{topic}/{name}", asyncio.run(transcript(SCRIPTS[topic][name])))
