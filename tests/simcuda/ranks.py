@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.simcuda import device
-from tests.simcuda.training import Small
+from tests.simcuda import device, training
 
 DDP_OWN_TIMERS = "DistributedDataParallel._pre_forward"
 """Where DDP reads its own timers: in its first ten steps, and in every hundredth."""
@@ -20,11 +19,8 @@ SETTLED = 10
 """From this step on no memory is allocated any more, that of the first histogram's readings included."""
 
 
-class Whole(Small):
-    """Without dropout, whose masks each device draws from a generator of its own."""
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(*(layer for layer in super().build_model() if not isinstance(layer, nn.Dropout)))  # type: ignore[attr-defined]
+class Whole(training.Whole):
+    """Writes down where the hosts of its ranks waited."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
         if model.training:

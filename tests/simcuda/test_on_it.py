@@ -5,6 +5,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,15 +26,12 @@ GPU_MARK = "pytest.mark.gpu"
 
 
 def run_tests(folder: Path, report: Path, markers: str, *paths: Path, **settings: object) -> dict[str, int]:
-    """Run the tests so marked on it and count how they ended; fails with their output where one failed.
-
-    ``paths``: their files, by default all. ``settings``: of the pretended GPU.
-    """
+    """Run the tests so marked on it and count how they ended; fails with their output where one failed."""
     options = ["-m", markers, "-q", "-p", "no:cacheprovider", "-p", "tests.simcuda.plugin"]
     options += [f"--junitxml={report}", "--override-ini=pythonpath="]
     with child_environment() as added:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *map(str, paths or (*marked_files(), HERE / "on_it"))],
+            [sys.executable, "-m", "pytest", *options, *map(str, paths)],
             cwd=ROOT,
             env=environment(folder, os.environ | added, **{"devices": 2, **settings}),
             capture_output=True,
@@ -53,25 +51,55 @@ def marked_files() -> list[Path]:
     return [path for path in files if HERE not in path.parents and GPU_MARK in path.read_text()]
 
 
-@pytest.mark.ci
-def test_what_needs_a_gpu_passes_on_a_pretended_one(pretended_gpu: Path, tmp_path: Path) -> None:
-    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow")
+def others() -> list[Path]:
+    """The files of tests for any GPU; only they are collected. Whole models are trained nightly."""
+    return [path for path in marked_files() if "models" not in path.parts]
+
+
+def own(*names: str) -> list[Path]:
+    return [HERE / "on_it" / f"test_{name}.py" for name in names]
+
+
+GROUPS = {
+    "any GPU": others,
+    "waits": partial(own, "waits", "observed_waits", "copies_ahead"),
+    "numbers": partial(own, "numbers_on_their_way", "added_operators", "checkpoints"),
+    "devices": partial(own, "default_device", "two_devices"),
+    "trouble": partial(own, "troubled_device"),
+}
+"""What one process runs, in less than a minute."""
+
+TIERS = [
+    *(pytest.param(group, "gpu and not nightly", marks=pytest.mark.ci, id=group) for group in GROUPS),
+    *(
+        pytest.param(group, "gpu and nightly", marks=pytest.mark.nightly, id=f"{group}, nightly")
+        for group in ("numbers", "devices", "trouble")
+    ),
+]
+
+
+@pytest.mark.parametrize(("group", "markers"), TIERS)
+def test_what_needs_a_gpu_passes_on_a_pretended_one(
+    group: str, markers: str, pretended_gpu: Path, tmp_path: Path
+) -> None:
+    counts = run_tests(pretended_gpu, tmp_path / "report.xml", markers, *GROUPS[group]())
     assert counts["tests"] > 2 * counts["skipped"]
 
 
-@pytest.mark.ci
-def test_what_needs_a_gpu_and_takes_long_passes_on_a_pretended_one(
-    pretended_gpu: Path, tmp_path: Path
-) -> None:
-    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and slow")
+@pytest.mark.nightly
+def test_whole_models_train_on_a_pretended_gpu(pretended_gpu: Path, tmp_path: Path) -> None:
+    models = [path for path in marked_files() if "models" in path.parts]
+    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu", *models)
     assert counts["tests"] > 2 * counts["skipped"]
 
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path, tmp_path: Path) -> None:
-    paths = HERE / "on_it" / "test_float8_waits.py", ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
-    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow", *paths, capability="9.0")
+    paths = *own("float8_waits"), ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
+    counts = run_tests(
+        pretended_gpu, tmp_path / "report.xml", "gpu and not ci and not nightly", *paths, capability="9.0"
+    )
     assert counts["tests"] > counts["skipped"] == 0
 
 

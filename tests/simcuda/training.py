@@ -1,10 +1,11 @@
 """A small network trained on the pretended GPU: what each step sent to it, and where the host waited."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from amptui.data.sources import Arrays
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Trainer
-from amptui.records.control import Control
+from amptui.records.control import Control, Request
 from tests.simcuda import device
 from tests.simcuda.device import Wait
 from tests.tiny import Log, prepare
@@ -102,6 +103,13 @@ class Small(Experiment):
         return super().loss(model, batch)
 
 
+class Whole(Small):
+    """Without dropout, whose masks each device draws from a generator of its own."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(*(layer for layer in super().build_model() if not isinstance(layer, nn.Dropout)))  # type: ignore[attr-defined]
+
+
 class Pairs(Dataset[tuple[Tensor, Tensor]]):
     """Samples on the host, one by one; each image ``repeats`` times as high and as wide."""
 
@@ -114,9 +122,9 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image = self.arrays.inputs[index].float() / 255
-        return image.repeat_interleave(self.repeats, 1).repeat_interleave(
-            self.repeats, 2
-        ), self.arrays.targets[index]
+        for dimension in (1, 2):
+            image = image.repeat_interleave(self.repeats, dimension)
+        return image, self.arrays.targets[index]
 
 
 class Failing(Small):
@@ -143,16 +151,31 @@ class Trained:
 def run(
     experiment: Small | None = None,
     *,
+    asks: Mapping[int, Request | Sequence[Request]] = MappingProxyType({}),
+    waits_are_errors: Container[int] = (),
     script: Script = lambda _step: None,
-    control: Control | None = None,
     checkpoints: Path | None = None,
     every: int | None = None,
     log: Log | None = None,
     **options: Any,
 ) -> Trained:
-    """Train to the end; ``script`` is called as each step's loss is computed."""
-    marks, control = Marks(script), control or Control()
+    """Train to the end.
+
+    ``asks``: as the loss of each step is computed, then ``script`` is called; ``waits_are_errors``: in which
+    steps torch's debug mode says so.
+    """
+    control = Control()
     log = Log() if log is None else log
+
+    def as_loss_is_computed(step: int) -> None:
+        if waits_are_errors:
+            torch.cuda.set_sync_debug_mode("error" if step in waits_are_errors else "default")
+        asked = asks.get(step, ())
+        for request in asked if isinstance(asked, Sequence) else (asked,):
+            control.ask(request)
+        script(step)
+
+    marks = Marks(as_loss_is_computed)
     prepared = prepare((experiment or Small()).mark(marks), **{"device": "cuda", **options})
     writer = (
         CheckpointWriter(checkpoints, control=control, emit=log.emit, every=every) if checkpoints else None

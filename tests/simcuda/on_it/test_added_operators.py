@@ -13,7 +13,7 @@ from tests.simcuda.training import run, run_plain
 MAX_ADDED = {"fp32": 2, "bf16": 2, "fp16": 5}
 
 
-@pytest.mark.parametrize("probes", [True, False], ids=["probes", "no probes"])
+@pytest.mark.parametrize("probes", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_few_operators_are_added(precision: str, clip_norm: float | None, probes: bool) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from amptui import Data, DataRequest
 from amptui.data.folder import ImageBatches, image_folder
 from amptui.data.sources import Arrays, Source
-from amptui.records.control import Control, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
+from amptui.records.control import PrecisionRequest, StopRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import EpochFinished, PrecisionChanged
@@ -53,27 +53,15 @@ class OnDefault(Small):
 
 
 # A loader with workers that is collected as part of a cycle waits five seconds for each.
-@pytest.mark.parametrize("source", ["arrays", pytest.param("dataset", marks=pytest.mark.ci), "loader"])
+@pytest.mark.parametrize("source", ["arrays", pytest.param("dataset", marks=pytest.mark.nightly), "loader"])
 def test_all_goes_on_as_without(source: Literal["arrays", "dataset", "loader"], tmp_path: Path) -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 10:
-            control.ask(TraceRequest())
-            control.ask(PrecisionRequest("fp16"))
-        if step == 18:
-            control.ask(XRayRequest())
-        if step == 33:
-            control.ask(StopRequest("the test"))
-
-    log = run(
-        OnDefault(source=source, samples=160),
-        control=control,
-        script=script,
-        steps=50,
-        checkpoints=tmp_path,
-        every=10,
-    ).log
+    asks = {
+        10: (TraceRequest(), PrecisionRequest("fp16")),
+        18: XRayRequest(),
+        33: StopRequest("the test"),
+    }
+    experiment = OnDefault(source=source, samples=160)
+    log = run(experiment, asks=asks, steps=50, checkpoints=tmp_path, every=10).log
     for kind in (Float16Window, ModulesTraced, XRayTaken, EpochFinished, CheckpointWritten, PrecisionChanged):
         assert log.of(kind), kind
     torch.set_default_device(None)  # as in a new process

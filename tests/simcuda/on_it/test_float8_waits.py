@@ -11,7 +11,6 @@ from amptui.engine.float8 import Float8Linears
 from amptui.engine.probes.float8_window import Float8WindowProbe, operand_numbers
 from amptui.records.control import (
     ComparisonRequest,
-    Control,
     HistogramRequest,
     PrecisionRequest,
     TraceRequest,
@@ -35,8 +34,9 @@ pytestmark = [
 NOWHERE: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
-@pytest.mark.parametrize("probes", [True, False], ids=["probes", "no probes"])
+@pytest.mark.parametrize(
+    ("recipe", "probes"), [("tensorwise", True), ("rowwise", False), ("rowwise_with_gw_hp", True)]
+)
 def test_no_float8_step_waits(recipe: str, probes: bool) -> None:
     trained = run(precision="fp8", fp8_recipe=recipe, probes=probes, steps=30)
     assert trained.marks.places() == NOWHERE
@@ -48,13 +48,8 @@ def test_no_float8_step_waits(recipe: str, probes: bool) -> None:
 
 def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
     order = ("fp8", "bf16", "fp8", "fp32", "fp8", "bf16")
-    control = Control()
-
-    def script(step: int) -> None:
-        if step % 5 == 0 and step // 5 <= len(order):
-            control.ask(PrecisionRequest(order[step // 5 - 1]))
-
-    trained = run(control=control, script=script, steps=40, precision="bf16")
+    asks = {5 * (i + 1): PrecisionRequest(name) for i, name in enumerate(order)}
+    trained = run(asks=asks, steps=40, precision="bf16")
     changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
     assert changes == [(5 * (i + 1) + 1, name) for i, name in enumerate(order)]
     assert trained.marks.places() == NOWHERE
@@ -63,27 +58,13 @@ def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
 
 
 def test_no_comparison_with_float8_waits() -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 5:
-            control.ask(ComparisonRequest(("bf16", "fp8")))
-
-    trained = run(control=control, script=script, steps=120, precision="fp8")
+    trained = run(asks={5: ComparisonRequest(("bf16", "fp8"))}, steps=120, precision="fp8")
     assert [row.precision for row in trained.log.of(PrecisionsCompared)[-1].rows] == ["bf16", "fp8"]
     assert trained.marks.places() == NOWHERE
 
 
 def test_no_window_and_no_trace_of_float8_waits() -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 15:
-            control.ask(HistogramRequest())
-        if step == 20:
-            control.ask(TraceRequest())
-
-    trained = run(control=control, script=script, steps=30, precision="fp8")
+    trained = run(asks={15: HistogramRequest(), 20: TraceRequest()}, steps=30, precision="fp8")
     assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
     assert len(trained.log.of(ModulesTraced)) == 1
     assert trained.marks.places() == NOWHERE
@@ -108,13 +89,7 @@ def test_the_peak_is_the_trainings_and_not_the_windows(monkeypatch: pytest.Monke
         return operand_numbers(*arguments)
 
     monkeypatch.setattr("amptui.engine.probes.float8_window.operand_numbers", large)
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 15:
-            control.ask(HistogramRequest())
-
-    trained = run(control=control, script=script, steps=30, precision="fp8")
+    trained = run(asks={15: HistogramRequest()}, steps=30, precision="fp8")
     assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
     (block,) = trained.log.of(BlockFinished)
     assert block.peak_allocated_bytes is not None
@@ -122,29 +97,19 @@ def test_the_peak_is_the_trainings_and_not_the_windows(monkeypatch: pytest.Monke
 
 
 def test_an_x_ray_of_float8_leaves_the_training_as_it_is() -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 10:
-            control.ask(XRayRequest())
-
-    looked = run(control=control, script=script, steps=20, precision="fp8")
+    looked = run(asks={10: XRayRequest()}, steps=20, precision="fp8")
     (x_ray,) = looked.log.of(XRayTaken)
     assert (x_ray.precision, x_ray.reference) == ("fp8", "bf16")
     assert losses(looked.log) == losses(run(steps=20, precision="fp8").log)
 
 
 def test_a_first_float8_step_without_memory_is_undone() -> None:
-    control = Control()
-
     def script(step: int) -> None:
-        if step == 9:
-            control.ask(PrecisionRequest("fp8"))
         if step == 10:
             device.configure(memory_out_in=20)
 
     try:
-        trained = run(control=control, script=script, steps=14, precision="bf16")
+        trained = run(asks={9: PrecisionRequest("fp8")}, script=script, steps=14, precision="bf16")
     finally:
         device.configure(memory_out_in=0)
     assert [record.current for record in trained.log.of(PrecisionChanged)] == ["fp8", "bf16"]

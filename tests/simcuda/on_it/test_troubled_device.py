@@ -2,7 +2,6 @@
 
 import gc
 import traceback
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,12 @@ import pytest
 import torch
 
 from amptui.engine.failure import explain, is_device_lost
-from amptui.records.control import CheckpointRequest, Control, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.control import CheckpointRequest, PrecisionRequest, Request, TraceRequest, XRayRequest
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.simcuda import device
 from tests.simcuda.training import Trained, run
 from tests.tiny import Log, losses
-
-PROBES: dict[str, XRayRequest | TraceRequest] = {"x-ray": XRayRequest(), "trace": TraceRequest()}
 
 STEP, STEPS = 10, 14
 
@@ -34,21 +31,18 @@ MAY_FAIL = {
 }
 """What a training cannot do without."""
 
-Ask = Callable[[Control], object]
+Asks = dict[int, Request]
 
 
-def without_memory(operator: int, ask: Ask, **options: Any) -> Trained | str:
+def without_memory(operator: int, asks: Asks, *, at: int = STEP, **options: Any) -> Trained | str:
     """Let one operator find no memory, counted from a step's loss; the training, or where that ended it."""
-    control = Control()
 
     def script(step: int) -> None:
-        if step == STEP - 1:
-            ask(control)
-        if step == STEP:
+        if step == at:
             device.configure(memory_out_in=operator)
 
     try:
-        return run(control=control, script=script, steps=STEPS, **options)
+        return run(asks=asks, script=script, steps=STEPS, **options)
     except torch.OutOfMemoryError as error:
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if "/amptui/" in frame.filename]
         return f"{own[-1].filename.rpartition('/amptui/')[2]} {own[-1].name}"
@@ -56,19 +50,10 @@ def without_memory(operator: int, ask: Ask, **options: Any) -> Trained | str:
         device.configure(memory_out_in=0)
 
 
-def asked_for(precision: str) -> Ask:
-    return lambda control: control.ask(PrecisionRequest(precision))
-
-
 @cache
 def undisturbed(switched_to: str | None = None, *, after: int = STEP - 1, **options: Any) -> Trained:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == after and switched_to is not None:
-            control.ask(PrecisionRequest(switched_to))
-
-    return run(control=control, script=script, steps=STEPS, **options)
+    asks: Asks = {} if switched_to is None else {after: PrecisionRequest(switched_to)}
+    return run(asks=asks, steps=STEPS, **options)
 
 
 def same_weights(one: Trained, other: Trained) -> bool:
@@ -84,25 +69,22 @@ def check_went_on_as(trained: Trained, expected: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "probe", "clip_norm"),
+    ("precision", "trace", "clip_norm"),
     [
-        ("fp16", "trace", 1.0),
-        pytest.param("fp16", "trace", None, marks=pytest.mark.ci),
-        pytest.param("fp32", "trace", None, marks=pytest.mark.ci),
-        pytest.param("fp32", "trace", 1.0, marks=pytest.mark.ci),
-        pytest.param("fp16", None, None, marks=pytest.mark.ci),
-        pytest.param("fp32", None, None, marks=pytest.mark.ci),
+        ("fp16", True, 1.0),
+        pytest.param("fp16", True, None, marks=pytest.mark.nightly),
+        pytest.param("fp32", True, None, marks=pytest.mark.nightly),
+        pytest.param("fp32", True, 1.0, marks=pytest.mark.nightly),
+        pytest.param("fp16", False, None, marks=pytest.mark.nightly),
+        pytest.param("fp32", False, None, marks=pytest.mark.nightly),
     ],
 )
-def test_only_what_a_training_needs_may_end_it(precision: str, probe: Any, clip_norm: float | None) -> None:
-    def ask(control: Control) -> None:
-        if probe:
-            control.ask(PROBES[probe])
-
+def test_only_what_a_training_needs_may_end_it(precision: str, trace: bool, clip_norm: float | None) -> None:
+    asks: Asks = {STEP - 1: TraceRequest()} if trace else {}
     options = {"precision": precision, "clip_norm": clip_norm}
     ended = set[str]()
     for operator in range(1, 71):
-        found = without_memory(operator, ask, **options)
+        found = without_memory(operator, asks, **options)
         if isinstance(found, Trained):
             check_went_on_as(found, undisturbed(**options))
         else:
@@ -115,12 +97,12 @@ def test_only_what_a_training_needs_may_end_it(precision: str, probe: Any, clip_
     ("precision", "other", "clip_norm"),
     [
         ("fp32", "fp16", 1.0),
-        pytest.param("fp32", "fp16", None, marks=pytest.mark.ci),
-        pytest.param("fp16", "fp32", 1.0, marks=pytest.mark.ci),
-        pytest.param("fp16", "fp32", None, marks=pytest.mark.ci),
-        pytest.param("fp32", "bf16", None, marks=pytest.mark.ci),
-        pytest.param("bf16", "fp16", 1.0, marks=pytest.mark.ci),
-        pytest.param("fp32", "ieee", 1.0, marks=pytest.mark.ci),
+        pytest.param("fp32", "fp16", None, marks=pytest.mark.nightly),
+        pytest.param("fp16", "fp32", 1.0, marks=pytest.mark.nightly),
+        pytest.param("fp16", "fp32", None, marks=pytest.mark.nightly),
+        pytest.param("fp32", "bf16", None, marks=pytest.mark.nightly),
+        pytest.param("bf16", "fp16", 1.0, marks=pytest.mark.nightly),
+        pytest.param("fp32", "ieee", 1.0, marks=pytest.mark.nightly),
     ],
 )
 def test_a_precision_s_first_step_that_finds_no_memory_never_was(
@@ -129,7 +111,7 @@ def test_a_precision_s_first_step_that_finds_no_memory_never_was(
     options = {"precision": precision, "clip_norm": clip_norm}
     came_back = 0
     for operator in range(1, 46):
-        found = without_memory(operator, asked_for(other), **options)
+        found = without_memory(operator, {STEP - 1: PrecisionRequest(other)}, **options)
         if isinstance(found, str):
             assert found in MAY_FAIL
             continue
@@ -147,22 +129,12 @@ def test_a_precision_s_first_step_that_finds_no_memory_never_was(
 
 def test_float16_is_sound_when_it_is_tried_again() -> None:
     """A scaler remembers gradients that it has unscaled, also those of a step that never was."""
-
-    def train(operator: int) -> Trained:
-        control = Control()
-
-        def script(loss: int) -> None:
-            # The step that fails computes its loss twice, and the second time asks for another attempt.
-            if loss in (STEP - 1, STEP + 1):
-                control.ask(PrecisionRequest("fp16"))
-            if loss == STEP:
-                device.configure(memory_out_in=operator)
-
-        return run(control=control, script=script, steps=STEPS, clip_norm=1.0)
-
+    # The step that fails computes its loss twice, and the second time asks for another attempt.
+    asks: Asks = dict.fromkeys((STEP - 1, STEP + 1), PrecisionRequest("fp16"))
     tried_again = 0
     for operator in range(25, 45):
-        trained = train(operator)
+        trained = without_memory(operator, asks, clip_norm=1.0)
+        assert isinstance(trained, Trained)
         changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
         if len(changes) > 1:
             tried_again += 1
@@ -171,25 +143,23 @@ def test_float16_is_sound_when_it_is_tried_again() -> None:
     assert tried_again > 10
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("asked", [None, "trace", "x-ray", "bf16", "checkpoint"])
-def test_a_kernel_that_fails_ends_the_run_with_one_line(precision: str, asked: Any, tmp_path: Path) -> None:
-    control = Control()
-
+@pytest.mark.parametrize(
+    ("asked", "precision"),
+    [
+        *[(None, "fp32"), (TraceRequest(), "fp16"), (XRayRequest(), "fp32"), (CheckpointRequest(), "fp16")],
+        (PrecisionRequest("bf16"), "fp32"),
+    ],
+)
+def test_a_kernel_that_fails_ends_the_run_with_one_line(asked: Any, precision: str, tmp_path: Path) -> None:
     def script(step: int) -> None:
-        if step == STEP - 1 and asked in ("trace", "x-ray"):
-            control.ask(PROBES[asked])
-        if step == STEP - 1 and asked == "bf16":
-            control.ask(PrecisionRequest(asked))
-        if step == STEP - 1 and asked == "checkpoint":
-            control.ask(CheckpointRequest())
         if step == STEP:
             gc.collect()  # what other tests left
             device.configure(broken=710)
 
     log = Log()
+    asks: Asks = {STEP - 1: asked} if asked else {}
     with pytest.raises(RuntimeError) as caught:
-        run(control=control, script=script, steps=STEPS, precision=precision, checkpoints=tmp_path, log=log)
+        run(asks=asks, script=script, steps=STEPS, precision=precision, checkpoints=tmp_path, log=log)
     assert is_device_lost(caught.value)
     told = explain(caught.value, doing=f"in step {STEP}", batch_size=8, precision=precision)
     assert str(told).startswith(f"CUDA error: device-side assert triggered (noticed in step {STEP}); ")

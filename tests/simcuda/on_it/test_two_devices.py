@@ -10,19 +10,12 @@ from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
 from amptui.device.accelerator import enter_device
-from amptui.records.control import Control, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.control import PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.simcuda.training import Small, Trained, run
+from tests.simcuda.training import Whole, run
 from tests.tiny import losses
-
-
-class Whole(Small):
-    """Without dropout, whose masks each GPU draws from a generator of its own."""
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(*(layer for layer in super().build_model() if not isinstance(layer, nn.Dropout)))  # type: ignore[attr-defined]
 
 
 class OnTwo(nn.Module):
@@ -49,24 +42,22 @@ class Halved(Whole):
         return OnTwo(whole)
 
 
-def trained(experiment: Small, **options: Any) -> Trained:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 10:
-            control.ask(TraceRequest())
-        if step == 16:
-            control.ask(XRayRequest())
-
-    return run(experiment, control=control, script=script, steps=60, **options)
-
-
-@pytest.mark.parametrize("clip_norm", [None, 0.5], ids=["unclipped", "clipped"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("precision", "clip_norm"),
+    [
+        ("fp32", None),
+        ("fp16", 0.5),
+        pytest.param("bf16", 0.5, marks=pytest.mark.nightly),
+        pytest.param("fp16", None, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_model_on_two_gpus_trains_and_is_looked_into_as_one(
     precision: str, clip_norm: float | None
 ) -> None:
-    one, two = (trained(each(), precision=precision, clip_norm=clip_norm) for each in (Whole, Halved))
+    asks = {10: TraceRequest(), 16: XRayRequest()}
+    one, two = (
+        run(each(), asks=asks, steps=60, precision=precision, clip_norm=clip_norm) for each in (Whole, Halved)
+    )
     assert two.log.of(Note) == []
     # The norms of two devices are added in another order; later steps tell that apart.
     assert losses(two.log)[:20] == pytest.approx(losses(one.log)[:20], rel=2e-3)
@@ -102,9 +93,7 @@ def test_a_run_on_the_second_gpu_is_like_one_on_the_first() -> None:
     for name in ("cuda:0", "cuda:1"):
         enter_device(torch.device(name))
         try:
-            control = Control()
-            script = lambda step, control=control: step == 10 and control.ask(PrecisionRequest("fp16"))  # noqa: E731
-            runs.append(run(Whole(), device=name, steps=20, control=control, script=script))
+            runs.append(run(Whole(), device=name, steps=20, asks={10: PrecisionRequest("fp16")}))
         finally:
             enter_device(torch.device("cuda:0"))
     first, second = runs

@@ -14,9 +14,9 @@ from amptui.data.sources import Arrays
 from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
-    Control,
     HistogramRequest,
     PrecisionRequest,
+    Request,
     TraceRequest,
     XRayRequest,
 )
@@ -34,10 +34,15 @@ from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run
 
 NOWHERE: Counter[str] = Counter()
 
+PRECISIONS = pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+
+CHECKED = range(FIRST_STEPS, 25)
+"""Steps in which waits are errors."""
+
 
 @pytest.mark.parametrize("probes", [True, False], ids=["probes", "no probes"])
 @pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["unclipped", "clipped"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@PRECISIONS
 def test_no_step_waits(precision: str, clip_norm: float | None, probes: bool) -> None:
     trained = run(precision=precision, clip_norm=clip_norm, probes=probes, steps=40)
     assert trained.marks.places() == NOWHERE
@@ -50,67 +55,33 @@ ORDER = ("fp16", "bf16", "fp32", "tf32", "ieee", "fp16", "fp32", "bf16", "ieee",
 
 
 def test_no_toggle_waits() -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step % 5 == 0 and step // 5 <= len(ORDER):
-            control.ask(PrecisionRequest(ORDER[step // 5 - 1]))
-
-    trained = run(control=control, script=script, steps=60)
+    asks = {5 * (i + 1): PrecisionRequest(name) for i, name in enumerate(ORDER)}
+    trained = run(asks=asks, steps=60)
     changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
     assert changes == [(5 * (i + 1) + 1, name) for i, name in enumerate(ORDER)]
     assert trained.marks.places() == NOWHERE
 
 
 def test_no_comparison_waits() -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 5:
-            control.ask(ComparisonRequest(("fp32", "fp16", "bf16")))
-
-    trained = run(control=control, script=script, steps=120)
+    trained = run(asks={5: ComparisonRequest(("fp32", "fp16", "bf16"))}, steps=120)
     assert len(trained.log.of(PrecisionsCompared)[-1].rows) == 3
     assert trained.marks.places() == NOWHERE
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_no_trace_waits(precision: str) -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 20:
-            control.ask(TraceRequest())
-
-    trained = run(control=control, script=script, steps=30, precision=precision)
-    assert len(trained.log.of(ModulesTraced)) == 1
+@pytest.mark.parametrize(
+    ("request_", "answer"), [(TraceRequest(), ModulesTraced), (HistogramRequest(), Float16Window)]
+)
+@PRECISIONS
+def test_no_trace_and_no_histogram_waits(precision: str, request_: Request, answer: Any) -> None:
+    trained = run(asks={20: request_}, steps=30, precision=precision)
+    (found,) = [each for each in trained.log.of(answer) if each.step >= 21]
+    assert answer is ModulesTraced or (found.squares or 0) > 0
     assert trained.marks.places() == NOWHERE
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_no_histogram_waits(precision: str) -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step == 20:
-            control.ask(HistogramRequest())
-
-    trained = run(control=control, script=script, steps=30, precision=precision)
-    (window,) = [each for each in trained.log.of(Float16Window) if each.step == 21]
-    assert (window.squares or 0) > 0
-    assert trained.marks.places() == NOWHERE
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@PRECISIONS
 def test_an_x_ray_waits_by_events_and_is_taken_where_waits_are_errors(precision: str) -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        torch.cuda.set_sync_debug_mode("error" if FIRST_STEPS <= step < 25 else "default")
-        if step == 20:
-            control.ask(XRayRequest())
-
-    trained = run(control=control, script=script, steps=25, precision=precision)
+    trained = run(asks={20: XRayRequest()}, waits_are_errors=CHECKED, steps=25, precision=precision)
     assert len(trained.log.of(XRayTaken)) == 1
     places = trained.marks.places()
     assert {place.partition(" ")[0] for place in places} == {"cudaEventSynchronize"}
@@ -147,15 +118,8 @@ class WaitingMean:
 
 
 def test_a_wait_that_costs_no_run_is_found_in_its_records(tmp_path: Path) -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        torch.cuda.set_sync_debug_mode("error" if FIRST_STEPS <= step < 25 else "default")
-        if step == 10:
-            control.ask(XRayRequest())
-            control.ask(CheckpointRequest())
-
-    trained = run(Waiting(), control=control, script=script, checkpoints=tmp_path, steps=25)
+    asks = {10: (XRayRequest(), CheckpointRequest())}
+    trained = run(Waiting(), asks=asks, waits_are_errors=CHECKED, checkpoints=tmp_path, steps=25)
     told = [text.partition(":")[0] for text in waits_told(trained.log)]
     assert told == ["no X-ray", f"no checkpoint in {tmp_path}"]
 
@@ -174,16 +138,11 @@ class Unfused(Small):
     ("kind", "hint"), [("Adam", "build Adam with fused=True"), ("Adamax", "Adamax has no fused form")]
 )
 def test_an_optimizer_for_which_torch_waits_is_told_of_once(kind: Any, hint: str) -> None:
-    control = Control()
-
-    def script(step: int) -> None:
-        if step in (10, 15, 20):
-            control.ask(PrecisionRequest("fp32" if step == 15 else "fp16"))
-
-    trained = run(Unfused(kind=kind), control=control, script=script, steps=25)
+    asks = {step: PrecisionRequest("fp32" if step == 15 else "fp16") for step in (10, 15, 20)}
+    trained = run(Unfused(kind=kind), asks=asks, steps=25)
     (note,) = [each for each in trained.log.of(Note) if "waits for the GPU" in each.text]
     assert note.text.endswith(f"; {hint}")
-    waited = [step for step, waits in trained.marks.waits.items() if waits and FIRST_STEPS <= step < 25]
+    waited = [step for step, waits in trained.marks.waits.items() if waits and step in CHECKED]
     assert waited == [*range(11, 16), *range(21, 25)]
     assert run(precision="fp16", steps=5).log.of(Note) == []
 
