@@ -31,7 +31,7 @@ from amptui.runs.rundir import RunDir, default_base
 from amptui.tui.canvas import Canvas
 from amptui.tui.run_list.entry import RunEntry
 from amptui.tui.run_list.frame import ListState, draw
-from tests.runs.test_newest_steps import sample
+from tests.runs.test_kept_runs import sample
 from tests.telemetry.record_samples import run, steps
 from tests.telemetry.record_strategies import RECORDS
 
