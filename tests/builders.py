@@ -146,7 +146,7 @@ def joined(steps: Sequence[StepRecord]) -> Steps:
         time=steps[-1].time,
         count=len(steps),
         losses={name: [step.losses.get(name) for step in steps] for name in parts},
-        group_lrs=tuple(zip(*(step.group_lrs for step in steps), strict=True)),
+        group_lrs=tuple(map(list, zip(*(step.group_lrs for step in steps), strict=True))),
         **columns,
     )
 

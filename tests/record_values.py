@@ -1,4 +1,4 @@
-"""Whatever the fields of a record may hold, in hypothesis's words; and a line as a test reads it."""
+"""Whatever the fields of a record may hold, in hypothesis's words, from their annotations."""
 
 import dataclasses
 import json
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from amptui.base.strictjson import MAX_COUNT, MAX_SECONDS
 from amptui.records import codec
 from amptui.records.run import Record
-from amptui.records.steps import COLUMNS, StepRecord, Steps
+from amptui.records.steps import SAME, StepRecord, Steps
+from tests.builders import joined
 
 RECORD_TYPES = get_args(Record)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -32,56 +33,53 @@ SIMPLE = {
 }
 SECONDS = st.floats(-MAX_SECONDS, MAX_SECONDS)
 MEASURED = re.compile("seconds|_(percent|watts|c|mhz|joules)$")
-BY_NAME = {
-    "time": SECONDS.map(abs),
-    "first_exponent": st.integers(-1074, 1023),
-    "cosine": st.none() | st.just(math.nan) | st.floats(-1, 1),
+
+ByName = Mapping[tuple[str, type[Any]], st.SearchStrategy[Any]]
+
+ANY: ByName = {
+    ("time", float): SECONDS.map(abs),
+    ("first_exponent", int): st.integers(-1074, 1023),
+    ("cosine", float): st.just(math.nan) | st.floats(-1, 1),
 }
+"""What a field of a name and a type may hold where its annotation allows more."""
 
 
-def records_of(cls: type[Any]) -> st.SearchStrategy[Any]:
+def records_of(cls: type[Any], by_name: ByName = ANY) -> st.SearchStrategy[Any]:
     """Records of one type."""
-    return blocks() if cls is Steps else values_of(cls)
+    return blocks(by_name) if cls is Steps else values_of(cls, by_name=by_name)
 
 
-def values_of(hint: Any, name: str = "") -> st.SearchStrategy[Any]:
+def values_of(hint: Any, name: str = "", by_name: ByName = ANY) -> st.SearchStrategy[Any]:
     """Values that a field called ``name`` and annotated with ``hint`` may hold."""
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         fields = get_type_hints(hint).items()
-        return st.builds(hint, **{each: values_of(inner, each) for each, inner in fields})
+        return st.builds(hint, **{each: values_of(inner, each, by_name) for each, inner in fields})
     if origin in (UnionType, Union):
-        return st.one_of([values_of(argument, name) for argument in arguments])
+        return st.one_of([values_of(argument, name, by_name) for argument in arguments])
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple:
-        return st.lists(values_of(arguments[0], name), min_size=name == "rows", max_size=3).map(tuple)
+        items = values_of(arguments[0], name, by_name)
+        return st.lists(items, min_size=name == "rows", max_size=3).map(tuple)
     if origin is Mapping:
-        return st.dictionaries(st.text(max_size=8), values_of(arguments[1], name), max_size=3)
+        return st.dictionaries(st.text(max_size=8), values_of(arguments[1], name, by_name), max_size=3)
     by_hint = SIMPLE | {float: SECONDS} if MEASURED.search(name) else SIMPLE
-    return BY_NAME.get(name, by_hint[hint])
+    return by_name.get((name, hint), by_hint[hint])
 
 
 @st.composite
-def blocks(draw: st.DrawFn) -> Steps:
-    """A block of one to four steps."""
-    single = draw(values_of(StepRecord))
-    hints, count = get_type_hints(StepRecord), draw(st.integers(1, 4))
-
-    def column(name: str) -> Any:
-        return draw(st.lists(values_of(hints[name], name), min_size=count, max_size=count))
-
-    names = draw(st.lists(st.text(max_size=8), max_size=2, unique=True))
-    block = dataclasses.replace(
-        Steps.of(dataclasses.replace(single, step=draw(st.integers(0, MAX_COUNT - 4)))),
-        count=count,
-        losses={name: column("loss") for name in names},
-        group_lrs=tuple(column("lr") for _ in range(draw(st.integers(0, 2)))),
-        **{name: column(name) for name in COLUMNS},
-    )
+def blocks(draw: st.DrawFn, by_name: ByName = ANY) -> Steps:
+    """A block of one to six steps."""
+    first, *later = draw(st.lists(values_of(StepRecord, by_name=by_name), min_size=1, max_size=6))
+    first = dataclasses.replace(first, step=min(first.step, MAX_COUNT - 6))
+    same = {name: getattr(first, name) for name in SAME}
+    same |= {"losses": dict.fromkeys(first.losses, 0.5), "group_lrs": first.group_lrs}
+    later = [dataclasses.replace(step, step=first.step + n, **same) for n, step in enumerate(later, 1)]
+    block = joined([first, *later])
     # A block has one time, and its other steps ended at times that a record may have too.
     ended_well = 0 <= min(block.times()) <= max(block.times()) <= MAX_SECONDS
-    return block if ended_well else dataclasses.replace(block, step_seconds=[None] * count)
+    return block if ended_well else dataclasses.replace(block, step_seconds=[None] * block.count)
 
 
 def loads(line: str) -> Record | None:

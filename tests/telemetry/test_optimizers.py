@@ -16,6 +16,7 @@ from amptui.telemetry.events import Event
 from amptui.telemetry.optimizers import FOLLOW_AFTER_STEPS, MAX_OPTIMIZERS
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import OptimizerView, SessionView
+from tests.builders import make_switch as switch
 from tests.telemetry.record_samples import (
     backoff,
     device,
@@ -29,7 +30,6 @@ from tests.telemetry.record_samples import (
     steps,
     traced,
 )
-from tests.telemetry.record_strategies import switch
 from tests.telemetry.test_state import same
 from tests.telemetry.whole_runs import restored_from, session_of
 
@@ -358,7 +358,7 @@ def test_what_the_device_does_in_one_optimizer_s_steps_is_not_the_other_s() -> N
 
 
 def test_a_mixture_of_precisions_is_attributed_to_none() -> None:
-    session = session_of([*STARTED, *gan(1, 10), switch(11, "fp32", "bf16", DISCRIMINATOR)])
+    session = session_of([*STARTED, *gan(1, 10), switch(11, "fp32", "bf16", optimizer=DISCRIMINATOR)])
     mixed = [*steps(11, 20), *steps(11, 20, precision="bf16", optimizer=DISCRIMINATOR)]
     session.fold([*mixed, device(110.0, "fp32", 5, 50.0, 1000.0)])
     rows = [row for name in (GENERATOR, DISCRIMINATOR) for row in session.view(name).comparison.rows]

@@ -22,8 +22,9 @@ from amptui.records.run import (
 from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, RunStatus, SessionView
+from tests.builders import make_switch as switch
 from tests.telemetry.record_samples import backoff, device, growth, run, step, steps
-from tests.telemetry.record_strategies import RECORDS, switch
+from tests.telemetry.record_strategies import RECORDS
 
 
 def view_of(*records: Record) -> SessionView:

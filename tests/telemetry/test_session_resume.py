@@ -20,9 +20,9 @@ from amptui.records.run import (
 )
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, SessionView
+from tests.builders import make_switch as switch
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import backoff, compared, device, growth, resumed, run, skip, step, steps
-from tests.telemetry.record_strategies import switch
 
 VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)
 

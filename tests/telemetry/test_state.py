@@ -25,13 +25,14 @@ from amptui.records.run import (
 from amptui.telemetry.events import SkipRow
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
+from tests.builders import make_switch as switch
 from tests.telemetry.record_samples import (
     run,
     skip_row,
     step,
     steps,
 )
-from tests.telemetry.record_strategies import RECORDS, switch
+from tests.telemetry.record_strategies import RECORDS
 from tests.telemetry.whole_runs import ENDS, EVERYTHING, restored_from, session_of
 
 

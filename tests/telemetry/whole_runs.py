@@ -32,6 +32,7 @@ from amptui.records.run import (
 )
 from amptui.records.samples import HostSample
 from amptui.telemetry.session import Session
+from tests.builders import make_switch as switch
 from tests.telemetry.float16_windows import squares_of
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import (
@@ -56,7 +57,6 @@ from tests.telemetry.record_samples import (
     window,
     xray,
 )
-from tests.telemetry.record_strategies import switch
 from tests.telemetry.simulated_ranks import SimulatedRanks
 
 TRACED = traced(613, first=module("features.12", largest=math.inf))
@@ -88,7 +88,7 @@ GAN: tuple[Record, ...] = (
     *skip_row(8, 1, 65536.0, optimizer="discriminator"),
     growth(8, 32768.0, optimizer="discriminator"),
     nonfinite(9, optimizer="discriminator"),
-    switch(10, "mixed", "fp32", "discriminator"),
+    switch(10, "mixed", "fp32", optimizer="discriminator"),
     dropped(9, optimizer="discriminator"),
     dropped(60, loss=None, passes=1),
 )
