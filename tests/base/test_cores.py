@@ -10,52 +10,49 @@ from amptui.base.cores import Cores, Limits, read_cores, read_limits
 GIB = 2**30
 
 
-def tree(root: Path, files: dict[str, str]) -> Path:
+@pytest.mark.parametrize(
+    ("files", "limits"),
+    [
+        (
+            {
+                "proc/self/cgroup": "0::/box/job\n",
+                "sys/fs/cgroup/box/cpu.max": "200000 100000\n",
+                "sys/fs/cgroup/box/job/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/box/memory.max": "max\n",
+                "sys/fs/cgroup/box/job/memory.max": f"{4 * GIB}\n",
+            },
+            Limits(cores=2.0, memory_bytes=4 * GIB),
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
+            },
+            Limits(cores=1.5, memory_bytes=GIB),
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            Limits(cores=None, memory_bytes=None),
+        ),
+        ({}, Limits(cores=None, memory_bytes=None)),
+    ],
+    ids=[
+        *("version 2: the narrowest on the way up", "version 1: a container names the host's path"),
+        *("no quota", "no files"),
+    ],
+)
+def test_limits_are_what_the_kernel_writes(tmp_path: Path, files: dict[str, str], limits: Limits) -> None:
     for name, text in files.items():
-        path = root / name
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return root
-
-
-def test_version_2_limits_are_the_narrowest_on_the_way_up(tmp_path: Path) -> None:
-    root = tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/box/job\n",
-            "sys/fs/cgroup/box/cpu.max": "200000 100000\n",
-            "sys/fs/cgroup/box/job/cpu.max": "max 100000\n",
-            "sys/fs/cgroup/box/memory.max": "max\n",
-            "sys/fs/cgroup/box/job/memory.max": f"{4 * GIB}\n",
-        },
-    )
-    assert read_limits(root) == Limits(cores=2.0, memory_bytes=4 * GIB)
-
-
-def test_version_1_limits_are_read_where_a_container_names_the_hosts_path(tmp_path: Path) -> None:
-    root = tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
-        },
-    )
-    assert read_limits(root) == Limits(cores=1.5, memory_bytes=GIB)
-
-
-def test_no_quota_and_no_files_are_no_limits(tmp_path: Path) -> None:
-    assert read_limits(tmp_path) == Limits(cores=None, memory_bytes=None)
-    root = tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "5:cpu:/\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        },
-    )
-    assert read_limits(root).cores is None
+    assert read_limits(tmp_path) == limits
 
 
 @pytest.mark.parametrize(
