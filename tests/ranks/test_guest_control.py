@@ -14,7 +14,7 @@ from amptui.ranks.agreement import guest_control, orders
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.world import World
-from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
@@ -22,7 +22,6 @@ from amptui.records.control import (
     PrecisionRequest,
     Request,
     StopRequest,
-    XRayRequest,
 )
 from tests.ranks.agreeing import PATIENCE_SECONDS, in_threads
 from tests.tiny import Log
@@ -346,10 +345,3 @@ def test_a_lost_store_ends_the_agreement_and_nothing_else(monkeypatch: pytest.Mo
     ranks.all[0].look()
     assert ranks.all[0].control.over
     assert ranks.refusals() == [("precision", "failed")]
-
-
-def test_an_x_ray_is_refused() -> None:
-    ranks = Ranks()
-    ranks.ask(XRayRequest())
-    assert ranks.refusals() == [("x-ray", "unavailable")]
-    assert len(ranks.log.of(RequestMade)) == 1

@@ -1,7 +1,6 @@
 """What ranks of `amptui train` agree on, in threads that share a store and pass their boundaries together."""
 
 import math
-import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +17,7 @@ from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks, RankControl
 from amptui.ranks.agreement.orders import OrderBoard
 from amptui.ranks.agreement.rows import PostedRows, RankNumbers
-from amptui.records.answers import Answer, RequestRefused, RequestTaken
+from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
 from tests.ranks.agreeing import KeptRows, Ranks
 
@@ -104,23 +103,6 @@ def test_all_ranks_hash_their_weights_at_the_same_boundary(of: Of) -> None:
     ranks.boundaries(lambda: hashed[0])
     assert hashed[0] == hashed[1]
     assert len(hashed[0]) == 1
-
-
-def test_requests_at_random_moments_are_obeyed_by_all_at_the_same_boundaries(of: Of) -> None:
-    ranks = of(3)
-    obeyed: list[list[tuple[int, object]]] = [[] for _ in ranks.controls]
-    asking = random.Random(5)
-
-    def work(boundary: int, rank: int, control: RankControl) -> None:
-        if rank == 0 and asking.random() < 0.2:
-            control.ask(PrecisionRequest(asking.choice(["fp32", "bf16", "fp16"])))
-        if found := precision(control):
-            obeyed[rank].append((boundary, found))
-
-    ranks.boundaries(lambda: len(obeyed[0]) > 3, work)
-    assert obeyed[0] == obeyed[1] == obeyed[2]
-    answered: list[Answer] = [*ranks.log.of(RequestTaken), *ranks.log.of(RequestRefused)]
-    assert len({answer.request.number for answer in answered}) == len(answered)
 
 
 def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it_is_done_with(of: Of) -> None:

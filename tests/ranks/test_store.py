@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,15 +17,11 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.base.errors import DeviceError, RunFolderError
 from amptui.ranks.agreement.board import Board, collectives_by_group, is_ahead, is_same_place
-from amptui.ranks.ends import hang_watch
-from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.peer_ends import PeerEnds
-from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.store.failover_store import FailoverStore, LostKeyError, connected, pauses
 from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
 from amptui.ranks.store.place import Machine, Place, device_of, here, place_of, started_ticks
 from amptui.ranks.world import World
-from tests.living import wait_until
 
 # The launcher's store: ci, as each test has a server of its own.
 
@@ -133,39 +128,6 @@ def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
     lonely = FailoverStore(leader.torch_store, "without a spare")
     with pytest.raises(RuntimeError):
         lonely.add("count", 1)
-
-
-@pytest.mark.ci
-def test_a_store_that_is_slow_for_once_does_not_end_the_watch_of_all_ranks_progress(
-    launcher: TCPStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hang_watch, "_STORE_SECONDS", 0.2)
-    world, slow = World(0, 0, 1), threading.Event()
-    store = LauncherStore(world)
-    place = place_of(torch.device("cpu"), "CPU", None)
-    watch = HangWatch(
-        store,
-        world,
-        [place],
-        RankProgress(),
-        hang_seconds=600.0,
-        trainer=threading.current_thread(),
-        emit=lambda _record: None,
-        end=lambda *_: None,
-    )
-    tick = watch._tick
-
-    def slow_once() -> bool:
-        if not slow.is_set():
-            slow.set()
-            watch._store.get("what nobody sets")
-        return tick()
-
-    monkeypatch.setattr(watch, "_tick", slow_once)
-    watch.start()
-    assert slow.wait(60)
-    wait_until(lambda: store.store.check(["beat/0"]), "there was no beat")
-    watch.close()
 
 
 def test_many_ranks_look_less_often_the_longer_they_wait() -> None:

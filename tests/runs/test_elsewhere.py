@@ -5,8 +5,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.runs.elsewhere import index_folder, note_elsewhere, runs_elsewhere
 from amptui.runs.find import find_run, live_run
@@ -112,8 +110,3 @@ def test_a_folder_that_does_not_answer_costs_a_wait_once_and_all_others_are_ther
         disks.back.set()
     waits.join()
     assert list(probe.look(folders, disks.look)) == folders
-
-
-@given(st.lists(st.text(), unique=True))
-def test_where_all_answer_all_are_there_in_their_order(folders: list[str]) -> None:
-    assert list(FolderProbe().look(folders, str.upper).items()) == [(name, name.upper()) for name in folders]

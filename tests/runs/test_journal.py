@@ -1,4 +1,4 @@
-"""The journal on sound and full disks and under hands that harm it: whole lines, nothing lost that fits in memory."""
+"""The journal on sound and full disks and under hands that harm it: whole lines, nothing lost that memory holds."""
 
 import os
 import resource
@@ -15,7 +15,6 @@ from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Note, Record
-from amptui.runs import journal as journals
 from amptui.runs import lasting
 from amptui.runs import reader as journal_reader
 from amptui.runs.journal import TRUNCATED, Journal
@@ -189,21 +188,6 @@ def test_a_journal_that_lost_its_name_is_told_and_made_again_with_all_it_held(
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.usefixtures("_always_look")
-def test_another_s_file_of_that_name_is_never_overwritten(path: Path) -> None:
-    journal = Journal(path)
-    journal.append(notes(1, 2))
-    path.rename(path.with_name("old.jsonl"))
-    path.write_text("somebody else's\n")
-    for number in (3, 4, 5):
-        journal.append(notes(number, number))
-    assert journal.trouble == "another file took the name journal.jsonl: records go to journal.2.jsonl"
-    assert not journal.is_behind
-    journal.close()
-    assert path.read_text() == "somebody else's\n"
-    assert list(JournalReader(path.with_name("journal.2.jsonl"))) == notes(1, 5)
-
-
 def test_a_journal_that_somebody_truncates_is_written_again(path: Path) -> None:
     journal = Journal(path)
     journal.append(notes(1, 9))
@@ -220,26 +204,6 @@ def test_a_journal_that_somebody_truncates_is_written_again(path: Path) -> None:
     assert journal.cause == ""
     journal.close()
     assert sorted(JournalReader(path), key=lambda record: record.time) == notes(1, 13)
-
-
-def test_of_a_long_journal_that_somebody_truncates_both_ends_are_written_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journals, "_FIRST_BYTES", 300)
-    monkeypatch.setattr(journals, "_LAST_BYTES", 600)
-    journal = Journal(path)
-    for number in range(1, 41):
-        journal.append(notes(number, number))
-    os.truncate(path, 0)
-    journal.append(notes(41, 41))
-    journal.append([])
-    kept = [int(record.time) for record in JournalReader(path)]
-    lost = 41 - len(kept)
-    assert kept == [1, 2, 3, *range(4 + lost, 42)]
-    assert 25 < lost < 38
-    assert (journal.trouble, journal.unsaved) == (f"{TRUNCATED}: {lost} records are lost", lost)
-    journal.close()
-    assert journal.unsaved == lost
 
 
 @pytest.mark.parametrize("moment", ["append", "close"])

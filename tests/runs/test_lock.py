@@ -133,6 +133,7 @@ except RunFolderError as error:
 """
 
 
+@pytest.mark.ci
 def test_of_several_that_begin_at_once_in_one_folder_one_wins(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     racers = [

@@ -14,11 +14,13 @@ from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, UsageError
 from amptui.cli import main
 from amptui.reports.runs_table import _json_line, list_runs
-from amptui.runs.kept_run import KeptRun
+from amptui.runs.kept_run import look_at
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
 from amptui.runs.remote import RefusedError, Remote, Ssh, UnreachableError, connect, remote_of
 from amptui.runs.remote_runs import remote_runs
+from amptui.runs.rundir import RunDir
+from tests.builders import make_run, write_journal
 
 
 @pytest.mark.parametrize(
@@ -248,34 +250,15 @@ def test_what_is_no_machine_is_a_usage_error(text: str, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == f"amptui: {text!r} is not a machine; write HOST: with its colon\n"
 
 
-def test_the_largest_list_that_is_promised_is_read(tmp_path: Path, ssh: FakeSsh) -> None:
-    """Its end is written only for another machine."""
-    run = KeptRun(
-        name="mnist-deep-20261125-201300",
-        folder=Path("/a/home/on/some/network/of/a/group/with/quite/a/path/runs/mnist-deep-20261125-201300"),
-        state="failed",
-        model="/a/home/on/some/network/of/a/group/with/quite/a/path/models/mine.py:Mine",
-        precision="bf16",
-        step=1_234_567,
-        total_steps=10_000_000,
-        started=1_800_000_000.123456,
-        began=None,
-        written=1_800_000_000.123456,
-        device="cuda",
-        device_name="NVIDIA H100 80GB HBM3",
-        host=None,
-        pid=None,
-        is_here=True,
-        error="out of memory in step 340: tried to allocate 2.0 GiB; use a smaller --batch-size",
-    )
+def test_a_list_of_runs_is_read_behind_what_a_shell_prints_and_ends_only_for_another_machine(
+    tmp_path: Path, ssh: FakeSsh, runs: Path
+) -> None:
     end = io.StringIO()
     assert list_runs(json=True, out=end) == 0
     assert end.getvalue() == ""
     assert list_runs(json=True, out=end, with_end=True) == 0
-    length = len(_json_line(run)) + 1
-    assert length * 20_000 + len(end.getvalue()) < 20_480_000
-    (tmp_path / "listed").write_text(
-        f"noise{_json_line(run)}\n" + f"{_json_line(run)}\n" * 99 + end.getvalue()
-    )
+    kept = [look_at(RunDir(write_journal(runs / name, make_run(3)))) for name in ("a", "b")]
+    lines = "".join(f"{_json_line(run)}\n" for run in kept)
+    (tmp_path / "listed").write_text(f"noise{lines}{end.getvalue()}")
     ssh.runs(f"cat {tmp_path}/listed")
-    assert remote_runs(BOX, batch=True).runs == [run] * 100
+    assert remote_runs(BOX, batch=True).runs == kept

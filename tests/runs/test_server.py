@@ -370,25 +370,3 @@ def test_whatever_is_said_the_answer_is_lines_and_the_next_one_is_served(
         assert run.server.trouble == ""
         for line in answer.splitlines():
             assert set(json.loads(line)) <= {"hello", "history", "error"}
-
-
-def test_screens_that_come_and_go_while_the_run_goes_on_get_whole_histories(run: Run) -> None:
-    over = threading.Event()
-
-    def publish() -> None:
-        while not over.is_set():
-            run.publish(3, size=300)
-            over.wait(0.001)
-
-    pump = threading.Thread(target=publish)
-    pump.start()
-    try:
-        for _ in range(20):
-            screen = run.attach_screen()
-            screen.read_until(lambda screen=screen: len(screen.known) > 10)  # type: ignore[misc]
-            assert screen.known == list(range(len(screen.known)))
-            screen.connection.close()
-    finally:
-        over.set()
-        pump.join()
-    assert run.server.trouble == ""

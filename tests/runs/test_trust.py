@@ -29,6 +29,14 @@ def test_a_run_that_others_may_write_is_not_the_user_s_own(what: str, mode: int,
     assert is_own(run_dir.path) is own
 
 
+@pytest.mark.parametrize("what", ["", "run.json"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_another_user_made_is_not_the_user_s_own(what: str) -> None:
+    run_dir = saved()
+    os.chown(run_dir.path / what, 65534, -1)
+    assert not is_own(run_dir.path)
+
+
 def test_only_a_saved_run_is_the_user_s_own(tmp_path: Path) -> None:
     RunDir(tmp_path).write_run_json({})
     assert is_own(saved().path)
@@ -79,11 +87,3 @@ def test_the_command_names_every_file_as_one_word_that_is_no_other_option(tmp_pa
     assert (given.model, given.resume) == ("./--save-weights=/x", str(tmp_path))
     assert (given.save_weights, given.data_dir) == ("/a b/w.pt", Path("--resume"))
     assert given.set == ["text=~/secret", "width=3"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-@pytest.mark.parametrize("what", ["", "run.json"])
-def test_what_another_user_made_is_not_the_user_s_own(what: str) -> None:
-    run_dir = saved()
-    os.chown(run_dir.path / what, 65534, -1)
-    assert not is_own(run_dir.path)
