@@ -28,14 +28,6 @@ class Mlp(Experiment):
         return Data(name="noise", real=False, train=arrays, validation=arrays)
 
 
-class Cnn(Mlp):
-    """With batch norm."""
-
-    def build_model(self) -> nn.Module:
-        conv = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-        return nn.Sequential(conv, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4))
-
-
 class _Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -70,33 +62,6 @@ class Lstm(Mlp):
 
     def build_model(self) -> nn.Module:
         return _Rows()
-
-
-class Embedding(Mlp):
-    """Classifies bags of tokens."""
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.EmbeddingBag(32, 16), nn.Linear(16, 4))
-
-    def load_data(self, request: DataRequest) -> Data:
-        generator = torch.Generator().manual_seed(request.seed)
-        tokens = torch.randint(0, 32, (256, 12), generator=generator)
-        arrays = Arrays(tokens, tokens.sum(1) % 4)
-        return Data(name="tokens", real=False, train=arrays, validation=arrays)
-
-
-class Autoencoder(Mlp):
-    """Reconstructs its input."""
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 64))
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, _ = batch
-        return functional.mse_loss(model(inputs), inputs.flatten(1))
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {"loss": self.loss(model, batch)}
 
 
 class _Times(nn.Module):

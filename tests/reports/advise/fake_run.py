@@ -18,11 +18,8 @@ from amptui.records.control import (
     record_of,
 )
 from amptui.records.findings import (
-    Float16Window,
-    LayerAgreement,
     MemoryBreakdown,
     MemoryKind,
-    PrecisionsCompared,
     XRayTaken,
 )
 from amptui.telemetry.view import (
@@ -36,50 +33,10 @@ from amptui.telemetry.view import (
 from tests.reports.advise.situations import row
 from tests.telemetry import record_samples as samples
 
-WINDOW = Float16Window(
-    time=0.0,
-    step=1,
-    precision="fp32",
-    loss_scale=65536.0,
-    hypothetical=True,
-    first_exponent=-10,
-    counts=(1,),
-    elements=1,
-    zeros=0,
-    flushed=0,
-    subnormal=0,
-    overflowing=0,
-    nonfinite=0,
-    worst=(),
-    seconds=None,
-    steps_since=None,
-)
-
 
 def xray(step: int, cosine: float) -> XRayTaken:
     """An X-ray whose one layer agrees so well."""
-    layer = LayerAgreement(
-        name="head", kind="Linear", elements=8, cosine=cosine, relative_error=0.1, lost=0.0, output_dtype=""
-    )
-    return XRayTaken(
-        time=0.0,
-        step=step,
-        precision="bf16",
-        loss_scale=None,
-        loss_fp32=1.0,
-        loss_amp=1.0,
-        layers=(layer,),
-        operators=(),
-        output_dtypes={},
-        weights_bytes=0,
-        gradients_bytes=0,
-        optimizer_bytes=0,
-        buffers_bytes=0,
-        saved_bytes_fp32=None,
-        saved_bytes_amp=None,
-        random=False,
-        seconds=0.0,
-    )
+    return samples.xray(step, precision="bf16", layers=(samples.layer("head", cosine),))
 
 
 @dataclass
@@ -155,7 +112,7 @@ class FakeRun:
             step=step,
             switches=view.switches or (PrecisionSwitch(1, precision),),
             comparison=Comparison(rows=tuple(map(self._stats, self._steps))),
-            numerics=NumericsView(measured_step=step, window=WINDOW, xray=view.numerics.xray),
+            numerics=NumericsView(measured_step=step, window=samples.window(1), xray=view.numerics.xray),
             memory=(breakdown,),
             last=samples.step(step, precision=precision, loss=self.loss, step_seconds=0.01),
         )
@@ -175,13 +132,9 @@ class FakeRun:
     def _compare(self) -> None:
         over = not self._sides or self._rounds >= self.rounds_needed
         rows = (row("fp32"), *(row(name, 1.5) for name in self._sides[1:]))
-        compared = PrecisionsCompared(
-            time=0.0,
-            step=self.view.step,
-            baseline="fp32",
-            block_steps=20,
+        compared = samples.compared(
+            self.view.step,
             rounds=self._rounds,
-            most_rounds=24,
             rows=rows if self._sides else () if self.view.compared is None else self.view.compared.rows,
             over=over,
             reason="narrow" if over else "running",

@@ -7,6 +7,7 @@ from amptui.diagnosis.amp_finding import Finding, Subject
 from amptui.records.findings import PairCompared, PrecisionMeasured
 from amptui.reports.advise.evidence import Candidate, Exclusion
 from amptui.reports.advise.loss_race import LossesCompared, LossRace
+from tests.telemetry import record_samples as samples
 
 SUBJECTS: tuple[Subject, ...] = (
     "speed",
@@ -52,20 +53,13 @@ def answer(precision: str, *found: Finding, worth: Any = "unknown", safety: Safe
 def row(precision: str, speedup: float | None = None, width: float = 0.02, **facts: Any) -> PrecisionMeasured:
     """A row of a comparison whose interval is so wide, as a fraction, to either side."""
     values: dict[str, Any] = {
-        "precision": precision,
-        "blocks": 8,
-        "steps": 160,
         "step_seconds": 0.01 / (speedup or 1.0),
-        "samples_per_second": 1000.0,
         "speedup": speedup,
         "speedup_low": speedup and speedup * (1 - width),
         "speedup_high": speedup and speedup * (1 + width),
         "peak_allocated_bytes": None,
-        "skipped": 0,
-        "first_loss": 2.0,
-        "last_loss": 1.0,
     }
-    return PrecisionMeasured(**values | facts)
+    return samples.measured(precision, **values | facts)
 
 
 def candidate(

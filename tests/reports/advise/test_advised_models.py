@@ -131,7 +131,7 @@ def test_every_model_gets_a_recommendation(warm: WarmSource, name: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["Mlp", "Cnn", "TransformerBlock", "Lstm", "Embedding", "Autoencoder"])
+@pytest.mark.parametrize("name", ["Mlp", "TransformerBlock", "Lstm"])
 def test_nothing_speaks_against_bf16_where_nothing_is_wrong(warm: WarmSource, name: str) -> None:
     lines = advise(warm, f"{EXPERIMENTS}:{name}", "--precisions", "bf16")
     bf16 = of(lines, "bf16")

@@ -5,43 +5,26 @@ from dataclasses import replace
 from typing import Any
 
 from amptui.recipe.request import BenchRequest, TrainRequest
-from amptui.records.findings import PhaseSeconds, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import DataInfo, RunStarted
+from amptui.records.findings import PhaseSeconds, PrecisionMeasured
 from amptui.reports.bench.results import Bench, Measured
 from amptui.telemetry.view import PrecisionTiming, SessionView
+from tests.builders import make_started
+from tests.telemetry import record_samples as samples
 
-RUN = RunStarted(
+RUN = make_started(
     time=0.0,
-    model="mnist-deep",
-    device="cuda:0",
-    device_name="NVIDIA H200",
     gpu_uuid=None,
-    precision="fp32",
-    amp_precision="fp16",
-    unsupported={},
-    config={},
     versions={"torch": "2.11.0"},
     hardware={"cores": 16},
-    data=DataInfo(name="MNIST", real=True, samples=60_000),
-    parameters=14_740_522,
-    batch_size=256,
-    steps_per_epoch=234,
     total_epochs=1,
     total_steps=None,
-    growth_interval=2000,
 )
 
-BASELINE = PrecisionMeasured(
-    precision="fp32",
-    blocks=12,
-    steps=240,
+BASELINE = samples.measured(
+    "fp32",
     step_seconds=0.02,
     samples_per_second=12_800.0,
-    speedup=None,
-    speedup_low=None,
-    speedup_high=None,
     peak_allocated_bytes=2**30,
-    skipped=0,
     first_loss=2.3,
     last_loss=0.1,
 )
@@ -69,17 +52,7 @@ def measured(
     compile_seconds: Mapping[str, float] | None = None,
     **view: Any,
 ) -> Measured:
-    compared = PrecisionsCompared(
-        time=0.0,
-        step=900,
-        baseline="fp32",
-        block_steps=20,
-        rounds=12,
-        most_rounds=24,
-        rows=(BASELINE, *rows),
-        over=True,
-        reason="narrow",
-    )
+    compared = samples.compared(900, rows=(BASELINE, *rows))
     report = SessionView(run=replace(RUN, batch_size=batch_size), step=900, compared=compared)
     return Measured(
         batch_size=batch_size,

@@ -1,11 +1,14 @@
 """`amptui compare` as it is typed: plain, as JSON, as a page, on a terminal, and what it refuses."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -16,12 +19,13 @@ from amptui.cli import main
 from amptui.reports.compare import command
 from amptui.reports.compare.axis_cursor import press
 from amptui.reports.compare.command import MAX_RUNS
-from amptui.reports.compare.compare_frame import Choice, CompareFrame
+from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.following import read_all
 from amptui.reports.compare.output import as_json, plain_lines
 from amptui.reports.compare.tables import SEVERAL
 from amptui.tui.canvas import Canvas
+from tests.checkout import ROOT
 from tests.forging import forged_journals
 from tests.living import assert_restored, wait_until
 from tests.reports.compare.compared_runs import BF16, FP32, folder, whole_run
@@ -37,22 +41,13 @@ def test_without_a_terminal_it_writes_tables(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines() == expected
 
 
-class Clock:
-    """A second passes at each look."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def monotonic(self) -> float:
-        self.seconds += 1.0
-        return self.seconds
-
-
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_terminal_is_told_which_journal_takes_so_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
 ) -> None:
-    monkeypatch.setattr(command, "time", Clock())
+    seconds = count(1.0)
+    # A second passes at each look.
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     assert main(["compare", *RUNS[:2]]) == 0
     text = capsys.readouterr().err.splitlines()
@@ -225,3 +220,21 @@ def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None
     json.dumps(as_json(comparison), allow_nan=False)
     assert plain_lines(comparison)
     assert "\x1b" not in page(comparison)
+
+
+# ------------------------------------------------------------------------------------- the guide
+
+
+PAGE = (ROOT / "demo" / "guide" / "compare.md").read_text()
+
+
+def test_every_key_that_it_names_is_one() -> None:
+    (table,) = re.findall(r"\| key \|.*?\n\n", PAGE, re.DOTALL)
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    labelled = {label for cell in cells for label in re.findall(r"`([^`]+)`", cell)}
+    assert labelled == {part for key in KEYS for part in key.label.split()}
+
+
+def test_the_verdict_that_it_quotes_is_what_the_recorded_runs_give() -> None:
+    (quoted,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert set(quoted.splitlines()) <= set(plain_lines(read_all([*FP32, *BF16], target=None)))

@@ -173,34 +173,51 @@ async def shown(journals: list[Path], size: tuple[int, int] = (120, 40)) -> Asyn
         screen.following.stop()
 
 
+SCRIPTS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+    "what is drawn": [
+        ("x", "training loss by samples", {}),
+        ("x", "training loss by training time", {}),
+        ("x", "training loss by step", {}),
+        ("r", "A fp32-seed1", {"log_y": False}),
+        ("l", "A fp32-seed1", {"log_y": True}),
+        ("v", "no run has a validation", {"validation": False}),
+        ("down j k", "compare", {"top": 1}),
+        ("up up", "compare", {"top": 0}),
+        ("question_mark", "compare keys", {"shows_help": True}),
+        ("x", "training loss by step", {"axis": "steps", "shows_help": False}),
+    ],
+    "a cursor": [
+        ("left", "step 60, smoothed  A ", {}),
+        ("home", "step 1, smoothed  A ", {}),
+        ("right right left_square_bracket shift+right plus plus", "step 11, smoothed  A ", {}),
+        ("r", "step 11, smoothed  A ", {"by_run": True}),
+        ("down", "step 11, smoothed  A ", {"top": 1}),
+        ("0", "step 11, smoothed  A ", {"cursor": AxisCursor(11.0)}),
+        ("escape", "", {"cursor": None}),
+        ("end x", "", {"cursor": None}),
+    ],
+}
+"""Keys, what then stands on the screen, and what the screen has chosen."""
+
+
 @pytest.mark.ci
-@awaited
-async def test_keys_change_what_is_drawn() -> None:
-    async with shown([*FP32, *BF16], (80, 24)) as screen:
-        await screen.shows("training loss by step")
-        await screen.pilot.press("x")
-        assert "training loss by samples" in screen.text
-        await screen.pilot.press("x")
-        assert "training loss by training time" in screen.text
-        await screen.pilot.press("x")
-        assert "training loss by step" in screen.text
-        await screen.pilot.press("r")
-        assert "A fp32-seed1" in screen.text
-        assert not screen.app.choice.log_y
-        await screen.pilot.press("l")
-        assert screen.app.choice.log_y
-        await screen.pilot.press("v")
-        assert not screen.app.choice.validation
-        assert "no run has a validation" in screen.text
-        await screen.pilot.press("down", "j", "k")
-        assert screen.app.choice.top == 1
-        await screen.pilot.press("up", "up")
-        assert screen.app.choice.top == 0
-        await screen.pilot.press("question_mark")
-        assert "compare keys" in screen.text
-        await screen.pilot.press("x")  # closes the help, and nothing else
-        assert "compare keys" not in screen.text
-        assert screen.app.choice.axis == "steps"
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_keys_change_what_is_drawn(name: str, goldens: Goldens) -> None:
+    pictures: list[str] = []
+
+    @awaited
+    async def press() -> None:
+        async with shown([*FP32, *BF16], (80, 24)) as screen:
+            await screen.shows("training loss by step")
+            for keys, words, chosen in SCRIPTS[name]:
+                await screen.pilot.press(*keys.split())
+                assert words in screen.text
+                assert {what: getattr(screen.app.choice, what) for what in chosen} == chosen
+                assert screen.app.left is None
+                pictures.extend([f"== {keys}", *(line.rstrip() for line in screen.text.splitlines())])
+
+    press()
+    goldens.check(f"reports/compare keys, {name}", "\n".join(pictures))
 
 
 @pytest.mark.ci
@@ -222,34 +239,6 @@ async def test_the_help_scrolls_where_not_all_of_it_fits() -> None:
         assert not screen.app.choice.shows_help
         await screen.pilot.press("question_mark")
         assert screen.text == first, "it opens at its beginning again"
-
-
-@pytest.mark.ci
-@awaited
-async def test_a_cursor_reads_the_curves() -> None:
-    async with shown([*FP32, *BF16], (80, 24)) as screen:
-        await screen.shows("training loss by step")
-        await screen.pilot.press("left")
-        assert "step 60, smoothed  A " in screen.text
-        assert "+ - zoom" in screen.text
-        await screen.pilot.press("home")
-        assert "step 1, smoothed  A " in screen.text
-        await screen.pilot.press("right", "right", "left_square_bracket", "shift+right", "plus", "plus")
-        assert "step 11, smoothed  A " in screen.text
-        assert screen.app.choice.cursor is not None
-        assert screen.app.choice.cursor.window is not None
-        await screen.pilot.press("r")
-        assert "step 11, smoothed  A " in screen.text
-        await screen.pilot.press("down")
-        assert screen.app.choice.top == 1
-        await screen.pilot.press("0")
-        assert screen.app.choice.cursor.window is None
-        await screen.pilot.press("escape")
-        assert screen.app.choice.cursor is None
-        assert screen.app.left is None
-        assert "smoothed  A " not in screen.text
-        await screen.pilot.press("end", "x")
-        assert screen.app.choice.cursor is None
 
 
 @pytest.mark.ci
