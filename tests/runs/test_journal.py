@@ -1,4 +1,4 @@
-"""The journal on sound and full disks and under hands that harm it: whole lines, nothing lost that memory holds."""
+"""The journal on sound and full disks and under hands that harm it: nothing lost that memory holds."""
 
 import os
 import resource
