@@ -36,12 +36,10 @@ def test_no_other_file_names_a_kind_of_accelerator() -> None:
     assert naming == set(ALLOWED)
 
 
-def test_the_command_line_takes_what_the_engine_trains_on() -> None:
-    for name in ("auto", *TRAINABLE, "cuda:1", "xpu:3", "mps:0"):
-        assert device_option(name) == name
-
-
 def test_an_nvidia_gpu_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("auto", *TRAINABLE, "cuda:1", "xpu:3", "mps:0"):
+        assert device_option(name) == name  # the command line takes what the engine trains on
+    assert {name for name in TRAINABLE if capabilities(torch.device(name)).pinned_memory} == PINNING
     monkeypatch.setattr(torch.version, "hip", None)
     assert capabilities(CUDA).title == "CUDA"
     assert capabilities(CUDA).shortcomings == ()
@@ -63,6 +61,7 @@ def test_what_intel_and_apple_lack_is_said() -> None:
     said = {
         kind: [clause.partition(":")[0] for clause in capabilities(kind).shortcomings] for kind in (XPU, MPS)
     }
+    assert isinstance(open_readback(MPS, clock=lambda: 0.0), HostReadback)  # it cannot be read later
     assert said[XPU] == ["no float64", "no NVML"]
     assert said[MPS] == [
         *("no timed events", "no side streams", "no peak of memory, only what is allocated now"),
@@ -109,14 +108,6 @@ def test_amp_is_float16_unless_a_device_may_lack_what_the_scaler_needs() -> None
         MPS: "fp16",
         CPU: "bf16",
     }
-
-
-def test_where_the_host_cannot_read_later_it_reads_at_once() -> None:
-    assert isinstance(open_readback(MPS, clock=lambda: 0.0), HostReadback)
-
-
-def test_memory_is_pinned_for_the_devices_that_say_so() -> None:
-    assert {name for name in TRAINABLE if capabilities(torch.device(name)).pinned_memory} == PINNING
 
 
 def test_a_cpu_is_no_accelerator() -> None:
