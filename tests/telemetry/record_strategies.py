@@ -29,6 +29,7 @@ NEAR: ByName = {
     ("gpu_uuid", str): st.just("GPU-1"),
     ("device_name", str): st.sampled_from(["NVIDIA H200", "CPU"]),
     ("name", str): st.sampled_from(["", "a", "b.weight"]),
+    ("text", str): st.text(min_size=1).filter(str.strip),
 }
 """Values that meet: the same few steps, names and ranks again and again."""
 

@@ -2,7 +2,9 @@
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,112 +12,201 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.event_words import event_text
-from amptui.records.run import (
-    BlockFinished,
-    Note,
-    PauseChanged,
-    PhaseChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-)
-from amptui.telemetry.optimizer_steps import OptimizerSteps
-from amptui.telemetry.session import Session
+from amptui.records.run import BlockFinished, Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, RunStatus, SessionView
-from tests.builders import make_switch as switch
-from tests.telemetry.record_samples import backoff, device, growth, run, step, steps
+from tests.builders import fold, make_started, make_step, make_steps, make_switch, view_of
+from tests.telemetry.record_samples import backoff, device, growth
 from tests.telemetry.record_strategies import RECORDS
 
-
-def view_of(*records: Record) -> SessionView:
-    session = Session()
-    session.fold(records)
-    return session.view()
-
-
+START = make_started()
+PAUSED = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
+GOING_ON = replace(PAUSED, time=102.0, paused=False)
 FINISHED = RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")
 FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
 
 
+def in_fp16(first: int, last: int, **changes: Any) -> list[Any]:
+    return make_steps(first, last, precision="fp16", **changes)
+
+
+def assert_holds(view: SessionView, expected: dict[str, Any]) -> None:
+    """Whether the attributes of a view, dotted names among them, have these values."""
+    for name, value in expected.items():
+        found: Any = view
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert found == (pytest.approx(value) if isinstance(value, float) else value), name
+
+
 def test_a_session_without_records_is_the_empty_view() -> None:
-    view = Session("runs/a").view()
+    view = fold([], "runs/a").view()
     assert view.run_dir == "runs/a"
     assert replace(view, run_dir="", comparison=EMPTY_VIEW.comparison) == EMPTY_VIEW
 
 
 @pytest.mark.parametrize(
-    ("records", "state"),
+    ("records", "state", "pause"),
     [
-        ([PhaseChanged(time=1.0, phase="data")], "starting"),
-        ([run()], "running"),
-        (steps(7, 8), "running"),
-        ([run(), PauseChanged(time=101.0, step=1, paused=True)], "paused"),
-        (
-            [
-                run(),
-                PauseChanged(time=101.0, step=1, paused=True),
-                PauseChanged(time=102.0, step=1, paused=False),
-            ],
-            "running",
-        ),
-        ([run(), FINISHED], "finished"),
-        ([run(), FAILED], "failed"),
-        ([FAILED], "failed"),
-        ([run(), FINISHED, PauseChanged(time=106.0, step=50, paused=False)], "finished"),
-        ([run(), FAILED, run(time=200.0)], "running"),
+        ([PhaseChanged(time=1.0, phase="data")], "starting", ""),
+        ([START], "running", ""),
+        (make_steps(7, 8), "running", ""),
+        ([START, PAUSED], "paused", "at the floor"),
+        ([START, replace(PAUSED, reason="")], "paused", ""),
+        ([START, PAUSED, GOING_ON], "running", ""),
+        ([START, PAUSED, FINISHED], "finished", ""),
+        ([START, PAUSED, FAILED], "failed", ""),
+        ([START, PAUSED, make_started(time=200.0)], "running", ""),
+        ([FAILED], "failed", ""),
+        ([START, FINISHED, GOING_ON], "finished", ""),
+        ([START, FINISHED, PAUSED], "finished", ""),
+        ([START, FAILED, make_started(time=200.0)], "running", ""),
     ],
 )
-def test_the_state_follows_the_records(records: list[Record], state: str) -> None:
+def test_the_state_and_the_reason_of_a_pause_follow_the_records(
+    records: list[Record], state: str, pause: str
+) -> None:
     view = view_of(*records)
-    assert view.state == state
+    assert (view.state, view.pause_reason) == (state, pause)
     assert (view.outcome is not None) == (state in ("finished", "failed"))
 
 
-def test_the_reason_of_a_pause_holds_for_as_long_as_the_pause() -> None:
-    paused = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
-    assert view_of(run(), paused).pause_reason == "at the floor"
-    assert view_of(run(), replace(paused, reason="")).pause_reason == ""
-    ends: list[Record] = [replace(paused, paused=False), FINISHED, FAILED, run(time=200.0)]
-    for end in ends:
-        assert view_of(run(), paused, end).pause_reason == ""
-    assert view_of(run(), FINISHED, paused).pause_reason == ""
+LOSSES = [0.5, math.nan, 0.25, None, -math.inf, 0.25, 0.75, None]
+
+KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
+    "place": (
+        [START, *make_steps(1, 234), *make_steps(235, 250, epoch=2)],
+        {
+            "step": 250,
+            "epoch": 2,
+            "epoch_step": 16,
+            "last": make_step(250, epoch=2),
+            "elapsed_seconds": 0.25,
+        },
+    ),
+    "place after a start in mid-epoch": (
+        [START, *make_steps(300, 301, epoch=2)],
+        {"step": 301, "epoch": 2, "epoch_step": 301 - 234},
+    ),
+    # Only what was seen.
+    "place in an epoch of unknown length": (
+        [make_started(steps_per_epoch=None), *make_steps(300, 301, epoch=2)],
+        {"epoch_step": 2},
+    ),
+    "constant loss": (make_steps(1, 3, loss=2.5), {"smoothed_loss": 2.5}),
+    "best loss": (
+        make_steps(1, 8, loss=LOSSES),
+        {
+            "best_loss": 0.25,
+            "best_loss_step": 3,
+            "unmeasured_steps": 2,
+            "step": 8,
+            "last": make_step(7, loss=0.75),
+        },
+    ),
+    "late step": (
+        [*make_steps(1, 10), make_step(4, loss=0.001)],
+        {"step": 10, "loss.count": 10, "best_loss": 0.5},
+    ),
+    "start before all that is known": (
+        [*make_steps(500, 600, epoch=3), START, *make_steps(301, 310, epoch=2)],
+        {"loss.first_step": 301, "step": 310, "epoch_step": 310 - 234},
+    ),
+    "precision before the first step": ([make_started(precision="bf16")], {"precision": "bf16"}),
+    "switch": (
+        [
+            *(START, *make_steps(1, 598), make_switch(600, "fp32", "fp16"), make_step(599)),
+            *in_fp16(600, 610),
+        ],
+        {"precision": "fp16", "switches": (PrecisionSwitch(1, "fp32"), PrecisionSwitch(600, "fp16"))},
+    ),
+    "switch before its steps": (
+        [START, make_switch(5, "fp32", "fp16"), *make_steps(1, 4), *in_fp16(5, 9)],
+        {"switches": (PrecisionSwitch(1, "fp32"), PrecisionSwitch(5, "fp16"))},
+    ),
+    "lost switch": (
+        [*make_steps(1, 4), *make_steps(5, 9, precision="bf16")],
+        {"switches": (PrecisionSwitch(1, "fp32"), PrecisionSwitch(5, "bf16"))},
+    ),
+    "switch taken back": (
+        [
+            *make_steps(1, 4),
+            make_switch(5, "fp32", "fp16"),
+            make_switch(5, "fp16", "fp32"),
+            *make_steps(5, 6),
+        ],
+        {"switches": (PrecisionSwitch(1, "fp32"),)},
+    ),
+    "no end known": ([make_started(total_steps=None), *make_steps(1, 50)], {"eta_seconds": None}),
+    "no run known": (make_steps(1, 50), {"eta_seconds": None}),
+    "pace of the last 50 timed steps": (
+        [
+            *make_steps(1, 100, step_seconds=9.0),
+            *make_steps(101, 150, step_seconds=0.5),
+            make_step(151, step_seconds=None),
+        ],
+        {"step_seconds": 0.5, "samples_per_second": 512.0},
+    ),
+    "scaler": (
+        [
+            START,
+            *in_fp16(1, 5, growth_tracker=17),
+            make_step(6, precision="fp16", skipped=True),
+            backoff(6, 65536.0),
+        ],
+        {
+            "scaler.scale": 32768.0,
+            "scaler.growth_tracker": 0,
+            "scaler.growth_interval": 2000,
+            "scaler.applied": 5,
+            "scaler.skipped": 1,
+            "scaler.last_change": backoff(6, 65536.0),
+        },
+    ),
+    "step after the scale moved": (
+        [growth(5, 65536.0), make_step(6, precision="fp16", loss_scale=131072.0, growth_tracker=1)],
+        {"scaler.scale": 131072.0, "scaler.growth_tracker": 1},
+    ),
+    "step that was not measured": (
+        [
+            make_step(1, precision="fp16"),
+            make_step(2, precision="fp16", loss=None, loss_scale=None, growth_tracker=None),
+            make_step(3, precision="bf16"),
+        ],
+        {"scaler.applied": 1, "scaler.skipped": 0, "scaler.scale": 65536.0},
+    ),
+    "peaks of blocks and of samples": (
+        [
+            *make_steps(1, 30),
+            BlockFinished(time=103.0, step=30, precision="fp32", steps=30, peak_allocated_bytes=2000),
+            *in_fp16(31, 60),
+            device(104.0, "fp16", 1500),
+            device(105.0, "fp16", 1000),
+        ],
+        {"comparison.memory_saving": 0.25, "device": device(105.0, "fp16", 1000)},
+    ),
+    "sample without an allocator": (
+        [device(104.0, "fp16", 1500), replace(device(105.0, "fp16", None), allocator=None)],
+        {"allocator": device(104.0, "fp16", 1500).allocator},
+    ),
+}
 
 
-def test_the_newest_step_its_epoch_and_its_place_in_it_are_known() -> None:
-    view = view_of(run(), *steps(1, 234), *steps(235, 250, epoch=2))
-    assert (view.step, view.epoch, view.epoch_step) == (250, 2, 16)
-    assert view.last == step(250, epoch=2)
-    assert view.elapsed_seconds == pytest.approx(0.25)
+@pytest.mark.parametrize(("records", "expected"), KNOWN.values(), ids=KNOWN)
+def test_what_records_tell_is_known(records: Sequence[Record], expected: dict[str, Any]) -> None:
+    assert_holds(view_of(*records), expected)
 
 
-def test_a_run_that_resumes_in_mid_epoch_knows_its_place() -> None:
-    view = view_of(run(time=100.0), *steps(300, 301, epoch=2))
-    assert (view.step, view.epoch, view.epoch_step) == (301, 2, 301 - 234)
-    unknown = view_of(run(steps_per_epoch=None), *steps(300, 301, epoch=2))
-    assert unknown.epoch_step == 2, "only what was seen"
-
-
-def test_the_loss_is_smoothed_without_a_pull_to_zero() -> None:
-    assert view_of(*steps(1, 3, loss=2.5)).smoothed_loss == pytest.approx(2.5)
-    falling = view_of(*[step(number, loss=1 / number) for number in range(1, 500)])
+def test_the_loss_is_smoothed_without_lag() -> None:
+    falling = view_of(*(make_step(number, loss=1 / number) for number in range(1, 500)))
     assert falling.smoothed_loss is not None
     assert 1 / 499 < falling.smoothed_loss < 1 / 300
 
 
-def test_the_best_loss_is_the_lowest_finite_one() -> None:
-    losses = [0.5, math.nan, 0.25, None, -math.inf, 0.25, 0.75, None]
-    view = view_of(*[step(number, loss=loss) for number, loss in enumerate(losses, 1)])
-    assert (view.best_loss, view.best_loss_step) == (0.25, 3)
-    assert view.unmeasured_steps == 2
-    assert view.step == 8
-    assert view.last == step(7, loss=0.75)
-
-
 def test_all_curves_share_one_axis_of_steps() -> None:
     view = view_of(
-        *steps(101, 102, step_seconds=0.004),
-        step(103, loss=None, step_seconds=None),
-        step(104, precision="fp16", skipped=True, loss=math.inf, step_seconds=0.002),
+        *make_steps(101, 102, step_seconds=0.004),
+        make_step(103, loss=None, step_seconds=None),
+        make_step(104, precision="fp16", skipped=True, loss=math.inf, step_seconds=0.002),
     )
     for series in (view.loss, view.samples_rate, view.loss_scale, view.skips, view.numerics.headrooms):
         assert (series.first_step, series.last_step) == (101, 104)
@@ -124,168 +215,64 @@ def test_all_curves_share_one_axis_of_steps() -> None:
     np.testing.assert_allclose(view.samples_rate.recent, [64_000, 64_000, np.nan, np.nan])
     np.testing.assert_allclose(view.loss_scale.recent, [np.nan, np.nan, np.nan, 65536])
     np.testing.assert_allclose(view.skips.recent, [0, 0, np.nan, 1])
+    gap = view_of(*make_steps(1, 2), *make_steps(6, 7)).loss
+    np.testing.assert_array_equal(np.isnan(gap.recent), [False, False, True, True, True, False, False])
 
 
-def test_steps_that_never_came_are_a_gap() -> None:
-    view = view_of(*steps(1, 2), *steps(6, 7))
-    np.testing.assert_array_equal(np.isnan(view.loss.recent), [False, False, True, True, True, False, False])
-    assert view.step == 7
-
-
-def test_a_step_that_comes_late_is_left_out_of_the_curves() -> None:
-    view = view_of(*steps(1, 10), step(4, loss=0.001))
-    assert (view.step, view.loss.count, view.best_loss) == (10, 10, 0.5)
-
-
-def test_a_resumed_run_does_its_steps_again_from_the_checkpoint_on() -> None:
-    session = Session()
-    session.fold([run(), *steps(1, 50, loss=9.0), switch(41, "fp32", "fp16")])
-    session.fold([FAILED, run(time=900.0), *steps(31, 40, loss=1.0, time=901.0)])
+def test_a_run_that_starts_again_does_its_steps_again_from_the_checkpoint_on() -> None:
+    session = fold([START, *make_steps(1, 50, loss=9.0), make_switch(41, "fp32", "fp16")])
+    session.fold([FAILED, make_started(time=900.0), *make_steps(31, 40, loss=1.0, time=901.0)])
     view = session.view()
-    assert (view.step, view.loss.count, view.state) == (40, 40, "running")
-    assert view.loss.recent.tolist() == [9.0] * 30 + [1.0] * 10
-    assert view.switches == (PrecisionSwitch(1, "fp32"),)
-    assert view.precision == "fp32"
-    assert view.elapsed_seconds == pytest.approx(1.0)
-
-
-def test_a_run_that_resumes_before_all_that_is_known_starts_its_curves_anew() -> None:
-    view = view_of(*steps(500, 600, epoch=3), run(), *steps(301, 310, epoch=2))
-    assert (view.loss.first_step, view.step, view.epoch_step) == (301, 310, 310 - 234)
-
-
-def test_the_precision_is_the_one_the_engine_confirmed() -> None:
-    assert view_of(run(precision="bf16")).precision == "bf16"
-    view = view_of(
-        run(), *steps(1, 598), switch(600, "fp32", "fp16"), step(599), *steps(600, 610, precision="fp16")
+    assert_holds(
+        view,
+        {
+            "step": 40,
+            "loss.count": 40,
+            "state": "running",
+            "switches": (PrecisionSwitch(1, "fp32"),),
+            "precision": "fp32",
+            "elapsed_seconds": 1.0,
+        },
     )
-    assert view.precision == "fp16"
-    assert view.switches == (PrecisionSwitch(1, "fp32"), PrecisionSwitch(600, "fp16"))
+    assert view.loss.recent.tolist() == [9.0] * 30 + [1.0] * 10
 
 
-def test_the_first_steps_may_come_after_the_first_switch() -> None:
-    view = view_of(run(), switch(5, "fp32", "fp16"), *steps(1, 4), *steps(5, 9, precision="fp16"))
-    assert view.switches == (PrecisionSwitch(1, "fp32"), PrecisionSwitch(5, "fp16"))
-
-
-def test_a_switch_whose_record_was_lost_shows_in_the_steps() -> None:
-    view = view_of(*steps(1, 4), *steps(5, 9, precision="bf16"))
-    assert view.switches == (PrecisionSwitch(1, "fp32"), PrecisionSwitch(5, "bf16"))
-
-
-def test_a_switch_taken_back_before_a_step_ran_leaves_no_trace() -> None:
-    view = view_of(*steps(1, 4), switch(5, "fp32", "fp16"), switch(5, "fp16", "fp32"), *steps(5, 6))
-    assert view.switches == (PrecisionSwitch(1, "fp32"),)
+def test_the_time_left_comes_from_settled_steps_of_this_precision_alone() -> None:
+    session = fold([make_started(total_steps=1000)])
+    for records, eta_seconds in (
+        (make_steps(1, 10, settling=True, step_seconds=5.0), None),
+        (make_steps(11, 100, step_seconds=0.5), 900 * 0.5),
+        ([PAUSED], None),
+        ([GOING_ON], 900 * 0.5),
+        (in_fp16(101, 105, settling=True, step_seconds=3.0), None),
+        (in_fp16(106, 110, step_seconds=0.25), 890 * 0.25),
+        ([FINISHED], None),
+    ):
+        session.fold(records)
+        assert session.view().eta_seconds == (None if eta_seconds is None else pytest.approx(eta_seconds))
 
 
 @pytest.mark.ci
 def test_the_newest_thousand_switches_are_kept() -> None:
-    session = Session()
+    session = fold([])
     for number in range(1, 3001):
-        precision = "fp16" if number % 2 else "fp32"
-        session.fold([step(number, precision=precision)])
-    switches = session.view().switches
-    assert [item.step for item in switches] == list(range(2001, 3001))
+        session.fold([make_step(number, precision="fp16" if number % 2 else "fp32")])
+    assert [item.step for item in session.view().switches] == list(range(2001, 3001))
 
 
-def test_the_time_left_comes_from_settled_steps_of_this_precision_alone() -> None:
-    session = Session()
-    session.fold([run(total_steps=1000), *steps(1, 10, settling=True, step_seconds=5.0)])
-    assert session.view().eta_seconds is None, "settling"
-    session.fold(steps(11, 100, step_seconds=0.5))
-    assert session.view().eta_seconds == pytest.approx(900 * 0.5)
-    session.fold([PauseChanged(time=101.0, step=100, paused=True)])
-    assert session.view().eta_seconds is None, "paused"
-    session.fold([PauseChanged(time=102.0, step=100, paused=False)])
-    session.fold(steps(101, 105, precision="fp16", settling=True, step_seconds=3.0))
-    assert session.view().eta_seconds is None, "settling again"
-    session.fold(steps(106, 110, precision="fp16", step_seconds=0.25))
-    assert session.view().eta_seconds == pytest.approx(890 * 0.25)
-    session.fold([FINISHED])
-    assert session.view().eta_seconds is None, "over"
-
-
-def test_no_time_left_is_told_when_the_end_is_not_known() -> None:
-    assert view_of(run(total_steps=None), *steps(1, 50)).eta_seconds is None
-    assert view_of(*steps(1, 50)).eta_seconds is None
-
-
-def test_the_pace_is_the_median_of_the_last_fifty_timed_steps() -> None:
-    view = view_of(
-        *steps(1, 100, step_seconds=9.0), *steps(101, 150, step_seconds=0.5), step(151, step_seconds=None)
-    )
-    assert view.step_seconds == 0.5
-    assert view.samples_per_second == pytest.approx(512)
-
-
-def test_the_scaler_is_as_of_the_newest_step() -> None:
-    scaled = steps(1, 5, precision="fp16", growth_tracker=17)
-    view = view_of(run(), *scaled, step(6, precision="fp16", skipped=True), backoff(6, 65536.0))
-    assert view.scaler.scale == 32768
-    assert (view.scaler.growth_tracker, view.scaler.growth_interval) == (0, 2000)
-    assert (view.scaler.applied, view.scaler.skipped) == (5, 1)
-    assert view.scaler.last_change == backoff(6, 65536.0)
-
-
-def test_a_step_after_the_scale_moved_tells_more_than_the_move() -> None:
-    view = view_of(growth(5, 65536.0), step(6, precision="fp16", loss_scale=131072.0, growth_tracker=1))
-    assert (view.scaler.scale, view.scaler.growth_tracker) == (131072, 1)
-
-
-def test_a_step_that_was_not_measured_is_neither_applied_nor_skipped() -> None:
-    view = view_of(
-        step(1, precision="fp16"),
-        step(2, precision="fp16", loss=None, loss_scale=None, growth_tracker=None),
-        step(3, precision="bf16"),
-    )
-    assert (view.scaler.applied, view.scaler.skipped, view.scaler.scale) == (1, 0, 65536)
-
-
-def test_peaks_come_from_finished_blocks_and_from_live_samples() -> None:
-    block = BlockFinished(time=103.0, step=30, precision="fp32", steps=30, peak_allocated_bytes=2000)
-    view = view_of(
-        *steps(1, 30),
-        block,
-        *steps(31, 60, precision="fp16"),
-        device(104.0, "fp16", 1500),
-        device(105.0, "fp16", 1000),
-    )
-    assert view.comparison.memory_saving == pytest.approx(0.25)
-    assert view.allocator is not None
-    assert view.device == device(105.0, "fp16", 1000)
-
-
-def test_a_sample_without_an_allocator_keeps_torch_s_last_word() -> None:
-    view = view_of(device(104.0, "fp16", 1500), replace(device(105.0, "fp16", None), allocator=None))
-    assert view.allocator == device(104.0, "fp16", 1500).allocator
+# ---------------------------------------------------------------------------------------- the view
 
 
 @given(records=st.lists(RECORDS, max_size=60))
 def test_the_status_is_what_the_view_says(records: list[Record]) -> None:
-    session = Session("runs/x")
-    session.fold(records)
+    session = fold(records, "runs/x")
     status, view = session.status(), session.view()
     for attribute in fields(RunStatus):
         assert repr(getattr(status, attribute.name)) == repr(getattr(view, attribute.name))
 
 
-def test_the_status_needs_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is taken once a second beside the training, in the same process."""
-    session = Session()
-    session.fold([run(), *steps(1, 9)])
-
-    def compose(*_: object) -> None:
-        raise AssertionError("the curves were read")
-
-    monkeypatch.setattr(OptimizerSteps, "in_front", compose)
-    assert session.status().step == 9
-    with pytest.raises(AssertionError, match="the curves were read"):
-        session.view()
-
-
 def test_the_view_is_shared_for_as_long_as_nothing_new_comes() -> None:
-    session = Session()
-    session.fold([run(), *steps(1, 50)])
+    session = fold([START, *make_steps(1, 50)])
     view = session.view()
     assert session.view() is view
     session.fold([Note(time=101.0, severity="info", text="hello")])
@@ -304,12 +291,9 @@ def numbers(view: SessionView) -> SessionView:
 @given(records=st.lists(RECORDS, max_size=60), data=st.data())
 def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(records)))
-    halves, whole = Session(), Session()
-    halves.fold(records[:cut])
+    halves, view = fold(records[:cut]), view_of(*records)
     halves.view()
     halves.fold(records[cut:])
-    whole.fold(records)
-    view = whole.view()
     assert repr(numbers(halves.view())) == repr(numbers(view)), "batching does not matter"
     curves = (view.loss, view.samples_rate, view.loss_scale, view.skips, view.numerics.headrooms)
     assert len({(series.first_step, series.count) for series in curves}) == 1
@@ -319,32 +303,31 @@ def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: 
 
 
 def test_threads_may_fold_and_look_at_once() -> None:
-    session, process = Session(), threading.Event()
-    history: list[SessionView] = []
+    session, is_over = fold([]), threading.Event()
+    views: list[SessionView] = []
 
     def look() -> None:
-        while not process.is_set():
-            history.append(session.view())
+        while not is_over.is_set():
+            views.append(session.view())
 
     watcher = threading.Thread(target=look)
     watcher.start()
     for first in range(1, 5001, 50):
-        session.fold(steps(first, first + 49))
-    process.set()
+        session.fold(make_steps(first, first + 49))
+    is_over.set()
     watcher.join()
-    counts = [view.loss.count for view in history]
+    counts = [view.loss.count for view in views]
     assert counts == sorted(counts)
-    assert all(view.step == view.loss.last_step for view in history if view.loss.count)
+    assert all(view.step == view.loss.last_step for view in views if view.loss.count)
     assert session.view().step == 5000
 
 
 @pytest.mark.ci
 def test_a_long_run_is_folded_whole_and_its_view_stays_small() -> None:
-    session = Session()
-    batch = steps(1, 1000)
-    for thousand in range(200):
+    session, batch = fold([]), make_steps(1, 1000)
+    for thousand in range(50):
         session.fold([replace(record, step=record.step + thousand * 1000) for record in batch])
     view = session.view()
-    assert view.step == view.loss.count == 200_000
+    assert view.step == view.loss.count == 50_000
     assert len(view.loss.mean) <= 2048
     assert len(view.loss.recent) == 2048

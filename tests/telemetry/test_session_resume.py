@@ -1,8 +1,9 @@
-"""A run that outlives its process: checkpoints, another process that goes on, screens that come and go."""
+"""A run that goes on in another process: what it takes over, and what it forgets."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -18,23 +19,16 @@ from amptui.records.run import (
     RunFinished,
     Validation,
 )
-from amptui.telemetry.session import Session
-from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, SessionView
-from tests.builders import make_switch as switch
+from amptui.telemetry.view import PrecisionSwitch
+from tests.builders import fold, make_resumed, make_started, make_step, make_steps, make_switch, view_of
+from tests.diagnosis.wording import event_lines, table
+from tests.golden import Goldens
 from tests.telemetry.memory_samples import memory
-from tests.telemetry.record_samples import backoff, compared, device, growth, resumed, run, skip, step, steps
+from tests.telemetry.record_samples import backoff, compared, device, growth, skip
+from tests.telemetry.test_session import assert_holds
 
+START = make_started()
 VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)
-
-
-def view_of(*records: Record) -> SessionView:
-    session = Session()
-    session.fold(records)
-    return session.view()
-
-
-def newest_text(*records: Record) -> str:
-    return event_text(view_of(*records).events[0])
 
 
 def checkpoint(number: int, **changes: Any) -> CheckpointWritten:
@@ -50,296 +44,269 @@ def checkpoint(number: int, **changes: Any) -> CheckpointWritten:
     return replace(record, **changes)
 
 
-def viewers(
-    change: Literal["attached", "detached", "hung up", "lost", "refused"], count: int, detail: str = ""
-) -> ViewersChanged:
+def viewers(change: Any, count: int, detail: str = "") -> ViewersChanged:
     return ViewersChanged(time=101.0, viewers=count, change=change, detail=detail)
 
 
 DONE = RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")
-STOPPED = replace(DONE, reason="stopped")
 FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
+EPOCH = EpochFinished(time=105.0, step=40, epoch=1, seconds=1.0, mean_loss=0.5, validation=VALIDATION)
+WEIGHTS = WeightsSaved(time=102.0, step=20, path="/home/me/mine.pt", averaged=False)
+UNSAVED = KeepingChanged(time=101.0, what="journal", trouble="journal: no space left on device")
+NO_CHECKPOINT = KeepingChanged(time=102.0, what="checkpoints", trouble="no checkpoint in runs/x/checkpoints")
+GOING = compared(40, over=False, reason="running")
+
+EVENTS: dict[str, Sequence[Record]] = {
+    "checkpoint": [checkpoint(1200)],
+    "slow checkpoint": [checkpoint(1200, seconds=83.0)],
+    "averaged weights": [replace(WEIGHTS, averaged=True)],
+    "resume": [START, make_resumed(1200)],
+    "resume without a start": [make_resumed(12)],
+    "resume that repeats a step": [START, make_resumed(12, lost_steps=1)],
+    "resume that repeats steps": [START, make_resumed(12, lost_steps=1037)],
+    "resume on another device": [START, make_resumed(7, device_name="CPU", lost_steps=2)],
+    "restart": [START, make_resumed(12, restarts=2, cause="rank 1 was killed: pid 7 is gone")],
+    "restart from the beginning": [START, make_resumed(0, checkpoint="", restarts=1)],
+    "screen": [viewers("attached", 1)],
+    "second screen": [viewers("attached", 2)],
+    "screen left": [viewers("detached", 0)],
+    "terminal closed": [viewers("hung up", 0)],
+    "screen lost": [viewers("lost", 1)],
+    "screen refused": [viewers("refused", 1, "user 7")],
+    "not saved": [UNSAVED, NO_CHECKPOINT],
+    "saved again": [UNSAVED, NO_CHECKPOINT, replace(UNSAVED, trouble="")],
+}
 
 
-# ------------------------------------------------------------------------------------- events
+def test_what_is_told_of_checkpoints_resumes_and_screens(goldens: Goldens) -> None:
+    said = {name: list(event_lines(view_of(*records).events)) for name, records in EVENTS.items()}
+    goldens.check("words/events of a run that goes on", table(said))
 
 
-@pytest.mark.parametrize(
-    ("record", "text"),
-    [
-        (
-            checkpoint(1200),
-            "checkpoint step-000001200.pt: 12.0 MiB in 410 ms, training blocked for 12.0 ms",
-        ),
-        (
-            checkpoint(1200, seconds=83.0),
-            "checkpoint step-000001200.pt: 12.0 MiB in 1:23, training blocked for 12.0 ms",
-        ),
-        (
-            WeightsSaved(time=101.0, step=1200, path="mine.pt", averaged=True),
-            "averaged weights saved to mine.pt",
-        ),
-        (resumed(1200), "resumed after step 1,200 from step-000001200.pt on NVIDIA H200"),
-        (
-            resumed(12, lost_steps=1),
-            "resumed after step 12 from step-000000012.pt on NVIDIA H200; 1 step is repeated",
-        ),
-        (
-            resumed(12, lost_steps=1037),
-            "resumed after step 12 from step-000000012.pt on NVIDIA H200; 1,037 steps are repeated",
-        ),
-        (viewers("attached", 1), "screen attached, 1 watching"),
-        (viewers("attached", 2), "screen attached, 2 watching"),
-        (viewers("detached", 0), "screen detached; training continues, 0 watching"),
-        (viewers("hung up", 0), "terminal closed; training continues, 0 watching"),
-        (viewers("lost", 1), "screen disconnected; training continues, 1 watching"),
-        (viewers("refused", 1, "user 7"), "connection refused: user 7, 1 watching"),
-    ],
-)
-def test_each_record_has_its_line(record: Record, text: str) -> None:
-    event = view_of(run(), record).events[0]
-    assert (event_text(event), event.kind, event.severity) == (text, "note", "info")
+RUNNING = {"state": "running", "outcome": None, "pause_reason": "", "phase": None}
+
+KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
+    **{
+        f"runs after {name}": (
+            [START, *make_steps(1, 50), *before, make_resumed(50), *make_steps(51, 60, time=901.0)],
+            {**RUNNING, "step": 60, "loss.count": 60},
+        )
+        for name, before in {
+            "nothing": [],
+            "its end": [DONE],
+            "a stop": [replace(DONE, reason="stopped")],
+            "a failure": [FAILED],
+            "a pause": [PauseChanged(time=104.0, step=50, paused=True, reason="the loss scale fell")],
+            "stopping": [PhaseChanged(time=104.0, phase="stopping", detail="writing the checkpoint")],
+        }.items()
+    },
+    "another device": (
+        [START, make_resumed(5, device="cpu", device_name="CPU", gpu_uuid=None, precision="bf16")],
+        {"run": make_started(device="cpu", device_name="CPU", gpu_uuid=None), "precision": "bf16"},
+    ),
+    "made longer": (
+        [START, *make_steps(1, 5), make_resumed(5, total_epochs=99, total_steps=9900)],
+        {"run.total_epochs": 99, "run.total_steps": 9900},
+    ),
+    "as long as before": (
+        [START, *make_steps(1, 5), make_resumed(5, total_epochs=None, total_steps=None)],
+        {"run.total_epochs": START.total_epochs, "run.total_steps": START.total_steps},
+    ),
+    # ------------------------------------------------------------------------- what a process has kept
+    "weights": ([START, WEIGHTS], {"weights": WEIGHTS}),
+    "weights of the process before": ([START, WEIGHTS, make_resumed(20)], {"weights": None}),
+    "checkpoint and screens": (
+        [START, checkpoint(10), checkpoint(20), viewers("attached", 1), viewers("attached", 2)],
+        {"checkpoint": checkpoint(20), "viewers": 2},
+    ),
+    "no screens yet": ([START, viewers("attached", 2), make_resumed(5)], {"viewers": 0}),
+    "not kept": ([START, UNSAVED, NO_CHECKPOINT], {"not_kept": (UNSAVED, NO_CHECKPOINT)}),
+    "kept again": (
+        [START, UNSAVED, NO_CHECKPOINT, replace(UNSAVED, trouble="")],
+        {"not_kept": (NO_CHECKPOINT,)},
+    ),
+    "not kept by the process before": ([START, UNSAVED, make_resumed(1)], {"not_kept": ()}),
+    "comparison cut off": (
+        [START, *make_steps(1, 50), GOING, make_resumed(50), make_switch(51, "fp32", "fp16")],
+        {"compared": None},
+    ),
+    "comparison cut off by a start": ([START, GOING, make_started(time=900.0)], {"compared": None}),
+    "comparison that was over": ([START, compared(40), make_resumed(50)], {"compared": compared(40)}),
+    # -------------------------------------------------------------------------------- steps done again
+    "lost steps": (
+        [
+            START,
+            *make_steps(1, 50),
+            checkpoint(30),
+            checkpoint(44),
+            replace(EPOCH, step=45),
+            make_resumed(40, lost_steps=10),
+        ],
+        {"step": 40, "loss.last_step": 40, "last": None, "validated": None, "checkpoint": None},
+    ),
+    "what came before the checkpoint": (
+        [START, *make_steps(1, 40), checkpoint(40), EPOCH, make_resumed(40)],
+        {"step": 40, "last": make_step(40), "validated": EPOCH, "checkpoint": checkpoint(40)},
+    ),
+    "resume before all that is known": (
+        [START, *make_steps(500, 600, epoch=3), make_resumed(300)],
+        {"step": 0, "loss.count": 0},
+    ),
+    "steps after a resume before all that is known": (
+        [START, *make_steps(500, 600, epoch=3), make_resumed(300), *make_steps(301, 310, epoch=2)],
+        {"loss.first_step": 301, "step": 310, "epoch_step": 310 - 234},
+    ),
+    "times that are none": (
+        [
+            START,
+            make_step(1),
+            make_resumed(1, time=math.nan),
+            make_step(2, time=math.inf),
+            make_step(3, time=500.0),
+        ],
+        {"elapsed_seconds": 0.001},
+    ),
+}
 
 
-def test_another_device_is_named_with_what_follows_from_it() -> None:
-    text = newest_text(run(), resumed(7, device_name="CPU", lost_steps=2))
-    assert text.endswith("on CPU (previously NVIDIA H200): the comparison restarts; 2 steps are repeated")
+@pytest.mark.parametrize(("records", "expected"), KNOWN.values(), ids=KNOWN)
+def test_what_a_run_that_goes_on_knows(records: Sequence[Record], expected: dict[str, Any]) -> None:
+    assert_holds(view_of(*records), expected)
 
 
-def test_a_restart_by_the_launcher_is_a_warning_with_its_number_and_cause() -> None:
-    cause = "rank 1 was killed: pid 7 is gone"
-    event = view_of(run(), resumed(12, restarts=2, cause=cause)).events[0]
-    assert event.severity == "warning"
-    assert event_text(event).startswith(f"restart 2, {cause}: resumed after step 12 from ")
-    assert "started from the beginning" in newest_text(run(), resumed(0, checkpoint="", restarts=1))
+def test_switches_are_told_again_after_a_comparison_that_was_cut_off() -> None:
+    records = [START, *make_steps(1, 50), GOING, make_resumed(50), make_switch(51, "fp32", "fp16")]
+    assert event_text(view_of(*records).events[0]) == "FP32 → AMP fp16"
+
+
+def test_repeated_steps_take_the_place_of_lost_ones() -> None:
+    lost = [START, *make_steps(1, 50, loss=9.0), make_resumed(40)]
+    view = view_of(*lost, *make_steps(41, 42, loss=1.0, time=901.0))
+    assert view.loss.recent.tolist() == [9.0] * 40 + [1.0] * 2
+    assert view.last == make_step(42, loss=1.0, time=901.0)
 
 
 def test_another_number_of_ranks_is_known_after_a_resume() -> None:
-    reference = run(world_size=4, parallel="ddp", batch_size=8, global_batch_size=32)
-    alone = resumed(12, world_size=1, parallel="", batch_size=32)
-    two = resumed(14, world_size=2, parallel="ddp", batch_size=16, global_batch_size=32)
+    first = make_started(world_size=4, parallel="ddp", batch_size=8, global_batch_size=32)
+    alone = make_resumed(12, world_size=1, parallel="", batch_size=32)
+    two = make_resumed(14, world_size=2, parallel="ddp", batch_size=16, global_batch_size=32)
     for records, expected in (
-        ((reference, resumed(12)), (4, "ddp", 8, 32)),
-        ((reference, alone), (1, "", 32, None)),
-        ((reference, alone, two), (2, "ddp", 16, 32)),
+        ((first, make_resumed(12)), (4, "ddp", 8, 32)),
+        ((first, alone), (1, "", 32, None)),
+        ((first, alone, two), (2, "ddp", 16, 32)),
     ):
-        result = view_of(*records).run
-        assert result is not None
-        assert (result.world_size, result.parallel, result.batch_size, result.global_batch_size) == expected
+        run = view_of(*records).run
+        assert run is not None
+        assert (run.world_size, run.parallel, run.batch_size, run.global_batch_size) == expected
 
 
-def test_a_journal_that_begins_with_a_resume_knows_of_no_other_device() -> None:
-    assert newest_text(resumed(12)) == "resumed after step 12 from step-000000012.pt on NVIDIA H200"
-
-
-def test_weights_are_those_of_this_end_of_the_run() -> None:
-    weights = WeightsSaved(time=102.0, step=20, path="/home/me/mine.pt", averaged=False)
-    assert view_of(run(), weights).weights == weights
-    assert view_of(run(), weights, resumed(20)).weights is None
-
-
-def test_the_newest_checkpoint_and_the_screens_are_known() -> None:
-    view = view_of(run(), checkpoint(10), checkpoint(20), viewers("attached", 1), viewers("attached", 2))
-    assert (view.checkpoint, view.viewers) == (checkpoint(20), 2)
-    assert (EMPTY_VIEW.checkpoint, EMPTY_VIEW.viewers) == (None, 0)
-
-
-def test_what_is_not_kept_is_known_until_it_is_kept_again() -> None:
-    full = KeepingChanged(time=101.0, what="journal", trouble="journal: no space left on device")
-    later = KeepingChanged(time=102.0, what="checkpoints", trouble="no checkpoint in runs/x/checkpoints")
-    view = view_of(run(), full, later)
-    assert view.not_kept == (full, later)
-    assert [event.severity for event in view.events[:2]] == ["error", "error"]
-    again = view_of(run(), full, later, replace(full, trouble=""))
-    assert again.not_kept == (later,)
-    assert event_text(again.events[0]) == "saving the journal again"
-    assert view_of(run(), full, later, resumed(1)).not_kept == ()
-
-
-def test_a_process_that_goes_on_has_no_screens_yet() -> None:
-    assert view_of(run(), viewers("attached", 2), resumed(5)).viewers == 0
-
-
-# -------------------------------------------------------------------------------------- state
+SWITCHED = [
+    *(START, *make_steps(1, 40), make_switch(41, "fp32", "fp16")),
+    *make_steps(41, 50, precision="fp16"),
+]
 
 
 @pytest.mark.parametrize(
-    "before",
+    ("records", "switches", "precision"),
     [
-        [],
-        [DONE],
-        [STOPPED],
-        [FAILED],
-        [PauseChanged(time=104.0, step=50, paused=True, reason="the loss scale fell")],
-        [PhaseChanged(time=104.0, phase="stopping", detail="writing the checkpoint")],
+        ([make_resumed(30)], [(1, "fp32")], "fp32"),
+        (
+            [make_resumed(45, precision="fp16"), *make_steps(46, 50, precision="fp16")],
+            [(1, "fp32"), (41, "fp16")],
+            "fp16",
+        ),
+        (
+            [make_resumed(30, precision="bf16"), *make_steps(31, 35, precision="bf16")],
+            [(1, "fp32"), (31, "bf16")],
+            "bf16",
+        ),
     ],
 )
-def test_a_resumed_run_runs_whatever_it_was_before(before: list[Record]) -> None:
-    view = view_of(run(), *steps(1, 50), *before, resumed(50), *steps(51, 60, time=901.0))
-    assert (view.state, view.outcome, view.pause_reason, view.phase) == ("running", None, "", None)
-    assert view.step == view.loss.count == 60
-
-
-def test_a_resumed_run_trains_where_the_other_process_says() -> None:
-    view = view_of(run(), resumed(5, device="cpu", device_name="CPU", gpu_uuid=None, precision="bf16"))
-    assert view.run == run(device="cpu", device_name="CPU", gpu_uuid=None)
-    assert view.precision == "bf16"
-
-
-def test_a_run_that_was_made_longer_ends_later() -> None:
-    reference = view_of(run(), *steps(1, 5), resumed(5, total_epochs=99, total_steps=9900)).run
-    assert reference is not None
-    assert (reference.total_epochs, reference.total_steps) == (99, 9900)
-    unknown = view_of(run(), *steps(1, 5), resumed(5, total_epochs=None, total_steps=None)).run
-    assert unknown is not None
-    assert (unknown.total_epochs, unknown.total_steps) == (run().total_epochs, run().total_steps)
-
-
-def test_a_comparison_that_its_process_never_ended_is_over() -> None:
-    going = compared(40, over=False, reason="running")
-    view = view_of(run(), *steps(1, 50), going, resumed(50), switch(51, "fp32", "fp16"))
-    assert view.compared is None
-    assert event_text(view.events[0]) == "FP32 → AMP fp16", "switches are told again"
-    assert view_of(run(), compared(40), resumed(50)).compared == compared(40), "a result stays"
-    assert view_of(run(), going, run(time=900.0)).compared is None
-
-
-# -------------------------------------------------------------------------- steps done again
-
-
-def test_lost_steps_are_forgotten_at_once() -> None:
-    epoch = EpochFinished(time=105.0, step=45, epoch=1, seconds=1.0, mean_loss=0.5, validation=VALIDATION)
-    session = Session()
-    session.fold([run(), *steps(1, 50, loss=9.0), checkpoint(30), checkpoint(44), epoch])
-    session.fold([resumed(40, lost_steps=10)])
-    view = session.view()
-    assert (view.step, view.loss.last_step, len(view.loss.recent)) == (40, 40, 40)
-    assert (view.last, view.validated, view.checkpoint) == (None, None, None)
-    session.fold(steps(41, 42, loss=1.0, time=901.0))
-    view = session.view()
-    assert view.loss.recent.tolist() == [9.0] * 40 + [1.0] * 2
-    assert view.last == step(42, loss=1.0, time=901.0)
-
-
-def test_what_came_before_the_checkpoint_stays() -> None:
-    epoch = EpochFinished(time=105.0, step=40, epoch=1, seconds=1.0, mean_loss=0.5, validation=VALIDATION)
-    view = view_of(run(), *steps(1, 40), checkpoint(40), epoch, resumed(40))
-    assert (view.step, view.last, view.validated, view.checkpoint) == (40, step(40), epoch, checkpoint(40))
-
-
-def test_a_resume_before_all_that_is_known_starts_the_curves_anew() -> None:
-    view = view_of(run(), *steps(500, 600, epoch=3), resumed(300))
-    assert (view.step, view.loss.count) == (0, 0)
-    view = view_of(run(), *steps(500, 600, epoch=3), resumed(300), *steps(301, 310, epoch=2))
-    assert (view.loss.first_step, view.step, view.epoch_step) == (301, 310, 310 - 234)
-
-
-def test_switches_of_lost_steps_are_forgotten() -> None:
-    records: list[Record] = [
-        run(),
-        *steps(1, 40),
-        switch(41, "fp32", "fp16"),
-        *steps(41, 50, precision="fp16"),
-    ]
-    view = view_of(*records, resumed(30))
-    assert (view.switches, view.precision) == ((PrecisionSwitch(1, "fp32"),), "fp32")
-    view = view_of(*records, resumed(45, precision="fp16"), *steps(46, 50, precision="fp16"))
-    assert view.switches == (PrecisionSwitch(1, "fp32"), PrecisionSwitch(41, "fp16"))
-    view = view_of(*records, resumed(30, precision="bf16"), *steps(31, 35, precision="bf16"))
-    assert view.switches == (PrecisionSwitch(1, "fp32"), PrecisionSwitch(31, "bf16"))
+def test_switches_of_lost_steps_are_forgotten(
+    records: list[Record], switches: list[tuple[int, str]], precision: str
+) -> None:
+    view = view_of(*SWITCHED, *records)
+    assert view.switches == tuple(PrecisionSwitch(*switch) for switch in switches)
+    assert view.precision == precision
 
 
 def test_the_scale_of_lost_steps_is_forgotten() -> None:
-    scaled = steps(1, 50, precision="fp16")
-    records: list[Record] = [run(), *scaled, skip(45), backoff(45, 65536.0), growth(48, 32768.0)]
-    view = view_of(*records, resumed(40, precision="fp16"))
-    assert (view.scaler.scale, view.scaler.last_change) == (None, None)
-    view = view_of(*records, resumed(40, precision="fp16"), step(41, precision="fp16", loss_scale=65536.0))
-    assert view.scaler.scale == 65536.0
-    view = view_of(*records, resumed(50, precision="fp16"))
-    assert (view.scaler.scale, view.scaler.last_change) == (65536.0, growth(48, 32768.0))
+    scaled = [START, *make_steps(1, 50, precision="fp16"), skip(45), backoff(45, 65536.0)]
+    scaled.append(growth(48, 32768.0))
+    first = make_step(41, precision="fp16", loss_scale=65536.0)
+    lost, again = make_resumed(40, precision="fp16"), make_resumed(50, precision="fp16")
+    for records, scale, change in (
+        ([lost], None, None),
+        ([lost, first], 65536.0, None),
+        ([again], 65536.0, growth(48, 32768.0)),
+    ):
+        scaler = view_of(*scaled, *records).scaler
+        assert (scaler.scale, scaler.last_change) == (scale, change)
 
 
 @pytest.mark.parametrize("steps_per_epoch", [30, None])
-def test_the_place_in_the_epoch_is_known_on_both_sides_of_a_resume(steps_per_epoch: int | None) -> None:
-    started = run(steps_per_epoch=steps_per_epoch)
-    reference: list[Record] = [started, *steps(1, 30), *steps(31, 50, epoch=2)]
-    view = view_of(*reference, resumed(50))
-    assert (view.epoch, view.epoch_step) == (2, 20)
-    view = view_of(*reference, resumed(50), *steps(51, 55, epoch=2))
-    assert (view.epoch, view.epoch_step) == (2, 25)
-    view = view_of(*reference, resumed(40), *steps(41, 45, epoch=2))
-    assert (view.epoch, view.epoch_step) == (2, 15)
-    view = view_of(*reference, resumed(20), *steps(21, 30), *steps(31, 32, epoch=2))
-    assert (view.epoch, view.epoch_step) == (2, 2)
-    view = view_of(*reference, resumed(20), *steps(21, 24))
-    assert (view.epoch, view.epoch_step) == (1, 24)
+@pytest.mark.parametrize(
+    ("records", "epoch", "epoch_step"),
+    [
+        ([make_resumed(50)], 2, 20),
+        ([make_resumed(50), *make_steps(51, 55, epoch=2)], 2, 25),
+        ([make_resumed(40), *make_steps(41, 45, epoch=2)], 2, 15),
+        ([make_resumed(20), *make_steps(21, 30), *make_steps(31, 32, epoch=2)], 2, 2),
+        ([make_resumed(20), *make_steps(21, 24)], 1, 24),
+    ],
+)
+def test_the_place_in_the_epoch_is_known_on_both_sides_of_a_resume(
+    steps_per_epoch: int | None, records: list[Record], epoch: int, epoch_step: int
+) -> None:
+    before = [make_started(steps_per_epoch=steps_per_epoch), *make_steps(1, 30), *make_steps(31, 50, epoch=2)]
+    view = view_of(*before, *records)
+    assert (view.epoch, view.epoch_step) == (epoch, epoch_step)
 
 
 # ---------------------------------------------------------------------- what is measured in time
 
 
 def test_the_time_left_is_told_by_steps_of_the_new_process_alone() -> None:
-    session = Session()
-    session.fold([run(total_steps=100), *steps(1, 50, step_seconds=2.0)])
+    session = fold([make_started(total_steps=100), *make_steps(1, 50, step_seconds=2.0)])
     assert session.view().eta_seconds == pytest.approx(100.0)
-    session.fold([resumed(50)])
+    session.fold([make_resumed(50)])
     view = session.view()
     assert (view.eta_seconds, view.step_seconds, view.samples_per_second) == (None, None, None)
-    session.fold(steps(51, 60, step_seconds=0.5, time=901.0))
+    session.fold(make_steps(51, 60, step_seconds=0.5, time=901.0))
     assert session.view().eta_seconds == pytest.approx(20.0)
 
 
 def test_no_look_spans_two_processes() -> None:
     """A utilization of one second, and joules between two looks: the device did other things meanwhile."""
-    session = Session()
     looks: list[Record] = []
     for second in range(12):
         looks.append(device(110.0 + second, "fp32", None, 50.0, 100.0 * second))
-        looks.append(step(second + 1, time=110.5 + second))
-    session.fold([run(), *looks])
-    before = session.view().comparison
-    session.fold([resumed(12), device(901.0, "fp32", None, 100.0, 1e6), *steps(13, 14)])
-    row, row_before = session.view().comparison.rows[0], before.rows[0]
-    assert row.utilization_percent == row_before.utilization_percent == 50.0
-    assert row.joules_per_1000_samples == row_before.joules_per_1000_samples
+        looks.append(make_step(second + 1, time=110.5 + second))
+    session = fold([START, *looks])
+    before = session.view().comparison.rows[0]
+    session.fold([make_resumed(12), device(901.0, "fp32", None, 100.0, 1e6), *make_steps(13, 14)])
+    row = session.view().comparison.rows[0]
+    assert row.utilization_percent == before.utilization_percent == 50.0
+    assert row.joules_per_1000_samples == before.joules_per_1000_samples
     session.fold([device(902.0, "fp32", None, 100.0, 1e6 + 512.0)])
     row = session.view().comparison.rows[0]
     assert row.utilization_percent == pytest.approx((11 * 50 + 100) / 12)
     assert row.joules_per_1000_samples == pytest.approx(1000 * (1100 + 512) / (11 * 256 + 512))
 
 
-TIMED = StepTimed(
-    time=100.0,
-    step=1,
-    precision="fp32",
-    settling=False,
-    phases=(PhaseSeconds(name="forward", host_seconds=1e-3, device_seconds=None),),
-)
-
-
 def test_two_devices_are_not_compared() -> None:
-    measured: list[Record] = [
-        run(),
-        *steps(1, 50),
-        TIMED,
-        memory("fp32", activations=1, peak=10**9),
-        compared(40),
-    ]
-    same = view_of(*measured, resumed(50))
+    phases = (PhaseSeconds(name="forward", host_seconds=1e-3, device_seconds=None),)
+    timed = StepTimed(time=100.0, step=1, precision="fp32", settling=False, phases=phases)
+    measured: list[Record] = [START, *make_steps(1, 50), timed]
+    measured += [memory("fp32", activations=1, peak=10**9), compared(40)]
+    same = view_of(*measured, make_resumed(50))
     assert len(same.comparison.rows) == len(same.timings) == len(same.memory) == 1
     assert same.compared is not None
-    other = view_of(*measured, resumed(50, device_name="CPU", device="cpu", gpu_uuid=None))
+    other = view_of(*measured, make_resumed(50, device_name="CPU", device="cpu", gpu_uuid=None))
     assert (other.comparison.rows, other.timings, other.memory, other.compared) == ((), (), (), None)
     assert other.comparison.missing == "steps"
     assert other.loss.count == 50, "the curves are of the run"
-    again = view_of(
-        *measured, resumed(50, device_name="CPU"), step(51, precision="bf16"), replace(TIMED, step=52)
-    )
+    resumed = make_resumed(50, device_name="CPU")
+    again = view_of(*measured, resumed, make_step(51, precision="bf16"), replace(timed, step=52))
     assert [row.precision for row in again.comparison.rows] == ["bf16"]
     assert [timing.steps for timing in again.timings] == [1]
-
-
-def test_a_resume_with_times_that_are_no_times_is_taken() -> None:
-    view = view_of(run(), step(1), resumed(1, time=math.nan), step(2, time=math.inf), step(3, time=500.0))
-    assert view.elapsed_seconds == pytest.approx(0.001)
