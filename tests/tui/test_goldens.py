@@ -11,6 +11,7 @@ from tests.golden import Goldens
 from tests.tui.overlays.drawings import DETAILS
 from tests.tui.panels.drawings import DRAWINGS
 from tests.tui.pictures import picture, style_name
+from tests.tui.renderables.drawings import SHAPES
 from tests.tui.surfaces import SURFACES
 
 pytestmark = pytest.mark.usefixtures("one_time_zone")
@@ -117,6 +118,12 @@ def test_a_panel_looks_as_approved_in_each_form(panel: str, goldens: Goldens) ->
 def test_an_overlay_looks_as_approved_after_its_keys(overlay: str, goldens: Goldens) -> None:
     pictures = [f"{title}\n{picture(canvas)}" for title, canvas in DETAILS[overlay]()]
     goldens.check(f"screens/overlays in detail/{overlay}", "\n\n".join(pictures))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_looks_as_approved(shape: str, goldens: Goldens) -> None:
+    pictures = [f"{title}\n{picture(canvas)}" for title, canvas in SHAPES[shape]()]
+    goldens.check(f"screens/shapes/{shape}", "\n\n".join(pictures))
 
 
 def test_styles_have_the_approved_colours_on_dark_and_light_backgrounds(goldens: Goldens) -> None:

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from amptui.base import units
 from amptui.telemetry.axis import Axis, Kind
-from amptui.telemetry.view import EMPTY_SERIES, Counts, PrecisionSwitch, Series
+from amptui.telemetry.view import Counts, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.columns import Bools
 from amptui.tui.renderables.plot import CurvePlot, YLimits, area_dots, braille, line_dots
@@ -105,25 +105,6 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
             assert line.isascii() or not ascii_only
 
 
-def test_a_series_without_values_leaves_the_canvas_blank() -> None:
-    blank = [" " * 58] * 8
-    assert plotted(EMPTY_SERIES).lines() == blank
-    assert plotted([None] * 40).lines() == blank
-
-
-def test_one_value_is_a_dot_between_labels() -> None:
-    canvas = plotted([2.5], window=Window(1, 100))
-    assert dots(canvas, LINE_STYLES).sum() == 1
-    top, bottom = labels(canvas)[0], labels(canvas)[-1]
-    assert float(bottom) < 2.5 < float(top)
-
-
-def test_a_constant_is_a_level_line() -> None:
-    canvas = plotted([0.5] * 500)
-    assert len(rows_with(canvas, LINE_STYLES)) == 1
-    assert columns_without(canvas) == []
-
-
 def test_a_falling_curve_falls_from_its_first_value_to_its_last() -> None:
     canvas = plotted(list(np.linspace(1, 0, 600)), band=False)
     rows = dots(canvas, LINE_STYLES).argmax(axis=0)
@@ -143,25 +124,6 @@ def test_columns_with_nan_or_inf_are_a_gap_under_a_red_cross() -> None:
     assert columns_without(canvas) == [40, 41, 80, 81]
 
 
-def test_only_nan_is_a_row_of_crosses_without_labels() -> None:
-    canvas = plotted([nan] * 200)
-    assert canvas.lines()[0] == " " * GUTTER + "×" * 50
-    assert canvas.lines()[1:] == [" " * 58] * 7
-
-
-def test_steps_that_were_not_measured_are_a_gap_without_a_cross() -> None:
-    canvas = plotted([1.0] * 40 + [None] * 20 + [1.0] * 40)
-    assert "×" not in "".join(canvas.lines())
-    assert columns_without(canvas) == list(range(40, 60))
-
-
-def test_the_line_has_the_colour_of_the_precision_and_no_other() -> None:
-    canvas = plotted([1.0] * 100, switches=FP32_THEN_AMP)
-    row = int(np.flatnonzero((canvas.styles[:, GUTTER:] == Style.FP32).any(axis=1))[0])
-    assert canvas.styles[row, GUTTER : GUTTER + 25].tolist() == [Style.FP32] * 25
-    assert canvas.styles[row, GUTTER + 25 :].tolist() == [Style.FP16] * 25
-
-
 def test_a_jump_at_a_switch_is_not_smoothed_away() -> None:
     canvas = plotted([1.0] * 50 + [2.0] * 50, switches=FP32_THEN_AMP)
     before, after = rows_with(canvas, {Style.FP32}), rows_with(canvas, {Style.FP16})
@@ -169,62 +131,11 @@ def test_a_jump_at_a_switch_is_not_smoothed_away() -> None:
     assert len(dots(canvas, {Style.FP32}).T[49].nonzero()[0]) == len(before)
 
 
-def test_the_band_shows_every_spike_behind_a_smoother_line() -> None:
-    values = [0.5] * 1000
-    values[500] = 0.9
-    canvas = plotted(values)
-    assert min(rows_with(canvas, {Style.DIM})) <= 4
-    assert min(rows_with(canvas, LINE_STYLES)) > 16
-    assert rows_with(plotted(values, band=False), {Style.DIM}) == []
-
-
-def test_outliers_leave_the_plot_and_are_marked() -> None:
-    values = [40.0, *[0.1, 0.2] * 300]
-    canvas = plotted(values)
-    assert float(labels(canvas)[0]) <= 0.25
-    assert [x for x, character in enumerate(canvas.lines()[0]) if character == "↑"] == [GUTTER]
-    exact = plotted(values, band=False)
-    assert float(labels(exact)[0]) >= 40
-    assert "↑" not in exact.lines()[0]
-
-
 def test_a_logarithmic_axis_spreads_the_decades_evenly() -> None:
     canvas = plotted(list(np.geomspace(10, 0.001, 600)), kind="log10", band=False)
     rows = dots(canvas, LINE_STYLES).argmax(axis=0)
     assert np.abs(rows - np.linspace(0, 31, 100)).max() <= 1
     assert [label for label in labels(canvas) if label] == ["log", "1", "0.01"]
-
-
-def test_a_logarithmic_axis_says_so_and_a_linear_one_does_not() -> None:
-    for kind in ("linear", "log10", "log2"):
-        for height in (3, 5, 12):
-            assert ("log" in labels(plotted([1.0, 2.0, 4.0], height=height, kind=kind))) == (kind != "linear")
-
-
-def test_zero_on_a_logarithmic_axis_is_marked_at_the_bottom() -> None:
-    values = [1.0] * 100
-    values[50] = 0.0
-    bottom = plotted(values, kind="log10").lines()[-1]
-    assert [x - GUTTER for x, character in enumerate(bottom) if character == "↓"] == [25]
-
-
-def test_a_series_without_positive_values_has_a_linear_axis() -> None:
-    canvas = plotted([-1.0, -2.0, -3.0], kind="log10")
-    assert labels(canvas) == labels(plotted([-1.0, -2.0, -3.0]))
-    assert dots(canvas, LINE_STYLES).any()
-
-
-def test_few_steps_fill_the_width_with_a_line() -> None:
-    assert columns_without(plotted([1.0, 3.0, 2.0, 5.0])) == []
-
-
-def test_a_terminal_without_utf8_gets_stars_and_points() -> None:
-    values = [float(value) for value in np.tile([1.0, 2.0], 200)]
-    values[200:204] = [nan] * 4
-    canvas = plotted(values, ascii_only=True, switches=FP32_THEN_AMP)
-    text = "".join(canvas.lines())
-    assert {"*", ".", "x"} <= set(text)
-    assert not set(text) & set("⣿×↑")
 
 
 def test_ten_million_steps_are_drawn_from_the_overview() -> None:
@@ -357,10 +268,3 @@ def test_an_area_is_evenly_sparse_in_every_column(top: Counts, tall: int, one_in
         assert len(places) <= -(-(last - first + 1) // one_in) or first == last
         if first == last:
             assert len(places) == 1
-
-
-@pytest.mark.parametrize("width", [0, 1])
-def test_one_or_no_column_can_be_drawn(width: int) -> None:
-    nothing, everywhere = np.zeros(width, np.int64), np.ones(width, np.bool_)
-    assert line_dots(nothing, everywhere, 4).shape == (4, width)
-    assert area_dots(nothing, nothing, everywhere, 4, one_in=4).shape == (4, width)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from amptui.base import units
 from amptui.telemetry.history import RateTrack
-from amptui.telemetry.smoothing import smoothed_by_weight
 from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.columns import sample, shown_range
@@ -80,13 +79,6 @@ def test_the_curve_is_what_the_run_made_not_the_mean_of_its_rates() -> None:
     steps: list[Step] = [(256, 0.002), (256, 0.010)] * 200
     result = sample(rates(steps, buckets=2048, recent=2048), Window(1, 400), 40)
     assert result.mean == pytest.approx(np.full(40, 512 / 0.012))
-
-
-def test_smoothing_weighs_rates_by_their_seconds() -> None:
-    line, weights = np.array([1.0, 0.1] * 20), np.array([0.001, 0.1] * 20)
-    smooth = smoothed_by_weight(line, weights, 4, np.empty(0, np.int64))
-    true = (1.0 * 0.001 + 0.1 * 0.1) / 0.101
-    assert smooth[10:30] == pytest.approx(np.full(20, true), rel=0.03)
 
 
 @pytest.mark.parametrize("count", [5, 60, 500])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
+from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.renderables.step_window import Window, steps_ahead, stretches, visible_window
 
 
@@ -61,11 +61,6 @@ def test_the_free_columns_do_not_change_with_every_measurement(step_seconds: flo
     assert steps_ahead(ahead_steps, step_seconds / 100) > ahead_steps
 
 
-@given(runs)
-def test_without_zoom_the_whole_run_is_shown(series: Series) -> None:
-    assert visible_window(series, 0).first_step == series.first_step
-
-
 @given(runs, zooms)
 def test_each_zoom_level_halves_the_steps_down_to_32(series: Series, zoom: int) -> None:
     whole = visible_window(series, 0).steps
@@ -76,10 +71,6 @@ def test_each_zoom_level_halves_the_steps_down_to_32(series: Series, zoom: int) 
 def test_a_window_does_not_move_with_every_step(zoom: int) -> None:
     last_steps = {visible_window(run_of(1, count), zoom).last_step for count in range(1000, 2000)}
     assert len(last_steps) <= 1000 / 5
-
-
-def test_a_run_without_steps_has_a_window() -> None:
-    assert visible_window(EMPTY_SERIES, 3) == Window(1, 32)
 
 
 @given(windows, columns, st.data())
@@ -118,7 +109,3 @@ def test_stretches_cover_every_column_once_with_the_precision_of_its_last_step(
                 if switch.step <= window.last_step and window.column_of(switch.step, width) <= column
             ]
             assert part.precision == (ran[-1] if ran else None)
-
-
-def test_without_columns_there_are_no_stretches() -> None:
-    assert stretches(Window(1, 9), (PrecisionSwitch(1, "fp32"),), 0) == []

@@ -11,12 +11,12 @@ import pytest
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import question_words, safe_words, worth_words
 from amptui.diagnosis.speed import why_no_ratio
-from amptui.records.control import REQUESTS, Control, StopRequest
+from amptui.records.control import REQUESTS, Control
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record, RunFailed
 from amptui.telemetry.view import Comparison
 from amptui.tui.keys import KEYS, RUN_KEYS
-from amptui.tui.replay.player import Player, Position
-from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp, position_words
+from amptui.tui.replay.player import Player
+from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp
 from tests.diagnosis.amp_situations import SITUATIONS, view_of
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import device, float8_window, step, traced, xray
@@ -110,14 +110,6 @@ async def test_what_only_a_training_can_do_is_refused_in_words(tmp_path: Path) -
 
 
 @awaited
-async def test_keys_that_only_look_do_what_they_do_beside_a_training(tmp_path: Path) -> None:
-    async with replaying(tmp_path) as screen:
-        await screen.press("l", "plus", "tab")
-        assert (screen.state.log_y, screen.state.zoom) == (True, 1)
-        assert screen.state.focus is not None
-
-
-@awaited
 async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> None:
     async with replaying(tmp_path, xray(101, time=201.0)) as screen:
         await screen.press("x")
@@ -178,17 +170,6 @@ async def test_n_shows_the_trace_that_was_recorded_up_to_here(tmp_path: Path) ->
         assert "features.12.conv" in screen.text
 
 
-@awaited
-async def test_the_help_lists_the_keys_of_a_replay(tmp_path: Path) -> None:
-    async with replaying(tmp_path) as screen:
-        await screen.press("question_mark")
-        for key in REPLAY_KEYS:
-            assert key.meaning in screen.text
-        assert "switch the running training" not in screen.text
-        await screen.press("question_mark")
-        assert "replay keys" not in screen.text
-
-
 @pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
 @awaited
 async def test_it_is_left_without_a_question(tmp_path: Path, key: str) -> None:
@@ -196,24 +177,6 @@ async def test_it_is_left_without_a_question(tmp_path: Path, key: str) -> None:
         await screen.press(key)
         assert screen.has_left
         assert screen.app.left == ("interrupted" if key == "ctrl+c" else "")
-
-
-@awaited
-async def test_a_signal_ends_it(tmp_path: Path) -> None:
-    async with replaying(tmp_path) as screen:
-        screen.control.ask(StopRequest("SIGTERM"))
-        await screen.until(lambda: screen.has_left)
-
-
-@awaited
-async def test_a_journal_that_is_gone_ends_it(tmp_path: Path) -> None:
-    async with replaying(tmp_path) as screen:
-        await screen.press("end")
-        await screen.until(lambda: "replay ended" in screen.footer)
-        (tmp_path / "journal.jsonl").unlink()
-        await screen.press("home")
-        await screen.until(lambda: screen.has_left)
-        assert screen.player.failure is not None
 
 
 @awaited
@@ -228,10 +191,10 @@ async def test_a_run_that_failed_or_paused_to_ask_is_only_looked_at(tmp_path: Pa
         assert not screen.has_left
 
 
-@pytest.mark.parametrize("name", ["fp8_that_agrees", "emulated_fp8_with_an_outlier"])
 @awaited
-async def test_a_recorded_answer_on_fp8_is_that_of_the_training(name: str, tmp_path: Path) -> None:
-    screen = Replay(tmp_path, [*SITUATIONS[name].build()])
+async def test_a_recorded_answer_on_fp8_is_that_of_the_training(tmp_path: Path) -> None:
+    name = "emulated_fp8_with_an_outlier"
+    screen = Replay(tmp_path, [*SITUATIONS[name]()])
     answer = amp_answer(view_of(name))
     async with screen.app.run_test(size=(200, 60)) as pilot:
         screen.pilot = pilot
@@ -246,26 +209,13 @@ async def test_a_recorded_answer_on_fp8_is_that_of_the_training(name: str, tmp_p
 
 @awaited
 async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> None:
-    async with replaying(tmp_path, size=(200, 60)) as screen:
+    async with replaying(tmp_path, device(200.5, "fp32", 5), size=(200, 60)) as screen:
         await screen.press("end")
         await screen.until(lambda: "replay ended" in screen.footer)
         assert why_no_ratio(Comparison(missing="low")) in screen.text
         assert "press " not in screen.text
-
-
-@awaited
-async def test_samples_are_as_old_as_they_were_then(tmp_path: Path) -> None:
-    async with replaying(tmp_path, device(200.5, "fp32", 5)) as screen:
-        await screen.press("end")
-        await screen.until(lambda: "replay ended" in screen.footer)
         assert screen.app._view.device is not None
-        assert "old" not in screen.text
-
-
-@awaited
-async def test_a_small_terminal_shows_where_it_is_too(tmp_path: Path) -> None:
-    async with replaying(tmp_path, size=(60, 20)) as screen:
-        assert "replay paused 0:00 of 1:40" in screen.footer
+        assert "old" not in screen.text, "samples are as old as they were then"
 
 
 def test_every_key_of_the_screen_views_moves_quits_or_is_refused() -> None:
@@ -273,20 +223,6 @@ def test_every_key_of_the_screen_views_moves_quits_or_is_refused() -> None:
     assert {"toggle_precision", "choose_precision", "detach", "write_checkpoint"} <= asking
     presses = [press for key in REPLAY_KEYS for press in key.presses]
     assert len(presses) == len(set(presses))
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ("playing", "replay ×0.5 1:05 of 10:00"),
-        ("paused", "replay paused 1:05 of 10:00"),
-        ("seeking", "replay seeking 1:05 of 10:00: 20%"),
-        ("ended", "replay ended 1:05 of 10:00"),
-    ],
-)
-def test_the_position_is_told_in_words(state: str, words: str) -> None:
-    position = Position(state=state, seconds=65.0, total_seconds=600.0, folded_seconds=13.0, speed=0.5)  # type: ignore[arg-type]
-    assert position_words(position) == words
 
 
 @pytest.mark.ci

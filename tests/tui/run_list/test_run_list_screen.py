@@ -173,22 +173,20 @@ async def test_only_a_clear_yes_removes_a_run() -> None:
         await screen.shows("3 live  1 ended")
 
 
-def test_a_name_that_is_typed_without_the_slash_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@awaited
+async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(run_list_screen, "READING_SECONDS", 600.0)
-
-    @awaited
-    async def type_a_name() -> None:
-        async with shown() as screen:
-            await screen.pilot.press("end", *"ox")
-            await screen.shows("remove this run?")
-            await screen.pilot.press("y")
-            await screen.shows("press y again")
-            await screen.shows("remove this run?")
-            await screen.pilot.press("1")
-            assert "remove this run?" not in screen.text
-            assert screen.fake.removed == []
-
-    type_a_name()
+    async with shown() as screen:
+        await screen.pilot.press("end", *"ox")
+        await screen.shows("remove this run?")
+        await screen.pilot.press("y")
+        await screen.shows("press y again")
+        await screen.shows("remove this run?")
+        await screen.pilot.press("1")
+        assert "remove this run?" not in screen.text
+        assert screen.fake.removed == []
 
 
 @awaited
@@ -270,121 +268,100 @@ def slow() -> Iterator[SlowSource]:
 
 
 @pytest.mark.ci
-def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> None:
-    @awaited
-    async def remove_and_go_on() -> None:
-        async with shown(slow) as screen:
-            slow.plans.set()
-            await screen.pilot.press("down")
-            await screen.removes()
-            await screen.shows("▸ run-00001  removing")
-            for key in ("x", "enter", "space"):
-                await screen.pilot.press(key)
-                assert "this run is being removed" in screen.text
-            assert (slow.planned, screen.app.left) == ([screen.app.state.entries[1].run], None)  # type: ignore[index]
-            await screen.pilot.press("down", "enter")
-            assert "a run is being removed" in screen.text
-            await screen.pilot.press("space", "j")
-            assert (screen.current, len(screen.app.state.selected)) == ("run-00004", 1)
-            await screen.removes()
-            await screen.until(lambda: len(screen.app.state.removing) == 2, "one waits for the other")
-            assert slow.removed == []
-            slow.removals.set()
-            await screen.shows("0 live  7 ended")
-            assert sorted(slow.removed) == [f"/home/me/runs/run-0000{at}" for at in (1, 4)]
-
-    remove_and_go_on()
+@awaited
+async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> None:
+    async with shown(slow) as screen:
+        slow.plans.set()
+        await screen.pilot.press("down")
+        await screen.removes()
+        await screen.shows("▸ run-00001  removing")
+        for key in ("x", "enter", "space"):
+            await screen.pilot.press(key)
+            assert "this run is being removed" in screen.text
+        assert (slow.planned, screen.app.left) == ([screen.app.state.entries[1].run], None)  # type: ignore[index]
+        await screen.pilot.press("down", "enter")
+        assert "a run is being removed" in screen.text
+        await screen.pilot.press("space", "j")
+        assert (screen.current, len(screen.app.state.selected)) == ("run-00004", 1)
+        await screen.removes()
+        await screen.until(lambda: len(screen.app.state.removing) == 2, "one waits for the other")
+        assert slow.removed == []
+        slow.removals.set()
+        await screen.shows("0 live  7 ended")
+        assert sorted(slow.removed) == [f"/home/me/runs/run-0000{at}" for at in (1, 4)]
 
 
 @pytest.mark.ci
-def test_a_run_that_is_being_removed_stays_in_its_place(slow: SlowSource) -> None:
+@awaited
+async def test_a_run_that_is_being_removed_stays_in_its_place(slow: SlowSource) -> None:
     """Its lock is held and its folder changes; and then it is gone before all of it is."""
-
-    @awaited
-    async def look() -> None:
-        async with shown(slow) as screen:
-            slow.plans.set()
-            await screen.pilot.press("down")
-            await screen.removes()
-            names = [one.name for one in screen.app.state.entries or ()]
-            run = slow.entries[1]
-            for entries in (
-                [replace(run, is_live=True), *slow.entries[:1], *slow.entries[2:]],
-                [*slow.entries[:1], *slow.entries[2:]],
-            ):
-                slow.entries = entries
-                version = screen.app._reader.version
-                screen.app._reader.list_again()
-                await screen.until(lambda: screen.app._version > version, "no new list")  # noqa: B023
-                assert [one.name for one in screen.app.state.entries or ()] == names
-                assert "0 live  9 ended" in screen.text
-
-    look()
+    async with shown(slow) as screen:
+        slow.plans.set()
+        await screen.pilot.press("down")
+        await screen.removes()
+        names = [one.name for one in screen.app.state.entries or ()]
+        run = slow.entries[1]
+        for entries in (
+            [replace(run, is_live=True), *slow.entries[:1], *slow.entries[2:]],
+            [*slow.entries[:1], *slow.entries[2:]],
+        ):
+            slow.entries = entries
+            version = screen.app._reader.version
+            screen.app._reader.list_again()
+            await screen.until(lambda: screen.app._version > version, "no new list")  # noqa: B023
+            assert [one.name for one in screen.app.state.entries or ()] == names
+            assert "0 live  9 ended" in screen.text
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("key", ["down", "slash", "space", "question_mark", "escape", "y"])
-def test_who_goes_on_is_not_asked_any_more(slow: SlowSource, key: str) -> None:
-    @awaited
-    async def go_on() -> None:
-        async with shown(slow) as screen:
-            await screen.pilot.press("x", "x", key)
-            slow.plans.set()
-            await screen.pilot.press("escape", "home")
-            await screen.removes()
-            slow.removals.set()
-            await screen.shows("0 live  8 ended")
-            assert (slow.planned, slow.removed) == (["/home/me/runs/run-00000"] * 2, slow.planned[:1])
-
-    go_on()
+@awaited
+async def test_who_goes_on_is_not_asked_any_more(slow: SlowSource, key: str) -> None:
+    async with shown(slow) as screen:
+        await screen.pilot.press("x", "x", key)
+        slow.plans.set()
+        await screen.pilot.press("escape", "home")
+        await screen.removes()
+        slow.removals.set()
+        await screen.shows("0 live  8 ended")
+        assert (slow.planned, slow.removed) == (["/home/me/runs/run-00000"] * 2, slow.planned[:1])
 
 
 @pytest.mark.ci
-def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: SlowSource) -> None:
+@awaited
+async def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: SlowSource) -> None:
     slow.plans.set()
-
-    @awaited
-    async def wait() -> None:
-        async with shown(slow) as screen:
-            await screen.removes()
-            await screen.pilot.press("q")
-            await screen.shows("quits once 1 run is removed")
-            await screen.pilot.press("down", "q")
-            assert screen.app.left is None, "another key has taken the first one back"
-            slow.removals.set()
-            await screen.until(lambda: screen.app.left == "", "it does not quit")
-            assert len(slow.removed) == 1
-
-    @awaited
-    async def do_not_wait() -> None:
-        slow.removals.clear()
-        async with shown(slow) as screen:
-            await screen.removes()
-            await screen.pilot.press("q", "q")
-            assert screen.app.left == ""
-            assert len(slow.removed) == 1
-
-    wait()
-    do_not_wait()
+    async with shown(slow) as screen:
+        await screen.removes()
+        await screen.pilot.press("q")
+        await screen.shows("quits once 1 run is removed")
+        await screen.pilot.press("down", "q")
+        assert screen.app.left is None, "another key has taken the first one back"
+        slow.removals.set()
+        await screen.until(lambda: screen.app.left == "", "it does not quit")
+        assert len(slow.removed) == 1
+    slow.removals.clear()
+    async with shown(slow) as screen:
+        await screen.removes()
+        await screen.pilot.press("q", "q")
+        assert screen.app.left == ""
+        assert len(slow.removed) == 1
 
 
-def test_a_removal_that_fails_is_read_before_the_screen_closes(slow: SlowSource) -> None:
-    @awaited
-    async def quit_and_read() -> None:
-        def fail(_plan: RemovalPlan) -> RemovalPlan:
-            slow.removals.wait()
-            raise RunFolderError("cannot remove it: no answer")
+@awaited
+async def test_a_removal_that_fails_is_read_before_the_screen_closes(slow: SlowSource) -> None:
+    def fail(_plan: RemovalPlan) -> RemovalPlan:
+        slow.removals.wait()
+        raise RunFolderError("cannot remove it: no answer")
 
-        slow.remove = fail  # type: ignore[method-assign, assignment]
-        slow.plans.set()
-        async with shown(slow) as screen:
-            await screen.removes()
-            await screen.pilot.press("q")
-            slow.removals.set()
-            await screen.shows("cannot remove it: no answer")
-            assert (screen.app.left, screen.app.state.removing) == (None, ())
-
-    quit_and_read()
+    slow.remove = fail  # type: ignore[method-assign, assignment]
+    slow.plans.set()
+    async with shown(slow) as screen:
+        await screen.removes()
+        await screen.pilot.press("q")
+        slow.removals.set()
+        await screen.shows("cannot remove it: no answer")
+        assert (screen.app.left, screen.app.state.removing) == (None, ())
 
 
 @awaited
@@ -398,15 +375,12 @@ async def test_help_is_closed_by_any_key() -> None:
 
 
 @pytest.mark.parametrize(("key", "left"), [("q", ""), ("ctrl+q", ""), ("ctrl+c", "interrupted")])
-def test_keys_that_leave(key: str, left: str) -> None:
-    @awaited
-    async def leave() -> None:
-        async with shown() as screen:
-            await screen.pilot.press(key)
-            assert screen.app.left == left
-            assert screen.app.chosen is None
-
-    leave()
+@awaited
+async def test_keys_that_leave(key: str, left: str) -> None:
+    async with shown() as screen:
+        await screen.pilot.press(key)
+        assert screen.app.left == left
+        assert screen.app.chosen is None
 
 
 @awaited
