@@ -71,23 +71,15 @@ def test_files_and_classes_are_those_that_torchvision_finds(watch: Watch, folder
     assert sorted(data.train.dataset.samples) == sorted(theirs.samples)  # type: ignore[attr-defined]
 
 
-def test_the_seed_alone_decides_the_order(watch: Watch, folder: Path) -> None:
-    del folder
-
-    def order() -> list[int]:
-        data = image_folder(watch("real").request, wanted())
-        return [label for _, labels in batches(data, training=True) for label in labels.tolist()]
+def test_the_seed_alone_decides_the_order_and_workers_read_the_same(watch: Watch, folder: Path) -> None:
+    def order(*, training: bool = True, workers: int = 0) -> list[int]:
+        data = image_folder(watch("real").request, wanted(workers=workers))
+        return [label for _, labels in batches(data, training=training) for label in labels.tolist()]
 
     first = order()
     torch.rand(3)
     assert order() == first != sorted(first)
-
-
-def test_workers_read_the_same_images(watch: Watch, folder: Path) -> None:
-    del folder
-    data = image_folder(watch("real").request, wanted(workers=1))
-    found = [labels for _, labels in batches(data, training=False)]
-    assert torch.cat(found).tolist() == [0, 0, 1, 1, 2, 2]
+    assert order(training=False, workers=1) == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -179,13 +171,11 @@ def test_a_layout_that_cannot_be_used_is_told(
         image_folder(watch("real").request, wanted())
 
 
-def test_more_classes_than_the_model_has_are_refused(watch: Watch, folder: Path) -> None:
-    del folder
+def test_more_classes_than_the_model_has_are_refused_and_validation_may_be_missing(
+    watch: Watch, folder: Path
+) -> None:
     with pytest.raises(DataError, match="train has 3 classes, but the model has 2; use --set classes=3"):
         image_folder(watch("real").request, wanted(classes=2))
-
-
-def test_without_validation_images_there_is_no_validation(watch: Watch, folder: Path) -> None:
     (folder / "val").rename(folder / "test")
     assert image_folder(watch("real").request, wanted()).validation is None
 

@@ -20,7 +20,7 @@ from amptui.engine import setup
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control
 from amptui.records.steps import StepRecord
-from tests.data.samples import CPU, arrays
+from tests.data.samples import CPU, Numbers, arrays
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 
 
@@ -94,21 +94,14 @@ def test_loading_in_the_training_s_own_process_takes_nothing_from_its_generators
 
 
 def test_without_a_number_of_workers_a_cpu_s_samples_draw_as_in_a_loop_of_one_s_own(opened: Any) -> None:
+    class Noise(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return torch.rand(1), torch.tensor(index)
+
     torch.manual_seed(7)
     (inputs, _), *_ = contents(opened(Noise(40)), 1)
     torch.manual_seed(7)
     assert inputs == [torch.rand(1).tolist() for _ in range(4)]
-
-
-class Noise(Dataset[tuple[Tensor, Tensor]]):
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(1), torch.tensor(index)
 
 
 # ------------------------------------------------------------------------- a whole training

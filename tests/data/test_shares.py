@@ -62,16 +62,6 @@ def test_batches_of_different_ranks_draw_different_numbers_and_rank_0_those_of_o
     assert len({*seeds[1], *seeds[2]}) == 8
 
 
-def test_ranks_get_batches_of_arrays_without_overlap() -> None:
-    arrays = Arrays(torch.arange(12.0).reshape(12, 1), torch.arange(12))
-    found = []
-    for rank in range(2):
-        batches = open_batches(arrays, device=CPU, batch_size=3, seed=1, training=True, share=Share(rank, 2))
-        assert batches.batches_per_epoch == 2
-        found += [int(label) for _, labels in batches.epoch(1) for label in labels]
-    assert sorted(found) == list(range(12))
-
-
 def test_fewer_samples_than_a_batch_for_each_rank_are_refused() -> None:
     arrays = Arrays(torch.zeros(7, 1), torch.zeros(7))
     with pytest.raises(DataError, match="each of 2 ranks; use --batch-size 3"):
