@@ -1,8 +1,10 @@
-"""amptui.accelerate.watch() switches what Accelerate trains; the bits are those of a handwritten loop."""
+"""amptui.accelerate.watch() in the real Accelerate: what is Accelerate's own, beside tests/conformance."""
 
 import copy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,130 +12,96 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("accelerate")
+from tests.conformance.frameworks import Accelerate, as_on_a_gpu
+from tests.conformance.recorded import Asking, Request, only_run
+from tests.conformance.situations import SITUATIONS, STEPS, Situation, Training, train_by_hand
 
-import amptui
-import amptui.accelerate
-from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
-from amptui.records.own_loop import OptimizerFollowed
-from amptui.records.run import EpochFinished, Note, PrecisionChanged, RunFinished, RunStarted
-from amptui.records.steps import StepRecord
-from tests.accelerated import OVERFLOWS, Loop, new_accelerator, new_fp16_accelerator, saved, scaler_state
-from tests.own_loops import STEPS, SWITCHES, ask, switching
-from tests.run_records import of, records
+pytestmark = [
+    pytest.mark.ci,  # with the other frameworks
+    pytest.mark.filterwarnings("default"),  # Accelerate's own
+]
+
+new = Accelerate.accelerator
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs of a test are."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of amptui's that imports Accelerate."""
+    Accelerate().need()
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "state" / "amptui" / "runs"
+    import amptui.accelerate
+
+    return amptui.accelerate
 
 
-LOOPS: list[dict[str, Any]] = [{}, {"fused": True, "clip_norm": 0.5}, {"accumulate": 3, "clip_norm": 0.5}]
+@contextmanager
+def asked(runs: Path, requests: dict[int, list[Request]]) -> Iterator[Callable[[int], object]]:
+    asking = Asking(runs, requests)
+    yield asking
+    asking.close()
 
 
-@pytest.mark.parametrize(
-    ("mixed_precision", "options"), [("no", LOOPS[0]), ("bf16", LOOPS[2]), ("fp16", LOOPS[1])], ids=str
-)
-def test_a_fixed_precision_leaves_the_bits_of_accelerate(
-    mixed_precision: str, options: dict[str, Any], runs: Path
-) -> None:
-    accumulate = {"gradient_accumulation_steps": options.get("accumulate", 1)}
-    bare = Loop(**options)
-    bare.accelerated(new_accelerator(mixed_precision=mixed_precision, **accumulate), 20)
-    own = Loop(**options)
-    accelerator = new_accelerator(mixed_precision=mixed_precision, **accumulate)
-    with amptui.accelerate.watch(accelerator) as monitor:
-        own.accelerated(accelerator, 20)
-        # On a CPU, Accelerate trains float32 when it is asked for fp16.
-        assert monitor.precision == ("bf16" if mixed_precision == "bf16" else "fp32")
-        assert accelerator.scaler is None
-    assert own.bits() == bare.bits()
-    assert len(of(StepRecord, records(runs))) == 20
-    (started,) = of(RunStarted, records(runs))
-    assert started.amp_precision == ("fp16" if mixed_precision == "fp16" else "bf16")
-    assert not started.observed
+def to(precision: str) -> list[Request]:
+    return [{"request": "precision", "precision": precision}]
 
 
-@pytest.mark.parametrize("options", [LOOPS[0], LOOPS[1]], ids=str)
+@pytest.mark.parametrize("fused", [False, True])
 def test_an_accelerators_own_scaler_is_continued_and_saved_as_its_own(
-    options: dict[str, Any], runs: Path, tmp_path: Path
+    fused: bool, accelerate: Any, runs: Path, tmp_path: Path
 ) -> None:
-    bare, alone = Loop(**options), new_fp16_accelerator()
-    bare.accelerated(alone, 20)
-    own, accelerator = Loop(**options), new_fp16_accelerator()
-    with amptui.accelerate.watch(accelerator) as monitor:
+    situation = Situation({1: "fp16"}, fused=fused, clip_norm=0.5, schedules=True)
+
+    def prepared() -> Any:
+        accelerator = new(situation, mixed_precision="fp16")
+        as_on_a_gpu(accelerator)
+        return accelerator
+
+    bare, alone = Training(situation), prepared()
+    Accelerate.loop(bare, alone)
+    training, accelerator = Training(situation), prepared()
+    with accelerate.watch(accelerator) as monitor:
         assert monitor.precision == "fp16"
-        own.accelerated(accelerator, 20)
+        Accelerate.loop(training, accelerator, monitor)
         accelerator.save_state(str(tmp_path / "saved"))
         assert accelerator.optimizer_step_was_skipped == alone.optimizer_step_was_skipped
-    assert own.bits() == bare.bits()
+    assert training.digests() == bare.digests()
     assert accelerator.scaler.state_dict() == alone.scaler.state_dict()
-    steps = of(StepRecord, records(runs))
-    assert [record.step for record in steps if record.skipped] == [14, 15]
-    assert steps[0].loss_scale == 2.0**12
-    again = new_fp16_accelerator()
-    other = Loop(**options)
+    skipped = [row["step"] for row in only_run(runs).table() if row["skipped"] == "true"]
+    assert skipped == ["3", "4", "11", "12", "19", "20"]
+    again, other = prepared(), Training(situation)
     again.prepare(other.model, other.optimizer, other.scheduler)
     again.load_state(str(tmp_path / "saved"))
     assert again.scaler.state_dict() == alone.scaler.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("with_steps", "options"), [(False, LOOPS[0]), (True, LOOPS[1]), (False, LOOPS[2])], ids=str
-)
-def test_switches_leave_the_bits_of_a_handwritten_loop(
-    options: dict[str, Any], with_steps: bool, runs: Path
+@pytest.mark.parametrize("mixed_precision", ["no", "bf16", "fp16"])
+def test_it_begins_in_the_accelerators_own_precision(
+    mixed_precision: str, accelerate: Any, runs: Path
 ) -> None:
-    bare = Loop(**options)
-    scaler = bare.handwritten()
-    own = Loop(**options)
-    accelerator = new_accelerator(gradient_accumulation_steps=own.accumulate)
-    with amptui.accelerate.watch(accelerator) as monitor:
-        through = monitor.steps if with_steps else iter
-        own.accelerated(accelerator, during=switching(monitor, SWITCHES), through=through)
-        assert own.bits() == bare.bits()
-        assert scaler_state(monitor._amp) == scaler.state_dict()
-    journal = records(runs)
-    steps = of(StepRecord, journal)
-    assert [record.step for record in steps] == list(range(1, STEPS + 1))
-    assert [record.loss for record in steps] == pytest.approx(bare.losses, rel=1e-6, nan_ok=True)
-    assert [record.step for record in steps if record.skipped] == bare.skips == list(OVERFLOWS)
-    assert [record.loss_scale for record in steps if record.loss_scale is not None] == bare.scales
-    changed = of(PrecisionChanged, journal)
-    assert [(record.step, record.current) for record in changed] == list(SWITCHES.items())[1:]
-    assert {record.samples for record in steps} == {8 * own.accumulate if with_steps else 0}
+    situation = Situation()
+    accelerator = new(situation, mixed_precision=mixed_precision)
+    with accelerate.watch(accelerator) as monitor:
+        # On a CPU, Accelerate trains float32 when it is asked for fp16.
+        assert monitor.precision == ("bf16" if mixed_precision == "bf16" else "fp32")
+        Accelerate.loop(Training(situation), accelerator)  # without the monitor's steps()
+        assert accelerator.scaler is None
+    run = only_run(runs)
+    assert run.of("RunStarted")[0]["amp_precision"] == ("fp16" if mixed_precision == "fp16" else "bf16")
+    assert [(row["step"], row["samples"]) for row in run.table()] == [
+        (str(step), "0") for step in range(1, STEPS + 1)
+    ]
 
 
-def test_epochs_and_their_length_are_known_from_the_loops(runs: Path) -> None:
-    own, accelerator = Loop(accumulate=2), new_accelerator(gradient_accumulation_steps=2)
-    with amptui.accelerate.watch(accelerator) as monitor:
-        model, optimizer = accelerator.prepare(own.model, own.optimizer)
-        for _ in monitor.epochs(3):
-            for inputs, labels in monitor.steps(list(own.loader(4))):
-                with accelerator.accumulate(model):
-                    accelerator.backward(nn.functional.cross_entropy(model(inputs), labels))
-                    optimizer.step()
-                    optimizer.zero_grad()
-    (started,) = of(RunStarted, records(runs))
-    assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (4, 3, 12)
-    assert [record.step for record in of(EpochFinished, records(runs))] == [4, 8, 12]
-
-
-def test_the_loss_in_accelerators_autocast_follows_the_precision() -> None:
-    own, accelerator = Loop(), new_accelerator()
-    with amptui.accelerate.watch(accelerator) as monitor:
-        model, optimizer = accelerator.prepare(own.model, own.optimizer)
-        dtypes = []
-        for step, (inputs, labels) in enumerate(own.loader(3), 1):
+def test_the_loss_in_accelerators_autocast_follows_the_precision(accelerate: Any, runs: Path) -> None:
+    training, accelerator = Training(Situation()), new(Situation())
+    dtypes = []
+    with asked(runs, {1: to("bf16")}) as asking, accelerate.watch(accelerator):
+        model, optimizer = accelerator.prepare(training.model, training.optimizer)
+        for step, (inputs, labels) in zip((1, 2, 3), training.batches, strict=False):
             with accelerator.autocast():
                 dtypes.append((inputs @ inputs.T).dtype)
                 loss = nn.functional.cross_entropy(model(inputs), labels)
-            if step == 1:
-                ask(monitor, PrecisionRequest("bf16"))
+            asking(step)
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
@@ -141,147 +109,110 @@ def test_the_loss_in_accelerators_autocast_follows_the_precision() -> None:
 
 
 @pytest.mark.parametrize("with_steps", [False, True])
-def test_a_saved_state_continues_with_the_scale_in_any_precision(with_steps: bool, tmp_path: Path) -> None:
-    own, accelerator = Loop(), new_accelerator()
-    with amptui.accelerate.watch(accelerator, save_dir="saved") as monitor:
-
-        def during(step: int) -> None:
-            if step == 5:
-                ask(monitor, PrecisionRequest("fp16"))
-            if step == 16:
-                ask(monitor, PrecisionRequest("fp32"))
-            if step == 20:
-                ask(monitor, CheckpointRequest())
-
-        own.accelerated(accelerator, 20, during=during, through=monitor.steps if with_steps else iter)
+def test_a_saved_state_continues_with_the_scale_in_any_precision(
+    with_steps: bool, accelerate: Any, runs: Path, tmp_path: Path
+) -> None:
+    situation, accelerator = Situation(schedules=True), new(Situation())
+    checkpoint: list[Request] = [{"request": "checkpoint"}]
+    requests = {5: to("fp16"), 21: to("fp32"), STEPS: checkpoint}
+    with asked(runs, requests) as asking, accelerate.watch(accelerator, save_dir="saved") as monitor:
+        training = Training(situation, asking)
+        Accelerate.loop(training, accelerator, monitor if with_steps else None)
         # Without steps(), the step is over when the next one begins.
         if not with_steps:
             accelerator._models[0](torch.zeros(1, 16))
-        expected = scaler_state(monitor._amp)
-        bits = own.bits()
-    assert expected["scale"] == 2.0**14
-    assert saved(tmp_path / "saved") == ["step-20"]
+        scaler = monitor._amp.scaler.state_dict()
+    expected = training.digests()
+    assert scaler["scale"] == 2.0**12
+    (saved,) = (tmp_path / "saved").iterdir()
+    assert saved.name == f"step-{STEPS}"
 
-    def resumed(accelerator: Any) -> Loop:
-        own = Loop()
-        accelerator.prepare(own.model, own.optimizer, own.scheduler)
-        accelerator.load_state(str(tmp_path / "saved" / "step-20"))
-        return own
+    def resume(again: Any, folder: Path) -> None:
+        other = Training(situation)
+        again.prepare(other.model, other.optimizer, other.scheduler)
+        again.load_state(str(folder))
+        left = other.digests()
+        assert {name: left[name] for name in ("weights", "moments", "learning rate")} == {
+            name: expected[name] for name in ("weights", "moments", "learning rate")
+        }
 
-    again = new_accelerator()
-    with amptui.accelerate.watch(again, precision="fp16") as monitor:
-        assert resumed(again).bits()[:-2] == bits[:-2]
-        assert scaler_state(monitor._amp) == expected
-        again.save_state(str(tmp_path / "other"))
+    again = new(situation)
+    with accelerate.watch(again, precision="fp16") as monitor:
+        resume(again, saved)
+        assert monitor._amp.scaler.state_dict() == scaler
     # What was saved with amptui is loaded without it, and the other way round.
-    alone = new_accelerator()
-    assert resumed(alone).bits()[:-2] == bits[:-2]
+    alone = new(situation)
+    resume(alone, saved)
     alone.save_state(str(tmp_path / "alone"))
-    third = new_accelerator()
-    with amptui.accelerate.watch(third) as monitor:
-        other = Loop()
-        third.prepare(other.model, other.optimizer, other.scheduler)
-        third.load_state(str(tmp_path / "alone"))
-        assert other.bits()[:-2] == bits[:-2]
-        assert scaler_state(monitor._amp)["scale"] == 2.0**16
+    third = new(situation)
+    with accelerate.watch(third) as monitor:
+        resume(third, tmp_path / "alone")
+        assert monitor._amp.scaler.state_dict()["scale"] == 2.0**16
 
 
-def test_a_stop_ends_the_steps_and_an_xray_is_refused(runs: Path) -> None:
-    own, accelerator = Loop(), new_accelerator()
-
-    def during(step: int) -> None:
-        if step == 4:
-            ask(monitor, XRayRequest())
-        if step == 7:
-            ask(monitor, StopRequest("q"))
-
-    with amptui.accelerate.watch(accelerator) as monitor:
-        own.accelerated(accelerator, 50, through=monitor.steps, during=during)
-    journal = records(runs)
-    (finished,) = of(RunFinished, journal)
-    assert (finished.steps, finished.reason) == (7, "stopped")
-    assert [record.reason for record in of(RequestRefused, journal)] == ["unavailable"]
-
-
-def test_weights_of_another_type_are_only_observed(runs: Path) -> None:
-    def train(accelerator: Any, before: Any = lambda _step: None) -> list[Any]:
-        own = Loop()
-        own.model.to(torch.bfloat16)
-        own.optimizer = torch.optim.AdamW(own.model.parameters())
-        model, optimizer = accelerator.prepare(own.model, own.optimizer)
-        for step, (inputs, labels) in enumerate(own.loader(6), 1):
-            before(step)
+def test_weights_of_another_type_are_only_observed(accelerate: Any, runs: Path) -> None:
+    def train(accelerator: Any, asking: Callable[[int], object]) -> list[Any]:
+        training = Training(Situation())
+        training.model.to(torch.bfloat16)
+        model, optimizer = accelerator.prepare(training.model, torch.optim.AdamW(training.model.parameters()))
+        for step, (inputs, labels) in enumerate(training.batches, 1):
+            asking(step)
             loss = nn.functional.cross_entropy(model(inputs.bfloat16()), labels)
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        return [parameter.tolist() for parameter in own.model.parameters()]
+        return [parameter.tolist() for parameter in training.model.parameters()]
 
-    expected = train(new_accelerator())
-    accelerator = new_accelerator()
-    with amptui.accelerate.watch(accelerator) as monitor:
-        weights = train(
-            accelerator, lambda step: ask(monitor, PrecisionRequest("fp16")) if step == 3 else None
-        )
-    assert weights == expected
-    written = records(runs)
-    (note,) = of(Note, written)
-    assert "bfloat16, not float32" in note.text
-    (refused,) = of(RequestRefused, written)
-    assert refused.detail == note.text
-    (started,) = of(RunStarted, written)
-    assert started.observed
+    expected = train(new(Situation()), lambda _step: None)
+    accelerator = new(Situation())
+    with asked(runs, {3: to("fp16")}) as asking, accelerate.watch(accelerator):
+        assert train(accelerator, asking) == expected
+    run = only_run(runs)
+    (note,) = run.of("Note")
+    assert "bfloat16, not float32" in note["text"]
+    assert [line["detail"] for line in run.of("RequestRefused")] == [note["text"]]
+    assert run.of("RunStarted")[0]["observed"]
 
 
-def test_a_second_optimizer_keeps_the_precision(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, accelerator = Loop(), Loop(), new_accelerator()
-    with amptui.accelerate.watch(accelerator) as monitor:
+def test_a_second_optimizer_keeps_the_precision(
+    accelerate: Any, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, accelerator = Training(Situation()), Training(Situation()), new(Situation())
+    with asked(runs, {2: to("bf16")}) as asking, accelerate.watch(accelerator) as monitor:
         accelerator.prepare(first.model, second.model, first.optimizer, second.optimizer)
-        for step, (inputs, labels) in enumerate(first.loader(4), 1):
-            if step == 2:
-                ask(monitor, PrecisionRequest("bf16"))
-            for loop in (first, second):
-                accelerator.backward(nn.functional.cross_entropy(loop.model(inputs), labels))
+        for step, batch in zip((1, 2, 3, 4), first.batches, strict=False):
+            asking(step)
+            for training in (first, second):
+                accelerator.backward(training.loss(batch))
             for optimizer in accelerator._optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
         assert monitor.precision == "fp32"
-    written = records(runs)
-    assert [record.reason for record in of(RequestRefused, written)] == ["unavailable"]
+    run = only_run(runs)
+    assert [line["reason"] for line in run.of("RequestRefused")] == ["unavailable"]
     assert capsys.readouterr().err.count("several optimizers") == 1
-    names = {record.optimizer for record in of(OptimizerFollowed, written)}
+    rows = run.table()
+    names = {row["optimizer"] for row in rows}
     assert len(names) == 2
     for name in names:
-        steps = [record for record in of(StepRecord, written) if record.optimizer == name]
-        assert [record.step for record in steps] == [1, 2, 3, 4]
-        assert None not in {record.loss for record in steps}
+        steps = [row for row in rows if row["optimizer"] == name]
+        assert [row["step"] for row in steps] == ["1", "2", "3", "4"]
+        assert all(row["loss"] for row in steps)
 
 
-def test_an_optimizer_that_calls_its_closure_again_takes_no_scaler(runs: Path) -> None:
-    own, accelerator = Loop(), new_accelerator()
-    with amptui.accelerate.watch(accelerator) as monitor:
-        model, optimizer = accelerator.prepare(own.model, torch.optim.LBFGS(own.model.parameters()))
-        for step, (inputs, labels) in enumerate(own.loader(3), 1):
-
-            def closure(inputs: torch.Tensor = inputs, labels: torch.Tensor = labels) -> torch.Tensor:
-                optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(model(inputs), labels)
-                accelerator.backward(loss)
-                return loss
-
-            if step == 2:
-                ask(monitor, PrecisionRequest("fp16"))
-            optimizer.step(closure)
-    journal = records(runs)
-    assert [record.reason for record in of(RequestRefused, journal)] == ["unavailable"]
-    assert [record.step for record in of(StepRecord, journal)] == [1, 2, 3]
+def test_an_optimizer_that_calls_its_closure_again_takes_no_scaler(accelerate: Any, runs: Path) -> None:
+    situation = Situation(closure=True)
+    accelerator = new(situation)
+    with asked(runs, {2: to("fp16")}) as asking, accelerate.watch(accelerator) as monitor:
+        Accelerate.loop(Training(situation, asking), accelerator, monitor)
+    assert [line["reason"] for line in only_run(runs).of("RequestRefused")] == ["unavailable"]
 
 
-def test_copies_of_a_prepared_model_are_models_of_their_own(tmp_path: Path) -> None:
-    own, accelerator = Loop(), new_accelerator()
-    with amptui.accelerate.watch(accelerator):
-        model = accelerator.prepare(own.model)
+def test_copies_of_a_prepared_model_are_models_of_their_own(accelerate: Any, tmp_path: Path) -> None:
+    training, accelerator = Training(Situation()), new(Situation())
+    with accelerate.watch(accelerator):
+        model = accelerator.prepare(training.model)
         average = copy.deepcopy(model)
         with torch.no_grad():
             average[0].weight.zero_()
@@ -296,40 +227,58 @@ def test_copies_of_a_prepared_model_are_models_of_their_own(tmp_path: Path) -> N
         assert torch.equal(bare(inputs), model(inputs))
 
 
-def test_a_run_that_cannot_open_costs_the_training_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    bare = Loop(clip_norm=0.5)
-    bare.accelerated(new_accelerator(mixed_precision="bf16"), 10)
-    own, accelerator = Loop(clip_norm=0.5), new_accelerator(mixed_precision="bf16")
-    with amptui.accelerate.watch(accelerator) as monitor:
-        own.accelerated(accelerator, 10, through=monitor.steps)
-    assert own.bits() == bare.bits()
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused(accelerate: Any) -> None:
     with pytest.raises(TypeError, match="not int"):
-        amptui.accelerate.watch(3)
+        accelerate.watch(3)
     with pytest.raises(ValueError, match="TF32 needs an NVIDIA GPU"):
-        amptui.accelerate.watch(new_accelerator(), precision="tf32")
-    accelerator = new_accelerator()
-    accelerator.prepare(Loop().model)
+        accelerate.watch(new(Situation()), precision="tf32")
+    accelerator = new(Situation())
+    accelerator.prepare(Training(Situation()).model)
     with pytest.raises(RuntimeError, match=r"before accelerator\.prepare"):
-        amptui.accelerate.watch(accelerator)
+        accelerate.watch(accelerator)
 
 
-@pytest.mark.ci
-def test_a_compiled_model_switches() -> None:
-    bare = Loop(clip_norm=0.5)
-    scaler = bare.handwritten(steps=20)
-    own, accelerator = Loop(clip_norm=0.5), new_accelerator(dynamo_backend="eager")
-    with amptui.accelerate.watch(accelerator) as monitor:
-        own.accelerated(accelerator, 20, during=switching(monitor, SWITCHES))
-        assert own.bits() == bare.bits()
-        assert scaler_state(monitor._amp) == scaler.state_dict()
+def test_a_compiled_model_switches(accelerate: Any, runs: Path) -> None:
+    situation = SITUATIONS["switches"]
+    truth = train_by_hand(
+        Training(situation), growth_interval=2000, pauses_schedule=Accelerate.pauses_schedule
+    )
+    accelerator = new(situation, dynamo_backend="eager")
+    requests = {step: to(name) for step, name in situation.requests.items()}
+    with asked(runs, requests) as asking, accelerate.watch(accelerator) as monitor:
+        training = Training(situation, asking)
+        Accelerate.loop(training, accelerator, monitor)
+        assert training.digests() == truth.digests
+        assert monitor._amp.scaler.state_dict() == truth.scaler
+
+
+@pytest.mark.usefixtures("usable_torchao")
+def test_it_may_begin_in_fp8(accelerate: Any, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training, accelerator = Training(Situation()), new(Situation())
+    with accelerate.watch(accelerator, precision="fp8", fp8_recipe="rowwise") as monitor:
+        assert monitor.precision == "fp8-emulated"
+        Accelerate.loop(training, accelerator, monitor)
+        assert type(training.model[0]).__name__ == "Float8Linear"
+    run = only_run(runs)
+    assert {row["precision"] for row in run.table()} == {"fp8-emulated"}
+    assert run.of("Float8Layers")[0]["recipe"] == "rowwise"
+    assert type(training.model[0]) is nn.Linear
+    assert "no fp8" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("usable_torchao")
+def test_a_model_that_cannot_begin_in_fp8_trains_in_bf16(
+    accelerate: Any, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training, accelerator = Training(Situation()), new(Situation())
+    training.model = nn.Sequential(nn.Linear(16, 10), nn.Linear(10, 4))
+    training.optimizer.param_groups[0]["params"] = list(training.model.parameters())
+    with accelerate.watch(accelerator, precision="fp8") as monitor:
+        Accelerate.loop(training, accelerator, monitor)
+    run = only_run(runs)
+    why = run.of("RunStarted")[0]["unsupported"]["fp8-emulated"]
+    assert f"no fp8 here, training is in bf16: {why}" in capsys.readouterr().err
+    assert {row["precision"] for row in run.table()} == {"bf16"}
 
 
 _TWO = """
@@ -355,7 +304,6 @@ accelerator.end_training()
 """
 
 
-@pytest.mark.ci
 def test_of_two_processes_the_first_is_observed(runs: Path, tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(_TWO)
@@ -369,15 +317,6 @@ def test_of_two_processes_the_first_is_observed(runs: Path, tmp_path: Path) -> N
         return [line for line in result.stdout.splitlines() if line.startswith("weights")]
 
     assert train("bare") == train("watched")
-    journal = records(runs)
-    assert len(of(StepRecord, journal)) == 10
-    assert {record.precision for record in of(StepRecord, journal)} == {"bf16"}
-    assert any("2 processes" in note.text for note in of(Note, journal))
-
-
-def test_requests_are_answered_in_the_step_they_are_made_in(runs: Path) -> None:
-    own, accelerator = Loop(), new_accelerator()
-    with amptui.accelerate.watch(accelerator) as monitor:
-        own.accelerated(accelerator, 6, during=switching(monitor, {4: "fp16"}))
-    (answer,) = of(RequestTaken, records(runs))
-    assert answer.step == 3
+    run = only_run(runs)
+    assert [row["precision"] for row in run.table()] == ["bf16"] * 10
+    assert any("2 processes" in note["text"] for note in run.of("Note"))

@@ -1,6 +1,5 @@
-"""amptui.huggingface.watch() switches a Trainer's precision, and tells what the Trainer hides."""
+"""amptui.huggingface.watch() in the real Trainer: what is the Trainer's own, beside tests/conformance."""
 
-import importlib.util
 import json
 import math
 import os
@@ -10,268 +9,207 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
-from amptui.records.run import (
-    EpochFinished,
-    Note,
-    PrecisionChanged,
-    RunFinished,
-    RunStarted,
-    StepSkipped,
-    Validated,
-)
-from amptui.records.steps import StepRecord
-from tests.own_loops import ask, switching
-from tests.run_records import of, records
-from tests.single_steps import read
+from tests.checkout import ROOT
+from tests.conformance.frameworks import HuggingFace
+from tests.conformance.recorded import Asking, Recorded, Request, only_run
+from tests.conformance.situations import SITUATIONS, STEPS, Situation, Training
+
+new = HuggingFace.trainer
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers"),
     pytest.mark.ci,  # importing transformers takes seconds
     pytest.mark.filterwarnings("default"),  # transformers' own
 ]
 
-ROOT = Path(__file__).parent.parent
-
-SWITCHES = {1: "fp32", 3: "bf16", 6: "fp16", 9: "fp32", 11: "fp16", 16: "bf16"}
-
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs of a test are."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def huggingface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of amptui's that imports transformers."""
+    HuggingFace().need()
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # older TrainingArguments set it for good
-    return tmp_path / "state" / "amptui" / "runs"
+    monkeypatch.chdir(tmp_path)
+    import amptui.huggingface
+
+    return amptui.huggingface
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"bf16": True, "gradient_accumulation_steps": 2}, {"max_grad_norm": 0.0, "logging_steps": 5}],
-    ids=str,
-)
-def test_a_fixed_precision_leaves_the_bits_and_the_logs_of_the_trainer(
-    options: dict[str, Any], tmp_path: Path, runs: Path
+def logged(trainer: Any) -> list[dict[str, float]]:
+    """What the Trainer logged, without speeds."""
+    return [
+        {name: value for name, value in entry.items() if "_runtime" not in name and "_per_second" not in name}
+        for entry in trainer.state.log_history
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"bf16": True, "logging_steps": 5}], ids=str)
+def test_the_bits_and_the_logs_are_those_of_the_trainer(
+    options: dict[str, Any], huggingface: Any, tmp_path: Path
 ) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import bits, logged, new_trainer
-
-    options = {**options, "eval_strategy": "epoch", "num_train_epochs": 2}
-    bare = new_trainer(tmp_path, **options)
-    bare.train()
-    expected = bits(bare.model)
-    trainer = new_trainer(tmp_path, **options)
-    with amptui.huggingface.watch(trainer) as monitor:
-        assert monitor.precision == ("bf16" if "bf16" in options else "fp32")
-        trainer.train()
-        assert bits(trainer.model) == expected
-    assert logged(trainer) == logged(bare)
-    assert len(of(StepRecord, records(runs))) == trainer.state.global_step == 40
+    trainings, trainers = [], []
+    for watched in (False, True):
+        trainings.append(Training(Situation()))
+        trainers.append(new(trainings[-1], tmp_path, eval_strategy="epoch", **options))
+        if watched:
+            with huggingface.watch(trainers[-1]) as monitor:
+                assert monitor.precision == ("bf16" if "bf16" in options else "fp32")
+                trainers[-1].train()
+        else:
+            trainers[-1].train()
+    assert trainings[0].digests() == trainings[1].digests()
+    assert logged(trainers[0]) == logged(trainers[1])
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
-def test_switches_leave_the_bits_of_a_handwritten_loop(
-    optim: str, accumulate: int, tmp_path: Path, runs: Path
+def test_a_skipped_step_whose_nan_the_trainer_hides_is_told(
+    huggingface: Any, tmp_path: Path, runs: Path
 ) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import OVERFLOWS, EachStep, bits, handwritten, new_trainer
-
-    model, scaler, losses = handwritten(SWITCHES, accumulate=accumulate, fused="fused" in optim)
-    expected = bits(model)
-    trainer = new_trainer(tmp_path, optim=optim, gradient_accumulation_steps=accumulate)
-    with amptui.huggingface.watch(trainer) as monitor:
-        trainer.add_callback(EachStep(switching(monitor, SWITCHES)))
+    trainer = new(Training(SITUATIONS["fp16"]), tmp_path)
+    with huggingface.watch(trainer, precision="fp16"):
         trainer.train()
-        assert bits(trainer.model) == expected
-        assert monitor._scaler_state == scaler
-    journal = records(runs)
-    steps = of(StepRecord, journal)
-    assert [record.loss for record in steps] == pytest.approx(losses, rel=1e-6, nan_ok=True)
-    assert [record.step for record in steps if record.skipped] == list(OVERFLOWS)
-    changed = of(PrecisionChanged, journal)
-    assert [(record.step, record.current) for record in changed] == list(SWITCHES.items())[1:]
-    assert {record.samples for record in steps} == {4 * accumulate}
-    assert all(record.data_seconds is not None for record in steps)
-
-
-def test_a_skipped_step_whose_nan_the_trainer_hides_is_told(tmp_path: Path, runs: Path) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import EachStep, new_trainer
-
-    trainer, events = new_trainer(tmp_path), EachStep()
-    trainer.add_callback(events)
-    with amptui.huggingface.watch(trainer, precision="fp16"):
-        trainer.train()
-    # The Trainer, with its defaults: a loss of 0, no skipped step.
-    hidden = [entry for entry in trainer.state.log_history if entry["step"] == 7 and "loss" in entry]
+    # The Trainer, with its defaults: a loss of 0.
+    hidden = [entry for entry in trainer.state.log_history if entry["step"] == 3 and "loss" in entry]
     assert [entry["loss"] for entry in hidden] == [0.0]
-    assert not any(events.said_skipped)
-    journal = records(runs)
-    steps = of(StepRecord, journal)
-    assert math.isnan(steps[6].loss)
-    assert steps[6].losses["logged_loss"] == 0.0
-    assert [record.step for record in steps if record.skipped] == [7, 12]
-    assert [steps[6].loss_scale, steps[7].loss_scale, steps[12].loss_scale] == [2.0**16, 2.0**15, 2.0**14]
-    skipped = of(StepSkipped, journal)
-    assert skipped[0].names
+    run = only_run(runs)
+    rows = run.table()
+    assert math.isnan(float(rows[2]["loss"]))
+    assert float(rows[2]["losses.logged_loss"]) == 0.0
+    assert rows[2]["skipped"] == "true"
+    assert run.of("StepSkipped")[0]["names"]
 
 
-def test_its_length_its_epochs_and_what_it_logs_are_shown(tmp_path: Path, runs: Path) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import new_trainer
-
-    trainer = new_trainer(
-        tmp_path, steps=4, num_train_epochs=3, eval_strategy="epoch", logging_strategy="epoch"
-    )
+def test_what_it_logs_and_evaluates_is_shown(huggingface: Any, tmp_path: Path, runs: Path) -> None:
+    trainer = new(Training(Situation()), tmp_path, eval_strategy="epoch", logging_strategy="epoch")
     trainer.compute_metrics = lambda prediction: {"accuracy": 0.25, "top5": len(prediction.label_ids) / 16}
-    with amptui.huggingface.watch(trainer):
+    with huggingface.watch(trainer):
         trainer.train()
-    journal = records(runs)
-    (started,) = of(RunStarted, journal)
-    assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (4, 3, 12)
-    assert [record.step for record in of(EpochFinished, journal)] == [4, 8, 12]
-    validated = of(Validated, journal)
-    assert [record.step for record in validated] == [4, 8, 12]
+    run = only_run(runs)
+    validated = run.of("Validated")
+    assert [line["step"] for line in validated] == [8, 16, 24]
     history = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
-    assert [record.validation.loss for record in validated] == pytest.approx(
+    assert [line["validation"]["loss"] for line in validated] == pytest.approx(
         [entry["eval_loss"] for entry in history]
     )
-    assert {record.validation.accuracy for record in validated} == {0.25}
-    assert {record.validation.metrics["top5"] for record in validated} == {0.5}
+    assert {line["validation"]["accuracy"] for line in validated} == {0.25}
+    assert {line["validation"]["metrics"]["top5"] for line in validated} == {0.5}
     mean = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    steps = of(StepRecord, journal)
-    assert [steps[at].losses["logged_loss"] for at in (3, 7, 11)] == pytest.approx(mean)
+    rows = run.table()
+    assert [float(rows[at]["losses.logged_loss"]) for at in (7, 15, 23)] == pytest.approx(mean)
 
 
-def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(tmp_path: Path, runs: Path) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import EachStep, bits, new_trainer
-
-    switches = {2: "fp16", 14: "bf16"}
-
-    def during(step: int) -> None:
-        switching(monitor, switches)(step)
-        if step == 14:
-            ask(monitor, CheckpointRequest())
-
-    whole = new_trainer(tmp_path)
-    with amptui.huggingface.watch(whole) as monitor:
-        whole.add_callback(EachStep(during))
-        whole.train()
-        expected, scaler = bits(whole.model), monitor._scaler_state
-    assert scaler is not None
-    assert scaler["scale"] == 2.0**14
-    checkpoint = tmp_path / "checkpoint-14"
-    assert not (checkpoint / "scaler.pt").exists()
-    assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] == 14
-    journal = records(runs)
-    assert [r.request.kind for r in of(RequestTaken, journal)] == ["precision", "precision", "checkpoint"]
-    assert any(str(checkpoint) in note.text for note in of(Note, journal))
-
-    first = set(runs.iterdir())
-    resumed = new_trainer(tmp_path)
-    with amptui.huggingface.watch(resumed, precision="bf16") as monitor:
-        resumed.train(resume_from_checkpoint=str(checkpoint))
-        assert bits(resumed.model) == expected
-        assert monitor._scaler_state == scaler
-    (run,) = set(runs.iterdir()) - first
-    assert [record.step for record in of(StepRecord, list(read(run / "journal.jsonl")))] == [*range(15, 21)]
-
-    alone = new_trainer(tmp_path, bf16=True)
-    alone.train(resume_from_checkpoint=str(checkpoint))
-    assert bits(alone.model) == expected
-
-
-def test_a_stop_ends_the_training_after_the_step(tmp_path: Path, runs: Path) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import EachStep, new_trainer
-
-    def during(step: int) -> None:
-        if step == 3:
-            ask(monitor, XRayRequest())
-        if step == 5:
-            ask(monitor, StopRequest("q"))
-
-    trainer = new_trainer(tmp_path, gradient_accumulation_steps=2)
-    with amptui.huggingface.watch(trainer) as monitor:
-        trainer.add_callback(EachStep(during))
+def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(
+    huggingface: Any, tmp_path: Path, runs: Path
+) -> None:
+    requests: dict[int, list[Request]] = {
+        1: [{"request": "precision", "precision": "fp16"}],
+        15: [{"request": "precision", "precision": "bf16"}],
+        16: [{"request": "checkpoint"}],
+    }
+    asking = Asking(runs, requests)
+    training = Training(Situation(schedules=True), asking)
+    trainer = new(training, tmp_path)
+    with huggingface.watch(trainer) as monitor:
         trainer.train()
-    journal = records(runs)
-    (finished,) = of(RunFinished, journal)
-    assert (finished.steps, finished.reason, trainer.state.global_step) == (5, "stopped", 5)
-    assert [record.reason for record in of(RequestRefused, journal)] == ["unavailable"]
-    assert of(EpochFinished, journal) == []
+        scaler = monitor._scaler_state
+    asking.close()
+    expected = training.digests()
+    assert scaler is not None
+    assert scaler["scale"] == 2.0**12
+    checkpoint = tmp_path / "checkpoint-16"
+    assert not (checkpoint / "scaler.pt").exists()
+    assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] == 16
+    run = only_run(runs)
+    kinds = [line["request"]["kind"] for line in run.of("RequestTaken")]
+    assert kinds == ["precision", "precision", "checkpoint"]
+    assert any(str(checkpoint) in note["text"] for note in run.of("Note"))
+
+    again = Training(Situation(schedules=True))
+    resumed = new(again, tmp_path)
+    with huggingface.watch(resumed, precision="bf16") as monitor:
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+        assert monitor._scaler_state == scaler
+    assert again.digests() == expected
+    (second,) = {*runs.iterdir()} - {run.folder}
+    assert [int(row["step"]) for row in Recorded(second).table()] == [*range(17, STEPS + 1)]
+
+    alone = Training(Situation(schedules=True))
+    new(alone, tmp_path, bf16=True).train(resume_from_checkpoint=str(checkpoint))
+    assert alone.digests() == expected
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        *(f"observed_loop.ObservedLoop.{name}" for name in ("take_batch", "finish_epoch")),
-        *(
-            f"switched_optimizer.SwitchedOptimizer.{name}"
-            for name in ("log", "end_step", "begin_validation", "finish_validation")
-        ),
+        "observed_loop.ObservedLoop.take_batch",
+        "observed_loop.ObservedLoop.finish_epoch",
+        "switched_optimizer.SwitchedOptimizer.log",
+        "switched_optimizer.SwitchedOptimizer.finish_validation",
     ],
 )
 def test_a_fault_in_any_hook_costs_the_training_nothing(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str,
+    huggingface: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import bits, new_trainer
-
-    bare = new_trainer(tmp_path, steps=5, eval_strategy="epoch")
-    bare.train()
-    expected = bits(bare.model)
-    capsys.readouterr()
-
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fault")
 
+    bare, ours = Training(Situation()), Training(Situation())
+    new(bare, tmp_path, eval_strategy="epoch").train()
+    trainer = new(ours, tmp_path, eval_strategy="epoch")
     monkeypatch.setattr(f"amptui.guest.loop.{place}", fail)
-    trainer = new_trainer(tmp_path, steps=5, eval_strategy="epoch")
-    with amptui.huggingface.watch(trainer):
+    capsys.readouterr()
+    with huggingface.watch(trainer):
         trainer.train()
-        assert bits(trainer.model) == expected
+    assert ours.digests() == bare.digests()
     assert capsys.readouterr().err.count("a fault") == 1
 
 
-def test_evaluations_around_it_and_a_second_training_go_on(tmp_path: Path, runs: Path) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import bits, new_trainer
+def test_evaluations_around_it_and_a_second_training_go_on(
+    huggingface: Any, tmp_path: Path, runs: Path
+) -> None:
+    def train(trainer: Any) -> None:
+        for _ in range(2):
+            trainer.evaluate()
+            trainer.train()
 
-    bare = new_trainer(tmp_path, steps=4, bf16=True)
-    bare.evaluate()
-    bare.train()
-    bare.evaluate()
-    bare.train()
-    expected = bits(bare.model)
-    trainer = new_trainer(tmp_path, steps=4, bf16=True)
-    with amptui.huggingface.watch(trainer):
-        trainer.evaluate()
+    bare, ours = Training(Situation()), Training(Situation())
+    train(new(bare, tmp_path, bf16=True))
+    trainer = new(ours, tmp_path, bf16=True)
+    with huggingface.watch(trainer):
+        train(trainer)
+    assert ours.digests() == bare.digests()
+    run = only_run(runs)
+    assert [int(row["step"]) for row in run.table()] == [*range(1, 2 * STEPS + 1)]
+    assert [line["step"] for line in run.of("Validated")] == [STEPS]
+
+
+def test_weights_in_float64_are_only_observed(huggingface: Any, tmp_path: Path, runs: Path) -> None:
+    asking = Asking(runs, {2: [{"request": "precision", "precision": "bf16"}]})
+    training = Training(Situation(), asking)
+    training.model.double()
+    training.model[0].register_forward_pre_hook(lambda _module, inputs: inputs[0].double())
+    trainer = new(training, tmp_path)
+    with huggingface.watch(trainer):
         trainer.train()
-        trainer.evaluate()
-        trainer.train()
-        assert bits(trainer.model) == expected
-    journal = records(runs)
-    assert [record.step for record in of(StepRecord, journal)] == [*range(1, 9)]
-    assert [record.step for record in of(Validated, journal)] == [4]
+    asking.close()
+    run = only_run(runs)
+    (note,) = run.of("Note")
+    assert "float64, not float32" in note["text"]
+    assert [line["detail"] for line in run.of("RequestRefused")] == [note["text"]]
+    assert len(run.table()) == STEPS
 
 
-def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import new_trainer
-
+def test_wrong_arguments_are_refused(huggingface: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not int"):
-        amptui.huggingface.watch(3)
-    trainer = new_trainer(tmp_path, steps=2)
+        huggingface.watch(3)
+    trainer = new(Training(Situation()), tmp_path)
     with pytest.raises(ValueError, match="TF32 needs an NVIDIA GPU"):
-        amptui.huggingface.watch(trainer, precision="tf32")
+        huggingface.watch(trainer, precision="tf32")
     trainer.train()
     with pytest.raises(RuntimeError, match=r"before trainer\.train"):
-        amptui.huggingface.watch(trainer)
+        huggingface.watch(trainer)
 
 
 def test_the_demo_shows_what_the_trainer_hides(tmp_path: Path, runs: Path) -> None:
@@ -285,30 +223,10 @@ def test_the_demo_shows_what_the_trainer_hides(tmp_path: Path, runs: Path) -> No
         timeout=200,
     )
     assert result.returncode == 0, result.stderr
-    steps = of(StepRecord, records(runs))
-    hidden = [record for record in steps if math.isnan(record.loss)]
-    assert [record.step for record in hidden] == [20]
-    assert all(record.skipped for record in hidden)
-    assert {record.losses["logged_loss"] for record in hidden} == {0.0}
-    assert torch.tensor([record.loss_scale for record in steps[:20]]).unique().tolist() == [2.0**16]
-    assert steps[20].loss_scale == 2.0**15
-
-
-def test_no_precision_but_float32_weights(tmp_path: Path, runs: Path) -> None:
-    import amptui.huggingface
-    from tests.huggingface_training import EachStep, new_trainer
-
-    trainer = new_trainer(tmp_path, steps=4)
-    for parameter in trainer.model.parameters():
-        parameter.data = parameter.data.double()
-    trainer.model.layers[0].register_forward_pre_hook(lambda _module, inputs: inputs[0].double())
-    with amptui.huggingface.watch(trainer) as monitor:
-        trainer.add_callback(
-            EachStep(lambda step: ask(monitor, PrecisionRequest("bf16")) if step == 2 else None)
-        )
-        trainer.train()
-    journal = records(runs)
-    (note,) = of(Note, journal)
-    assert "float64, not float32" in note.text
-    assert [record.detail for record in of(RequestRefused, journal)] == [note.text]
-    assert len(of(StepRecord, journal)) == 4
+    rows = only_run(runs).table()
+    hidden = [row for row in rows if math.isnan(float(row["loss"]))]
+    assert [(row["step"], row["skipped"], float(row["losses.logged_loss"])) for row in hidden] == [
+        ("20", "true", 0.0)
+    ]
+    scales = [float(row["loss_scale"]) for row in rows]
+    assert scales[:21] == [2.0**16] * 20 + [2.0**15]

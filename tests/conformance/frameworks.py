@@ -2,14 +2,15 @@
 
 import logging
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tests.conformance.situations import EPOCHS, SAMPLES, Situation, Training
-from tests.conformance.watchers import Watcher
+from tests.conformance.watchers import Watcher, precision
 
 NAMES: Any = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 """What Lightning and Fabric call a precision."""
@@ -30,8 +31,8 @@ class Lightning(Framework):
 
     name, package = "Lightning", "lightning"
     growth_interval = 2000
-    cannot: ClassVar = {"closure": "LBFGS has a test of its own: its Trainer counts no closures"}
-    refuses: ClassVar = {"x-ray": "unavailable"}
+    cannot: Mapping[str, str] = {"closure": "LBFGS has a test of its own: its Trainer counts no closures"}
+    refuses: Mapping[str, str] = {"x-ray": "unavailable"}
 
     def train(self, training: Training, runs: Path) -> dict[str, Any]:
         import amptui.lightning
@@ -81,7 +82,7 @@ class Lightning(Framework):
         """A classifier as people write it."""
         import lightning.pytorch as pl
 
-        class Module(pl.LightningModule):
+        class Module(pl.LightningModule):  # type: ignore[misc] # it counts as untyped
             def __init__(self) -> None:
                 super().__init__()
                 self.training_, self.net = training, training.model
@@ -104,7 +105,7 @@ class Fabric(Framework):
     """``amptui.fabric.Precision`` in a loop of Fabric's."""
 
     name, package = "Fabric", "lightning"
-    refuses: ClassVar = {"x-ray": "unavailable", "checkpoint": "unavailable"}
+    refuses: Mapping[str, str] = {"x-ray": "unavailable", "checkpoint": "unavailable"}
 
     @staticmethod
     def counts_samples(situation: Situation) -> bool:
@@ -175,7 +176,7 @@ class Accelerate(Framework):
 
     name, package = "Accelerate", "accelerate"
     growth_interval = 2000
-    refuses: ClassVar = {"x-ray": "unavailable"}
+    refuses: Mapping[str, str] = {"x-ray": "unavailable"}
 
     @staticmethod
     def pauses_schedule(situation: Situation) -> bool:
@@ -186,8 +187,9 @@ class Accelerate(Framework):
         import amptui.accelerate
 
         accelerator = self.accelerator(training.situation)
-        with amptui.accelerate.watch(accelerator, precision=training.situation.precision(1)) as monitor:
+        with amptui.accelerate.watch(accelerator, precision=precision(training.situation)) as monitor:
             self.loop(training, accelerator, monitor)
+        assert monitor._amp is not None
         state: dict[str, Any] = monitor._amp.scaler.state_dict()
         return state
 
@@ -259,18 +261,17 @@ class HuggingFace(Framework):
 
     name, package = "Hugging Face", "transformers"
     growth_interval = 2000
-    cannot: ClassVar = {"closure": "its Trainer passes no closure to the optimizer"}
-    refuses: ClassVar = {"x-ray": "unavailable"}
+    cannot: Mapping[str, str] = {"closure": "its Trainer passes no closure to the optimizer"}
+    refuses: Mapping[str, str] = {"x-ray": "unavailable"}
     pauses_schedule = staticmethod(Accelerate.pauses_schedule)
 
-    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+    def train(self, training: Training, runs: Path) -> dict[str, Any] | None:
         import amptui.huggingface
 
         trainer = self.trainer(training, runs.parent)
-        with amptui.huggingface.watch(trainer, precision=training.situation.precision(1)) as monitor:
+        with amptui.huggingface.watch(trainer, precision=precision(training.situation)) as monitor:
             trainer.train()
-            state: dict[str, Any] = monitor._scaler_state
-        return state
+            return monitor._scaler_state
 
     def train_alone(self, training: Training, folder: Path) -> None:
         name = training.situation.precision(1)
@@ -282,7 +283,7 @@ class HuggingFace(Framework):
 
     @staticmethod
     def trainer(training: Training, folder: Path, **options: Any) -> Any:
-        """One that takes the situation's batches as they come."""
+        """One that takes the situation's batches as they come, and can evaluate the first."""
         from accelerate.state import AcceleratorState, GradientState
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -306,7 +307,7 @@ class HuggingFace(Framework):
 
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
-        situation = training.situation
+        situation, samples = training.situation, zip(*next(iter(training.batches)), strict=True)
         arguments = {
             "per_device_train_batch_size": SAMPLES,
             "num_train_epochs": EPOCHS,
@@ -321,6 +322,7 @@ class HuggingFace(Framework):
         return InOrder(
             ReturnsLoss(training),
             TrainingArguments(str(folder), **{**arguments, **options}),
+            eval_dataset=[{"inputs": inputs, "labels": label} for inputs, label in samples],
             callbacks=[Averages()],
             optimizers=(training.optimizer, training.scheduler),
         )

@@ -94,7 +94,7 @@ class Training:
     def __init__(self, situation: Situation, during: Callable[[int], object] = lambda _step: None) -> None:
         torch.manual_seed(0)
         self.situation, self.during = situation, during
-        self.model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+        self.model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
         self.optimizer: torch.optim.Optimizer = (
             torch.optim.LBFGS(self.model.parameters(), lr=0.1, max_iter=3)
             if situation.closure
@@ -111,7 +111,8 @@ class Training:
     def loss(self, batch: tuple[Tensor, Tensor], model: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """The loss of a batch; ``model``: what a framework has made of it."""
         loss = nn.functional.cross_entropy((model or self.model)(batch[0]).float(), batch[1])
-        if all(batch[0] is not last for last in self._last):  # else the pass is run again
+        is_new = all(batch[0] is not last for last in self._last)  # else the pass is run again
+        if is_new and self.model.training:
             self._last.append(batch[0])
             self.passes += 1
             if (self.passes - 1) % self.situation.accumulate == 0:
@@ -211,7 +212,7 @@ def train_by_hand(
     *,
     monitor: Monitor | None = None,
     growth_interval: int = 4,
-    pauses_schedule: Callable[[Situation], bool] = lambda _situation: False,
+    pauses_schedule: Callable[[Situation], bool] = lambda situation: False,
 ) -> Truth:
     """The loop that switches precisions by itself; ``monitor`` only watches it.
 
@@ -275,7 +276,7 @@ def _step(
             losses.append(loss.item())
             return loss
 
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[arg-type] # torch's own annotation is of a float
         return losses[0]
     if situation.zeroes:
         optimizer.zero_grad(set_to_none=False)

@@ -23,7 +23,9 @@ from tests.conformance.situations import (
 from tests.conformance.watchers import Observe, RunObserve, Train, Watch, Watcher
 
 WATCHERS: list[Watcher] = [
-    *map(Watch, ("monitor", "scaler", "closure")),
+    Watch("monitor"),
+    Watch("scaler"),
+    Watch("closure"),
     Observe(),
     RunObserve(),
     Train(),
@@ -40,7 +42,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
 
 
-def cases(situations: Collection[str], *, without: Collection[type[Watcher]] = ()) -> Any:
+def cases(situations: Collection[str], *, without: Collection[type[Watcher]] = ()) -> pytest.MarkDecorator:
     """Each watcher in each of the situations that it can have."""
     return pytest.mark.parametrize(
         ("watcher", "situation"),
@@ -167,6 +169,9 @@ def test_a_pause_holds_the_training_between_two_steps_until_a_screen_resumes_it(
         screen.ask({"request": "precision", "precision": "bf16"})
         screen.ask({"request": "pause", "paused": False})
 
+    watcher.need()
+    screen: Screen
+
     def during(step: int) -> None:
         nonlocal screen
         if step == 5:
@@ -175,8 +180,6 @@ def test_a_pause_holds_the_training_between_two_steps_until_a_screen_resumes_it(
             screen.ask({"request": "pause", "paused": True})
             thread.start()
 
-    watcher.need()
-    screen: Screen
     thread = threading.Thread(target=resume)
     watcher.train(Training(situation, during), runs)
     thread.join()

@@ -20,33 +20,38 @@ from tests.checkout import ROOT
 from tests.conformance.situations import EPOCHS, SAMPLES, SITUATIONS, Situation, Training, train_by_hand
 
 
+def precision(situation: Situation) -> Any:
+    """That of the first step."""
+    return situation.precision(1)
+
+
 class Watcher:
     """What every watcher has; one that switches precisions asks as a screen does."""
 
-    name: ClassVar[str]
-    cannot: ClassVar[Mapping[str, str]] = {}
+    name: str = ""
+    cannot: Mapping[str, str] = {}
     """Which situations it cannot have, and why."""
-    growth_interval: ClassVar[int] = 4
+    growth_interval: int = 4
     """Of the loss scaler that the loop has."""
-    switches: ClassVar[bool] = True
+    switches: bool = True
     """Whether it owns the precision; else the loop switches by itself."""
-    names_epochs: ClassVar[bool] = True
-    tier: ClassVar[Literal["quick", "ci"]] = "quick"
-    end: ClassVar[tuple[str, str]] = ("RunFinished", "done")
+    names_epochs: bool = True
+    tier: Literal["quick", "ci"] = "quick"
+    end: tuple[str, str] = ("RunFinished", "done")
     """How its run says that the script has ended."""
-    refuses: ClassVar[Mapping[str, str]] = {}
+    refuses: Mapping[str, str] = {}
     """Of all requests but those for a precision and a pause, those that are refused, and the reason."""
 
-    package: ClassVar[str] = ""
+    package: str = ""
     """What has to be installed for it."""
 
     @staticmethod
-    def pauses_schedule(_situation: Situation) -> bool:
+    def pauses_schedule(situation: Situation) -> bool:
         """Whether a schedule stands still where a step is skipped."""
         return False
 
     @staticmethod
-    def counts_samples(_situation: Situation) -> bool:
+    def counts_samples(situation: Situation) -> bool:
         """Whether it sees the batches, and so knows the samples of each step."""
         return True
 
@@ -66,16 +71,15 @@ class Watch(Watcher):
     def __init__(self, form: Literal["monitor", "scaler", "closure"]) -> None:
         self.name, self.form = f"watch, {form}", form
         self.cannot = {"closure": "LBFGS calls monitor.backward() within its step"}
-        self.refuses = {"checkpoint": "unavailable"}
-        if form != "closure":
-            self.refuses |= {"x-ray": "unavailable"}
+        refused = ("checkpoint",) if form == "closure" else ("checkpoint", "x-ray")
+        self.refuses = dict.fromkeys(refused, "unavailable")
 
     def train(self, training: Training, runs: Path) -> dict[str, Any]:
         situation, optimizer = training.situation, training.optimizer
         with amptui.watch(
             training.model,
             optimizer,
-            precision=situation.precision(1),
+            precision=precision(situation),
             amp="fp16",
             clip_norm=situation.clip_norm,
             scaler=torch.amp.GradScaler("cpu", growth_interval=self.growth_interval),
@@ -120,8 +124,10 @@ class Observe(Watcher):
 
     name = "observe"
     switches = False
-    cannot: ClassVar = {"float8": "float8 layers of a script's own have another name, and tests of their own"}
-    refuses: ClassVar = dict.fromkeys(("x-ray", "trace", "histogram", "checkpoint"), "unavailable")
+    cannot: Mapping[str, str] = {
+        "float8": "float8 layers of a script's own have another name, and tests of their own"
+    }
+    refuses: Mapping[str, str] = dict.fromkeys(("x-ray", "trace", "histogram", "checkpoint"), "unavailable")
 
     def train(self, training: Training, runs: Path) -> dict[str, Any]:
         with amptui.observe(training.model, training.optimizer) as monitor:
@@ -147,13 +153,13 @@ class RunObserve(Observe):
     name = "run --observe"
     names_epochs = False
     tier = "ci"
-    cannot: ClassVar = Observe.cannot | dict.fromkeys(
+    cannot: Mapping[str, str] = {**Observe.cannot} | dict.fromkeys(
         ("fp32", "bf16", "fp16", "switches", "switches, fused, clipped"), "each takes two processes"
     )
     end = ("RunFailed", "the script exited with status 3")
 
     @staticmethod
-    def counts_samples(_situation: Situation) -> bool:
+    def counts_samples(situation: Situation) -> bool:
         return False
 
     def train(self, training: Training, runs: Path) -> dict[str, Any]:
@@ -214,10 +220,10 @@ class Train(Watcher):
 
     name = "train"
     growth_interval = 2000
-    cannot: ClassVar = {"closure": "it refuses optimizers that need a closure"}
+    cannot: Mapping[str, str] = {"closure": "it refuses optimizers that need a closure"}
 
     @staticmethod
-    def pauses_schedule(_situation: Situation) -> bool:
+    def pauses_schedule(situation: Situation) -> bool:
         return True
 
     def train(self, training: Training, runs: Path) -> None:
