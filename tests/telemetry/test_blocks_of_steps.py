@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from amptui.records.run import Record
 from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
+from tests.builders import fold
 from tests.single_steps import joined, one_by_one
 from tests.telemetry.record_samples import run, step, steps
 from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS
@@ -29,9 +30,7 @@ def exactly_timed(records: st.SearchStrategy[Any]) -> st.SearchStrategy[Record]:
 
 
 def folded(records: list[Record]) -> Session:
-    session = Session()
-    session.fold(records)
-    return session
+    return fold(records)
 
 
 OF_ALL_KINDS = [

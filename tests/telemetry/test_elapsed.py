@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amptui.records.run import PhaseChanged, RunFinished
 from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, RunningTime
-from amptui.telemetry.session import Session
+from tests.builders import fold
 from tests.telemetry.record_samples import device, resumed, run, step
 
 DAY = 86_400.0
@@ -68,8 +68,7 @@ def test_no_times_make_it_negative_or_endless(times: list[float], busy: list[flo
 
 
 def test_the_session_tells_it_from_the_run_s_start_on() -> None:
-    session = Session()
-    session.fold([device(90.0, "fp32", None), run(time=100.0), step(1, time=101.0)])
+    session = fold([device(90.0, "fp32", None), run(time=100.0), step(1, time=101.0)])
     assert session.view().elapsed_seconds == 1.0
     session.fold([device(102.0 + DAY, "fp32", None), step(2, time=103.5 + DAY)])
     assert session.view().elapsed_seconds == 2.5
@@ -78,8 +77,7 @@ def test_the_session_tells_it_from_the_run_s_start_on() -> None:
 
 
 def test_the_time_between_two_processes_was_nobody_s() -> None:
-    session = Session()
-    session.fold([run(time=100.0), step(1, time=110.0), resumed(1, time=200.0), step(2, time=205.0)])
+    session = fold([run(time=100.0), step(1, time=110.0), resumed(1, time=200.0), step(2, time=205.0)])
     assert session.view().elapsed_seconds == 15.0
     session.fold([resumed(2, time=50.0), step(3, time=51.0)])
     assert session.view().elapsed_seconds == 16.0
@@ -88,8 +86,7 @@ def test_the_time_between_two_processes_was_nobody_s() -> None:
 
 
 def test_a_process_that_resumes_counts_from_its_first_record_on() -> None:
-    session = Session()
-    session.fold([run(time=100.0), step(1, time=110.0)])
+    session = fold([run(time=100.0), step(1, time=110.0)])
     session.fold(
         [PhaseChanged(time=190.0, phase="importing", detail="importing torch"), device(191.0, "fp32", None)]
     )
@@ -99,6 +96,5 @@ def test_a_process_that_resumes_counts_from_its_first_record_on() -> None:
 
 def test_steps_that_are_folded_at_once_count_one_by_one() -> None:
     """Slow steps of a journal without a sampler: 4,000 s a batch are no silence."""
-    session = Session()
-    session.fold([run(time=0.0), *(step(number, time=10.0 * number) for number in range(1, 401))])
+    session = fold([run(time=0.0), *(step(number, time=10.0 * number) for number in range(1, 401))])
     assert session.view().elapsed_seconds == 4000.0

@@ -11,8 +11,8 @@ from amptui.records.findings import FlopsCounted
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.flops import flops_now, peak_flops
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import PrecisionFlops
+from tests.builders import fold
 from tests.telemetry import record_samples as samples
 
 TERA = 10**12
@@ -140,8 +140,7 @@ def test_the_peak_is_of_the_numbers_that_are_multiplied(
 
 
 def folded(*records: Record, **run: Any) -> tuple[PrecisionFlops, ...]:
-    session = Session("runs/x")
-    session.fold([samples.run(**run), *records])
+    session = fold([samples.run(**run), *records], "runs/x")
     return session.view().flops
 
 

@@ -12,6 +12,7 @@ from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Rec
 from amptui.records.samples import DeviceSample
 from amptui.telemetry.gpu_use import MIN_SECONDS, EnergySpent, EnergySum, EnergyWatch
 from amptui.telemetry.session import Session
+from tests.builders import fold
 from tests.telemetry.record_samples import device, run, steps, traced, xray
 
 
@@ -144,8 +145,7 @@ def second(number: int, watts: float, precision: str = "fp32", **changes: object
 
 
 def energies(*records: Record) -> dict[str, float | None]:
-    session = Session()
-    session.fold([run(), *records])
+    session = fold([run(), *records])
     return {row.precision: row.joules_per_1000_samples for row in session.view().comparison.rows}
 
 

@@ -2,17 +2,17 @@
 
 import math
 from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record
-from amptui.records.steps import StepRecord
-from amptui.telemetry.comparison import PrecisionLedger, data_fraction, held_back_by
-from amptui.telemetry.session import Session
+from amptui.telemetry.comparison import data_fraction, held_back_by
 from amptui.telemetry.view import Comparison, PrecisionStats
-from tests.telemetry.record_samples import device, run, steps, stretches
+from tests.builders import view_of
+from tests.telemetry.record_samples import device, run, steps
 
 
 def stats(precision: str, data: float | None = 0.0, busy: float | None = None) -> PrecisionStats:
@@ -39,36 +39,31 @@ def held_back(
     return held_back_by(stats("fp32", data[0], busy[0]), stats("fp16", data[1], busy[1]), speedup)
 
 
-# ----------------------------------------------------------------------------------------- reasons
-
-
-def test_a_loop_that_waits_for_data_in_both_precisions_is_input_bound() -> None:
-    assert held_back((0.62, 0.641)) == "input"
-
-
-@pytest.mark.parametrize("speedup", [0.8, 1.0])
-def test_a_gpu_that_idles_without_waiting_for_data_is_launch_bound(speedup: float) -> None:
-    assert held_back(busy=(60.0, 55.0), speedup=speedup) == "launch"
+def compared(*records: Record) -> Comparison:
+    return view_of(run(), *records).comparison
 
 
 @pytest.mark.parametrize(
-    ("data", "busy", "speedup"),
+    ("data", "busy", "speedup", "reason"),
     [
-        ((0.62, 0.64), (None, None), 1.05),  # AMP pays all the same
-        ((0.62, 0.64), (None, None), 0.9),  # waiting does not make AMP slower
-        ((0.62, 0.29), (None, None), 1.0),
-        ((0.62, None), (None, None), 1.0),
-        ((0.62, 0.64), (95.0, 95.0), 1.0),  # the device computes while the host waits
-        ((0.0, 0.0), (60.0, 70.0), 1.0),
-        ((0.0, 0.0), (60.0, None), 1.0),
-        ((0.0, 0.0), (60.0, 60.0), 1.94),
-        ((0.62, 0.64), (None, None), None),
+        ((0.62, 0.641), (None, None), 1.0, "input"),
+        ((0.0, 0.0), (60.0, 55.0), 1.0, "launch"),
+        ((0.0, 0.0), (60.0, 55.0), 0.8, "launch"),
+        ((0.62, 0.64), (None, None), 1.05, ""),  # AMP pays all the same
+        ((0.62, 0.64), (None, None), 0.9, ""),  # waiting does not make AMP slower
+        ((0.62, 0.29), (None, None), 1.0, ""),
+        ((0.62, None), (None, None), 1.0, ""),
+        ((0.62, 0.64), (95.0, 95.0), 1.0, ""),  # the device computes while the host waits
+        ((0.0, 0.0), (60.0, 70.0), 1.0, ""),
+        ((0.0, 0.0), (60.0, None), 1.0, ""),
+        ((0.0, 0.0), (60.0, 60.0), 1.94, ""),
+        ((0.62, 0.64), (None, None), None, ""),
     ],
 )
-def test_nothing_is_said_that_nothing_measured_shows(
-    data: tuple[float, float], busy: tuple[float, float], speedup: float | None
+def test_only_what_something_measured_shows_is_a_reason(
+    data: tuple[float, float], busy: tuple[float, float], speedup: float | None, reason: str
 ) -> None:
-    assert held_back(data, busy, speedup=speedup) == ""
+    assert held_back(data, busy, speedup=speedup) == reason
 
 
 SHARES = st.none() | st.floats(0, 1)
@@ -85,31 +80,19 @@ def test_where_amp_pays_nothing_holds_it_back(
 # ------------------------------------------------------------------------------------- data's part
 
 
-def ledger_of(*batches: list[StepRecord]) -> PrecisionLedger:
-    sums = PrecisionLedger()
-    for batch in batches:
-        for stretch in stretches(batch):
-            sums.add(stretch)
-    return sums
-
-
 def test_the_data_s_part_is_of_the_counted_steps_alone() -> None:
-    (row,) = (
-        ledger_of(
-            steps(1, 10, settling=True, data_seconds=9.0),
-            steps(11, 20, step_seconds=0.004, data_seconds=0.001),
-            steps(21, 21, step_seconds=None, data_seconds=9.0),
-            steps(22, 22, step_seconds=0.006, data_seconds=None),
-        )
-        .comparison()
-        .rows
-    )
+    (row,) = compared(
+        *steps(1, 10, settling=True, data_seconds=9.0),
+        *steps(11, 20, step_seconds=0.004, data_seconds=0.001),
+        *steps(21, 21, step_seconds=None, data_seconds=9.0),
+        *steps(22, 22, step_seconds=0.006, data_seconds=None),
+    ).rows
     assert row.steps == 11
     assert row.data_fraction == pytest.approx(0.25)
 
 
 def test_a_wait_that_was_never_measured_has_no_part() -> None:
-    (row,) = ledger_of(steps(1, 30, data_seconds=None)).comparison().rows
+    (row,) = compared(*steps(1, 30, data_seconds=None)).rows
     assert row.data_fraction is None
 
 
@@ -132,12 +115,6 @@ def test_the_data_s_part_equals_a_naive_count_and_is_at_most_all(timed: list[tup
 # ------------------------------------------------------------------------------------- utilization
 
 
-def compared(*records: Record) -> Comparison:
-    session = Session()
-    session.fold([run(), *records])
-    return session.view().comparison
-
-
 def test_the_utilization_is_the_mean_of_the_training_gpu_s_looks() -> None:
     looks = [device(float(t), "fp32", None, percent) for t, percent in enumerate((10.0, 60.0, 80.0))]
     (row,) = compared(*steps(1, 30), *looks).rows
@@ -145,28 +122,24 @@ def test_the_utilization_is_the_mean_of_the_training_gpu_s_looks() -> None:
 
 
 def test_a_look_with_a_switch_a_pause_or_a_validation_in_it_counts_for_nothing() -> None:
-    def look(precision: str, percent: float) -> Record:
-        return device(1.0, precision, None, percent)
+    def looks(precision: str, *percents: float) -> list[Record]:
+        return [device(1.0, precision, None, percent) for percent in percents]
 
+    pause = PauseChanged(time=1.0, step=60, paused=True)
     records = [
         *steps(1, 30),
-        look("fp32", 50.0),
-        look("fp32", 50.0),
+        *looks("fp32", 50.0, 50.0),
         PrecisionChanged(time=1.0, step=31, previous="fp32", current="fp16"),
         *steps(31, 60, precision="fp16"),
-        look("fp16", 7.0),
-        look("fp16", 90.0),
-        PauseChanged(time=1.0, step=60, paused=True),
-        look("fp16", 0.0),
-        look("fp16", 0.0),
-        PauseChanged(time=1.0, step=60, paused=False),
-        look("fp16", 3.0),
-        look("fp16", 92.0),
+        *looks("fp16", 7.0, 90.0),
+        pause,
+        *looks("fp16", 0.0, 0.0),
+        replace(pause, paused=False),
+        *looks("fp16", 3.0, 92.0),
         PhaseChanged(time=1.0, phase="validating"),
-        look("fp16", 12.0),
-        look("fp16", 12.0),
+        *looks("fp16", 12.0, 12.0),
         PhaseChanged(time=1.0, phase="training"),
-        look("fp16", 12.0),
+        *looks("fp16", 12.0),
     ]
     fp32, fp16 = compared(*records).rows
     assert fp32.utilization_percent == pytest.approx(50.0)
@@ -174,9 +147,9 @@ def test_a_look_with_a_switch_a_pause_or_a_validation_in_it_counts_for_nothing()
 
 
 def test_without_a_known_training_gpu_there_is_no_utilization() -> None:
-    session = Session()
-    session.fold([run(gpu_uuid=None), *steps(1, 30), *[device(1.0, "fp32", None, 50.0)] * 3])
-    (row,) = session.view().comparison.rows
+    (row,) = view_of(
+        run(gpu_uuid=None), *steps(1, 30), *[device(1.0, "fp32", None, 50.0)] * 3
+    ).comparison.rows
     assert row.utilization_percent is None
     (row,) = compared(*steps(1, 30), *[device(1.0, "fp32", None)] * 3).rows
     assert row.utilization_percent is None

@@ -13,16 +13,10 @@ from amptui.records.run import EpochFinished, Record, Validated, Validation
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import Steps
 from amptui.telemetry.metrics import MAX_GROUPS, MAX_LAYERS, MAX_NAMED
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import MetricKind, SessionView
+from tests.builders import fold, view_of
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.whole_runs import restored_from
-
-
-def view_of(*records: Record) -> SessionView:
-    session = Session()
-    session.fold(records)
-    return session.view()
 
 
 def values(view: SessionView, kind: MetricKind, name: str) -> dict[int, float]:
@@ -126,8 +120,7 @@ def test_update_ratios_are_kept_by_layer_and_optimizer_and_say_what_is_estimated
         updated(3, {"a": 2e-3}, sampled=("a",)),
         updated(2, {"c": 0.5}, "other"),
     )
-    session = Session()
-    session.fold(records)
+    session = fold(records)
     for view in (session.view(), restored_from(session.state()).view()):
         assert values(view, "update", "a") == {1: 1e-3, 3: 2e-3}
         assert values(view, "update", "b") == {}, "not finite"
@@ -168,8 +161,7 @@ def test_a_run_that_begins_earlier_than_what_was_seen_begins_anew() -> None:
 @pytest.mark.parametrize("extra", [0, 1])
 def test_memory_is_bounded_and_what_is_left_out_is_said(extra: int) -> None:
     parts = {f"part {number}": float(number) for number in range(MAX_NAMED - 1 + extra)}
-    session = Session()
-    session.fold([run(), *steps(1, 3, losses=parts), validated(3, 0.5, f1=0.5)])
+    session = fold([run(), *steps(1, 3, losses=parts), validated(3, 0.5, f1=0.5)])
     view = session.view()
     assert view.metrics_left_out == bool(extra)
     assert (
@@ -180,8 +172,7 @@ def test_memory_is_bounded_and_what_is_left_out_is_said(extra: int) -> None:
 
 
 def test_a_view_keeps_its_values_when_the_run_goes_on() -> None:
-    session = Session()
-    session.fold([run(), *steps(1, 3, losses={"ce": 1.0})])
+    session = fold([run(), *steps(1, 3, losses={"ce": 1.0})])
     view = session.view()
     session.fold(steps(4, 5000, losses={"ce": 2.0}))
     assert values(view, "part", "ce") == {1: 1.0, 2: 1.0, 3: 1.0}

@@ -12,8 +12,8 @@ from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.numerics import MIN_OF, headroom
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import GrowthOutlook, NumericsView
+from tests.builders import fold
 from tests.telemetry.record_samples import (
     backoff,
     growth,
@@ -29,8 +29,7 @@ from tests.telemetry.record_samples import (
 
 
 def numerics_of(*records: Record) -> NumericsView:
-    session = Session()
-    session.fold(records)
+    session = fold(records)
     return session.view().numerics
 
 
@@ -82,8 +81,7 @@ def test_outside_of_float16_the_headroom_is_what_it_would_be_at_the_default_scal
 
 
 def test_outside_of_float16_the_headroom_is_at_the_scale_that_the_scaler_keeps() -> None:
-    session = Session()
-    session.fold([run(), scaled(1, 3.0, scale=4096.0), step(2, grad_max=1.0)])
+    session = fold([run(), scaled(1, 3.0, scale=4096.0), step(2, grad_max=1.0)])
     assert session.view().numerics.headroom_scale == 4096.0
     # The change comes in one batch with steps before and after it.
     session.fold([step(3, grad_max=1.0), backoff(3, 4096.0), step(4, grad_max=1.0)])
@@ -152,8 +150,7 @@ def test_the_least_is_the_minimum_and_never_above_the_newest(
 
 
 def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> None:
-    session = Session()
-    session.fold([run(), *(scaled(number, 6.0) for number in range(1, 31)), scaled(40, 0.25)])
+    session = fold([run(), *(scaled(number, 6.0) for number in range(1, 31)), scaled(40, 0.25)])
     session.fold([run(time=900.0), scaled(31, 6.0)])
     result = session.view().numerics
     assert result.measured_step == 31

@@ -11,6 +11,7 @@ from amptui.records.run import Record
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import WINDOW_SAMPLES, RankVerdict, SlowRankNews, StragglerNews
+from tests.builders import fold
 from tests.telemetry.record_samples import resumed, run, steps
 from tests.telemetry.simulated_ranks import SimulatedRanks, Slow
 
@@ -20,8 +21,7 @@ STARTED = (run(world_size=4, parallel="ddp"), SIMULATED.started())
 
 
 def ranks_of(*records: Record) -> RanksView:
-    session = Session()
-    session.fold(records)
+    session = fold(records)
     ranks = session.view().ranks
     assert ranks is not None
     return ranks
@@ -32,8 +32,7 @@ def column(samples: Iterable[RanksSampled], rank: int) -> list[float]:
 
 
 def test_a_single_process_has_no_ranks() -> None:
-    session = Session()
-    session.fold([run(), *steps(1, 20)])
+    session = fold([run(), *steps(1, 20)])
     assert session.view().ranks is None
 
 
@@ -105,8 +104,7 @@ def test_a_new_process_forgets_what_was_wrong_but_not_where_the_ranks_are() -> N
 
 def test_a_run_resumed_on_more_ranks_has_as_many() -> None:
     assert ranks_of(*STARTED, *SAMPLES, resumed(5, world_size=8)).world_size == 8
-    session = Session()
-    session.fold([*STARTED, *SAMPLES, resumed(5, world_size=1)])
+    session = fold([*STARTED, *SAMPLES, resumed(5, world_size=1)])
     assert session.view().ranks is None
 
 
@@ -119,8 +117,7 @@ def told_of_slow_ranks(session: Session) -> list[tuple[int, str] | None]:
 
 @pytest.mark.parametrize("cause", ["input", "compute", "clocks"])
 def test_a_slow_rank_is_one_event_and_another_when_none_is_slow_any_more(cause: Slow) -> None:
-    session = Session()
-    session.fold(STARTED)
+    session = fold(STARTED)
     session.fold(SimulatedRanks(4, 2, slow=cause, slow_rank=3).samples(60))
     assert told_of_slow_ranks(session) == [(3, cause)]
     (event,) = [event for event in session.view().events if isinstance(event.about, SlowRankNews)]
@@ -158,8 +155,7 @@ def test_a_rank_that_is_slow_now_and_then_is_told_once() -> None:
 
 
 def test_equal_ranks_and_a_new_process_are_no_event() -> None:
-    session = Session()
-    session.fold([*STARTED, *SimulatedRanks(4, 5).samples(60)])
+    session = fold([*STARTED, *SimulatedRanks(4, 5).samples(60)])
     assert told_of_slow_ranks(session) == []
     session.fold([*SAMPLES, SIMULATED.started(), *SimulatedRanks(4, 5).samples(60)])
     assert told_of_slow_ranks(session) == [(2, "compute")]

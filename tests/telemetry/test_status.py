@@ -5,6 +5,7 @@ import pytest
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.telemetry.session import MAX_KEPT, Session
+from tests.builders import fold
 from tests.telemetry.record_samples import resumed, run, steps
 
 
@@ -21,9 +22,7 @@ def refused(number: int) -> RequestRefused:
 
 
 def session_of(*records: Record) -> Session:
-    session = Session()
-    session.fold([run(), *steps(1, 5), *records])
-    return session
+    return fold([run(), *steps(1, 5), *records])
 
 
 def test_a_request_is_pending_until_its_answer_comes() -> None:
@@ -59,8 +58,7 @@ def test_nothing_is_pending_after_the_end_nor_for_the_process_that_goes_on(last:
 
 
 def test_what_is_asked_before_a_run_begins_is_pending_until_it_is_answered() -> None:
-    session = Session()
-    session.fold([made(1), run()])
+    session = fold([made(1), run()])
     assert session.view().pending == (made(1),)
     session.fold([*steps(1, 5), taken(1)])
     assert session.view().pending == ()

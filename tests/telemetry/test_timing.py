@@ -11,6 +11,7 @@ from amptui.records.run import PrecisionChanged
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged_timing, shares_of
 from amptui.telemetry.view import Comparison, PrecisionStats
+from tests.builders import fold
 from tests.telemetry.record_samples import device, run, steps
 from tests.telemetry.timed_steps import BUSY, HOST, NAMES, judged, phases
 
@@ -133,8 +134,9 @@ def test_a_host_that_waits_for_data_while_the_gpu_works_loses_nothing() -> None:
 
 
 def test_a_session_shows_how_busy_the_gpu_was_beside_it() -> None:
-    session = Session()
-    session.fold([run(), *steps(1, 40), device(101.0, "fp32", None, 50.0), device(102.0, "fp32", None, 50.0)])
+    session = fold(
+        [run(), *steps(1, 40), device(101.0, "fp32", None, 50.0), device(102.0, "fp32", None, 50.0)]
+    )
     session.fold([timed(phases(*HOST, device=HOST))] * MIN_STEPS)
     (timing,) = session.view().timings
     assert (timing.bound, timing.utilization_percent) == ("launch", 50.0)

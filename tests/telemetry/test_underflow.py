@@ -20,6 +20,7 @@ from amptui.telemetry.underflow import (
     underflowing_share,
     xray_share,
 )
+from tests.builders import fold
 from tests.telemetry import record_samples as samples
 from tests.telemetry.float16_windows import spread, squares_of
 from tests.telemetry.record_samples import layer, window, xray
@@ -132,8 +133,7 @@ def test_an_xray_raises_the_same_alarm_and_names_the_layer() -> None:
     ("amp", "hypothetical", "alarms"), [("fp16", True, 1), ("bf16", True, 0), ("bf16", False, 1)]
 )
 def test_it_is_foretold_where_p_would_switch_to_fp16(amp: str, alarms: int, *, hypothetical: bool) -> None:
-    session = Session()
-    session.fold([samples.run(amp_precision=amp)])
+    session = fold([samples.run(amp_precision=amp)])
     session.fold([losing(0.5, step, hypothetical=hypothetical) for step in (1, 2, 3)])
     view = session.view()
     result = [event for event in view.events if isinstance(event.about, UnderflowFound)]

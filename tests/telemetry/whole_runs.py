@@ -32,6 +32,7 @@ from amptui.records.run import (
 )
 from amptui.records.samples import HostSample
 from amptui.telemetry.session import Session
+from tests.builders import fold
 from tests.builders import make_switch as switch
 from tests.telemetry.float16_windows import squares_of
 from tests.telemetry.memory_samples import memory
@@ -206,9 +207,7 @@ ENDS: tuple[Record, ...] = (
 
 
 def session_of(records: Iterable[Record], run_dir: str = "runs/a") -> Session:
-    session = Session(run_dir)
-    session.fold(records)
-    return session
+    return fold(records, run_dir)
 
 
 def restored_from(text: str) -> Session:
