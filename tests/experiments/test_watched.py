@@ -1,16 +1,20 @@
 """A loop that calls amptui.watch() or amptui.observe() keeps its bits, and its journal has its numbers."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import amptui
 from tests.experiments.by_hand import Batch, Loop, Step, Training, shared
 from tests.experiments.experiments import CI, TORCH, row
 from tests.experiments.recorded import assert_same_tensors, differences, journal, steps_of
+from tests.experiments.script import TRAINING
+from tests.warm import WarmSource
 
 TRAININGS = [
     row("FP32"),
@@ -50,7 +54,7 @@ class Watched(Observed):
         self.scaler = self.monitor.scaler
 
     def update(self, _precision: str, batches: Sequence[Batch], samples: Sequence[int]) -> Step:
-        total = 0.0
+        total = torch.zeros(())
         for batch in batches:
             with self.monitor.autocast():
                 loss = shared(self.parts(batch)["loss"], len(batch[0]), samples)
@@ -64,7 +68,7 @@ class WithScaler(Watched):
     """An AMP loop that has the monitor's scaler in the place of its own."""
 
     def update(self, _precision: str, batches: Sequence[Batch], samples: Sequence[int]) -> Step:
-        total = 0.0
+        total = torch.zeros(())
         self.optimizer.zero_grad()
         for batch in batches:
             with self.monitor.autocast():
@@ -94,7 +98,7 @@ class Whole(Watched):
 @pytest.mark.parametrize("training", TRAININGS)
 def test_a_watched_loop_keeps_its_bits(training: Training, kind: type[Observed], runs: Path) -> None:
     recipe = {"data": "own order", "validates": False, "samples": 64}
-    training = Training(**{**vars(training), "recipe": {**recipe, **training.recipe}})
+    training = replace(training, recipe={**recipe, **training.recipe})
     expected = Loop(training).run()
     loop = kind(training)
     ledger = loop.run()
@@ -105,4 +109,21 @@ def test_a_watched_loop_keeps_its_bits(training: Training, kind: type[Observed],
         step.pop("grad_norm", None)  # measured now and then, before clipping
         if kind is Observed and step["precision"] == "ieee":
             step["precision"] = "fp32"  # whose meaning is the script's own
+    assert differences(steps_of(journal(run)), expected.steps) == []
+
+
+@pytest.mark.ci
+def test_a_script_that_is_observed_from_outside_keeps_its_bits(
+    tmp_path: Path, runs: Path, warm: WarmSource
+) -> None:
+    ended = warm.run(
+        "run", "--observe", "--headless", "-m", "tests.experiments.script", str(tmp_path / "weights.pt")
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    expected = Loop(TRAINING).run()
+    assert_same_tensors(torch.load(tmp_path / "weights.pt"), expected.weights)
+    (run,) = runs.iterdir()
+    for step in expected.steps:
+        for name in ("grad_norm", "epoch", "samples"):  # which nobody tells, or not in every step
+            del step[name]
     assert differences(steps_of(journal(run)), expected.steps) == []
