@@ -13,6 +13,8 @@ from amptui.records.steps import StepRecord
 from amptui.telemetry.flops import flops_now, peak_flops
 from amptui.telemetry.view import PrecisionFlops
 from tests.builders import fold
+from tests.diagnosis.wording import table
+from tests.golden import Goldens
 from tests.telemetry import record_samples as samples
 
 TERA = 10**12
@@ -24,46 +26,40 @@ _WITH_FLOAT8 = (
 """The names of the GPUs with a known peak in FP8."""
 
 
-@pytest.mark.parametrize(
-    ("name", "number_type", "teraflops"),
-    [
-        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),
-        ("NVIDIA H100 80GB HBM3", "tf32", 494.7),
-        ("NVIDIA H100 PCIe", "float16", 756.0),
-        ("NVIDIA H100 NVL", "float16", 835.5),
-        ("NVIDIA H200", "float16", 989.5),
-        ("NVIDIA B200", "bfloat16", 2250.0),
-        ("NVIDIA A100-SXM4-40GB", "float32", 19.5),
-        ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
-        ("NVIDIA A100 80GB PCIe", "float16", 312.0),
-        ("NVIDIA A100-PCIE-40GB", "float16", 312.0),
-        ("Tesla V100-SXM2-16GB", "float16", 125.0),
-        ("Tesla V100-PCIE-32GB", "float16", 112.0),
-        ("Tesla T4", "float16", 65.0),
-        ("NVIDIA L4", "bfloat16", 121.0),
-        ("NVIDIA L40S", "bfloat16", 362.05),
-        ("NVIDIA A10", "float16", 125.0),
-        ("NVIDIA GeForce RTX 3090", "float16", 71.0),
-        ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
-        ("NVIDIA GH200 480GB", "tf32", 494.5),
-        ("NVIDIA GH200 120GB", "bfloat16", 989.5),
-        ("NVIDIA GH200 144G HBM3e", "float32", 67.0),
-        ("NVIDIA GB200", "bfloat16", 2500.0),
-        ("NVIDIA A10G", "float16", 70.0),
-        ("NVIDIA GeForce RTX 5090", "bfloat16", 209.5),
-        ("NVIDIA GeForce RTX 5080", "float16", 112.6),
-        ("NVIDIA GeForce RTX 5070", "tf32", 30.9),
-        ("NVIDIA H100 80GB HBM3", "float8", 1978.9),
-        ("NVIDIA H100 PCIe", "float8", 1513.0),
-        ("NVIDIA H200", "float8", 1979.0),
-        ("NVIDIA L4", "float8", 242.5),
-        ("NVIDIA L40S", "float8", 733.0),
-        ("NVIDIA B200", "float8", 4500.0),
-        ("NVIDIA GB200", "float8", 5000.0),
-    ],
-)
-def test_the_dense_peak_of_a_gpu(name: str, number_type: str, teraflops: float) -> None:
-    assert peak_flops(name, {number_type: 1}) == teraflops * 1e12
+DENSE_PEAKS = {
+    "NVIDIA H100 80GB HBM3": {"bfloat16": 989.4, "tf32": 494.7, "float8": 1978.9},
+    "NVIDIA H100 PCIe": {"float16": 756.0, "float8": 1513.0},
+    "NVIDIA H100 NVL": {"float16": 835.5},
+    "NVIDIA H200": {"float16": 989.5, "float8": 1979.0},
+    "NVIDIA GH200 480GB": {"tf32": 494.5},
+    "NVIDIA GH200 120GB": {"bfloat16": 989.5},
+    "NVIDIA GH200 144G HBM3e": {"float32": 67.0},
+    "NVIDIA B200": {"bfloat16": 2250.0, "float8": 4500.0},
+    "NVIDIA GB200": {"bfloat16": 2500.0, "float8": 5000.0},
+    "NVIDIA A100-SXM4-40GB": {"float32": 19.5},
+    "NVIDIA A100-SXM4-80GB": {"tf32": 156.0},
+    "NVIDIA A100 80GB PCIe": {"float16": 312.0},
+    "NVIDIA A100-PCIE-40GB": {"float16": 312.0},
+    "NVIDIA A10": {"float16": 125.0},
+    "NVIDIA A10G": {"float16": 70.0},
+    "NVIDIA L4": {"bfloat16": 121.0, "float8": 242.5},
+    "NVIDIA L40S": {"bfloat16": 362.05, "float8": 733.0},
+    "Tesla V100-SXM2-16GB": {"float16": 125.0},
+    "Tesla V100-PCIE-32GB": {"float16": 112.0},
+    "Tesla T4": {"float16": 65.0},
+    "NVIDIA GeForce RTX 3090": {"float16": 71.0},
+    "NVIDIA GeForce RTX 4090": {"bfloat16": 165.2},
+    "NVIDIA GeForce RTX 5090": {"bfloat16": 209.5},
+    "NVIDIA GeForce RTX 5080": {"float16": 112.6},
+    "NVIDIA GeForce RTX 5070": {"tf32": 30.9},
+}
+"""TFLOP/s, from the makers' data sheets."""
+
+
+@pytest.mark.parametrize("name", DENSE_PEAKS)
+def test_the_dense_peak_of_a_gpu(name: str) -> None:
+    for number_type, teraflops in DENSE_PEAKS[name].items():
+        assert peak_flops(name, {number_type: 1}) == teraflops * 1e12
 
 
 @pytest.mark.parametrize(
@@ -261,11 +257,6 @@ def test_a_time_that_is_none_has_no_speed(seconds: float | None) -> None:
 
 # --------------------------------------------------------------------------------------- hints
 
-
-def hints(*counted: FlopsCounted, **run: Any) -> list[str]:
-    return flops_hints([flops_now(item, 0.004, samples.run(**run)) for item in counted])
-
-
 TROUBLED = {
     "flops": 1000,
     "flops_by_type": {"float16": 600, "float32": 400},
@@ -273,51 +264,46 @@ TROUBLED = {
     "unaligned": (samples.product("head", sizes=(256, 10, 512), padded=(10,)),),
     "nchw_flops": 300,
 }
+SMALL = {"flops_by_type": {"float16": 99}, "flops": 99, "unaligned_flops": 9, "nchw_flops": 9}
+IN_FLOAT16 = {**TROUBLED, "flops_by_type": {"float16": 1000}}
 
 
-def test_each_thing_that_holds_tensor_cores_back_has_its_hint() -> None:
-    in_full, odd, channels = hints(samples.flops("fp16", **TROUBLED))
-    assert in_full == "40% of the operations in AMP fp16 run in float32: an X-ray names the operators"
-    assert odd.startswith("50% of the operations have a size that is not a multiple of 8")
-    assert odd.endswith(
-        "most of them in head (256 × 10 × 512): pad 10 to 16, because Tensor Cores need multiples of 8"
-    )
-    assert channels.startswith("30% of the operations are convolutions in NCHW")
-    assert "--channels-last" in channels
+def hints(*counted: FlopsCounted, **run: Any) -> list[str]:
+    return flops_hints([flops_now(item, 0.004, samples.run(**run)) for item in counted])
 
 
-def test_small_shares_full_precision_and_a_cpu_are_no_matter_for_hints() -> None:
-    small = {"flops_by_type": {"float16": 99}, "flops": 99, "unaligned_flops": 9, "nchw_flops": 9}
-    assert hints(samples.flops("fp16", unaligned=(samples.product(),), **small)) == []
-    assert hints(samples.flops("fp32", **TROUBLED)) == []
-    (only,) = hints(samples.flops("bf16", **TROUBLED), device="cpu")
-    assert "run in float32" in only
+def test_what_is_said_of_operations(goldens: Goldens) -> None:
+    count = samples.flops
+    shapes = count(samples=256), count("fp16", samples=256, shapes_vary=True), *STEPS
+    line = folded(count("fp16", flops=828 * 10**9), *STEPS)[1]
+    rows = {
+        "a line": flops_line(line),
+        "everything": hints(count("fp16", **TROUBLED)),
+        "small shares": hints(count("fp16", unaligned=(samples.product(),), **SMALL)),
+        "full precision": hints(count("fp32", **TROUBLED)),
+        "CPU": hints(count("bf16", **TROUBLED), device="cpu"),
+        "nothing to pad": hints(
+            count("fp16", **{**TROUBLED, "unaligned": (samples.product("", sizes=(1, 64), padded=()),)})
+        ),
+        "one without a formula": hints(count(uncounted=("mine",)), count("bf16", uncounted=("mine", "fft"))),
+        "many without a formula": hints(count(uncounted=("a", "b", "c", "d", "e"))),
+        "much in bfloat16 beside float8": hints(
+            count("fp8", flops=1000, flops_by_type={"float8": 600, "bfloat16": 400})
+        ),
+        "little in bfloat16 beside float8": hints(
+            count("fp8", flops=1000, flops_by_type={"float8": 950, "bfloat16": 50})
+        ),
+        "float8 on a CPU": hints(
+            count("fp8", flops_by_type={"float8": 6, "bfloat16": 4}, flops=10), device="cpu"
+        ),
+        "emulated float8": hints(count("fp8-emulated", **TROUBLED)),
+        "two precisions": hints(count("fp16", **IN_FLOAT16), count("bf16", **IN_FLOAT16)),
+        "shapes that vary": flops_hints(folded(*shapes)),
+    }
+    goldens.check("words/operations", table(rows))
 
 
-def test_an_older_journal_does_not_say_what_to_pad() -> None:
-    older = samples.product("", sizes=(1, 64), padded=())
-    assert not any(
-        "pad" in hint for hint in hints(samples.flops("fp16", **{**TROUBLED, "unaligned": (older,)}))
-    )
-
-
-def test_a_lower_bound_names_what_has_no_formula() -> None:
-    (bound,) = hints(samples.flops(uncounted=("mine",)), samples.flops("bf16", uncounted=("mine", "fft")))
-    assert bound == "FLOP/s are a lower bound: no formula for mine, fft"
-    (bound,) = hints(samples.flops(uncounted=("a", "b", "c", "d", "e")))
-    assert bound == "FLOP/s are a lower bound: no formula for a, b, c and 2 more"
-
-
-def test_what_stays_in_bfloat16_beside_float8_is_a_hint_if_it_is_much() -> None:
-    (hint,) = hints(samples.flops("fp8", flops=1000, flops_by_type={"float8": 600, "bfloat16": 400}))
-    assert hint.startswith("40% of the operations in FP8 run in bfloat16, at half of float8's peak")
-    assert hints(samples.flops("fp8", flops=1000, flops_by_type={"float8": 950, "bfloat16": 50})) == []
-    assert (
-        hints(samples.flops("fp8", flops_by_type={"float8": 6, "bfloat16": 4}, flops=10), device="cpu") == []
-    )
-
-
-def test_emulated_float8_has_operations_but_no_speed_no_peak_and_no_hint() -> None:
+def test_emulated_float8_has_operations_but_no_speed_and_no_peak() -> None:
     def counted_in(precision: str) -> PrecisionFlops:
         count = samples.flops(precision, flops=828 * 10**9, flops_by_type={"float8": 828 * 10**9})
         steps = samples.steps(1, 30, precision=precision, step_seconds=0.002)
@@ -328,15 +314,4 @@ def test_emulated_float8_has_operations_but_no_speed_no_peak_and_no_hint() -> No
     assert emulated.counted.flops == 828 * 10**9
     assert (emulated.flops_per_second, emulated.peak_flops_per_second, emulated.mfu) == (None, None, None)
     assert (rate_words(emulated), mfu_words(emulated), flops_line(emulated)) == ("n/a", "n/a", "")
-    assert hints(samples.flops("fp8-emulated", **TROUBLED)) == []
     assert flops_line(counted_in("fp8")) == "FP8: 414 TFLOP/s, 21% MFU (dense peak 1,979 TFLOP/s)"
-
-
-def test_one_hint_is_given_once() -> None:
-    both = {**TROUBLED, "flops_by_type": {"float16": 1000}}
-    assert len(hints(samples.flops("fp16", **both), samples.flops("bf16", **both))) == 2
-
-
-def test_the_line_reads_like_this() -> None:
-    flops = folded(samples.flops("fp16", flops=828 * 10**9), *STEPS)[1]
-    assert flops_line(flops) == "AMP fp16: 414 TFLOP/s, 42% MFU (dense peak 990 TFLOP/s)"

@@ -11,7 +11,7 @@ from tests.telemetry.simulated_ranks import STEP_SECONDS, SimulatedRanks, Slow
 
 SEEDS = range(20)
 
-MANY = [pytest.param(size, marks=pytest.mark.ci) for size in (64, 1024)]
+MANY = [pytest.param(64, marks=pytest.mark.ci), pytest.param(1024, marks=pytest.mark.nightly)]
 
 
 def window(world_size: int, seed: int, seconds: int = 20, **options: Any) -> list[RanksSampled]:
