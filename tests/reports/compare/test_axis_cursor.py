@@ -15,9 +15,9 @@ from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.grid import Grid, grid
 from amptui.reports.compare.overlay_plot import STYLES, OverlayPlot, curve_area, dot_columns
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.phrases import Line, Word, line_width
+from amptui.tui.panels.phrases import Line, Word
 from amptui.tui.panels.step_cursor import MOVES, ZOOMS
-from tests.reports.compare.compared_runs import figures, seeds, started, trained, validated, whole_run
+from tests.reports.compare.compared_runs import figures, started, trained, validated, whole_run
 
 KEYS = [*MOVES, *ZOOMS, "0", "home", "end"]
 
@@ -170,21 +170,6 @@ def test_nan_is_read_as_such() -> None:
     comparison = runs_of([[1.0] * 30 + [math.nan] * 30, [2.0] * 60], by_precision=True)
     cursor, extent = pressed(comparison, ["end"])
     assert read(comparison, cursor, extent) == "step 60, smoothed  A NaN or Inf  B 2.00"
-
-
-# ------------------------------------------------------------------------------------ the width
-
-
-@given(st.integers(20, 200), st.booleans())
-@example(width=36, by_run=True)
-def test_the_line_fits_and_says_what_it_leaves_out(width: int, by_run: bool) -> None:
-    runs = [run for precision in ("fp32", "bf16") for run in seeds([1.0, 2.0, 3.0], precision=precision)]
-    comparison = compared(runs)
-    cursor, extent = pressed(comparison, ["left"])
-    line = cursor_line(comparison, cursor, extent, by_run=by_run, smoothed=True, width=width)
-    assert line_width(line) <= max(width, line_width(line[:1]))
-    text = words(line)
-    assert "B " in text or "more" in text or width < 36
 
 
 # ------------------------------------------------------------------------------------- the keys

@@ -116,15 +116,12 @@ def test_nothing_is_published_twice(journals: list[Path]) -> None:
     following.stop()
 
 
-def test_what_could_not_be_read_is_told(journals: list[Path]) -> None:
+def test_what_could_not_be_read_is_told(tmp_path: Path, journals: list[Path]) -> None:
     with journals[1].open("a") as file:
         file.write("{broken\n")
     comparison = read_all(journals, target=None)
     assert comparison.runs[0].passed_over == ""
     assert "1 damaged line" in comparison.runs[1].passed_over
-
-
-def test_a_journal_without_records_is_an_error(tmp_path: Path, journals: list[Path]) -> None:
     empty = tmp_path / "notes.txt"
     empty.write_text("hello\nthere\n")
     with pytest.raises(RunFolderError, match=r"notes.txt holds no records; .*: 2 damaged"):

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.records.run import Record
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, Trace, final_mean
 from amptui.telemetry.history import Track
@@ -16,9 +17,6 @@ from amptui.telemetry.view import Series
 from tests.reports.compare.compared_runs import figures, finished, started, trained, validated, whole_run
 from tests.single_steps import in_blocks
 from tests.telemetry import record_samples
-
-if TYPE_CHECKING:
-    from amptui.records.run import Record
 
 
 def series(values: list[float | None], **sizes: Any) -> Series:
@@ -62,17 +60,11 @@ def test_a_long_run_keeps_its_totals_in_buckets() -> None:
     assert run.curve.samples[:-1] == pytest.approx(10 * run.curve.steps[:-1])
 
 
-def test_a_run_without_steps_has_no_losses() -> None:
-    cases: list[list[Record]] = [[], [started()], [started(), finished(0)]]
-    for records in cases:
-        run = figures(records)
-        assert (run.samples, run.seconds, run.final_training, run.best_training) == (
-            0,
-            None,
-            None,
-            None,
-        )
-        assert len(run.curve.loss) == 0
+@pytest.mark.parametrize("records", [[], [started()], [started(), finished(0)]])
+def test_a_run_without_steps_has_no_losses(records: list[Record]) -> None:
+    run = figures(records)
+    assert (run.samples, run.seconds, run.final_training, run.best_training) == (0, None, None, None)
+    assert len(run.curve.loss) == 0
 
 
 # ------------------------------------------------------------------------------ final losses
@@ -199,14 +191,9 @@ def test_a_run_resumed_from_far_back_counts_from_its_bucket() -> None:
     assert run.view.step == 110
 
 
-def test_steps_that_arrive_late_are_left_out() -> None:
-    late = trained([9.0] * 3, first=2)
-    run = figures([started(), *trained([1.0] * 10), *late])
-    assert run.samples == 100
-    assert len(run.curve.loss) == 10
-
-
-def test_steps_that_are_missing_leave_a_gap() -> None:
+def test_steps_that_arrive_late_are_left_out_and_those_that_are_missing_leave_a_gap() -> None:
+    run = figures([started(), *trained([1.0] * 10), *trained([9.0] * 3, first=2)])
+    assert (run.samples, len(run.curve.loss)) == (100, 10)
     run = figures([started(), *trained([1.0] * 5), *trained([1.0] * 5, first=11)])
     assert run.samples == 100
     assert np.isnan(run.curve.samples[5:10]).all()
