@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.ranks import RanksOverflowed, RanksSampled, RanksStarted
-from amptui.records.run import BlockFinished, Record, RunStarted
+from amptui.records.run import BlockFinished, PauseChanged, Record, RunFailed, RunStarted
 from amptui.records.samples import DeviceSample, GpuSample
 from tests.builders import joined
 from tests.telemetry.record_samples import resumed, steps
@@ -187,6 +187,8 @@ def records() -> Iterator[Record]:
     yield UpdatesMeasured(time=104.3, step=102, ratios={"a": 0.001, "b": float("nan")}, sampled=("a",))
     yield RanksOverflowed(time=104.3, step=91, ranks=(1,), count=1)
     finished, failed, paused = ENDS
+    assert isinstance(paused, PauseChanged)
+    assert isinstance(failed, RunFailed)
     yield from (paused, dataclasses.replace(paused, paused=False), finished, resumed(102, time=200.0))
     yield from (record for record in EVERYTHING if isinstance(record, RanksStarted | RanksSampled))
     yield joined(steps(103, 123, time=201.0, precision="fp16", losses={"a": 1.0, "b": 2.0}))

@@ -125,8 +125,13 @@ class Mine(Tiny):
 """
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("module", ["neighbour", "in_the_current_folder"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param("neighbour", marks=pytest.mark.ci),
+        pytest.param("in_the_current_folder", marks=pytest.mark.nightly),
+    ],
+)
 def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path) -> None:
     """Beside its file always; from the current folder where `python -m amptui` has it on its path."""
     here, models = tmp_path / "here", tmp_path / "models"
@@ -207,11 +212,13 @@ def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
 # ----------------------------------------------------------------------------------- asked to stop, killed
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("rank", "status", "own"),
-    [(None, 143, ("--fsdp", "--max-restarts", "3")), (0, 143, ()), (1, 0, ())],
-    ids=["the launcher of sharded ranks", "rank 0", "another rank"],
+    [
+        pytest.param(None, 143, ("--fsdp", "--max-restarts", "3"), marks=pytest.mark.ci, id="the launcher"),
+        pytest.param(0, 143, (), marks=pytest.mark.nightly, id="rank 0"),
+        pytest.param(1, 0, (), marks=pytest.mark.ci, id="another rank"),
+    ],
 )
 def test_sigterm_stops_all_ranks_cleanly_and_none_is_started_again(
     warm: WarmSource, run: Path, rank: int | None, status: int, own: Sequence[str]
@@ -363,7 +370,7 @@ def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     assert [(row.restarts, row.max_restarts) for row in of(RanksStarted, run)] == [(0, 1), (1, 1)]
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 def test_ranks_without_a_checkpoint_start_again_from_the_beginning(
     warm: WarmSource, run: Path, go_on: Path
 ) -> None:

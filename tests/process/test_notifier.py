@@ -92,7 +92,8 @@ def test_every_kind_is_sent_once() -> None:
             time=time.time(), step=9, paused=True, cause="weights", reason="the loss is nan"
         )
         failed = RunFailed(time=time.time(), step=9, error="wrong; do this", traceback="Traceback")
-        for count, record in enumerate((alarm("disk full"), paused, failed), 1):
+        records: tuple[Record, ...] = (alarm("disk full"), paused, failed)
+        for count, record in enumerate(records, 1):
             run.tell(record)
             server.wait_for(count)
         run.notifier.close()

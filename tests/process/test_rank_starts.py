@@ -140,11 +140,13 @@ OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOC
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("names", "own"),
-    [(PLAIN, ()), (OPEN_MPI, ("--fsdp",)), (SLURM, ())],
-    ids=["plain, ddp", "mpirun, fsdp", "srun, ddp"],
+    [
+        pytest.param(PLAIN, (), marks=pytest.mark.nightly, id="plain, ddp"),
+        pytest.param(OPEN_MPI, ("--fsdp",), marks=pytest.mark.ci, id="mpirun, fsdp"),
+        pytest.param(SLURM, (), marks=pytest.mark.ci, id="srun, ddp"),
+    ],
 )
 def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], own: tuple[str, ...]) -> None:
     """What a launcher says is read before the model is wrapped: each wrapper needs one launcher only."""
@@ -211,8 +213,13 @@ def hiding(folder: Path) -> tuple[str, ...]:
     return start
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("own", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        pytest.param((), marks=pytest.mark.nightly, id="ddp"),
+        pytest.param(("--fsdp",), marks=pytest.mark.ci, id="fsdp"),
+    ],
+)
 def test_a_run_folder_that_a_rank_does_not_see_is_told_before_the_first_step(
     tmp_path: Path, own: tuple[str, ...]
 ) -> None:
