@@ -4,7 +4,6 @@ Most of these tests use torch's ``aot_eager`` backend, which traces and guards l
 no compiler.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
-from amptui.base.errors import DeviceError
 from amptui.cli import main
 from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.compilation import (
@@ -29,13 +27,11 @@ from amptui.engine.compilation import (
     uses_cuda_graphs,
 )
 from amptui.engine.failure import explain
-from amptui.engine.prepared import Prepared
 from amptui.records.control import Control, TraceRequest, XRayRequest
 from amptui.records.findings import ModelCompiled, ModulesTraced, XRayTaken
-from amptui.records.run import PhaseChanged, PrecisionChanged, RunFinished, RunStarted
+from amptui.records.run import PhaseChanged, PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
-from tests.engine.working import Worker
 from tests.terminal import KNOBS
 from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, switching, train
 
@@ -51,6 +47,7 @@ def fresh() -> Iterator[None]:
         yield
 
 
+@pytest.mark.torch
 def test_a_model_that_is_all_torch_s_is_compiled_and_keeps_nothing_of_ours() -> None:
     """torch 2.9 leaves such a model alone by itself."""
     graphs: list[torch.fx.GraphModule] = []
@@ -104,20 +101,34 @@ def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> No
 
 @pytest.mark.ci
 def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for() -> None:
-    log = log_of(compiled(prepare(Tiny(epochs=1), validation=False)))
-    entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRecord | PhaseChanged)]
-    names = [entry.phase if isinstance(entry, PhaseChanged) else type(entry).__name__ for entry in entries]
-    assert names[:4] == ["first step", "first step", "ModelCompiled", "StepRecord"]
-    assert names[4:6] == ["training", "StepRecord"]
-    (compilation,) = log.of(ModelCompiled)
-    first, second = log.of(StepRecord)[:2]
-    assert (compilation.step, compilation.precision, compilation.training) == (1, "fp32", True)
-    assert first.step_seconds is not None
-    assert second.step_seconds is not None
-    assert second.step_seconds < compilation.seconds <= first.step_seconds
+    """Also of a model that compiles a part of itself; an eager run tells of nothing."""
+
+    class Partly(Tiny):
+        def build_model(self) -> nn.Module:
+            first, *others = super().build_model().children()
+            part: Any = torch.compile(nn.Sequential(*others), backend="aot_eager")
+            return nn.Sequential(first, part)
+
+    for prepared in (
+        compiled(prepare(Tiny(epochs=1), validation=False)),
+        prepare(Partly(epochs=1), validation=False),
+    ):
+        log = log_of(prepared)
+        entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRecord | PhaseChanged)]
+        names = [
+            entry.phase if isinstance(entry, PhaseChanged) else type(entry).__name__ for entry in entries
+        ]
+        assert names[:4] == ["first step", "first step", "ModelCompiled", "StepRecord"]
+        assert names[4:6] == ["training", "StepRecord"]
+        (compilation,) = log.of(ModelCompiled)
+        assert (compilation.step, compilation.what, compilation.precision) == (1, "first", "fp32")
+        assert compilation.training
+        assert 0 < compilation.seconds <= (log.of(StepRecord)[0].step_seconds or 0)
+    assert log_of(prepare(Tiny(epochs=1))).of(ModelCompiled) == []
 
 
 @pytest.mark.ci
+@pytest.mark.torch
 def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> None:
     log = log_of(compiled(prepare(Uneven(epochs=2))))
     first, again = log.of(ModelCompiled)
@@ -131,6 +142,7 @@ def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> Non
 
 
 @pytest.mark.ci
+@pytest.mark.torch
 def test_no_number_of_precisions_makes_torch_give_up_compiling() -> None:
     variants: list[int] = []
     ran: list[int] = []
@@ -159,23 +171,7 @@ def test_no_number_of_precisions_makes_torch_give_up_compiling() -> None:
     assert len(ran) == calls, "none ran eagerly"
 
 
-def test_an_eager_run_tells_of_no_compilation() -> None:
-    log = log_of(prepare(Tiny(epochs=1)))
-    assert log.of(ModelCompiled) == []
-
-
-@pytest.mark.ci
-def test_a_model_s_own_compiled_parts_are_told_of_too() -> None:
-    class Partly(Tiny):
-        def build_model(self) -> nn.Module:
-            first, *others = super().build_model().children()
-            part: Any = torch.compile(nn.Sequential(*others), backend="aot_eager")
-            return nn.Sequential(first, part)
-
-    log = log_of(prepare(Partly(epochs=1), validation=False))
-    assert [(record.step, record.what) for record in log.of(ModelCompiled)] == [(1, "first")]
-
-
+@pytest.mark.torch
 def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_how_to_go_on() -> None:
     def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
         if torch.is_autocast_enabled("cpu"):
@@ -196,19 +192,18 @@ def test_checkpoints_fit_the_eager_and_the_compiled_model(tmp_path: Path) -> Non
     whole = Log()
     train(prepare(Tiny(epochs=2)), whole, checkpoints=tmp_path / "whole")
     names = set(newest_checkpoint(tmp_path / "whole", print).model)
-    for first, then in ((compiled, prepare_only), (prepare_only, compiled)):
-        folder = tmp_path / first.__name__
-        train(first(prepare(Tiny(epochs=1))), Log(), checkpoints=folder)
+    for first_compiled in (True, False):
+        folder = tmp_path / str(first_compiled)
+        first, then = prepare(Tiny(epochs=1)), prepare(Tiny(epochs=2))
+        compiled(first if first_compiled else then)
+        train(first, Log(), checkpoints=folder)
         assert set(newest_checkpoint(folder, print).model) == names
         rest = Log()
-        resume(then(prepare(Tiny(epochs=2))), folder, rest)
+        resume(then, folder, rest)
         assert losses(rest) == pytest.approx(losses(whole)[8:], rel=1e-4)
 
 
-def prepare_only(prepared: Prepared) -> Prepared:
-    return prepared
-
-
+@pytest.mark.torch
 def test_probes_see_the_same_in_a_compiled_model() -> None:
     reasons = []
     for prepared in (prepare(Tiny(epochs=1)), compiled(prepare(Tiny(epochs=1)))):
@@ -219,9 +214,6 @@ def test_probes_see_the_same_in_a_compiled_model() -> None:
         (xray,), (trace,) = log.of(XRayTaken), log.of(ModulesTraced)
         reasons.append((xray.layers, xray.operators, xray.loss_fp32, xray.loss_amp, trace.nearest))
     assert reasons[0] == reasons[1]
-
-
-# ------------------------------------------------------------------ where it cannot work
 
 
 def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(
@@ -237,16 +229,7 @@ def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(
     assert error_lines == [
         f"amptui: --compile needs a compiler: no C++ compiler (no-such-compiler); {missing.hint}"
     ]
-
-
-def test_a_run_without_compile_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert prepare(Tiny()).model._compiled_call_impl is None
-    with pytest.raises(DeviceError, match=re.escape("no C++ compiler (no-such-compiler)")):
-        prepare(Tiny(), compile_mode="default")
-
-
-# --------------------------------------------------------------------------- CUDA graphs
+    assert prepare(Tiny()).model._compiled_call_impl is None, "a run without it needs none"
 
 
 def test_only_modes_with_cuda_graphs_on_a_gpu_mark_iterations() -> None:
@@ -257,6 +240,7 @@ def test_only_modes_with_cuda_graphs_on_a_gpu_mark_iterations() -> None:
     assert not uses_cuda_graphs("reduce-overhead", CPU)
 
 
+@pytest.mark.torch
 def test_a_marked_forward_pass_begins_an_iteration_and_runs_in_its_own_context() -> None:
     from torch._inductor.cudagraph_trees import MarkStepBox
 
@@ -324,26 +308,26 @@ def test_accumulated_gradients_leave_the_memory_that_a_replay_overwrites() -> No
     )
 
 
-# --------------------------------------------------------------- with the real compiler
-
-
 needs_compiler = pytest.mark.skipif(
     missing_for_compile(CPU) is not None, reason="torch.compile finds no compiler here"
 )
 
 
-@pytest.mark.ci  # it compiles C++ for each precision
+# They compile C++ for each precision.
 @needs_compiler
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("default", marks=pytest.mark.nightly),
+        pytest.param("reduce-overhead", marks=pytest.mark.ci),
+    ],
+)
 def test_a_compiled_run_computes_what_an_eager_one_does(mode: str) -> None:
     import torch._dynamo
 
-    eager, fast = Log(), Log()
     at = {3: "bf16", 6: "fp32", 9: "bf16"}
-    for log, options in ((eager, {}), (fast, {"compile_mode": mode})):
-        control = Control()
-        log.watch = switching(control, at)
-        train(prepare(Tiny(), **options), log, control)
+    eager = log_of(prepare(Tiny()), at=at)
+    fast = log_of(prepare(Tiny(), compile_mode=mode), at=at)
     limit: int = torch._dynamo.config.recompile_limit
     assert limit >= MAX_VARIANTS
     assert losses(fast) == pytest.approx(losses(eager), rel=0.02)
@@ -353,13 +337,3 @@ def test_a_compiled_run_computes_what_an_eager_one_does(mode: str) -> None:
         ("fp32", False),
         ("bf16", False),
     ]
-
-
-@pytest.mark.ci  # it compiles C++
-@needs_compiler
-def test_the_options_are_in_the_run_s_first_record() -> None:
-    worker = Worker(steps=3, compile_mode="default", channels_last=True, cudnn_benchmark=False)
-    assert isinstance(worker.end(), RunFinished)
-    config = worker.log.of(RunStarted)[0].config
-    assert (config["compile"], config["channels_last"], config["cudnn_benchmark"]) == ("default", True, False)
-    assert worker.log.of(ModelCompiled)[0].step == 1

@@ -123,8 +123,10 @@ def trained(kind: type[Tiny], **options: Any) -> tuple[list[float | None], list[
     return losses(log), [end.loss for end in ends if end is not None]
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_norm": 0.5, "accumulate": 3}], ids=str)
-@pytest.mark.parametrize("kind", [Tiny, LossInGraph])
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("kind", "options"), [(Tiny, {"accumulate": 2}), (LossInGraph, {"clip_norm": 0.5, "accumulate": 3})]
+)
 def test_all_is_read_before_the_next_iteration_overwrites_it(
     kind: type[Tiny], options: dict[str, Any], memory: StaticMemory
 ) -> None:

@@ -18,7 +18,7 @@ from tests.terminal import amptui_command
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.ci  # the device is compiled
+pytestmark = pytest.mark.nightly  # the device is compiled
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.simcuda.device import NCCL
 from tests.simcuda.ranks import losses_of, waits_in_steps
 from tests.terminal import amptui_command
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.nightly
 
 STEPS = 60
 
@@ -34,20 +34,27 @@ def machine(pretended_gpu: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
         yield environment(pretended_gpu, base, devices=2, **settings)
 
 
-def run(command: list[str], machine: dict[str, str]) -> str:
-    """What a program said that ended with status 0."""
+def ended(
+    command: list[str], machine: dict[str, str], *, status: int = 0
+) -> "subprocess.CompletedProcess[str]":
+    """A program that ended with that status."""
     done = subprocess.run(
         command, cwd=ROOT, env=machine, capture_output=True, text=True, check=False, timeout=200
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def training(run_dir: Path, model: str, *options: str) -> list[str]:
+    """The command for a training of two ranks."""
+    where = ("--run-dir", str(run_dir), "--headless", "--nproc", "2")
+    return amptui_command("train", f"tests.simcuda.ranks:{model}", *where, *options)
 
 
 def train(machine: dict[str, str], run_dir: Path, model: str, *options: str) -> list[Record]:
     """The journal of a training of two ranks that ended well."""
-    command = amptui_command("train", f"tests.simcuda.ranks:{model}", "--run-dir", str(run_dir), "--headless")
     with ended_afterwards(run_dir):
-        run([*command, "--nproc", "2", *options], machine)
+        ended(training(run_dir, model, *options), machine)
     return records_of(run_dir)
 
 
@@ -60,7 +67,7 @@ def collectives(log: Path) -> Counter[tuple[int, str]]:
 def test_each_collective_gives_what_gloo_s_gives(machine: dict[str, str], tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = str(ROOT / "tests" / "simcuda" / "collectives.py")
-    run([*torchrun, script, str(tmp_path / "came")], machine)
+    ended([*torchrun, script, str(tmp_path / "came")], machine)
 
 
 NO_ROOM = """\
@@ -75,14 +82,13 @@ except RuntimeError as error:
 
 def test_a_full_dev_shm_fails_in_nccl_s_words(machine: dict[str, str]) -> None:
     machine["SIMCUDA_NCCL_SHM_MIB"] = "0.5"
-    said = run([sys.executable, "-c", NO_ROOM], machine)
+    said = ended([sys.executable, "-c", NO_ROOM], machine).stdout
     assert "unhandled system error" in said
     if "Last error:" in said:  # not every process group of torch's asks for it
         assert re.search(r"shared memory segment /dev/shm/\S+ .*No space left on device \(28\)", said)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize(("kind", "precision"), [("ddp", "fp32"), ("ddp", "fp16"), ("fsdp2", "fp16")])
 def test_two_ranks_train_as_with_gloo_and_no_step_waits(
     kind: str, precision: str, machine: dict[str, str], tmp_path: Path
 ) -> None:
@@ -103,18 +109,8 @@ def test_two_ranks_train_as_with_gloo_and_no_step_waits(
 
 def failed(machine: dict[str, str], run_dir: Path, model: str, *options: str) -> "tuple[RunFailed, str]":
     """The last record of a training of two ranks that fails, and the last line."""
-    command = amptui_command("train", f"tests.simcuda.ranks:{model}", "--run-dir", str(run_dir), "--headless")
     with ended_afterwards(run_dir):
-        done = subprocess.run(
-            [*command, "--nproc", "2", *options],
-            cwd=ROOT,
-            env=machine,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-    assert done.returncode == 1, done.stdout + done.stderr
+        done = ended(training(run_dir, model, *options), machine, status=1)
     last = records_of(run_dir)[-1]
     assert isinstance(last, RunFailed)
     return last, done.stderr.splitlines()[-1]

@@ -69,21 +69,22 @@ def check_went_on_as(trained: Trained, expected: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "trace", "clip_norm"),
+    ("precision", "trace", "clip_norm", "every"),
     [
-        ("fp16", True, 1.0),
-        pytest.param("fp16", True, None, marks=pytest.mark.nightly),
-        pytest.param("fp32", True, None, marks=pytest.mark.nightly),
-        pytest.param("fp32", True, 1.0, marks=pytest.mark.nightly),
-        pytest.param("fp16", False, None, marks=pytest.mark.nightly),
-        pytest.param("fp32", False, None, marks=pytest.mark.nightly),
+        ("fp16", True, 1.0, 3),
+        *(
+            pytest.param(*row, 1, marks=pytest.mark.nightly)
+            for row in (("fp16", True, 1.0), ("fp32", True, None), ("fp32", True, 1.0), ("fp16", False, None))
+        ),
     ],
 )
-def test_only_what_a_training_needs_may_end_it(precision: str, trace: bool, clip_norm: float | None) -> None:
+def test_only_what_a_training_needs_may_end_it(
+    precision: str, trace: bool, clip_norm: float | None, every: int
+) -> None:
     asks: Asks = {STEP - 1: TraceRequest()} if trace else {}
     options = {"precision": precision, "clip_norm": clip_norm}
     ended = set[str]()
-    for operator in range(1, 71):
+    for operator in range(1, 71, every):
         found = without_memory(operator, asks, **options)
         if isinstance(found, Trained):
             check_went_on_as(found, undisturbed(**options))
@@ -97,12 +98,13 @@ def test_only_what_a_training_needs_may_end_it(precision: str, trace: bool, clip
     ("precision", "other", "clip_norm"),
     [
         ("fp32", "fp16", 1.0),
-        pytest.param("fp32", "fp16", None, marks=pytest.mark.nightly),
-        pytest.param("fp16", "fp32", 1.0, marks=pytest.mark.nightly),
-        pytest.param("fp16", "fp32", None, marks=pytest.mark.nightly),
-        pytest.param("fp32", "bf16", None, marks=pytest.mark.nightly),
-        pytest.param("bf16", "fp16", 1.0, marks=pytest.mark.nightly),
-        pytest.param("fp32", "ieee", 1.0, marks=pytest.mark.nightly),
+        *(
+            pytest.param(*row, marks=pytest.mark.nightly)
+            for row in (
+                *(("fp32", "fp16", None), ("fp16", "fp32", 1.0), ("fp32", "bf16", None)),
+                *(("bf16", "fp16", 1.0), ("fp32", "ieee", 1.0)),
+            )
+        ),
     ],
 )
 def test_a_precision_s_first_step_that_finds_no_memory_never_was(
@@ -127,6 +129,7 @@ def test_a_precision_s_first_step_that_finds_no_memory_never_was(
     assert came_back > 20
 
 
+@pytest.mark.nightly
 def test_float16_is_sound_when_it_is_tried_again() -> None:
     """A scaler remembers gradients that it has unscaled, also those of a step that never was."""
     # The step that fails computes its loss twice, and the second time asks for another attempt.
