@@ -124,7 +124,10 @@ def test_watch_trains_as_the_bare_script_and_opens_one_run(
     assert isinstance(records[-1], RunFinished)
 
 
-@pytest.mark.parametrize("observe", [True, False], ids=["--observe", "observe()"])
+@pytest.mark.parametrize(
+    "observe",
+    [pytest.param(True, id="--observe"), pytest.param(False, id="observe()", marks=pytest.mark.nightly)],
+)
 def test_observed_ranks_train_as_the_bare_script(
     warm: WarmSource, observe: bool, bare: Steps, tmp_path: Path, runs: Path
 ) -> None:
@@ -288,6 +291,7 @@ def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
     assert len([note for note in of(Note, records) if "rank 1 has not called amptui" in note.text]) == 1
 
 
+@pytest.mark.nightly
 def test_where_rank_0_does_not_watch_one_line_says_so(
     warm: WarmSource, bare: Steps, tmp_path: Path, runs: Path
 ) -> None:
@@ -300,6 +304,7 @@ def test_where_rank_0_does_not_watch_one_line_says_so(
     assert not runs.exists()
 
 
+@pytest.mark.nightly
 def test_a_fault_of_one_rank_costs_one_line_and_no_bit(
     warm: WarmSource, bare: Steps, tmp_path: Path, runs: Path
 ) -> None:
@@ -312,6 +317,7 @@ def test_a_fault_of_one_rank_costs_one_line_and_no_bit(
     assert isinstance(records_of(the_run(runs))[-1], RunFinished)
 
 
+@pytest.mark.nightly
 def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(
     warm: WarmSource, tmp_path: Path, runs: Path
 ) -> None:
@@ -401,6 +407,7 @@ def test_ranks_that_are_started_again_go_on_in_one_run(
     assert (last.reason, last.steps) == ("done", resumed.step + 40)
 
 
+@pytest.mark.nightly
 def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     demo = str(ROOT / "demo" / "own_ranks.py")
@@ -415,7 +422,7 @@ def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["watch", "bare"])
+@pytest.mark.parametrize("kind", ["watch", pytest.param("bare", marks=pytest.mark.nightly)])
 def test_ranks_that_share_their_samples_count_them_once(kind: str, tmp_path: Path, runs: Path) -> None:
     start = amptui_command("run", "--headless", *(["--observe"] if kind == "bare" else []), "torchrun")
     result = subprocess.run(

@@ -1,7 +1,6 @@
 """What a rank measures, what rank 0 makes of all ranks' numbers, and what of them a journal keeps."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -185,23 +184,7 @@ class OwnSteps:
 
 CPU = torch.device("cpu")
 
-ON_EACH = pytest.mark.parametrize(
-    "device",
-    [
-        CPU,
-        pytest.param(
-            torch.device("cuda", 0),
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
-            ],
-        ),
-    ],
-    ids=str,
-)
 
-
-@ON_EACH
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("options", "state"),
@@ -215,15 +198,24 @@ ON_EACH = pytest.mark.parametrize(
         ({"scaled": False, "loss": math.inf}, LOSS),
     ],
 )
-def test_what_is_known_of_a_step(options: dict[str, float], state: int, device: torch.device) -> None:
-    steps = OwnSteps(device)
-    with no_waits() if device.type == "cuda" else nullcontext():
-        number = steps.step(**options)  # type: ignore[arg-type]
-        steps.step()
+def test_what_is_known_of_a_step(options: dict[str, float], state: int) -> None:
+    steps = OwnSteps(CPU)
+    number = steps.step(**options)  # type: ignore[arg-type]
+    steps.step()
     assert steps.own.overflowed is None
     assert steps.state(number) == state
     assert steps.own.overflowed == (None if state == UNKNOWN else int(state in (GRADIENTS, LOSS)))
     assert steps.own.bad_since == (number if state == LOSS else 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_on_a_gpu_it_is_the_same() -> None:
+    steps = OwnSteps(torch.device("cuda", 0))
+    with no_waits():
+        numbers = [steps.step(), steps.step(gradient=math.inf), steps.step(loss=math.nan)]
+    torch.cuda.synchronize()
+    assert [steps.state(number) for number in numbers] == [FINITE, GRADIENTS, LOSS]
 
 
 def test_gradients_are_checked_where_the_scale_is_searched_and_after_trouble_and_growth() -> None:

@@ -332,7 +332,12 @@ def test_a_line_too_long_for_a_record_is_one_damaged_line_and_is_never_held_whol
     held = list[int]()
     reader = JournalReader(path)
     parsed = reader._record
-    monkeypatch.setattr(reader, "_record", lambda line: (held.append(len(line)), parsed(line))[1])
+
+    def hear(line: bytes) -> Record | None:
+        held.append(len(line))
+        return parsed(line)
+
+    monkeypatch.setattr(reader, "_record", hear)
     broken = length + len(end) > 600
     assert len(list(reader)) == 3 + (not broken)
     assert (reader.damaged_lines, reader.torn) == (int(broken and bool(end)), broken and not end)

@@ -218,7 +218,12 @@ def test_what_only_looks_like_many_records_is_given_up_soon(
     crowd = between.join([f'{{"type":"{word}"'.encode() for word in words] * 2000)
     run_dir.journal_path.write_bytes(run_dir.journal_path.read_bytes() + crowd + b"\n")
     reads, loads = list[str](), codec.loads
-    monkeypatch.setattr(codec, "loads", lambda line: (reads.append(line), loads(line))[1])
+
+    def hear(line: str) -> Record | None:
+        reads.append(line)
+        return loads(line)
+
+    monkeypatch.setattr(codec, "loads", hear)
     assert look_at(run_dir).model == "mnist-deep"
     assert sum(map(len, reads)) < 3 * len(crowd) + 100_000
     assert len(reads) < 1000
