@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -20,7 +19,7 @@ from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFaile
 from amptui.runs.protocol import PROTOCOL, hello_line
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import last_step, records_of, screens_told, wait_until
-from tests.remote import HOST, RemoteMachine, Server, free_port, kill, skip_without_ssh, ssh_processes
+from tests.remote import HOST, RemoteMachine, Server, kill, skip_without_ssh, ssh_processes
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -155,25 +154,6 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request_and_its_e
         terminal.press("q")
         assert terminal.wait() == 1
         assert f"{HOST}: run was stopped; view it with" in terminal.text
-
-
-def test_a_screen_may_detach_while_a_machine_is_gone(
-    box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
-) -> None:
-    with (
-        headless_run(lives, tmp_path / "run") as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[\d,]+")
-        box.stop()
-        try:
-            terminal.wait_for(f"connection to {HOST} lost; reconnecting")
-            terminal.press("d")
-            assert terminal.wait() == 0
-            assert f"connection to {HOST} lost" in terminal.text
-        finally:
-            box.start()
-        stop(run)
 
 
 def test_a_request_that_the_lost_connection_swallowed_is_refused(
@@ -320,14 +300,6 @@ def test_a_login_shell_that_greets_and_is_slow_does_not_matter_and_one_that_exit
     done, line = listed(f"{HOST}:"), refused(f"{HOST}:")
     assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", line)
     assert line.startswith(f"amptui: {HOST} exited with status 0 without an answer: bye; a start-up file of")
-
-
-def test_a_machine_that_cannot_be_reached_is_named(box: RemoteMachine) -> None:
-    box.configure(f"Port {free_port()}")
-    try:
-        assert re.fullmatch(rf"amptui: cannot reach {HOST}: ssh: .*Connection refused", refused(f"{HOST}:x"))
-    finally:
-        box.configure()
 
 
 @pytest.mark.parametrize(("lines", "added"), [((), True), (("ServerAliveInterval 60",), False)])

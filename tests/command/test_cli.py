@@ -1,7 +1,6 @@
 """The command line, in this process: what is said and with which exit status."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -215,17 +214,6 @@ def test_a_run_folder_in_use_is_refused_and_left_as_it_is(
     assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
 
 
-def test_the_summary_compares_precisions_only_by_what_was_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(tmp_path, "--steps", "52")  # of which at most 50 are warm-up steps
-    out = capsys.readouterr().out
-    assert re.search(r"left out: [1-9]", out)
-    assert "n/a" not in out
-    assert "peak allocated" not in out  # no allocator to ask on a CPU
-    assert "the speed of" not in out
-
-
 def test_a_kept_run_is_exported_by_its_folder_or_by_being_the_newest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,14 +244,6 @@ def test_what_an_export_passed_over_is_told_apart_and_a_replay_without_a_termina
     assert line.endswith(" 1 damaged line")
     assert main(["replay", str(tmp_path / "run")]) == 2
     assert "`amptui export`" in capsys.readouterr().err
-
-
-@pytest.mark.ci
-def test_the_doctor_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["doctor", "--json"])
-    *checks, verdict = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {check["type"] for check in checks} == {"Check"}
-    assert (status == 0) == verdict["can_train"]
 
 
 @pytest.mark.parametrize(

@@ -114,51 +114,6 @@ def test_a_child_that_outlives_the_run_does_not_hold_its_folder(tmp_path: Path) 
             os.kill(int(child), signal.SIGKILL)
 
 
-RACE = """
-import sys
-from pathlib import Path
-from amptui.base.errors import RunFolderError
-from amptui.runs.lock import RunLock
-from amptui.runs.rundir import create_run_dir
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    run_dir = create_run_dir(Path(sys.argv[1]), "m")
-    with RunLock.take(run_dir.path, new=True):
-        run_dir.journal_path.touch(exist_ok=False)
-        print("won", flush=True)
-        sys.stdin.readline()
-except RunFolderError as error:
-    print(error, flush=True)
-"""
-
-
-@pytest.mark.ci
-def test_of_several_that_begin_at_once_in_one_folder_one_wins(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACE, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    said = [racer.stdout.readline() for racer in racers if racer.stdout is not None]
-    for racer in racers:
-        racer.communicate("done\n")
-    assert said.count("won\n") == 1
-    assert all(line == "won\n" or "is training in" in line or "contains a run" in line for line in said)
-
-
 def test_a_new_run_is_refused_where_one_began_meanwhile(tmp_path: Path) -> None:
     run_dir = create_run_dir(tmp_path / "run", "m")
     run_dir.journal_path.touch()

@@ -288,20 +288,6 @@ def test_closing_waits_no_longer_than_it_may(tmp_path: Path) -> None:
         assert known == list(range(len(known)))
 
 
-def test_closing_what_was_never_started_or_watched_or_published_is_harmless(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    screen = run.adopt_screen()
-    run.server.close(ENOUGH_SECONDS)
-    screen.read_to_the_end()
-    run.close()
-    with running(tmp_path) as run:
-        screen = run.adopt_screen()
-        until(lambda: run.server.viewers == 1)
-        run.server.close(ENOUGH_SECONDS)
-        run.server.close(ENOUGH_SECONDS)
-        screen.read_to_the_end()
-
-
 def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> None:
     def broken(_request: object, _number: int) -> None:
         raise ZeroDivisionError("in a callback")
