@@ -52,33 +52,10 @@ def test_what_must_not_be_confused_differs_if_there_are_256_colours(background: 
         assert styles[one] != styles[other]
 
 
-def test_of_sixteen_colours_on_white_amp_still_differs_from_float32_and_trouble_from_both() -> None:
-    styles = styles_on(WHITE, has_256_colours=False)
-    numbers = [styles[style].color for style in (Style.FP32, Style.FP16, Style.BF16, Style.ERROR, Style.TEXT)]
-    assert len(set(numbers)) == len(numbers)
-
-
-def test_a_dark_background_keeps_the_palette_of_the_user() -> None:
-    styles = styles_on(BLACK, has_256_colours=True)
-    sixteen = [
-        style for style in Style if (colour := styles[style].color) is None or colour.number in range(16)
-    ]
-    # xterm's bright blue has 4.43; orange, which tells FP8 from fp16's yellow, is none of the sixteen.
-    assert set(Style) - set(sixteen) == {Style.FP32, Style.FP8}
-
-
 def test_contrasts_are_those_of_wcag() -> None:
     assert contrast(BLACK, WHITE) == pytest.approx(21.0)
     assert contrast((119, 119, 119), WHITE) == pytest.approx(4.48, abs=0.005)  # WebAIM's own example
     assert contrast((118, 118, 118), WHITE) == pytest.approx(4.54, abs=0.005)
     assert [is_light(colour) for colour in (BLACK, (117, 117, 117), (118, 118, 118), WHITE)] == [
         *(False, False, True, True)
-    ]
-
-
-def test_the_256_colours_are_those_of_xterm() -> None:
-    from rich._palettes import EIGHT_BIT_PALETTE
-
-    assert [colour_of(number) for number in range(16, 256)] == [
-        tuple(EIGHT_BIT_PALETTE[number]) for number in range(16, 256)
     ]

@@ -60,19 +60,6 @@ async def test_lines_are_as_wide_as_the_terminal_and_show_what_was_painted() -> 
 
 
 @awaited
-async def test_a_frame_without_a_change_writes_nothing() -> None:
-    page = Page("step 1", "loss 0.5")
-    app = Host(page)
-    async with app.run_test(size=(40, 5)) as pilot:
-        app.dashboard.repaint()
-        await pilot.pause()
-        frames = page.frames
-        app.dashboard.repaint()
-        assert page.frames == frames + 1
-        assert page.written == []
-
-
-@awaited
 async def test_only_changed_cells_are_written_and_give_the_same_screen() -> None:
     page = Page("step 1", "loss 0.5000000")
     app = Host(page)
@@ -117,16 +104,6 @@ async def test_a_resize_is_drawn_whole_by_textual() -> None:
             assert (app.dashboard.size.width, app.dashboard.size.height) == size
             assert [app.dashboard.render_line(y).cell_length for y in range(size[1])] == [size[0]] * size[1]
         assert page.written == []
-
-
-@awaited
-async def test_a_line_requested_between_a_resize_and_the_next_frame_has_the_new_width() -> None:
-    page = Page("x" * 100)
-    app = Host(page)
-    async with app.run_test(size=(40, 5)) as pilot:
-        app.dashboard.repaint()
-        await pilot.resize_terminal(70, 3)
-        assert app.dashboard.render_line(0).text == "x" * 70
 
 
 @pytest.mark.parametrize(

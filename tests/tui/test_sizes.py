@@ -1,70 +1,24 @@
 """No surface of the screen cuts a word, a unit or a number, at any size from 40x12 to 200x60."""
 
-from collections.abc import Iterable
-
 import pytest
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.phrases import quiet, whole_words
+from amptui.tui.panels.phrases import whole_words
 from tests.tui.cut_words import searching
 from tests.tui.surfaces import SURFACES
 
 SIZES = [(40, 12), (60, 18), (80, 24), (100, 30), (120, 40), (160, 50), (200, 60)]
 
 
-def cut_at(size: tuple[int, int], names: Iterable[str]) -> list[str]:
-    """What the surfaces of these names cut on a screen of this size, each with its name."""
-    cut = []
-    for name in names:
-        with searching() as search:
-            SURFACES[name](Canvas(*size))
-        cut += [f"{name}: {text}" for text in search.cut()]
-    return cut
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_no_word_is_cut(size: tuple[int, int]) -> None:
-    """Of the surfaces every seventh, each size others: the next test draws them all at every size."""
-    assert cut_at(size, list(SURFACES)[SIZES.index(size) :: len(SIZES)]) == []
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_no_surface_cuts_a_word(size: tuple[int, int]) -> None:
-    assert cut_at(size, SURFACES) == []
-
-
-@pytest.mark.parametrize(
-    ("x", "text", "width"),
-    [
-        (0, "loss scale", 7),  # "loss s…"
-        (0, "65,536 steps", 4),
-        (4, "headroom", None),  # beyond the right edge
-        (-2, "headroom", None),
-        (2, "the loss of all", None),  # nothing says that it goes on
-    ],
-)
-def test_the_search_finds_what_a_canvas_cuts(x: int, text: str, width: int | None) -> None:
-    with searching() as search:
-        Canvas(10, 1).text(x, 0, text, width=width)
-    assert len(search.cut()) == 1
-
-
-def test_the_search_finds_a_word_that_another_text_covers_and_not_one_below_a_box() -> None:
-    canvas = Canvas(20, 2)
-    with searching() as search:
-        canvas.text(0, 0, "throughput")
-        canvas.text(7, 0, "loss")
-        canvas.text(0, 1, "throughput")
-        canvas.rows(1).columns(4).clear()
-    assert [text.partition(" ->")[0] for text in search.cut()] == ["throughput"]
-
-
-def test_the_search_finds_a_word_that_is_broken_in_two_lines() -> None:
-    with searching() as search:
-        quiet(Canvas(8, 4), "a throughput")
-    assert any(text.startswith("a throughput") for text in search.cut())
+    cut = []
+    for name, draw in SURFACES.items():
+        with searching() as search:
+            draw(Canvas(*size))
+        cut += [f"{name}: {text}" for text in search.cut()]
+    assert cut == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import textual.app
 
 from amptui.records.answers import Refusal
-from amptui.records.control import Control, PrecisionRequest, Request
+from amptui.records.control import Control, Request
 from amptui.records.run import Record, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
 ENOUGH_SECONDS = 60.0
-
-ENDED = "the run has ended"
-"""Why the screen refuses a request."""
-
-WITH_NEXT_STEP = "with the next step …"
-"""When a requested measurement is taken."""
 
 
 def awaited(test: Callable[..., Any]) -> Callable[..., None]:
@@ -98,12 +92,6 @@ class Screen:
     def notice(self) -> str:
         """What stands on the lines above the footer: a message, where there is one."""
         return " ".join(" ".join(self.lines[-1 - NOTICE_LINES : -1]).split())
-
-    @property
-    def wanted(self) -> str | None:
-        """The precision that the run was asked for and has not taken."""
-        request = self.control.newest(PrecisionRequest)
-        return None if request is None else request.precision
 
     @property
     def state(self) -> ScreenState:

@@ -26,9 +26,3 @@ def draw_alone(
 def line_text(line: Line) -> str:
     """The words of a line, with the blanks between its phrases but without its gauges."""
     return "  ".join("".join(w.text for w in phrase.words if isinstance(w, Word)) for phrase in line)
-
-
-def style_of(canvas: Canvas, text: str) -> int:
-    """The style of the first place where ``text`` stands."""
-    y, line = next((y, line) for y, line in enumerate(canvas.lines()) if text in line)
-    return int(canvas.styles[y, line.index(text)])

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
     Block,
-    Gauge,
     Line,
     Phrase,
     Word,
@@ -12,12 +11,9 @@ from amptui.tui.panels.phrases import (
     fitting_lines,
     flowed,
     line_width,
-    quiet,
     wrapped,
     write,
-    write_right,
 )
-from amptui.tui.style import Style
 from tests.tui.panels.drawing import line_text
 
 words = st.text(st.sampled_from("abc→"), min_size=1, max_size=12)
@@ -40,11 +36,6 @@ def said(*texts: str) -> list[Phrase]:
 def test_what_matters_least_is_left_out_and_the_order_stays() -> None:
     line = [Phrase((Word("least"),), 2), Phrase((Word("most"),), 0), Phrase((Word("more"),), 1)]
     assert [phrase.words[0] for phrase in fitting(line, 10)] == [Word("most"), Word("more")]
-
-
-def test_of_equal_ranks_the_first_stays() -> None:
-    line = [Phrase((Word("first"),)), Phrase((Word("second"),))]
-    assert fitting(line, 8) == line[:1]
 
 
 @given(lines, st.integers(0, 80))
@@ -72,31 +63,10 @@ def test_the_width_of_a_line_is_what_it_takes(line: list[Phrase]) -> None:
     assert write(Canvas(200, 1), 3, 0, line) == 3 + line_width(line)
 
 
-def test_writing_to_the_right_ends_before_the_margin() -> None:
-    canvas = Canvas(20, 1)
-    assert write_right(canvas, 0, said("one", "two"), margin=1) == 11
-    assert canvas.lines() == ["           one  two "]
-
-
-def test_a_gauge_is_drawn_within_its_phrase() -> None:
-    canvas = Canvas(20, 1)
-    write(canvas, 0, 0, [Phrase((Word("at "), Gauge(4, 0.5, Style.GOOD), Word(" end")))])
-    assert canvas.lines() == ["at ━━── end         "]
-    full = Phrase((Gauge(4, 0.5, Style.GOOD, "full"),))
-    write(canvas, 0, 0, [full])
-    assert canvas.lines()[0].startswith("▰▰▱▱")
-
-
 def test_long_text_is_cut_after_its_lines() -> None:
     assert wrapped("one two three four", 9, lines=2) == ["one two", "three…"]
     assert wrapped("one", 0, lines=2) == []
     assert wrapped("", 9, lines=2) == []
-
-
-def test_quiet_words_stand_in_the_middle() -> None:
-    canvas = Canvas(9, 3)
-    quiet(canvas, "n/a")
-    assert canvas.lines() == ["         ", "   n/a   ", "         "]
 
 
 def test_what_matters_most_gets_the_lines() -> None:

@@ -193,14 +193,6 @@ def test_it_zooms_around_itself_and_the_window_follows_it() -> None:
     assert pressed(extent, ["0"], far) == Cursor(far.step)
 
 
-def test_zoomed_in_it_moves_by_single_steps() -> None:
-    extent = extent_of(LONG, columns=70)
-    cursor = pressed(extent, ["end", *["plus"] * 12])
-    moved = pressed(extent, ["left"], cursor)
-    assert moved is not None
-    assert moved.step == 9_999
-
-
 def test_it_goes_from_one_validation_to_the_next() -> None:
     values: list[float | None] = [None] * 1000
     values[99] = values[499] = values[899] = 0.5

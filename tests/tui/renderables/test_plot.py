@@ -1,6 +1,6 @@
 """Curves: what is drawn, marked and labelled, its sticky limits, and the dots it is drawn of."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -53,29 +53,6 @@ def labels(canvas: Canvas) -> list[str]:
     return [line[:GUTTER].strip() for line in canvas.lines()]
 
 
-def dots(canvas: Canvas, styles: Set[int]) -> Bools:
-    """The plot's braille dots [4 x height, 2 x width] in cells of these styles."""
-    bits = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-    chars, cell_styles = canvas.chars[:, GUTTER:].astype(np.int64), canvas.styles[:, GUTTER:]
-    codes = np.where(
-        (chars >= 0x2800) & (chars < 0x2900) & np.isin(cell_styles, list(styles)), chars - 0x2800, 0
-    )
-    cells = (codes[:, :, None, None] & bits) != 0
-    height, width = codes.shape
-    by_dot: Bools = cells.transpose(0, 2, 1, 3).reshape(4 * height, 2 * width)
-    return by_dot
-
-
-def rows_with(canvas: Canvas, styles: Set[int]) -> list[int]:
-    """Dot rows from the top."""
-    return [row for row, some in enumerate(dots(canvas, styles)) if some.any()]
-
-
-def columns_without(canvas: Canvas) -> list[int]:
-    """Dot columns that the line leaves out."""
-    return [column for column, some in enumerate(dots(canvas, LINE_STYLES).T) if not some.any()]
-
-
 @given(
     st.data(),
     st.integers(0, 40),
@@ -105,39 +82,6 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
             assert line.isascii() or not ascii_only
 
 
-def test_a_falling_curve_falls_from_its_first_value_to_its_last() -> None:
-    canvas = plotted(list(np.linspace(1, 0, 600)), band=False)
-    rows = dots(canvas, LINE_STYLES).argmax(axis=0)
-    assert rows[0] == 0
-    assert rows[-1] == 31
-    assert (np.diff(rows) >= 0).all()
-    assert labels(canvas) == ["1", "", "", "", "0.5", "", "", "0"]
-
-
-def test_columns_with_nan_or_inf_are_a_gap_under_a_red_cross() -> None:
-    values = [1.0] * 100
-    values[40], values[41], values[80] = nan, inf, -inf
-    canvas = plotted(values, width=GUTTER + 50)
-    crosses = [x - GUTTER for x, character in enumerate(canvas.lines()[0]) if character == "×"]
-    assert crosses == [20, 40]
-    assert all(canvas.styles[0, GUTTER + x] == Style.ERROR for x in crosses)
-    assert columns_without(canvas) == [40, 41, 80, 81]
-
-
-def test_a_jump_at_a_switch_is_not_smoothed_away() -> None:
-    canvas = plotted([1.0] * 50 + [2.0] * 50, switches=FP32_THEN_AMP)
-    before, after = rows_with(canvas, {Style.FP32}), rows_with(canvas, {Style.FP16})
-    assert min(before) == max(after) + 1, "each goes half of the way, in one column"
-    assert len(dots(canvas, {Style.FP32}).T[49].nonzero()[0]) == len(before)
-
-
-def test_a_logarithmic_axis_spreads_the_decades_evenly() -> None:
-    canvas = plotted(list(np.geomspace(10, 0.001, 600)), kind="log10", band=False)
-    rows = dots(canvas, LINE_STYLES).argmax(axis=0)
-    assert np.abs(rows - np.linspace(0, 31, 100)).max() <= 1
-    assert [label for label in labels(canvas) if label] == ["log", "1", "0.01"]
-
-
 def test_ten_million_steps_are_drawn_from_the_overview() -> None:
     count, buckets = 10_000_000, 2048
     mean = np.linspace(2, 1, -(-count // 8192))
@@ -155,7 +99,8 @@ def test_ten_million_steps_are_drawn_from_the_overview() -> None:
     )
     for zoom in range(24):
         canvas = plotted(series, window=visible_window(series, zoom))
-        assert all(column > 90 for column in columns_without(canvas))
+        drawn = (canvas.chars[:, GUTTER:] > 0x2800).any(axis=0)
+        assert drawn[:45].all()
 
 
 @pytest.mark.parametrize(("height", "count"), [(1, 1), (2, 2), (4, 2), (5, 3), (8, 3), (12, 6)])

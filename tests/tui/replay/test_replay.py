@@ -1,4 +1,4 @@
-"""A replay as a program: in a real terminal, without torch, and told in one line where there is none."""
+"""A replay as a program, in a real terminal and without torch, and the recorded run that ships with it."""
 
 import re
 import signal
@@ -9,11 +9,20 @@ import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.process.replay import replay
+from amptui.records.findings import ModulesTraced, XRayTaken
+from amptui.records.run import PrecisionChanged
+from amptui.records.steps import StepRecord
+from amptui.telemetry.health import judge_xray
+from amptui.telemetry.session import Session
+from tests.checkout import ROOT
 from tests.reports.export.recorded import write
+from tests.single_steps import read
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.terminal import Terminal
 from tests.warm import WarmSource
+
+JOURNAL = ROOT / "demo" / "mnist-deep.jsonl"
 
 PROGRAM = """
 import sys
@@ -140,3 +149,25 @@ def test_without_a_terminal_it_says_what_else_there_is(run: Path) -> None:
 def test_a_folder_without_a_run_is_told_before_the_screen_comes(tmp_path: Path) -> None:
     with pytest.raises((RunFolderError, UsageError)):
         replay(tmp_path, speed=1.0)
+
+
+def test_the_demo_is_whole_and_small() -> None:
+    reader = read(JOURNAL)
+    records = list(reader)
+    assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (0, 0, False)
+    assert JOURNAL.stat().st_size < 1_000_000
+    assert sum(isinstance(record, StepRecord) for record in records) == 190
+    record_steps = {
+        type(r): r.step for r in records if isinstance(r, PrecisionChanged | XRayTaken | ModulesTraced)
+    }
+    assert record_steps == {PrecisionChanged: 52, XRayTaken: 116, ModulesTraced: 166}
+
+
+def test_the_demo_ends_with_an_answer() -> None:
+    session = Session()
+    session.fold(read(JOURNAL))
+    view = session.view()
+    assert view.state == "finished"
+    assert (view.comparison.speedup or 0) > 1
+    assert view.numerics.xray is not None
+    assert judge_xray(view.numerics.xray).state == "agree"

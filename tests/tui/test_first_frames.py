@@ -1,4 +1,4 @@
-"""The terminal's background: as the environment has it, and an answer that comes late, in pieces or never."""
+"""The first frame, before Textual is there, and the terminal's background: late, in pieces or never."""
 
 import re
 import sys
@@ -10,13 +10,30 @@ from amptui.tui.background import assumed_background, background_in, can_ask, ha
 from amptui.tui.contrast import BLACK, WHITE, Rgb
 from tests.terminal import BACKGROUND_QUESTION, Terminal
 
-PROGRAM = """
-import sys, threading
+BEGIN = """
+import sys
 from amptui.base.terminal import HeldTerminal
-from amptui.records.control import Control
 from amptui.tui.opening import Opening
 
+"""
+
+ALONE = """
+with HeldTerminal() as terminal, Opening(terminal):
+    early = [name for name in ("textual", "torch", "amptui.telemetry") if name in sys.modules]
+    sys.stdin.readline()
+print("early", early)
+"""
+
+FAILING = """
+with HeldTerminal() as terminal, Opening(terminal):
+    sys.stdin.readline()
+    raise SystemExit("textual is not there")
+"""
+
+FOLLOWED = """
 with HeldTerminal() as terminal, Opening(terminal) as opening:
+    import threading
+    from amptui.records.control import Control
     from amptui.telemetry.session import Session
     from amptui.tui.app import WatchApp
     class Listening(WatchApp):
@@ -27,18 +44,85 @@ with HeldTerminal() as terminal, Opening(terminal) as opening:
     app = Listening(look=Session("x").view, control=Control(), ended=threading.Event(), start=lambda: None,
                     patience_seconds=1.0, attached=True, opening=opening)
     app.run()
-print("keys", app.keys)
+print("keys", app.keys, "left", app.left)
 """
 
+ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 DA1 = b"\x1b[?62;22c"
 WHITE_ANSWER = b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\" + DA1
 LIGHT_GREY = b"\x1b[38;5;241m"
 DARK_GREY = b"\x1b[90m"
 
 
+def program(text: str, size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None) -> Terminal:
+    return Terminal([sys.executable, "-c", BEGIN + text], size=size, env=env)
+
+
+def assert_restored(terminal: Terminal) -> None:
+    assert terminal.modes == terminal.modes_before
+    assert (terminal.written.count(ENTERED), terminal.written.count(LEFT)) == (1, 1)
+    assert terminal.written.rindex(b"\x1b[?25h") > terminal.written.rindex(b"\x1b[?25l")
+
+
+@pytest.mark.ci
+def test_the_panels_are_there_before_textual_is_imported() -> None:
+    with program(ALONE, (120, 40)) as terminal:
+        for title in ("loss", "comparison", "throughput", "loss scale", "memory", "events"):
+            terminal.wait_for(f"╭ {title} ─")
+        assert terminal.text.startswith(" amptui")
+        terminal.press("\n")
+        assert terminal.wait() == 0
+        assert "early []" in terminal.text
+        assert_restored(terminal)
+
+
+@pytest.mark.ci
+def test_keys_typed_meanwhile_are_not_echoed() -> None:
+    with program(ALONE) as terminal:
+        terminal.wait_for("╭ loss")
+        terminal.press("xyz\n")
+        assert terminal.wait() == 0
+        assert b"xyz" not in terminal.written
+        assert_restored(terminal)
+
+
+@pytest.mark.ci
+def test_a_failure_before_the_screen_restores_the_terminal() -> None:
+    with program(FAILING) as terminal:
+        terminal.wait_for("╭ loss")
+        terminal.press("\n")
+        assert terminal.wait() == 1
+        assert "textual is not there" in terminal.text
+        assert_restored(terminal)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"NO_COLOR": "1"}], ids=str)
+def test_poor_terminals_get_what_they_can_show(env: dict[str, str]) -> None:
+    with program(ALONE, env=env) as terminal:
+        terminal.wait_for(r"\+ loss" if "LC_ALL" in env else "╭ loss")
+        written = bytes(terminal.written)
+        assert written.isascii() is ("LC_ALL" in env)
+        assert (b"\x1b[90m" in written) is ("NO_COLOR" not in env)
+        terminal.press("\n")
+        assert terminal.wait() == 0
+
+
+@pytest.mark.ci
+def test_a_terminal_that_is_too_small_shows_no_panels() -> None:
+    with program(ALONE, (20, 5)) as terminal:
+        terminal.wait_for("amptui")
+        assert "╭" not in terminal.text
+        terminal.press("\n")
+        assert terminal.wait() == 0
+
+
+# -------------------------------------------------------------------------------- the background
+
+
 def screen(answers: dict[bytes, bytes], env: dict[str, str] | None = None) -> Terminal:
     plain = {"COLORFGBG": "", "COLORTERM": "", "AMPTUI_BACKGROUND": ""}
-    return Terminal([sys.executable, "-c", PROGRAM], env={**plain, **(env or {})}, answers=answers)
+    return Terminal([sys.executable, "-c", BEGIN + FOLLOWED], env={**plain, **(env or {})}, answers=answers)
 
 
 def wait_until_written(terminal: Terminal, data: bytes) -> None:
@@ -52,8 +136,9 @@ def leave(terminal: Terminal) -> None:
     """Press d; the only key that the screen got, and no byte of an answer on the terminal."""
     terminal.press("d")
     assert terminal.wait() == 0
-    assert "keys ['d']" in terminal.text
+    assert "keys ['d'] left detached" in " ".join(terminal.text.split())
     assert not re.search(r"rgb|ffff|62;22|]11", terminal.text)
+    assert_restored(terminal)
 
 
 @pytest.mark.ci
