@@ -21,14 +21,22 @@ def torch_names(tree: ast.AST) -> dict[str, Any]:
     imported = dict(_imported(tree))
     objects = dict(imported)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            first, *attributes = ast.unparse(node).split(".")
-            reached = imported.get(first)
-            for attribute in attributes:
-                reached = getattr(reached, attribute, None)
-            if reached is not None:
-                objects[ast.unparse(node)] = reached
+        first, *attributes = _dotted(node)
+        reached = imported.get(first)
+        for attribute in attributes:
+            reached = getattr(reached, attribute, None)
+        if reached is not None:
+            objects[".".join((first, *attributes))] = reached
     return objects
+
+
+def _dotted(node: ast.AST) -> list[str]:
+    """The parts of a name with dots; of anything else one that is no name."""
+    attributes: list[str] = []
+    while isinstance(node, ast.Attribute):
+        attributes.append(node.attr)
+        node = node.value
+    return [node.id if isinstance(node, ast.Name) else "", *reversed(attributes)]
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -61,7 +69,8 @@ def deprecated(source: str) -> list[str]:
 def test_no_name_is_deprecated() -> None:
     source = "import torch.distributed as dist\ndist._all_gather_base(a, b)\ndist.all_reduce(a)"
     assert deprecated(source) == ["dist._all_gather_base"], "one that is"
-    files = {str(path.relative_to(ROOT)): deprecated(path.read_text()) for path in FILES}
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
+    files = {name: deprecated(text) for name, text in texts.items() if "torch" in text}
     assert files
     assert {file: names for file, names in files.items() if names} == {}
 
