@@ -1,5 +1,6 @@
 """Whoever watches a loop: the weights are those of a loop by hand, and so are the numbers that are shown."""
 
+import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
@@ -118,7 +119,11 @@ def check(run: Recorded, watcher: Watcher, situation: Situation, truth: Truth) -
     ]
     changed = run.of("PrecisionChanged")
     assert [(line["step"], line["previous"], line["current"]) for line in changed] == changes
-    assert [line["step"] for line in run.of("StepSkipped")] == truth.skipped
+    skips = run.of("StepSkipped")
+    assert [line["step"] for line in skips] == truth.skipped
+    assert all(line["names"] for line in skips)
+    lost = [line["step"] for line in run.of("NonFinite") if line["what"] == "loss"]
+    assert lost == [step.step for step in steps if not math.isfinite(step.loss)]
     scales = run.of("LossScaleChanged")
     assert all((line["current"] > line["previous"]) == (line["reason"] == "growth") for line in scales)
     assert [line["step"] for line in scales if line["reason"] == "backoff"] == truth.skipped
@@ -129,7 +134,11 @@ def check(run: Recorded, watcher: Watcher, situation: Situation, truth: Truth) -
         assert lengths == [STEPS_PER_EPOCH, EPOCHS, STEPS]
         assert [int(row["epoch"]) for row in rows] == [step.epoch for step in steps]
         ends = [(epoch, epoch * STEPS_PER_EPOCH) for epoch in range(1, EPOCHS + 1)]
-        assert [(line["epoch"], line["step"]) for line in run.of("EpochFinished")] == ends
+        finished = run.of("EpochFinished")
+        assert [(line["epoch"], line["step"]) for line in finished] == ends
+        losses = [step.loss for step in steps[:STEPS_PER_EPOCH]]
+        if all(map(math.isfinite, losses)):
+            assert finished[0]["mean_loss"] == pytest.approx(sum(losses) / STEPS_PER_EPOCH)
     kind, words = watcher.end
     end = run.lines[-1]
     assert (end["type"], end.get("reason") or end.get("error")) == (kind, words)
@@ -144,8 +153,11 @@ def test_each_request_has_its_answer_and_a_stop_ends_the_training_after_the_step
     watcher: Watcher, situation: Situation, runs: Path
 ) -> None:
     kinds = ("x-ray", "trace", "histogram", "checkpoint")
+    asked: list[Request] = [{"request": kind} for kind in kinds]
+    if not watcher.switches:
+        asked += [{"request": "precision", "precision": "bf16"}, {"request": "pause", "paused": True}]
     requests: dict[int, Sequence[Request]] = {
-        3: [{"request": kind} for kind in kinds],
+        3: asked,
         9: [{"request": "stop", "reason": "q", "at_once": False}],
     }
     trained(watcher, situation, runs, requests)

@@ -127,7 +127,9 @@ class Observe(Watcher):
     cannot: Mapping[str, str] = {
         "float8": "float8 layers of a script's own have another name, and tests of their own"
     }
-    refuses: Mapping[str, str] = dict.fromkeys(("x-ray", "trace", "histogram", "checkpoint"), "unavailable")
+    refuses: Mapping[str, str] = dict.fromkeys(
+        ("x-ray", "trace", "histogram", "checkpoint", "precision", "pause"), "unavailable"
+    )
 
     def train(self, training: Training, runs: Path) -> dict[str, Any]:
         with amptui.observe(training.model, training.optimizer) as monitor:

@@ -1,7 +1,7 @@
 """watch() switches the precision of a loop; the bits are those of a loop that does so by itself."""
 
 import re
-import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,64 +11,30 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import Monitor
+from amptui.engine.compilation import compile_in_place
 from amptui.engine.float8 import why_no_float8
-from amptui.guest.loop import script as watched_script
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
-    Control,
-    PauseRequest,
     PrecisionRequest,
     StopRequest,
-    XRayRequest,
 )
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import (
     EpochFinished,
     Note,
-    PauseChanged,
-    PrecisionChanged,
-    RunFinished,
     RunStarted,
     Validated,
 )
 from amptui.records.steps import StepRecord
-from tests.own_loops import FORMS, STEPS, SWITCHES, Form, Own, ask, switching
+from tests.engine.compiled_runs import nothing_compiled
+from tests.own_loops import Form, Own, ask, switching
 from tests.run_records import of, records
 from tests.single_steps import read
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("options", [{}, {"fused": True, "clip_norm": 0.5}, {"accumulate": 3}], ids=str)
-def test_switches_leave_the_bits_of_a_loop_that_switches_by_itself(
-    form: Form, options: dict[str, Any], runs: Path
-) -> None:
-    bare = Own(**options)
-    expected = bare.state(bare.bare())
-    own = Own(**options)
-    with own.watch() as monitor:
-        own.watched(monitor, form, before=switching(monitor, SWITCHES))
-        state = own.state(monitor.scaler)
-    assert state == expected
-    steps = of(StepRecord, records(runs))
-    assert [record.step for record in steps] == list(range(1, STEPS + 1))
-    precision = "fp32"
-    for record in steps:
-        precision = SWITCHES.get(record.step, precision)
-        assert record.precision == precision
-        assert (record.loss_scale is not None) == (precision == "fp16")
-    assert [record.loss for record in steps] == pytest.approx(bare.losses, rel=1e-6, nan_ok=True)
-    assert [record.step for record in steps if record.skipped] == [14, 15, 40]
-    assert {record.samples for record in steps} == {8 * options.get("accumulate", 1)}
-    assert all(record.data_seconds is not None for record in steps)
-    changed = of(PrecisionChanged, records(runs))
-    assert [(record.step, record.current) for record in changed] == list(SWITCHES.items())[1:]
-    answers = [record.request.precision for record in of(RequestTaken, records(runs))]
-    assert answers == list(SWITCHES.values())[1:]
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["monitor", "closure"])
 def test_parameters_that_are_added_later_are_clipped_too(form: Form) -> None:
     def added(own: Own) -> None:
         own.optimizer.add_param_group({"params": own.model.get_submodule("3").parameters()})
@@ -128,7 +94,7 @@ def test_a_validation_that_raises_ends_there_and_later_steps_log_again(runs: Pat
     assert [record.losses for record in of(StepRecord, journal)] == [{"before": 1.0}, {"after": 1.0}]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["scaler", "closure"])
 def test_a_comparison_alternates_and_returns_to_the_precision_before(form: Form, runs: Path) -> None:
     own = Own()
     with own.watch() as monitor:
@@ -146,46 +112,6 @@ def test_a_comparison_alternates_and_returns_to_the_precision_before(form: Form,
     assert {record.precision for record in of(StepRecord, journal)} == {"fp32", "bf16"}
 
 
-def test_a_pause_holds_the_loop_between_two_steps_until_a_screen_resumes_it(
-    monkeypatch: pytest.MonkeyPatch, runs: Path
-) -> None:
-    own, paused, wait = Own(), threading.Event(), Control.wait
-
-    def waiting(control: Control) -> None:
-        paused.set()
-        wait(control)
-
-    monkeypatch.setattr(Control, "wait", waiting)
-    with own.watch() as monitor:
-
-        def resume() -> None:
-            paused.wait()
-            ask(monitor, PrecisionRequest("bf16"))
-            ask(monitor, PauseRequest(paused=False))
-
-        thread = threading.Thread(target=resume)
-        thread.start()
-
-        def before(step: int) -> None:
-            if step == 5:
-                ask(monitor, PauseRequest(paused=True))
-
-        own.watched(monitor, "scaler", 10, before)
-        thread.join()
-    journal = records(runs)
-    assert [(record.step, record.paused) for record in of(PauseChanged, journal)] == [(5, True), (5, False)]
-    assert [record.step for record in of(PrecisionChanged, journal)] == [6]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_stop_ends_the_loop_after_the_step(form: Form, runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor:
-        own.watched(monitor, form, 50, lambda step: ask(monitor, StopRequest("q")) if step == 7 else None)
-    (finished,) = of(RunFinished, records(runs))
-    assert (finished.steps, finished.reason) == (7, "stopped")
-
-
 def test_a_stop_is_refused_where_the_loop_never_asks(runs: Path) -> None:
     own = Own()
     with own.watch() as monitor:
@@ -195,26 +121,6 @@ def test_a_stop_is_refused_where_the_loop_never_asks(runs: Path) -> None:
         monitor.backward(loss)
         monitor.step()
     assert [record.reason for record in of(RequestRefused, records(runs))] == ["unavailable"]
-
-
-@pytest.mark.parametrize("form", ["monitor", "scaler"])
-def test_an_xray_and_a_checkpoint_are_refused_with_the_reason_where_they_cannot_be_had(
-    form: Form, runs: Path
-) -> None:
-    own = Own()
-    with own.watch() as monitor:
-
-        def before(step: int) -> None:
-            if step == 3:
-                ask(monitor, XRayRequest())
-                ask(monitor, CheckpointRequest())
-
-        own.watched(monitor, form, 5, before)
-    refused = of(RequestRefused, records(runs))
-    assert {record.request.kind: record.detail for record in refused} == {
-        "x-ray": watched_script.NO_CLOSURE,
-        "checkpoint": watched_script.NO_SAVE,
-    }
 
 
 def test_the_scripts_own_function_saves(runs: Path) -> None:
@@ -271,17 +177,6 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(runs: Pa
     assert {record.precision for record in steps} == {"fp32"}
 
 
-def test_an_error_of_the_scripts_own_passes_through(runs: Path) -> None:
-    own = Own()
-
-    def broken() -> Tensor:
-        raise ValueError("my own")
-
-    with pytest.raises(ValueError, match="my own"), own.watch() as monitor:
-        monitor.train_step(broken)
-    assert records(runs)
-
-
 def test_an_autocast_of_the_scripts_own_is_told(runs: Path) -> None:
     own = Own()
     with own.watch() as monitor:
@@ -316,6 +211,8 @@ def test_the_scaler_keeps_its_state_in_every_precision() -> None:
         ({"precision": "fp4"}, "no precision 'fp4'"),
         ({"precision": "tf32"}, "TF32 needs an NVIDIA GPU"),
         ({"amp": "tf32"}, "TF32 needs an NVIDIA GPU"),
+        ({"amp": "fp8"}, "amp is fp16 or bf16, not fp8"),
+        ({"fp8_recipe": "mx"}, "no fp8_recipe 'mx'"),
     ],
 )
 def test_wrong_precisions_are_refused(options: dict[str, Any], error: str) -> None:
@@ -338,3 +235,25 @@ def test_torchs_flags_are_as_before_when_it_closes() -> None:
         )
         assert monitor.precision == "ieee"
     assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
+
+
+@pytest.mark.ci  # it compiles
+@pytest.mark.torch
+def test_a_compiled_model_switches_and_each_precision_is_compiled_once(runs: Path) -> None:
+    counted: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+        counted.append(1)
+        forward: Callable[..., Any] = graph.forward
+        return forward
+
+    own = Own()
+    order = ["fp32", "bf16", "fp16", "fp32", "bf16", "fp16", "fp32"]
+    with nothing_compiled():
+        compile_in_place(own.model, backend=counting)  # torch 2.9's own `compile` leaves out a Sequential
+        with own.watch() as monitor:
+            switches = {1 + 4 * at: name for at, name in enumerate(order)}
+            own.watched(monitor, "scaler", 28, switching(monitor, switches))
+    steps = of(StepRecord, records(runs))
+    assert [record.precision for record in steps] == [name for name in order for _ in range(4)]
+    assert len(counted) == 3

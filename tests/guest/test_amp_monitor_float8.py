@@ -1,6 +1,5 @@
 """watch() in FP8: the layers of the script's model multiply in float8, and are its own again afterwards."""
 
-import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +22,9 @@ from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, HistogramRequest, PrecisionRequest, XRayRequest
 from amptui.records.findings import Float8Layers, Float8Window, XRayTaken
 from amptui.records.own_loop import FLOAT8_LAYERS
-from amptui.records.run import Note, PrecisionChanged, RunStarted
+from amptui.records.run import Note, RunStarted
 from amptui.records.steps import StepRecord
-from tests.own_loops import FORMS, Form, Own, ask, switching
+from tests.own_loops import Form, Own, ask, switching
 from tests.run_records import of, records
 from tests.single_steps import read
 
@@ -46,68 +45,29 @@ IN_FLOAT8 = ["Sequential", "Float8Linear", "ReLU", "Dropout", "Linear"]
 """The second layer has 4 outputs."""
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("options", [{}, {"fused": True, "clip_norm": 0.5, "accumulate": 3}], ids=str)
-def test_switches_into_fp8_and_back_leave_the_bits_of_a_loop_that_switches_by_itself(
-    form: Form, options: dict[str, Any], runs: Path
-) -> None:
-    bare = Own(**options)
-    expected = bare.state(bare.bare(STEPS, SWITCHES))
-    own = Own(**options)
+def test_layers_change_and_come_back_as_the_same_objects(runs: Path) -> None:
+    own = Own()
     modules, parameters = list(own.model.modules()), list(map(id, own.model.parameters()))
     seen: dict[int, list[str]] = {}
-    switch: list[Callable[[int], object]] = []
-
-    def before(step: int) -> None:
-        seen[step] = kinds(own.model)
-        switch[0](step)
-
     with own.watch() as monitor:
-        switch.append(switching(monitor, SWITCHES))
-        own.watched(monitor, form, STEPS, before=before)
-        assert own.state(monitor.scaler) == expected
+        switch = switching(monitor, SWITCHES)
+
+        def before(step: int) -> None:
+            seen[step] = kinds(own.model)
+            switch(step)
+
+        own.watched(monitor, "monitor", STEPS, before=before)
     assert list(own.model.modules()) == modules
     assert list(map(id, own.model.parameters())) == parameters
-    precision = "fp32"
-    for record in of(StepRecord, journal := records(runs)):
-        precision = SWITCHES.get(record.step, precision)
-        assert record.precision == precision
-        assert seen[record.step] == (IN_FLOAT8 if precision == "fp8-emulated" else PLAIN)
-    assert of(StepRecord, journal)[-1].step == STEPS
-    assert [(r.step, r.current) for r in of(PrecisionChanged, journal)] == list(SWITCHES.items())[1:]
+    steps = of(StepRecord, journal := records(runs))
+    assert [record.step for record in steps] == list(range(1, STEPS + 1))
+    for record in steps:
+        assert seen[record.step] == (IN_FLOAT8 if record.precision == "fp8-emulated" else PLAIN)
     (layers,) = of(Float8Layers, journal)
     assert (layers.step, layers.emulated, layers.names) == (3, True, ("0",))
     assert [layer.name for layer in layers.left_out] == ["3"]
     assert [n for n in of(Note, journal) if n.severity == "warning"] == []
     assert kinds(own.model) == PLAIN
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("after", ["fp32", "bf16"])
-def test_steps_after_fp8_are_those_of_a_plain_loop_from_the_same_state(form: Form, after: str) -> None:
-    own, plain = Own(), Own()
-    random: list[torch.Tensor] = []
-
-    def before(step: int) -> None:
-        if step == 4:
-            ask(monitor, PrecisionRequest(after))
-        if step == 5:  # what follows is computed twice
-            plain.model.load_state_dict(own.model.state_dict())
-            plain.optimizer.load_state_dict(copy.deepcopy(own.optimizer.state_dict()))
-            random.append(torch.get_rng_state())
-
-    with own.watch(precision="fp8-emulated") as monitor:
-        own.watched(monitor, form, 8, before)
-        result = own.state(monitor.scaler)[:-1]
-    batches = list(plain.loader(8))[4:]
-    torch.set_rng_state(random[0])
-    for batch in batches:
-        plain.optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=after == "bf16"):
-            loss = plain.loss(batch)
-        loss.backward()
-        plain.optimizer.step()
-    assert plain.state(plain.scaler())[:-1] == result
 
 
 def test_a_run_may_begin_in_fp8_which_is_emulated_here(runs: Path) -> None:
@@ -125,29 +85,9 @@ def test_a_run_may_begin_in_fp8_which_is_emulated_here(runs: Path) -> None:
     assert {step.precision for step in of(StepRecord, journal)} == {"fp8-emulated"}
 
 
-# ------------------------------------------------------------------------------ the script's layers
-
-
-def closes(own: Own, monitor: AmpMonitor) -> None:
-    monitor.close()
-
-
-def leaves_the_block(own: Own, monitor: AmpMonitor) -> None:
-    with monitor:
-        pass
-
-
-def raises_in_the_block(own: Own, monitor: AmpMonitor) -> None:
+def raises(_own: Own, monitor: AmpMonitor) -> None:
     with pytest.raises(KeyError), monitor:
         raise KeyError
-
-
-def is_watched_again(own: Own, monitor: AmpMonitor) -> None:
-    own.watch().close()
-
-
-def ends_the_script(own: Own, monitor: AmpMonitor) -> None:
-    monitor._close_at_exit()
 
 
 def has_a_fault_of_ours(own: Own, monitor: AmpMonitor) -> None:
@@ -158,20 +98,18 @@ def has_a_fault_of_ours(own: Own, monitor: AmpMonitor) -> None:
     monitor.close()
 
 
-WAYS_TO_END = (
-    closes,
-    leaves_the_block,
-    raises_in_the_block,
-    is_watched_again,
-    ends_the_script,
-    has_a_fault_of_ours,
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda _own, monitor: monitor.close(),
+        raises,
+        lambda own, _monitor: own.watch().close(),
+        lambda _own, monitor: monitor._close_at_exit(),
+        has_a_fault_of_ours,
+    ],
+    ids=["closed", "raised", "watched again", "at exit", "a fault of ours"],
 )
-
-
-@pytest.mark.parametrize("end", WAYS_TO_END)
-def test_the_layers_are_plain_again_however_the_watching_ends(
-    end: Callable[[Own, AmpMonitor], None],
-) -> None:
+def test_the_layers_are_plain_again_however_the_watching_ends(end: Callable[[Own, AmpMonitor], None]) -> None:
     own = Own()
     whole = pickle.dumps(own.model)
     state = {name: value.clone() for name, value in own.model.state_dict().items()}
@@ -186,21 +124,7 @@ def test_the_layers_are_plain_again_however_the_watching_ends(
     assert pickle.dumps(own.model) == whole
 
 
-def test_a_run_that_cannot_be_opened_trains_in_fp8_and_gives_the_layers_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(*_: object) -> GuestRun:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(guest_monitor, "GuestRun", broken)
-    own = Own()
-    with own.watch(precision="fp8") as monitor:
-        own.watched(monitor, "monitor", 2)
-        assert kinds(own.model) == IN_FLOAT8
-    assert kinds(own.model) == PLAIN
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["monitor", "closure"])
 def test_an_error_of_the_scripts_leaves_the_layers_as_they_were(form: Form, runs: Path) -> None:
     own, loss = Own(), Own.loss
 
@@ -406,11 +330,6 @@ def is_first(_module: nn.Module, name: str) -> bool:
     return name == "0"
 
 
-def test_an_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ValueError, match="no fp8_recipe 'mx'"):
-        Own().watch(fp8_recipe="mx")
-
-
 def test_without_autocast_steps_are_not_called_fp8(runs: Path) -> None:
     own = Own()
     with own.watch(precision="fp8") as monitor:
@@ -426,7 +345,7 @@ def test_without_autocast_steps_are_not_called_fp8(runs: Path) -> None:
 # --------------------------------------------------------------------------------------- the keys
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["scaler", "closure"])
 def test_f_measures_the_operands_of_the_next_step_and_leaves_no_hook(form: Form, runs: Path) -> None:
     own = Own()
     hooked: list[bool] = []
@@ -464,7 +383,7 @@ def test_a_compiled_model_is_measured_only_when_asked(apart: bool, runs: Path) -
     assert [(window.step, window.requested) for window in of(Float8Window, records(runs))] == [(6, True)]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["scaler", "closure"])
 def test_steps_of_a_model_that_uses_only_the_weights_of_its_layers_are_told_once(
     form: Form, runs: Path
 ) -> None:
@@ -499,36 +418,34 @@ def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:
 
 
 @pytest.mark.ci  # it compiles
-@pytest.mark.parametrize("form", FORMS)
-def test_a_compiled_model_follows_its_layers(form: Form, runs: Path) -> None:
+@pytest.mark.torch
+def test_a_compiled_model_follows_its_layers(runs: Path) -> None:
     own = Own()
     inner = own.model
     torch.compiler.reset()
     own.model = torch.compile(inner, backend="aot_eager")  # type: ignore[assignment]
     with own.watch() as monitor:
-        own.watched(monitor, form, 8, switching(monitor, {3: "fp8-emulated", 6: "bf16"}))
+        own.watched(monitor, "scaler", 8, switching(monitor, {3: "fp8-emulated", 6: "bf16"}))
     assert kinds(inner) == PLAIN
     steps = of(StepRecord, records(runs))
     assert [step.precision for step in steps] == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
     assert of(Float8Layers, records(runs))[0].names == ("_orig_mod.0",)
 
 
-@pytest.mark.usefixtures("runs")
-def test_a_watch_that_is_interrupted_leaves_the_layers_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By Ctrl+C, or an alarm of the script's, while the run is opened: there is no monitor to close."""
+def test_a_run_that_cannot_be_opened_trains_in_fp8_and_an_interrupt_leaves_the_layers_of_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors: list[BaseException] = [OSError(28, "No space left on device"), KeyboardInterrupt()]
 
-    def interrupted(*_: object) -> GuestRun:
-        raise KeyboardInterrupt
+    def broken(*_: object) -> GuestRun:
+        raise errors.pop(0)
 
-    monkeypatch.setattr(guest_monitor, "GuestRun", interrupted)
+    monkeypatch.setattr(guest_monitor, "GuestRun", broken)
     own = Own()
-    with pytest.raises(KeyboardInterrupt):
-        own.watch(precision="fp8")
+    with own.watch(precision="fp8") as monitor:
+        own.watched(monitor, "monitor", 2)
+        assert kinds(own.model) == IN_FLOAT8
     assert kinds(own.model) == PLAIN
-
-
-def test_amp_is_not_fp8() -> None:
-    own = Own()
-    with pytest.raises(ValueError, match="amp is fp16 or bf16, not fp8"):
-        own.watch(precision="fp8", amp="fp8")
+    with pytest.raises(KeyboardInterrupt):  # Ctrl+C while the run is opened: there is no monitor to close
+        own.watch(precision="fp8")
     assert kinds(own.model) == PLAIN

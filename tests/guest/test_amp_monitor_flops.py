@@ -4,7 +4,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from amptui.records.findings import FlopsCounted
 from amptui.records.run import Note
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
-from tests.own_loops import FORMS, Form, Own, ask
+from tests.own_loops import ask
 from tests.run_records import of, records
 
 Batch = tuple[Tensor, Tensor]
@@ -213,39 +212,6 @@ def test_inputs_of_other_lengths_after_the_warm_up_make_the_count_untrue(runs: P
     assert not first.shapes_vary
     assert last.shapes_vary
     assert last.step > MAX_WARM_UP_STEPS
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_only_functions_are_counted(form: Form, runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor:
-        own.watched(monitor, form, 12)
-    assert len(of(FlopsCounted, records(runs))) == (form == "closure")
-
-
-def test_nothing_is_counted_of_batches_that_the_monitor_does_not_see(runs: Path) -> None:
-    training = Training()
-    with amptui.watch(training.model, training.optimizer, samples_per_step=8) as monitor:
-        for batch in training.batches(12):
-            monitor.train_step(partial(training.loss, batch))
-    assert not of(FlopsCounted, records(runs))
-
-
-class Unshaped(list[Any]):
-    """A batch whose tensors cannot be found."""
-
-    def __iter__(self) -> Iterator[Any]:
-        raise ValueError("not in order")
-
-
-@pytest.mark.parametrize("batch", [Unshaped([torch.ones(8, 4)]), ["a", "text"]])
-def test_nothing_is_counted_of_batches_without_shapes(batch: Any, runs: Path) -> None:
-    layer = nn.Linear(4, 4)
-    with amptui.watch(layer, torch.optim.SGD(layer.parameters(), lr=0.1)) as monitor:
-        for _ in monitor.steps([batch] * 5):
-            monitor.train_step(lambda: layer(torch.ones(8, 4)).sum())
-    assert len(of(StepRecord, records(runs))) == 5
-    assert not of(FlopsCounted, records(runs))
 
 
 def test_where_anything_is_compiled_no_step_runs_eagerly_to_be_counted(runs: Path) -> None:
