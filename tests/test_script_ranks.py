@@ -421,7 +421,6 @@ def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
 # On a device mesh of two by two: samples that its ranks share are counted once.
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["watch", pytest.param("bare", marks=pytest.mark.nightly)])
 def test_ranks_that_share_their_samples_count_them_once(kind: str, tmp_path: Path, runs: Path) -> None:
     start = amptui_command("run", "--headless", *(["--observe"] if kind == "bare" else []), "torchrun")

@@ -273,40 +273,36 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
 
 def _requests(folder: Path, *, requests: int, seed: int, fsdp: bool = False, **settings: str) -> Run:
     """Rank 0 is asked for random things, and then to stop."""
-    run = Run(folder, {"slow_seconds": "0.001", **settings}, fsdp=fsdp)
-    random.seed(run.world.rank)
-    run.thread.start()
-    if run.world.leads:
-
-        def ask() -> None:
-            run.wait_for(StepRecord)
-            ask_at_random(run.control, requests, seed)
-            run.control.ask(StopRequest("the test"))
-
-        threading.Thread(target=ask, daemon=True).start()
-    return run
+    return _with_requests(
+        folder, lambda run: ask_at_random(run.control, requests, seed), options={"fsdp": fsdp}, **settings
+    )
 
 
-def _plain(folder: Path, *, options: Mapping[str, Any] | None = None, **settings: str) -> Run:
+def _plain(
+    folder: Path, *, model: str = "Recorded", options: Mapping[str, Any] | None = None, **settings: str
+) -> Run:
     """Nobody asks for anything; ``options`` are those of the command line."""
-    run = Run(folder, {"epochs": "2", **settings}, **(options or {}))
+    run = Run(folder, {"epochs": "2", **settings}, model, **(options or {}))
     run.thread.start()
     return run
 
 
 def _without_gpu(folder: Path, *, rank: int) -> Run:
     """One rank is to train on a GPU, of which there is none."""
-    device = "cuda" if int(os.environ["RANK"]) == rank else "cpu"
-    run = Run(folder, {"epochs": "2"}, device=device)
-    run.thread.start()
-    return run
+    return _plain(folder, options={"device": "cuda" if int(os.environ["RANK"]) == rank else "cpu"})
 
 
 def _with_requests(
-    folder: Path, ask: Callable[[Run], object], *, options: Mapping[str, Any], **settings: str
+    folder: Path,
+    ask: Callable[[Run], object],
+    *,
+    options: Mapping[str, Any] | None = None,
+    slow_seconds: str = "0.001",
+    **settings: str,
 ) -> Run:
     """Rank 0 is asked for things from its first step on, and then to stop."""
-    run = Run(folder, settings, **options)
+    run = Run(folder, {"slow_seconds": slow_seconds, **settings}, **(options or {}))
+    random.seed(run.world.rank)
     run.thread.start()
     if run.world.leads:
 
@@ -354,7 +350,7 @@ def _float8_in_vain(folder: Path) -> Run:
     """Rank 1 cannot import the package for it."""
     if os.environ["RANK"] == "1":
         sys.modules["torchao.float8"] = None  # type: ignore[assignment]
-    return _with_requests(folder, _ask_for_float8, options={}, slow_seconds="0.001")
+    return _with_requests(folder, _ask_for_float8)
 
 
 def _ask_for_float8(run: Run) -> None:
@@ -378,34 +374,28 @@ def _with_full_disk(folder: Path, **options: Any) -> Run:
     count_collectives(Recorded, "after_step")
     if os.environ["RANK"] == "1":
         fill_disk()
-    return _with_options(folder, model="Recorded", settings={}, **options)
+    return _plain(folder, options=options)
 
 
 def _killed_while_writing(folder: Path, **options: Any) -> Run:
     """Rank 1 is killed when it has written half of its second checkpoint."""
     if os.environ["RANK"] == "1":
         die_at_second_part()
-    return _with_options(folder, model="Recorded", settings={}, **options)
-
-
-def _with_options(folder: Path, *, model: str, settings: Mapping[str, str], **options: Any) -> Run:
-    """``options`` are the request's."""
-    run = Run(folder, {"epochs": "2", **settings}, model, **options)
-    run.thread.start()
-    return run
+    return _plain(folder, options=options)
 
 
 TASKS: dict[str, Callable[..., Run]] = {
     "requests": _requests,
     "plain": _plain,
     "without GPU": _without_gpu,
-    "probed": partial(_with_requests, ask=_probe, options={}, slow_seconds="0.001"),
-    "refused": partial(_with_requests, ask=_xray_in_vain, options={}, slow_seconds="0.001"),
-    "switched": partial(_with_requests, ask=_switch_in_vain, options={}, slow_seconds="0.001"),
-    "float8": partial(_with_requests, ask=_through_float8, options={}, slow_seconds="0.001"),
+    "probed": partial(_with_requests, ask=_probe),
+    "refused": partial(_with_requests, ask=_xray_in_vain),
+    "switched": partial(_with_requests, ask=_switch_in_vain),
+    "float8": partial(_with_requests, ask=_through_float8),
     "float8 in vain": _float8_in_vain,
-    "compiled": partial(_with_requests, ask=_validate_in_each, options={"compile_mode": "default"}),
-    "asked": _with_options,
+    "compiled": partial(
+        _with_requests, ask=_validate_in_each, options={"compile_mode": "default"}, slow_seconds="0"
+    ),
     "full disk": _with_full_disk,
     "killed while writing": _killed_while_writing,
 }

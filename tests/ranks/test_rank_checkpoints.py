@@ -32,7 +32,7 @@ def ranks(
 ) -> list[Ended]:
     """So many ranks that train in ``folder`` with these options, and end well."""
     folder.mkdir(exist_ok=True)
-    return train_ranks("asked", count, folder, warm=warm, model=model, settings=settings or {}, **options)
+    return train_ranks("plain", count, folder, warm=warm, model=model, options=options, **(settings or {}))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,7 @@ def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_m
     assert [rank["batches"] for rank in checkpoint.ranks] == [2]
     states = [checkpoint.draws, *[rank["draws"] for rank in checkpoint.ranks]]
     assert len({bytes(state["process"]["cpu"].tolist()) for state in states}) == 2
-    ended = train_ranks(
-        "asked", 3, tmp_path, warm=warm, model="Recorded", settings={}, resume=True, status=None
-    )
+    ended = train_ranks("plain", 3, tmp_path, warm=warm, options={"resume": True}, status=None)
     assert ended[0].status == 2
     assert ended[0].results["error"].endswith("; use --nproc 2")
     assert RunFailed.__name__ in ended[0].results["records"]
