@@ -244,7 +244,7 @@ EVENTS: dict[str, Sequence[Record]] = {
     "silent rank": [awaited(1, phase="silent")],
     "rank no longer awaited": [awaited(1, over=True)],
     "stacks": [STACKS],
-    "everything": [*EVERYTHING, ENDS[0]],
+    "everything": [record for record in (*EVERYTHING, ENDS[0]) if not isinstance(record, Printed)],
 }
 
 

@@ -135,7 +135,7 @@ def test_a_damaged_state_is_refused_whole_or_is_a_state(data: st.DataObject) -> 
         ("_sum", "", "arrays of different sizes"),
         ("_ring", "", "arrays of different sizes"),
         ("_ring_nonfinite", "AA==", "arrays of different sizes"),
-        ("_ring_count", 103, "more recent values"),
+        ("_ring_count", 106, "more recent values"),
         ("_first_step", 1.0, "expected int"),
         ("_sum", [0.0], "expected base64"),
         ("_sum", "A", "not an array"),

@@ -4,35 +4,27 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
-from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records.findings import (
-    Float8Layers,
-    LayerLeftOut,
-    ModelCompiled,
-    OperatorCount,
-    PhaseSeconds,
-    ReferenceAgreement,
-    StepTimed,
-)
-from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, RankStack, RankValue, StacksTaken
+from amptui.records import codec
+from amptui.records.findings import OperatorCount, PhaseSeconds, ReferenceAgreement, StepTimed
 from amptui.records.run import (
-    EpochFinished,
     Note,
     PauseChanged,
     PhaseChanged,
-    Printed,
     Record,
     RunFailed,
     RunFinished,
     RunResumed,
-    Validated,
-    Validation,
+    RunStarted,
 )
 from amptui.records.samples import HostSample
+from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
-from tests.builders import fold
+from tests.builders import fold, make_resumed
+from tests.builders import make_started as run
+from tests.builders import make_step as step
+from tests.builders import make_steps as steps
 from tests.builders import make_switch as switch
 from tests.telemetry.float16_windows import squares_of
 from tests.telemetry.memory_samples import memory
@@ -50,10 +42,7 @@ from tests.telemetry.record_samples import (
     pair,
     parameter,
     product,
-    run,
     skip_row,
-    step,
-    steps,
     traced,
     window,
     xray,
@@ -73,12 +62,6 @@ TIMED = StepTimed(
     ),
 )
 
-ASKED = (
-    RequestMade(time=104.0, number=7, kind="precision", precision="fp16"),
-    RequestMade(time=104.0, number=8, kind="x-ray"),
-    RequestMade(time=104.0, number=9, kind="comparison", precisions=("fp32", "fp16")),
-)
-
 RANKS = SimulatedRanks(2, 1, slow="compute", slow_rank=1)
 
 GAN: tuple[Record, ...] = (
@@ -95,22 +78,23 @@ GAN: tuple[Record, ...] = (
 )
 """A second optimizer beside the first."""
 
+_LINES = Path(__file__).parents[1].joinpath("journal_lines.jsonl").read_text(encoding="ascii").splitlines()
+
+STORED = tuple(
+    record
+    for record in map(codec.loads, _LINES)
+    if record is not None
+    and not isinstance(record, RunStarted | RunResumed | PauseChanged | RunFinished | RunFailed | Steps)
+)
+"""A record of each other type, as the journal's format has it."""
+
 BESIDE_BF16 = ReferenceAgreement(cosine=0.99999, relative_error=0.004, added_cosine=0.997, added_error=0.061)
 
 
 EVERYTHING: tuple[Record, ...] = (
     PhaseChanged(time=99.0, phase="first step", detail="cuDNN"),
     run(config={"batch_size": 256, "betas": [0.9, 0.999], "clip": None}, versions={"torch": "2.11"}),
-    RunResumed(
-        time=100.0,
-        step=0,
-        checkpoint="step-000000000.pt",
-        device="cuda:0",
-        device_name=run().device_name,
-        gpu_uuid=run().gpu_uuid,
-        precision="fp32",
-        versions={"torch": "2.11"},
-    ),
+    make_resumed(0, time=100.0, versions={"torch": "2.11"}),
     PhaseChanged(time=100.0, phase="training"),
     *steps(1, 30, grad_max=0.25, losses={"ce": 0.4, "kl": math.nan}),
     *(replace(TIMED, step=number) for number in range(20, 27)),
@@ -134,32 +118,7 @@ EVERYTHING: tuple[Record, ...] = (
     ),
     memory("fp16", copies=10**6, peak=10**9),
     compared(106, pairs=(pair(),)),
-    Printed(time=101.0, stream="stderr", text="slow\n"),
-    Note(time=101.0, severity="warning", text="something\nmore of it"),
     *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),
-    CheckpointWritten(
-        time=102.0,
-        step=102,
-        name="step-000000102.pt",
-        size_bytes=10**8,
-        reason="asked",
-        blocked_seconds=0.01,
-        seconds=0.4,
-    ),
-    WeightsSaved(time=102.4, step=102, path="/home/me/mine.pt", averaged=False),
-    ModelCompiled(time=102.5, step=101, precision="fp16", training=True, seconds=2.0, what="first"),
-    Float8Layers(
-        time=102.5,
-        step=101,
-        precision="fp8",
-        recipe="tensorwise",
-        emulated=False,
-        layers=1,
-        names=("mlp.fc",),
-        parameters=1040,
-        left_out=(LayerLeftOut(name="head", kind="Linear", why="size", shape=(10, 64)),),
-        left_out_count=1,
-    ),
     float8_window(101, channel_error=0.9),
     xray(
         106,
@@ -171,30 +130,11 @@ EVERYTHING: tuple[Record, ...] = (
         operators=(OperatorCount(name="mm", dtype="bfloat16", count=3),),
         output_dtypes={"mlp.fc": "bfloat16"},
     ),
-    Validated(time=102.7, step=102, epoch=1, validation=Validation(loss=0.5, accuracy=None, samples=10)),
-    EpochFinished(
-        time=103.0,
-        step=102,
-        epoch=1,
-        seconds=2.0,
-        mean_loss=0.5,
-        validation=Validation(loss=0.4, accuracy=0.99, samples=100, metrics={"f1": 0.5}),
-    ),
-    ViewersChanged(time=104.0, viewers=2, change="attached"),
     RANKS.started(),
     *RANKS.samples(12),
-    RanksDisagree(
-        time=104.0, step=102, what="loss scale", count=1, most=65536.0, others=(RankValue(rank=1, value=1.0),)
-    ),
-    RanksAwaited(time=103.5, step=102, ranks=(1,), count=1, phase="after_step", seconds=10.0),
-    StacksTaken(
-        time=103.9, step=102, stacks=(RankStack(rank=0, phase="training", step=102, stack=""),), silent=(1,)
-    ),
-    RankLost(time=104.0, step=102, rank=1, host="node-1", cause="killed"),
-    KeepingChanged(time=104.0, what="checkpoints", trouble="the disk is full"),
-    *ASKED,
-    RequestTaken(time=104.0, step=102, request=ASKED[0]),
-    RequestRefused(time=104.0, step=102, request=ASKED[1], reason="failed", detail="out of memory"),
+    *STORED,
+    PhaseChanged(time=104.0, phase="training"),
+    *steps(103, 105, precision="fp16"),
     device(104.0, "fp16", 1500, 60.0, 5000.0),
 )
 """A run in which every class that a session is made of has something to hold."""
