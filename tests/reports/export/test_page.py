@@ -68,7 +68,7 @@ RUNS: dict[str, list[Record]] = {
     "every kind of record": list(hostile.records("a text")),
     "two optimizers": list(gan_records(60)),
     "unfinished": [make_started(), *make_steps(1, 5)],
-    "one step": make_steps(7, 7),
+    "one step": [*make_steps(7, 7)],
     "nothing but its start": [make_started()],
     "nothing": [],
     **{f"in {name}": in_another_precision(name) for name in OTHER_PRECISIONS},

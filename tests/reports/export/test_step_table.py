@@ -97,14 +97,6 @@ def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "steps.csv"]
 
 
-def test_each_learning_rate_has_a_column_of_numbers(tmp_path: Path) -> None:
-    table_rows = table(tmp_path, step(1, lr=0.1), step(2, lr=0.1, group_lrs=(0.1, 0.01)), step(3, lr=0.2))
-    assert [row["lr"] for row in table_rows] == ["0.1", "0.1", "0.2"]
-    assert [row["group_lrs.0"] for row in table_rows] == ["", "0.1", ""]
-    assert [row["group_lrs.1"] for row in table_rows] == ["", "0.01", ""]
-    assert "(" not in (tmp_path / "steps.csv").read_text()
-
-
 def test_repeated_steps_have_two_rows(tmp_path: Path) -> None:
     assert [row["step"] for row in table(tmp_path, *steps(1, 3), *steps(2, 4))] == list("123234")
 
