@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,23 +152,27 @@ def test_a_run_with_checkpoints_can_go_on(tmp_path: Path) -> None:
     assert resumable("mnist") == old
 
 
-def test_a_run_that_is_running_cannot_be_gone_on_with() -> None:
-    run_dir = with_checkpoints("mnist-1")
-    with RunLock.take(run_dir.path), pytest.raises(RunFolderError) as caught:
-        resumable("mnist-1")
-    assert str(caught.value).startswith(f"mnist-1 is still running, pid {os.getpid()} on ")
-    assert "`amptui attach mnist-1`" in caught.value.hint
+def told(find: Callable[[str], object], text: str) -> str:
+    """Why there is no such run, in one line with its hint."""
+    with pytest.raises((UsageError, RunFolderError)) as caught:
+        find(text)
+    return str(caught.value)
 
 
-def test_a_run_without_what_it_needs_to_go_on_is_told() -> None:
+def test_a_run_that_is_running_or_lacks_what_it_needs_cannot_be_gone_on_with() -> None:
     run_dir = with_checkpoints("mnist-1")
-    checkpoint(run_dir).unlink()
-    run_dir.checkpoints_path.rmdir()
-    with pytest.raises(RunFolderError, match="mnist-1: it has no checkpoints; start a new run"):
-        resumable("mnist-1")
+    with RunLock.take(run_dir.path):
+        running = told(resumable, "mnist-1")
+    assert running.startswith(f"mnist-1 is still running, pid {os.getpid()} on ")
+    assert running.endswith("watch it with `amptui attach mnist-1`")
+    shutil.rmtree(run_dir.checkpoints_path)
+    assert told(resumable, "mnist-1").endswith(
+        "mnist-1: it has no checkpoints; start a new run, or choose another with --resume RUN"
+    )
+    run_dir.checkpoints_path.symlink_to(run_dir.path)
+    assert "replace the link with the checkpoints themselves" in told(resumable, "mnist-1")
     run_dir.run_json_path.unlink()
-    with pytest.raises(RunFolderError, match=r"mnist-1: it has no run\.json; start a new run"):
-        resumable("mnist-1")
+    assert "mnist-1: it has no run.json; start a new run" in told(resumable, "mnist-1")
 
 
 def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason() -> None:
@@ -193,30 +197,24 @@ def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason() -> No
 
 def test_where_no_run_can_go_on_it_is_told_how_many_were_looked_at_and_why() -> None:
     of_a_script("mnist-20261120-120000")
-    with pytest.raises(RunFolderError, match="mnist-20261120-120000: it is of a script, which amptui does"):
-        resumable("")
+    assert "mnist-20261120-120000: it is of a script, which amptui does not" in told(resumable, "")
     kept("mnist-20261121-120000", 10)
     of_a_script("vit-20261121-120000", 20)
-    for text, count in (("", 3), ("mnist", 2)):
-        with pytest.raises(RunFolderError) as caught:
-            resumable(text)
-        assert str(caught.value).startswith(
-            f"none of {count} runs can be resumed: the newest, mnist-20261120-120000, is of a script, which"
-        )
+    newest = "the newest, mnist-20261120-120000, is of a script, which"
+    assert told(resumable, "").startswith(f"none of 3 runs can be resumed: {newest}")
+    assert told(resumable, "mnist").startswith(f"none of 2 runs can be resumed: {newest}")
 
 
-@pytest.mark.parametrize("has_begun", [True, False])
-def test_no_older_run_is_taken_while_the_newest_training_runs(has_begun: bool) -> None:
-    with_checkpoints("mnist-1", 10)
-    newest = with_checkpoints("vit-1") if has_begun else RunDir(kept("vit-1").parent)
-    with RunLock.take(newest.path), pytest.raises(RunFolderError, match="vit-1 is still running"):
-        resumable("")
-
-
-def test_a_script_that_runs_stands_in_no_training_s_way() -> None:
-    run_dir, script = with_checkpoints("mnist-1", 10), of_a_script("train-1")
+def test_no_older_run_is_taken_while_the_newest_training_runs_but_while_a_script_does() -> None:
+    mnist, script = with_checkpoints("mnist-1", 10), of_a_script("train-1")
     with RunLock.take(script.path):
-        assert resumable("") == run_dir
+        assert resumable("") == mnist
+    begun = RunDir(kept("vit-1", -10).parent)
+    with RunLock.take(begun.path):
+        assert told(resumable, "").startswith("vit-1 is still running")
+    newest = with_checkpoints("vit-2", -20)
+    with RunLock.take(newest.path):
+        assert told(resumable, "").startswith("vit-2 is still running")
 
 
 # A lock of another machine may not be seen here.
@@ -231,40 +229,28 @@ def signed_elsewhere() -> RunDir:
     return run_dir
 
 
-@contextlib.contextmanager
-def writing(run_dir: RunDir) -> Iterator[None]:
-    """Another machine's process goes on to record."""
+def test_a_run_that_goes_on_on_another_machine_is_not_taken_over(signed_elsewhere: RunDir) -> None:
     ended = threading.Event()
 
     def write() -> None:
-        with run_dir.journal_path.open("a") as journal:
+        with signed_elsewhere.journal_path.open("a") as journal:
             while not ended.wait(0.01):
                 journal.write("{}\n")
                 journal.flush()
 
     writer = threading.Thread(target=write)
     writer.start()
+    running = "mnist-1 is still running, pid 5 on elsewhere: it has just written a record"
     try:
-        yield
+        for text in ("", "mnist-1", str(signed_elsewhere.path)):
+            assert told(resumable, text) == f"{running}; log in there to watch or stop it"
+        checkpoint(signed_elsewhere).unlink()
+        with pytest.raises(RunFolderError, match=running):
+            can_go_on(signed_elsewhere.path)
+        assert signed_elsewhere.journal_path.exists(), "nothing is set aside"
     finally:
         ended.set()
         writer.join()
-
-
-def test_a_run_that_goes_on_on_another_machine_is_not_taken_over(signed_elsewhere: RunDir) -> None:
-    message = (
-        "mnist-1 is still running, pid 5 on elsewhere: it has just written a record; "
-        "log in there to watch or stop it"
-    )
-    with writing(signed_elsewhere):
-        for text in ("", "mnist-1", str(signed_elsewhere.path)):
-            with pytest.raises(RunFolderError) as caught:
-                resumable(text)
-            assert str(caught.value) == message
-        checkpoint(signed_elsewhere).unlink()
-        with pytest.raises(RunFolderError, match="mnist-1 is still running, pid 5 on elsewhere"):
-            can_go_on(signed_elsewhere.path)
-        assert signed_elsewhere.journal_path.exists(), "nothing is set aside"
 
 
 @pytest.mark.ci
@@ -309,8 +295,7 @@ def test_of_several_live_runs_the_one_started_last_is_shown_unless_a_name_may_me
     with RunLock.take(first.path), RunLock.take(second.path):
         assert live_run("") == second
         assert live_run("mnist-1") == first
-        with pytest.raises(UsageError, match=r"'mnist' matches 2 live runs: mnist-1, mnist-2; give more"):
-            live_run("mnist")
+        assert told(live_run, "mnist").startswith("'mnist' matches 2 live runs: mnist-1, mnist-2; give more")
 
 
 @pytest.mark.parametrize(
@@ -321,41 +306,29 @@ def test_ranks_that_may_be_starting_again_are_waited_for(
 ) -> None:
     run_dir = with_checkpoints("mnist-1")
     run_dir.write_run_json({"asked": {"max_restarts": restarts}})
-    run_dir.journal_path.write_text("")
     at = time.time() - seconds_ago
     os.utime(run_dir.journal_path, (at, at))
-    with pytest.raises(UsageError) as caught:
-        live_run("mnist-1")
-    assert ("starting again" in str(caught.value)) == waits
-    assert ("--resume" in str(caught.value)) != waits
+    assert ("starting again" in told(live_run, "mnist-1")) == waits
+    assert ("--resume" in told(live_run, "mnist-1")) != waits
 
 
 def test_where_no_run_is_live_it_is_told_what_to_do_instead() -> None:
-    with pytest.raises(UsageError, match=r"^no run is live; `amptui train MODEL` starts one$"):
-        live_run("")
+    assert told(live_run, "") == "no run is live; `amptui train MODEL` starts one"
     run_dir = with_checkpoints("mnist-1")
     done = RunFinished(time=1.0, steps=3, seconds=1.0, reason="done")
     run_dir.journal_path.write_text(f"{codec.dumps(done)}\n")
-    with pytest.raises(UsageError) as caught:
-        live_run("")
-    assert str(caught.value) == (
-        "no run is live; the newest, mnist-1, finished; view it with `amptui replay mnist-1`"
-    )
+    view = "view it with `amptui replay mnist-1`"
+    assert told(live_run, "") == f"no run is live; the newest, mnist-1, finished; {view}"
     run_dir.journal_path.write_text("")
-    with pytest.raises(UsageError) as caught:
-        live_run("mnist-1")
-    assert str(caught.value) == (
-        "mnist-1 died unexpectedly; view it with `amptui replay mnist-1`, "
-        "or resume it with `amptui train --resume mnist-1`"
-    )
+    resume = "or resume it with `amptui train --resume mnist-1`"
+    assert told(live_run, "mnist-1") == f"mnist-1 died unexpectedly; {view}, {resume}"
 
 
-def test_a_live_run_of_another_machine_is_told(tmp_path: Path) -> None:
+def test_a_live_run_of_another_machine_is_told() -> None:
     here, there = RunDir(kept("a").parent), RunDir(kept("b").parent)
     with RunLock.take(there.path):
         there.lock_path.write_text(json.dumps({"pid": 5, "host": "elsewhere", "started": 9e9}))
         for text in ("", "b"):
-            with pytest.raises(UsageError, match=r"^b is running on elsewhere; log in there to watch it$"):
-                live_run(text)
+            assert told(live_run, text) == "b is running on elsewhere; log in there to watch it"
         with RunLock.take(here.path):
             assert live_run("") == here
