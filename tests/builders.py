@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from amptui.records import codec
 from amptui.records.run import DataInfo, PrecisionChanged, Record, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import COLUMNS, StepRecord, Steps
@@ -164,6 +166,15 @@ def fold(records: Iterable[Record], run_dir: str = "") -> Session:
 def view_of(*records: Record) -> SessionView:
     """What a screen shows after ``records``."""
     return fold(records).view()
+
+
+def assert_holds(known: object, expected: Mapping[str, Any]) -> None:
+    """Attributes, dotted names among them, have these values; floats nearly."""
+    for name, value in expected.items():
+        found: Any = known
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert found == (pytest.approx(value) if isinstance(value, float) else value), name
 
 
 # -------------------------------------------------------------------------------------------- journals

@@ -1,7 +1,9 @@
 """Headroom step by step, what comes next, and the newest finding of each kind, as the view shows them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,31 +15,21 @@ from amptui.records.steps import StepRecord
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.numerics import MIN_OF, headroom
 from amptui.telemetry.view import GrowthOutlook, NumericsView
-from tests.builders import fold
-from tests.telemetry.record_samples import (
-    backoff,
-    growth,
-    module,
-    run,
-    skip,
-    step,
-    steps,
-    traced,
-    window,
-    xray,
-)
+from tests.builders import assert_holds, fold, make_started, make_step, make_steps, view_of
+from tests.telemetry.record_samples import backoff, growth, module, skip, traced, window, xray
 
 
 def numerics_of(*records: Record) -> NumericsView:
-    session = fold(records)
-    return session.view().numerics
+    return view_of(*records).numerics
 
 
 def scaled(number: int, doublings_left: float, scale: float = 65536.0, **changes: object) -> StepRecord:
     """An ``fp16`` step whose largest gradient leaves so much headroom."""
     grad_max = LARGEST_FLOAT16 / scale / 2.0**doublings_left
-    return step(number, precision="fp16", loss_scale=scale, grad_max=grad_max, **changes)
+    return make_step(number, precision="fp16", loss_scale=scale, grad_max=grad_max, **changes)
 
+
+SKIPPED = make_step(1, precision="fp16", grad_max=math.inf, skipped=True)
 
 # ---------------------------------------------------------------------------------------- headroom
 
@@ -54,78 +46,145 @@ def test_a_doubled_scale_takes_one_off_the_headroom(grad_max: float, scale: floa
     assert after == pytest.approx(before - 1, abs=1e-9)
 
 
-@pytest.mark.parametrize("grad_max", [math.nan, math.inf])
-def test_gradients_that_are_not_finite_have_a_headroom_of_minus_infinity(grad_max: float) -> None:
-    assert headroom(grad_max, 65536.0) == -math.inf
-
-
 @pytest.mark.parametrize(
-    ("grad_max", "scale"), [(0.0, 65536.0), (1.0, 0.0), (1.0, math.nan), (1.0, math.inf), (math.nan, 0.0)]
+    ("grad_max", "scale", "expected"),
+    [
+        (math.nan, 65536.0, -math.inf),
+        (math.inf, 65536.0, -math.inf),
+        (0.0, 65536.0, None),
+        (1.0, 0.0, None),
+        (1.0, math.nan, None),
+        (1.0, math.inf, None),
+        (math.nan, 0.0, None),
+    ],
 )
-def test_without_gradients_or_without_a_scale_there_is_no_headroom(grad_max: float, scale: float) -> None:
-    assert headroom(grad_max, scale) is None
+def test_what_is_not_finite_has_no_room_and_without_gradients_or_a_scale_there_is_none(
+    grad_max: float, scale: float, expected: float | None
+) -> None:
+    assert headroom(grad_max, scale) == expected
 
 
-def test_a_float16_step_s_headroom_is_at_its_own_scale() -> None:
-    numerics = numerics_of(run(), step(1, precision="fp16", loss_scale=1024.0, grad_max=0.5, grad_norm=2.0))
-    assert numerics.headroom == pytest.approx(math.log2(65504 / 512))
-    assert (numerics.headroom_scale, numerics.hypothetical) == (1024.0, False)
-    assert (numerics.grad_norm, numerics.grad_max, numerics.nonfinite_gradients) == (2.0, 0.5, 0)
-    assert numerics.measured_step == 1
+LOW = scaled(1, 0.5)
+WITHIN = [scaled(number, 5.0) for number in range(2, MIN_OF + 1)]
+
+KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
+    "fp16 at its own scale": (
+        [make_step(1, precision="fp16", loss_scale=1024.0, grad_max=0.5, grad_norm=2.0)],
+        {
+            "headroom": math.log2(65504 / 512),
+            "headroom_scale": 1024.0,
+            "hypothetical": False,
+            "grad_norm": 2.0,
+            "grad_max": 0.5,
+            "nonfinite_gradients": 0,
+            "measured_step": 1,
+        },
+    ),
+    "FP32 at the default scale": (
+        [make_step(1, grad_max=0.5)],
+        {"headroom": math.log2(65504 / 32768), "headroom_scale": 65536.0, "hypothetical": True},
+    ),
+    "the newest that were measured": (
+        [make_step(1, grad_max=0.5, grad_norm=7.0), *make_steps(2, 40)],
+        {"measured_step": 1, "grad_norm": 7.0, "grad_max": 0.5, "headrooms.count": 40},
+    ),
+    "all zero": (
+        [make_step(1, grad_max=0.0)],
+        {"grad_max": 0.0, "headroom": None, "min_headroom": None},
+    ),
+    "never measured": (
+        make_steps(1, 50),
+        {
+            "headrooms.count": 50,
+            "headroom": None,
+            "min_headroom": None,
+            "measured_step": None,
+            "outlook": None,
+            "window": None,
+            "trace": None,
+            "xray": None,
+        },
+    ),
+    "least of the newest": ([LOW, *WITHIN], {"min_headroom": 0.5}),
+    "least of the newest alone": ([LOW, *WITHIN, scaled(MIN_OF + 1, 5.0)], {"min_headroom": 5.0}),
+    "least at the newest scale": (
+        [scaled(1, 1.5, scale=65536.0), scaled(2, 4.0, scale=32768.0)],
+        {"min_headroom": 2.5},
+    ),
+    "forward overflow": (
+        [scaled(1, 3.0), replace(scaled(2, 3.0), loss=math.nan, grad_max=math.nan), scaled(3, 3.0)],
+        {"min_headroom": -math.inf, "outlook.headroom_then": 2.0},
+    ),
+    "newest findings": (
+        [window(600), window(632), traced(615), traced(800), xray(700), xray(701)],
+        {"window": window(632), "trace": traced(800), "xray": xray(701)},
+    ),
+    # ---------------------------------------------------------------------------------- the next growth
+    "growth that fits": (
+        [scaled(1, 3.1, growth_tracker=1240)],
+        {
+            "outlook.steps": 760,
+            "outlook.overflow_step": None,
+            "outlook.headroom_now": 3.1,
+            "outlook.headroom_then": 2.1,
+        },
+    ),
+    "growth in the next step": ([scaled(1, 3.1, growth_tracker=1999)], {"outlook.steps": 1}),
+    "growth that does not fit": (
+        [scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240)],
+        {"outlook.headroom_then": -0.4},
+    ),
+    "growth to a scale that overflowed": (
+        [SKIPPED, skip(1), backoff(1, 65536.0), scaled(2, 4.0, scale=32768.0, growth_tracker=1)],
+        {"outlook": GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0)},
+    ),
+    "growth to a lower scale than overflowed": (
+        [SKIPPED, backoff(1, 2048.0), scaled(2, 4.0, scale=1024.0, growth_tracker=1)],
+        {"outlook.steps": 1999, "outlook.headroom_then": 3.0},
+    ),
+    "growth that has just come": (
+        [scaled(5, 3.0, growth_tracker=1999), growth(5, 65536.0)],
+        {"outlook.steps": 2000, "outlook.headroom_then": 1.0},
+    ),
+    **{
+        f"nothing foretold {case}": (records, {"outlook": None})
+        for case, records in {
+            "in FP32": [make_step(1, grad_max=0.5)],
+            "without gradients": [make_step(1, precision="fp16")],
+            "after FP32": [scaled(1, 3.0), make_step(2)],
+            "without a tracker": [scaled(1, 3.0, growth_tracker=None)],
+            "at the interval": [scaled(1, 3.0, growth_tracker=2000)],
+            "after a skip": [
+                scaled(1, 3.0),
+                make_step(2, precision="fp16", grad_max=math.nan, skipped=True),
+            ],
+            "of zeros": [make_step(1, precision="fp16", grad_max=0.0)],
+        }.items()
+    },
+}
 
 
-def test_outside_of_float16_the_headroom_is_what_it_would_be_at_the_default_scale() -> None:
-    numerics = numerics_of(run(), step(1, grad_max=0.5))
-    assert (numerics.headroom_scale, numerics.hypothetical) == (65536.0, True)
-    assert numerics.headroom == pytest.approx(math.log2(65504 / 32768))
+@pytest.mark.parametrize(("records", "expected"), KNOWN.values(), ids=KNOWN)
+def test_what_is_known_of_gradients(records: Sequence[Record], expected: dict[str, Any]) -> None:
+    assert_holds(numerics_of(make_started(), *records), expected)
 
 
 def test_outside_of_float16_the_headroom_is_at_the_scale_that_the_scaler_keeps() -> None:
-    session = fold([run(), scaled(1, 3.0, scale=4096.0), step(2, grad_max=1.0)])
+    session = fold([make_started(), scaled(1, 3.0, scale=4096.0), make_step(2, grad_max=1.0)])
     assert session.view().numerics.headroom_scale == 4096.0
     # The change comes in one batch with steps before and after it.
-    session.fold([step(3, grad_max=1.0), backoff(3, 4096.0), step(4, grad_max=1.0)])
+    session.fold([make_step(3, grad_max=1.0), backoff(3, 4096.0), make_step(4, grad_max=1.0)])
     result = session.view().numerics
     assert result.headroom_scale == 2048.0
     np.testing.assert_allclose(result.headrooms.recent[1:], np.log2([65504 / 4096] * 2 + [65504 / 2048]))
 
 
-def test_steps_whose_gradients_were_not_measured_keep_the_newest_that_were() -> None:
-    numerics = numerics_of(run(), step(1, grad_max=0.5, grad_norm=7.0), *steps(2, 40))
-    assert (numerics.measured_step, numerics.grad_norm, numerics.grad_max) == (1, 7.0, 0.5)
-    assert numerics.headrooms.count == 40
-    assert np.isnan(numerics.headrooms.recent[1:]).all()
-    assert not numerics.headrooms.recent_nonfinite.any()
-
-
 def test_a_nan_gradient_is_a_gap_and_not_a_value_in_the_curve() -> None:
-    numerics = numerics_of(run(), step(1, grad_max=math.nan), step(2, grad_max=0.0), step(3, grad_max=1.0))
-    assert numerics.headrooms.recent_nonfinite.tolist() == [True, False, False]
-    assert np.isnan(numerics.headrooms.recent[:2]).all()
+    measured = make_steps(1, 4, grad_max=[math.nan, 0.0, 1.0, None])
+    numerics = numerics_of(make_started(), *measured)
+    assert numerics.headrooms.recent_nonfinite.tolist() == [True, False, False, False]
+    assert np.isnan(numerics.headrooms.recent).tolist() == [True, True, False, True]
     assert numerics.min_headroom == -math.inf
-
-
-def test_all_zero_gradients_have_a_maximum_and_no_headroom() -> None:
-    numerics = numerics_of(run(), step(1, grad_max=0.0))
-    assert (numerics.grad_max, numerics.headroom, numerics.min_headroom) == (0.0, None, None)
-
-
-def test_nothing_is_said_of_gradients_that_were_never_measured() -> None:
-    assert numerics_of(run(), *steps(1, 50)).headrooms.count == 50
-    numerics = numerics_of(run(), *steps(1, 50))
-    assert (numerics.headroom, numerics.min_headroom, numerics.measured_step, numerics.outlook) == (None,) * 4
-
-
-def test_the_least_headroom_is_of_the_newest_measured_steps_alone() -> None:
-    low = scaled(1, 0.5)
-    within = [scaled(number, 5.0) for number in range(2, MIN_OF + 1)]
-    assert numerics_of(run(), low, *within).min_headroom == pytest.approx(0.5)
-    assert numerics_of(run(), low, *within, scaled(MIN_OF + 1, 5.0)).min_headroom == pytest.approx(5.0)
-
-
-def test_the_least_headroom_is_that_of_the_scale_that_the_newest_ran_with() -> None:
-    before, after = scaled(1, 1.5, scale=65536.0), scaled(2, 4.0, scale=32768.0)
-    assert numerics_of(run(), before, after).min_headroom == pytest.approx(2.5)
 
 
 @given(
@@ -137,10 +196,10 @@ def test_the_least_is_the_minimum_and_never_above_the_newest(
 ) -> None:
     scale = 2.0**log2_scale
     records = [
-        step(i, precision="fp16", loss_scale=scale) if room is None else scaled(i, room, scale)
+        make_step(i, precision="fp16", loss_scale=scale) if room is None else scaled(i, room, scale)
         for i, room in enumerate(rooms, 1)
     ]
-    numerics = numerics_of(run(), *records)
+    numerics = numerics_of(make_started(), *records)
     measured = [room for room in rooms if room is not None]
     assert (numerics.headroom is None) == (not measured)
     if numerics.headroom is not None and numerics.min_headroom is not None:
@@ -150,94 +209,22 @@ def test_the_least_is_the_minimum_and_never_above_the_newest(
 
 
 def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> None:
-    session = fold([run(), *(scaled(number, 6.0) for number in range(1, 31)), scaled(40, 0.25)])
-    session.fold([run(time=900.0), scaled(31, 6.0)])
+    session = fold([make_started(), *(scaled(number, 6.0) for number in range(1, 31)), scaled(40, 0.25)])
+    session.fold([make_started(time=900.0), scaled(31, 6.0)])
     result = session.view().numerics
     assert result.measured_step == 31
     assert result.min_headroom == pytest.approx(6.0)
-    session.fold([run(time=990.0), step(20, precision="fp16")])
+    session.fold([make_started(time=990.0), make_step(20, precision="fp16")])
     assert session.view().numerics.headroom is None
 
 
-# ----------------------------------------------------------------------------------------- outlook
-
-
-def outlook(*records: Record) -> GrowthOutlook:
-    result = numerics_of(run(precision="fp16"), *records).outlook
-    assert result is not None
-    return result
-
-
-@pytest.mark.parametrize(("tracker", "steps_left"), [(1240, 760), (1999, 1)])
-def test_a_growth_that_fits_is_foretold_with_the_headroom_it_leaves(tracker: int, steps_left: int) -> None:
-    result = outlook(scaled(1, 3.1, growth_tracker=tracker))
-    assert (result.steps, result.overflow_step) == (steps_left, None)
-    assert (result.headroom_now, result.headroom_then) == pytest.approx((3.1, 2.1))
-
-
-def test_a_growth_that_does_not_fit_leaves_less_than_no_headroom() -> None:
-    result = outlook(scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240))
-    assert result.headroom_then == pytest.approx(-0.4)
-
-
-def test_a_growth_back_to_a_scale_that_overflowed_names_that_step() -> None:
-    skipped = step(1, precision="fp16", grad_max=math.inf, skipped=True)
-    after = scaled(2, 4.0, scale=32768.0, growth_tracker=1)
-    result = outlook(skipped, skip(1), backoff(1, 65536.0), after)
-    assert result == GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0)
-    lower = outlook(skipped, backoff(1, 2048.0), scaled(2, 4.0, scale=1024.0, growth_tracker=1))
-    assert (lower.steps, lower.headroom_then) == pytest.approx((1999, 3.0))
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        [step(1, grad_max=0.5)],
-        [step(1, precision="fp16")],
-        [scaled(1, 3.0), step(2)],
-        [scaled(1, 3.0, growth_tracker=None)],
-        [scaled(1, 3.0, growth_tracker=2000)],
-        [scaled(1, 3.0), step(2, precision="fp16", grad_max=math.nan, skipped=True)],
-        [step(1, precision="fp16", grad_max=0.0)],
-    ],
-)
-def test_nothing_is_foretold_of_what_is_not_known(records: list[Record]) -> None:
-    assert numerics_of(run(), *records).outlook is None
-
-
-def test_a_growth_that_has_just_come_is_counted_anew() -> None:
-    result = outlook(scaled(5, 3.0, growth_tracker=1999), growth(5, 65536.0))
-    assert (result.steps, result.headroom_then) == pytest.approx((2000, 1.0))
-
-
-# ---------------------------------------------------------------------------------------- findings
-
-
-def test_the_newest_finding_of_each_kind_is_kept() -> None:
-    numerics = numerics_of(run(), window(600), window(632), traced(615), traced(800), xray(700), xray(701))
-    assert (numerics.window, numerics.trace, numerics.xray) == (window(632), traced(800), xray(701))
-
-
-def test_without_findings_there_are_none() -> None:
-    numerics = numerics_of(run(), *steps(1, 5))
-    assert (numerics.window, numerics.trace, numerics.xray) == (None, None, None)
-
-
 def test_the_scaler_s_verdict_names_the_module_of_a_trace_for_as_long_as_it_holds() -> None:
-    bad = step(612, precision="fp16", loss=math.nan, skipped=True)
+    bad = make_step(612, precision="fp16", loss=math.nan, skipped=True)
     trace = traced(615, first=module(largest=math.inf))
-    verdict = numerics_of(run(), bad, skip(612, loss=math.nan), trace).scaler
+    verdict = numerics_of(make_started(), bad, skip(612, loss=math.nan), trace).scaler
     assert (verdict.state, verdict.severity) == ("forward overflow", "warning")
     assert verdict.began == trace.first
-    late = step(5000, precision="fp16", loss=math.nan, skipped=True)
-    assert numerics_of(run(), trace, late, skip(5000, loss=math.nan)).scaler.began is None
+    late = make_step(5000, precision="fp16", loss=math.nan, skipped=True)
+    assert numerics_of(make_started(), trace, late, skip(5000, loss=math.nan)).scaler.began is None
     elsewhere = traced(615, first=module(largest=math.inf), precision="bf16")
-    assert numerics_of(run(), bad, skip(612, loss=math.nan), elsewhere).scaler.began is None
-
-
-def test_a_forward_overflow_leaves_no_headroom_and_says_nothing_of_the_next_growth() -> None:
-    overflow = replace(scaled(2, 3.0), loss=math.nan, grad_max=math.nan)
-    numerics = numerics_of(run(), scaled(1, 3.0), overflow, scaled(3, 3.0))
-    assert numerics.min_headroom == -math.inf
-    assert numerics.outlook is not None
-    assert numerics.outlook.headroom_then == pytest.approx(2.0)
+    assert numerics_of(make_started(), bad, skip(612, loss=math.nan), elsewhere).scaler.began is None

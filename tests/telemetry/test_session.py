@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from amptui.diagnosis.event_words import event_text
 from amptui.records.run import BlockFinished, Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, RunStatus, SessionView
-from tests.builders import fold, make_started, make_step, make_steps, make_switch, view_of
+from tests.builders import assert_holds, fold, make_started, make_step, make_steps, make_switch, view_of
 from tests.telemetry.record_samples import backoff, device, growth
 from tests.telemetry.record_strategies import RECORDS
 
@@ -27,15 +27,6 @@ FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
 
 def in_fp16(first: int, last: int, **changes: Any) -> list[Any]:
     return make_steps(first, last, precision="fp16", **changes)
-
-
-def assert_holds(view: SessionView, expected: dict[str, Any]) -> None:
-    """Whether the attributes of a view, dotted names among them, have these values."""
-    for name, value in expected.items():
-        found: Any = view
-        for part in name.split("."):
-            found = getattr(found, part)
-        assert found == (pytest.approx(value) if isinstance(value, float) else value), name
 
 
 def test_a_session_without_records_is_the_empty_view() -> None:

@@ -20,12 +20,20 @@ from amptui.records.run import (
     Validation,
 )
 from amptui.telemetry.view import PrecisionSwitch
-from tests.builders import fold, make_resumed, make_started, make_step, make_steps, make_switch, view_of
+from tests.builders import (
+    assert_holds,
+    fold,
+    make_resumed,
+    make_started,
+    make_step,
+    make_steps,
+    make_switch,
+    view_of,
+)
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import backoff, compared, device, growth, skip
-from tests.telemetry.test_session import assert_holds
 
 START = make_started()
 VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)

@@ -47,7 +47,7 @@ def same(one: Any, other: Any) -> bool:
     if callable(one):  # the history of a metric, which is computed when it is read
         return same(one(), other())
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        one, other = tuple(one.items()), tuple(other.items())
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - what only NaN is
