@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
-from amptui.records.ranks import RankLost, RanksDisagree, RankValue
+from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, RankValue
 from amptui.records.run import Record
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -16,6 +16,8 @@ DISAGREES = RanksDisagree(
 )
 
 LOST = RankLost(time=140.0, step=900, rank=6, host="node-1", cause="killed", detail="signal 9")
+
+AWAITED = RanksAwaited(time=140.0, step=900, ranks=(3,), count=1, phase="training", seconds=12.0)
 
 
 @cache
@@ -41,6 +43,7 @@ ALL: dict[str, Callable[[], SessionView]] = {
     "8 ranks, slow clock": lambda: view(8, "clocks"),
     "8 ranks, FSDP2": lambda: view(8, "", fsdp=True),
     "8 ranks in trouble": lambda: view(8, "compute", DISAGREES, LOST),
+    "8 ranks, one awaited": lambda: view(8, "", AWAITED),
     "8 ranks, unsampled": unsampled,
     "64 ranks": lambda: view(64, "compute"),
     "1,024 ranks": lambda: view(1024, "compute"),

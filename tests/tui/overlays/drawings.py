@@ -149,6 +149,7 @@ def _xray() -> Iterator[Drawn]:
         "equal losses": with_xray(loss_fp32=0.5, loss_amp=0.5),
         "a loss of zero": with_xray(loss_fp32=0.0, loss_amp=0.5),
         "an infinite loss": with_xray(loss_amp=math.inf),
+        "no loss of the reference": with_float8_xray(loss_reference=None),
         "dropout": with_xray(random=True),
         "all in FP32": with_xray(output_dtypes={"a": "float32", "b": "float32"}),
         "many in FP32": with_xray(output_dtypes=many),
@@ -199,6 +200,8 @@ def _charts() -> Iterator[Drawn]:
         yield from after(" ".join(keys), MetricsBrowser(), logged, *keys)
     for keys in (("slash", *"GPU"), ("slash", *"GPU", "space", "m", "enter"), ("slash", *"GPUqg"), ("end",)):
         yield from after(" ".join(keys), MetricsBrowser(), logged, *keys)
+    more = replace(logged, metrics_left_out=True)
+    yield from after("more than are kept", MetricsBrowser(), more, sizes="80x24 200x60")
     for zoom, log_y in ((2, False), (0, True)):
         screen = replace(SCREEN, zoom=zoom, log_y=log_y)
         yield from after(f"{zoom=}, {log_y=}", MetricsBrowser(), logged, screen=screen)

@@ -7,6 +7,7 @@ from typing import NamedTuple, get_args
 
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.control import PauseRequest, PrecisionRequest, Request, StopRequest, record_of
+from amptui.records.keeping import KeepingChanged
 from amptui.records.run import PhaseChanged, RunFinished, Validated, Validation
 from amptui.records.samples import GpuSample, HostSample
 from amptui.telemetry.events import Event, EventKind
@@ -38,6 +39,7 @@ from tests.telemetry.record_samples import faster, measured
 from tests.tui import numerics_views, rank_views, special_views, timing_views, view_parts, views
 from tests.tui.panels.drawing import SCREEN, Draw
 
+NOT_KEPT = KeepingChanged(time=views.NOW, what="journal", trouble="the disk is full", unsaved=3)
 WITH_KEYS = replace(SCREEN, accepts=REQUEST_KINDS)
 
 
@@ -109,6 +111,7 @@ def _headers() -> Iterator[tuple[SessionView, ScreenState]]:
         replace(compared, phase=saving),
         replace(finished, phase=saving),
         replace(finished, outcome=stopped),
+        replace(compared, not_kept=(NOT_KEPT,)),
         replace(compared, viewers=2),
         replace(compared, viewers=1),
         replace(compared, run=views.run_started(model="a" * 60)),
@@ -165,7 +168,7 @@ def _folded() -> Iterator[Drawing]:
             rank_table.draw_line,
             tuple(rank_views.ALL[name]() for name in ("8 ranks, slow data", "8 ranks in trouble", "2 ranks")),
         ),
-        (rank_table.draw_line, (rank_views.unsampled(),)),
+        (rank_table.draw_line, (rank_views.unsampled(), rank_views.ALL["8 ranks, one awaited"]())),
     )
     for width in (40, 60, 80, 120):
         rows = ((draw, view, WITH_KEYS) for draw, some in shown for view in some)

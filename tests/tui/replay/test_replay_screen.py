@@ -71,6 +71,14 @@ async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) 
         await screen.until(lambda: "replay ended 1:40 of 1:40  space restart" in screen.footer)
 
 
+@awaited
+async def test_the_help_lists_the_keys_of_a_replay(tmp_path: Path) -> None:
+    async with replaying(tmp_path) as screen:
+        await screen.press("question_mark")
+        assert all(key.meaning in screen.text for key in REPLAY_KEYS)
+        assert "switch the running training" not in screen.text
+
+
 @pytest.mark.ci
 @awaited
 async def test_keys_move_it_through_the_run(tmp_path: Path) -> None:
