@@ -290,3 +290,12 @@ def test_a_task_of_srun_that_cannot_join_the_others_is_refused_unless_it_shall_t
     monkeypatch.setenv("MASTER_PORT", "29500")
     assert main(["train", "no-such-model", "--headless", "--nproc", "2"]) == 2
     assert "--nproc under srun, which starts the ranks" in capsys.readouterr().err
+
+
+def test_what_follows_a_script_is_the_script_s_own(tmp_path: Path) -> None:
+    """Also what looks like an option of amptui's; an option before it may have a value."""
+    script = tmp_path / "train.py"
+    script.write_text("print('no experiment')\n")
+    options = build_parser().parse_args(["advise", "--seed", "3", str(script), "--seed", "4", "--json"])
+    assert (options.model, options.seed, options.json) == (str(script), 3, False)
+    assert options.arguments == ["--seed", "4", "--json"]
