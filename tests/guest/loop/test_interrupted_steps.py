@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from amptui.engine.readback import HostReadback
 from amptui.guest.loop.pass_account import PassAccount
 from amptui.records.run import Record
-from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, steps_of, watching
+from tests.guest.loop.seen_steps import batches, loss_of, net, observed_loop, sgd, steps_of, watching
 
 
 class _LostError(Exception):
@@ -75,21 +76,6 @@ def test_a_step_that_raises_leaves_nothing_to_the_next_one() -> None:
     assert _losses(records) == truth
 
 
-def test_a_loop_without_closures_goes_on_after_a_step_that_raised() -> None:
-    model = net()
-    optimizer = _FailsOnce(model)
-    truth: list[tuple[Any, str]] = []
-    with watching(model, optimizer) as records:
-        for batch in batches():
-            loss = loss_of(model, batch)
-            loss.backward()
-            with contextlib.suppress(_LostError):
-                optimizer.step()
-                truth.append((pytest.approx(loss.item()), ""))
-            optimizer.zero_grad()
-    assert _losses(records) == truth
-
-
 def test_gradients_cleared_just_before_the_step_leave_it_without_a_pass() -> None:
     model = net()
     optimizer = sgd(model)
@@ -150,3 +136,27 @@ def test_what_an_optimizer_trained_is_not_known_by_ids_that_are_used_again() -> 
     del model, optimizer
     gc.collect()
     assert account.ids == {id(parameter)}
+
+
+class BlockedDevice(HostReadback):
+    """A device that waits for a collective of a rank that has ended: nothing arrives any more."""
+
+    def drain(self) -> None:
+        """What has arrived, which is nothing."""
+
+    def flush(self) -> None:
+        raise AssertionError("this would wait for ever")
+
+
+def test_after_an_error_of_a_rank_its_device_is_not_awaited() -> None:
+    model = nn.Linear(3, 1)
+    optimizer, records = sgd(model), list[Any]()
+    loop = observed_loop(model, optimizer, records.append)
+    loop.first._sender.readback = loop.first.updates._readback = BlockedDevice(lambda: 0.0)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    with pytest.raises(AssertionError, match="for ever"):
+        loop.first.close(waits=True)
+    loop.close(waits=False)
+    assert not loop.active
+    assert records == []

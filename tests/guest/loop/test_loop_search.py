@@ -73,9 +73,7 @@ def steps_in(runs: Path) -> list[StepRecord]:
 @pytest.mark.parametrize(
     ("precision", "fused", "clip", "accumulate"),
     [
-        ("fp32", False, False, 1),
         ("bf16", True, False, 3),
-        ("fp16", False, False, 1),
         ("fp16", False, True, 3),
         ("fp16", True, True, 1),
     ],

@@ -111,18 +111,6 @@ def test_inputs_by_name_are_counted() -> None:
     assert [step.samples for step in steps_of(records)] == [6]
 
 
-def test_an_evaluation_is_not_counted() -> None:
-    model = net()
-    optimizer = sgd(model)
-    with watching(model, optimizer, counts_inputs=True) as records:
-        for _ in range(3):
-            model(torch.randn(6, 4)).square().mean().backward()
-            optimizer.step()
-            with torch.no_grad():
-                model(torch.randn(50, 4))
-    assert [step.samples for step in steps_of(records)] == [6, 6, 6]
-
-
 def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
     model = net()
     optimizer = sgd(model)
@@ -145,20 +133,6 @@ def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
         assert not other._forward_pre_hooks_with_kwargs
         assert type(other._forward_pre_hooks_with_kwargs) is type(model._forward_pre_hooks_with_kwargs)
     assert not shallow
-
-
-def test_hooks_of_the_script_are_in_its_copies_and_ours_is_not() -> None:
-    model, calls = net(), []
-    with watching(model, sgd(model), counts_inputs=True):
-        model.register_forward_pre_hook(_script_hook)
-        copied = copy.deepcopy(model)
-        assert [*copied._forward_pre_hooks.values()] == [_script_hook]
-        assert len(model._forward_pre_hooks) == 2
-        model.register_forward_pre_hook(lambda *_: calls.append(1))
-        model(torch.randn(1, 4))
-        assert not copied._forward_pre_hooks_with_kwargs
-    assert len(model._forward_pre_hooks) == 2
-    assert calls == [1]
 
 
 def _script_hook(_model: nn.Module, _args: tuple[Any, ...]) -> None:
