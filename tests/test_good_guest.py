@@ -19,9 +19,9 @@ from torch import nn
 import amptui
 from amptui.records.run import RunFinished
 from amptui.records.steps import StepRecord
+from tests.builders import of, read
+from tests.builders import recorded as records
 from tests.observed import Loop, same_bits
-from tests.run_records import of, records
-from tests.single_steps import read
 
 
 @pytest.fixture

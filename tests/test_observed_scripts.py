@@ -15,9 +15,9 @@ from amptui.base.errors import RunFolderError
 from amptui.records.run import RunFailed, RunFinished
 from amptui.runs import lasting
 from amptui.runs.lock import RunLock, holder
+from tests.builders import read
 from tests.living import wait_until
 from tests.observed import Loop
-from tests.single_steps import read
 
 SCRIPT = """
 import os, sys

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from amptui.records.run import EpochFinished, Validated
 from amptui.records.steps import StepRecord
+from tests.builders import read
 from tests.checkout import ROOT
-from tests.single_steps import read
 
 PAGE = (ROOT / "demo" / "guide" / "own_loop.md").read_text()
 

@@ -98,7 +98,7 @@ def make_run(folder: Path, steps: int, *, seed: int = 0, single: bool = False) -
     records: Iterator[Any] = long_run.records(steps, seed=seed)
     if single:
         # Imported here: the children need no tests' module for what they measure.
-        from tests.single_steps import one_by_one
+        from tests.builders import one_by_one
 
         records = one_by_one(records)
     while batch := list(islice(records, _RECORDS_AT_ONCE)):

@@ -32,7 +32,7 @@ from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.single_steps import one_by_one
+from tests.builders import one_by_one
 
 XRAYS = 3
 

@@ -25,8 +25,8 @@ from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab, open_lab
 from tests.benchmarks.overhead import describe, describe_machine
 from tests.benchmarks.workloads import Workload, workloads
+from tests.builders import read
 from tests.living import ended_afterwards, last_step, run_pid, wait_until
-from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 
 MIN_RATE_RATIO = 0.99

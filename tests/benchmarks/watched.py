@@ -15,7 +15,7 @@ import psutil
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
 from tests.benchmarks.workloads import WARM_UP_STEPS
-from tests.single_steps import read
+from tests.builders import read
 from tests.terminal import Terminal
 
 LOOK_INTERVAL_SECONDS = 0.25

@@ -10,7 +10,7 @@ from amptui.cli import COMMANDS, HIDDEN_COMMANDS, build_parser, main
 from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
-from tests.single_steps import read
+from tests.builders import read
 
 KNOBS = str(Path(__file__).parents[1] / "recipes" / "knobs.py")
 LINE_THAT_RAISES = 1 + next(

@@ -18,9 +18,9 @@ from amptui.engine.weights import load_weights, save_weights
 from amptui.records.keeping import WeightsSaved
 from amptui.records.run import RunFailed, RunFinished
 from amptui.records.steps import StepRecord
+from tests.builders import read
 from tests.engine.recipes import Recipe
 from tests.engine.working import Worker
-from tests.single_steps import read
 from tests.terminal import KNOBS
 from tests.tiny import Log, Tiny, prepare, stopping, train
 

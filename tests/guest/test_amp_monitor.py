@@ -28,10 +28,10 @@ from amptui.records.run import (
     Validated,
 )
 from amptui.records.steps import StepRecord
+from tests.builders import of, read
+from tests.builders import recorded as records
 from tests.engine.compiled_runs import nothing_compiled
 from tests.own_loops import Form, Own, ask, switching
-from tests.run_records import of, records
-from tests.single_steps import read
 
 
 @pytest.mark.parametrize("form", ["monitor", "closure"])

@@ -24,9 +24,9 @@ from amptui.records.findings import Float8Layers, Float8Window, XRayTaken
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import Note, RunStarted
 from amptui.records.steps import StepRecord
+from tests.builders import of, read
+from tests.builders import recorded as records
 from tests.own_loops import Form, Own, ask, switching
-from tests.run_records import of, records
-from tests.single_steps import read
 
 pytestmark = pytest.mark.usefixtures("usable_torchao", "windows_unasked")
 

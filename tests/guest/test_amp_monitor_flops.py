@@ -20,8 +20,9 @@ from amptui.records.findings import FlopsCounted
 from amptui.records.run import Note
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
+from tests.builders import of
+from tests.builders import recorded as records
 from tests.own_loops import ask
-from tests.run_records import of, records
 
 Batch = tuple[Tensor, Tensor]
 

@@ -20,9 +20,9 @@ from amptui.records.answers import RequestRefused
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, TraceRequest
 from amptui.records.run import Note, RunStarted
 from amptui.records.steps import StepRecord
+from tests.builders import of, read
+from tests.builders import recorded as records
 from tests.own_loops import FORMS, Form, Own, ask
-from tests.run_records import of, records
-from tests.single_steps import read
 
 _FAULTS: dict[str, tuple[Any, str]] = {
     "switch": (PrecisionSwitch, "between_steps"),

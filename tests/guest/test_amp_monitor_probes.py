@@ -9,9 +9,9 @@ from amptui.records.answers import RequestTaken
 from amptui.records.control import HistogramRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.steps import StepRecord
+from tests.builders import of, read
+from tests.builders import recorded as records
 from tests.own_loops import FORMS, Form, Own, ask
-from tests.run_records import of, records
-from tests.single_steps import read
 
 
 def test_an_xray_runs_the_closures_again_and_changes_no_bit(runs: Path) -> None:

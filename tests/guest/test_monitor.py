@@ -27,8 +27,9 @@ from amptui.records.run import (
 )
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
+from tests.builders import of
+from tests.builders import recorded as records
 from tests.observed import FAULTS, Loop, same_bits
-from tests.run_records import of, records
 
 
 def test_the_gradient_norm_is_that_of_the_unscaled_gradients_before_clipping(runs: Path) -> None:

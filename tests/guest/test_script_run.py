@@ -23,7 +23,7 @@ from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunSt
 from amptui.records.steps import StepRecord, Steps
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
-from tests.single_steps import read
+from tests.builders import read
 from tests.telemetry.record_samples import step
 from tests.tiny import Log
 from tests.tui.views import run_started

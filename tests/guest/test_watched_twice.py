@@ -16,9 +16,8 @@ import amptui
 from amptui.guest.monitor import take_errors, take_no_errors
 from amptui.records.run import Note, Record, RunFinished
 from amptui.records.steps import StepRecord
+from tests.builders import of, read
 from tests.observed import Loop, same_bits
-from tests.run_records import of
-from tests.single_steps import read
 
 WAYS = ("observe", "watch")
 

@@ -23,10 +23,10 @@ from amptui.guest.processes import OneProcess
 from amptui.guest.run import ScriptRun
 from amptui.records.control import PrecisionRequest, new_number
 from amptui.records.run import Record
+from tests.builders import one_by_one, read
 from tests.loops.loop_interpreter import LoopRun
 from tests.loops.loop_plans import Example, Watching
 from tests.loops.loop_players import Batch, Player, Unwatched
-from tests.single_steps import one_by_one, read
 
 
 @dataclass

@@ -5,13 +5,13 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.builders import read
 from tests.loops.loop_mismatches import Result, compare
 from tests.loops.loop_plans import Example
 from tests.loops.loop_players import Unwatched
 from tests.loops.loop_shapes import run_plan
 from tests.loops.loop_truth import Dropped, TrueStep
 from tests.loops.scripted_plan import truth_of
-from tests.single_steps import read
 from tests.terminal import amptui_command
 
 _SCRIPT = """

@@ -46,6 +46,7 @@ from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.ranks import RanksDisagree, RanksOverflowed
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
+from tests.builders import one_by_one
 from tests.ranks.hindered_writing import (
     COUNTED,
     count_collectives,
@@ -54,7 +55,6 @@ from tests.ranks.hindered_writing import (
     fill_disk,
 )
 from tests.ranks.recorded import COMPILED, STEPS, Recorded
-from tests.single_steps import one_by_one
 from tests.warm import WarmSource, start_anew
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from amptui.base.strictjson import MAX_COUNT, MAX_SECONDS, JsonError
 from amptui.records import codec
 from amptui.records.step_lines import LINE_BEGINS, MAX_STEPS
 from amptui.records.steps import Steps
+from tests.builders import joined
 from tests.checkout import ROOT
-from tests.single_steps import joined
 from tests.telemetry.record_samples import steps
 
 

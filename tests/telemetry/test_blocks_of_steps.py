@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from amptui.records.run import Record
 from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
-from tests.builders import fold
-from tests.single_steps import joined, one_by_one
+from tests.builders import fold, joined, one_by_one
 from tests.telemetry.record_samples import run, step, steps
 from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS
 

@@ -12,7 +12,7 @@ from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.single_steps import one_by_one
+from tests.builders import one_by_one
 
 BATCHES = 6
 

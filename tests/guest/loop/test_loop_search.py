@@ -24,8 +24,8 @@ from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
 from amptui.guest.monitor import Monitor
 from amptui.records.steps import StepRecord
+from tests.builders import read
 from tests.observed import Loop, same_bits
-from tests.single_steps import read
 
 HOOKED: list[tuple[Any, str]] = [(torch.autograd, "backward"), (torch.autocast, "__enter__")]
 HOOKED += [(Tensor, "backward"), (torch.optim.Optimizer, "__init__")]

@@ -14,8 +14,9 @@ from amptui.records.control import PrecisionRequest
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import PrecisionChanged, RunStarted
 from amptui.records.steps import StepRecord
+from tests.builders import of
+from tests.builders import recorded as records
 from tests.own_loops import ask
-from tests.run_records import of, records
 
 STEPS = 40
 

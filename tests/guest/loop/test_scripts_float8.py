@@ -17,8 +17,9 @@ from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import Note, Record, RunStarted
 from amptui.records.steps import StepRecord
+from tests.builders import of
+from tests.builders import recorded as records
 from tests.guest.loop.seen_steps import sgd, steps_of, watching
-from tests.run_records import of, records
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
 

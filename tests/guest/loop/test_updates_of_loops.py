@@ -20,9 +20,10 @@ from amptui.ranks.world import World
 from amptui.records.control import tell_nobody
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.steps import StepRecord
+from tests.builders import of
+from tests.builders import recorded as records
 from tests.guest.loop.seen_steps import batches, loss_of, net, observed_loop, sgd, watching
 from tests.observed import OVERFLOWS, Loop
-from tests.run_records import of, records
 
 STEPS = 60
 

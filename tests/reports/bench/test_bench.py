@@ -29,8 +29,8 @@ from amptui.reports.bench import measure, plan_precisions
 from amptui.reports.bench.measure import float16_slowdown
 from amptui.reports.bench.progress import Progress
 from amptui.telemetry.view import SessionView
+from tests.builders import read
 from tests.checkout import ROOT
-from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 from tests.tiny import NO_TF32, Tiny
 from tests.warm import WarmSource

@@ -9,9 +9,9 @@ from amptui.records.steps import StepRecord
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.overlay_plot import MAX_GROUPS
 from amptui.reports.compare.trace import RunFigures, Trace
+from tests.builders import in_blocks
 from tests.checkout import ROOT
 from tests.reports.export.recorded import write
-from tests.single_steps import in_blocks
 from tests.telemetry import record_samples
 
 DEMO = ROOT / "demo" / "compare"

@@ -14,8 +14,8 @@ from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, Trace, final_mean
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import Series
+from tests.builders import in_blocks
 from tests.reports.compare.compared_runs import figures, finished, started, trained, validated, whole_run
-from tests.single_steps import in_blocks
 from tests.telemetry import record_samples
 
 

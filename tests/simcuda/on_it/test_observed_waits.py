@@ -9,9 +9,9 @@ from torch import Tensor
 import amptui
 from amptui.records.control import PrecisionRequest
 from amptui.records.steps import StepRecord
+from tests.builders import read
 from tests.observed import Loop
 from tests.own_loops import FORMS, Form, Own, ask
-from tests.single_steps import read
 
 STEPS = 40
 

@@ -14,9 +14,9 @@ from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
 from amptui.telemetry.health import judge_xray
 from amptui.telemetry.session import Session
+from tests.builders import read
 from tests.checkout import ROOT
 from tests.reports.export.recorded import write
-from tests.single_steps import read
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.terminal import Terminal
