@@ -4,14 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from amptui import warmup_cosine, weight_decay_groups
-from amptui.data.batches import count_samples
-from amptui.engine.prepared import Prepared
 from tests.tiny import Tiny
 
 TOTAL_STEPS = 12
@@ -49,37 +46,3 @@ class Recipe(Tiny):
 
     def after_step(self, model: nn.Module) -> None:
         self.ema.update_parameters(model)
-
-
-def train_by_hand(
-    prepared: Prepared, experiment: Recipe, *, accumulate: int, clip_norm: float | None
-) -> None:
-    """What PyTorch's recipes for AMP, accumulation, clipping and schedules say, put together."""
-    precision, model, optimizer = prepared.precision, prepared.model, prepared.optimizer
-    scheduler = experiment.build_scheduler(optimizer, prepared.schedule.steps)
-    scaler = GradScaler("cpu", enabled=precision == "fp16")
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}[precision]
-    for epoch in range(1, experiment.epochs + 1):
-        batches = list(prepared.training.epoch(epoch))
-        for first in range(0, len(batches), accumulate):
-            micro_batches = batches[first : first + accumulate]
-            for batch in micro_batches:
-                with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-                    loss = experiment.loss(model, batch)
-                    if len(micro_batches) > 1:
-                        loss = loss / len(micro_batches)
-                scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            if clip_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-            scale = scaler.get_scale()
-            scaler.step(optimizer)
-            scaler.update()
-            if scaler.get_scale() >= scale:
-                scheduler.step()
-            experiment.ema.update_parameters(model)
-            optimizer.zero_grad()
-
-
-def sizes_of(prepared: Prepared, epoch: int) -> list[int]:
-    return [count_samples(batch) for batch in prepared.training.epoch(epoch)]

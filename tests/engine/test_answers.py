@@ -1,7 +1,5 @@
 """Every request gets one answer, when it is done or when it is known that it will not be."""
 
-import errno
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amptui.engine.checkpoint.file import write
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
@@ -29,7 +26,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, PrecisionsComp
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord, Steps
-from tests.tiny import NO_KERNEL, NO_TF32, Log, Tiny, Unautocastable, prepare, train
+from tests.tiny import NO_KERNEL, Log, Tiny, Unautocastable, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
@@ -87,37 +84,6 @@ def trained(
     return log
 
 
-def only(answers: list[RequestTaken | RequestRefused]) -> RequestRefused:
-    (answer,) = answers
-    assert isinstance(answer, RequestRefused)
-    return answer
-
-
-def before(log: Log, first: Callable[[Record], bool], then: type) -> bool:
-    kinds = [type(record) for record in log]
-    return next(i for i, record in enumerate(log) if first(record)) < kinds.index(then)
-
-
-def test_a_precision_is_taken_when_a_step_has_run_in_it() -> None:
-    log = trained({4: (PrecisionRequest("bf16"),)})
-    assert log.outcomes == [("precision", "taken")]
-    (request_made,), (answer,) = log.of(RequestMade), log.answers
-    assert answer.request == request_made
-    assert (request_made.precision, answer.step) == ("bf16", 4)
-    assert before(log, lambda record: isinstance(record, PrecisionChanged), RequestTaken)
-
-
-def test_the_last_of_several_counts_and_who_asks_for_the_same_gets_the_same_answer() -> None:
-    log = trained({4: (PrecisionRequest("bf16"), *2 * (PrecisionRequest("ieee"),))})
-    assert log.outcomes == [("precision", "overruled"), ("precision", "taken"), ("precision", "taken")]
-    assert [answer.request.precision for answer in log.answers] == ["bf16", "ieee", "ieee"]
-    assert [change.current for change in log.of(PrecisionChanged)] == ["ieee"]
-
-
-def test_what_runs_already_is_taken() -> None:
-    assert trained({4: (PrecisionRequest("fp32"),)}).outcomes == [("precision", "taken")]
-
-
 def test_a_precision_that_another_one_replaces_in_a_pause_was_overruled() -> None:
     switches = PrecisionRequest("bf16"), PrecisionRequest("bf16"), PrecisionRequest("ieee")
     log = trained({4: (PauseRequest(True),)}, standing=switches)
@@ -125,6 +91,98 @@ def test_a_precision_that_another_one_replaces_in_a_pause_was_overruled() -> Non
         (answer.request.precision, outcome(answer)) for answer in log.answers if answer.request.precision
     ]
     assert Counter(precisions) == {("bf16", "overruled"): 2, ("ieee", "taken"): 1}
+
+
+BF16, IEEE, TF32 = (PrecisionRequest(name) for name in ("bf16", "ieee", "tf32"))
+PAUSE, GO_ON, STOP = PauseRequest(True), PauseRequest(False), StopRequest("the test")
+X_RAY, TRACE, HISTOGRAM, CHECKPOINT = XRayRequest(), TraceRequest(), HistogramRequest(), CheckpointRequest()
+WITH_TF32 = ComparisonRequest(("fp32", "tf32"))
+
+ANSWERED: list[tuple[Asks, tuple[Request, ...], list[str], type[Record], int]] = [
+    ({4: (BF16,)}, (), ["precision: taken"], PrecisionChanged, 1),
+    ({4: (PrecisionRequest("fp32"),)}, (), ["precision: taken"], PrecisionChanged, 0),
+    ({4: (BF16, IEEE, IEEE)}, (), ["precision: overruled", *["precision: taken"] * 2], PrecisionChanged, 1),
+    ({4: (TF32,)}, (), ["precision: unavailable"], PrecisionChanged, 0),
+    ({4: (PAUSE,)}, (PAUSE, PAUSE), ["pause: taken"] * 4, PauseChanged, 2),
+    ({4: (GO_ON,)}, (), ["pause: taken"], PauseChanged, 0),
+    ({4: (PAUSE, GO_ON)}, (), ["pause: overruled", "pause: taken"], PauseChanged, 0),
+    ({4: (STOP, PAUSE)}, (), ["pause: unavailable"], PauseChanged, 0),
+    ({4: (STOP, IEEE, X_RAY)}, (), [], XRayTaken, 0),
+    ({4: (X_RAY, X_RAY)}, (), ["x-ray: taken"] * 2, XRayTaken, 1),
+    ({4: (TRACE,), 5: (TRACE,)}, (), ["trace: taken"] * 2, ModulesTraced, 1),
+    ({4: (WITH_TF32,)}, (), ["comparison: unavailable"], PrecisionsCompared, 0),
+    ({4: (CHECKPOINT,)}, (), ["checkpoint: taken"], CheckpointWritten, 1),
+]
+"""What is asked after which steps, and while the run stands; the answers in order; the records of what is
+done, and how many there are. No request is taken before the first of them."""
+
+
+@pytest.mark.parametrize(("asks", "standing", "answers", "kind", "count"), ANSWERED)
+def test_a_request_is_answered_once_when_it_is_done_or_never_will_be(
+    asks: Asks,
+    standing: tuple[Request, ...],
+    answers: list[str],
+    kind: type[Record],
+    count: int,
+    tmp_path: Path,
+) -> None:
+    log = trained(asks, standing=standing, checkpoints=tmp_path)
+    assert [f"{kind}: {what}" for kind, what in log.outcomes] == answers
+    done = [r for r in log.of(kind) if not isinstance(r, CheckpointWritten) or r.reason == "asked"]
+    assert len(done) == count
+    assert not done or log.index(done[0]) < log.index(log.of(RequestTaken)[0])
+
+
+def test_a_histogram_is_measured_now_and_once_for_all_who_asked() -> None:
+    log = trained({20: (HISTOGRAM, HISTOGRAM)})
+    assert log.outcomes == [("histogram", "taken")] * 2
+    (measured,) = [window for window in log.of(Float16Window) if window.step == 21]
+    assert all(log.index(answer) > log.index(measured) for answer in log.answers)
+
+
+@pytest.mark.parametrize(
+    ("broken", "request_made"),
+    [
+        ("probes.module_trace.ModuleTrace.values", TRACE),
+        ("probes.float16_window.Float16WindowProbe.measure", HISTOGRAM),
+        ("checkpoint.writer.write", CHECKPOINT),
+    ],
+)
+def test_what_fails_says_why(
+    broken: str, request_made: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **_options: object) -> None:
+        raise RuntimeError("no memory for it")
+
+    monkeypatch.setattr(f"amptui.engine.{broken}", fail)
+    log = trained({4: (request_made,), 10: (request_made,)}, checkpoints=tmp_path)
+    assert [what for _, what in log.outcomes] == ["failed"] * 2
+    assert all(
+        isinstance(answer, RequestRefused) and "no memory for it" in answer.detail for answer in log.answers
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_made", "note"), [(BF16, "{}"), (X_RAY, "no X-ray: {}")], ids=["switch", "x-ray"]
+)
+def test_a_precision_that_fails_says_why_and_so_does_the_event(request_made: Request, note: str) -> None:
+    log = trained({4: (request_made,)}, experiment=Unautocastable(epochs=5))
+    (refused,) = log.answers
+    assert isinstance(refused, RequestRefused)
+    assert refused.reason == "failed"
+    assert NO_KERNEL in refused.detail
+    assert [record.text for record in log.of(Note)] == [note.format(refused.detail)]
+
+
+def test_a_run_that_keeps_no_checkpoints_says_so_and_a_disk_that_only_tidies_badly_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    assert trained({4: (CHECKPOINT,)}).outcomes == [("checkpoint", "unavailable")]
+    monkeypatch.setattr("amptui.engine.checkpoint.writer.prune", fail)
+    assert trained({4: (CHECKPOINT,)}, checkpoints=tmp_path).outcomes == [("checkpoint", "taken")]
 
 
 @pytest.mark.parametrize("step", [0, 4])
@@ -140,47 +198,6 @@ def test_a_comparison_asked_for_with_a_switch_waits_for_its_first_step(step: int
     assert switches[:2] == [(step + 1, "bf16"), (step + 2, "fp32")]
 
 
-def test_a_precision_that_the_device_cannot_run_is_unavailable() -> None:
-    log = trained({4: (PrecisionRequest("tf32"),)})
-    refused = only(log.answers)
-    assert (refused.reason, refused.detail) == ("unavailable", NO_TF32)
-
-
-def test_a_precision_whose_first_step_fails_has_failed() -> None:
-    log = trained({4: (PrecisionRequest("bf16"),)}, experiment=Unautocastable(epochs=5))
-    refused = only(log.answers)
-    assert refused.reason == "failed"
-    assert [refused.detail] == [note.text for note in log.of(Note) if note.severity == "error"]
-
-
-def test_a_pause_and_its_end_are_taken_when_they_are_so() -> None:
-    log = trained({4: (PauseRequest(True),)}, standing=(PauseRequest(True), PauseRequest(True)))
-    assert log.outcomes == [("pause", "taken")] * 4
-    assert [answer.request.paused for answer in log.answers] == [True, True, True, False]
-    assert before(log, lambda record: isinstance(record, PauseChanged), RequestTaken)
-    assert len(log.of(PauseChanged)) == 2
-
-
-def test_going_on_where_nothing_stands_is_taken_and_a_pause_may_be_overruled() -> None:
-    assert trained({4: (PauseRequest(False),)}).outcomes == [("pause", "taken")]
-    log = trained({4: (PauseRequest(True), PauseRequest(False))})
-    assert log.outcomes == [("pause", "overruled"), ("pause", "taken")]
-    assert log.of(PauseChanged) == []
-
-
-def test_a_pause_is_refused_where_the_run_is_stopping() -> None:
-    log = trained({4: (StopRequest("the test"), PauseRequest(True))})
-    assert log.outcomes == [("pause", "unavailable")]
-    assert log.of(PauseChanged) == []
-
-
-def test_an_x_ray_is_taken_once_for_all_who_asked_and_answered_after_its_record() -> None:
-    log = trained({4: (XRayRequest(), XRayRequest())})
-    assert log.outcomes == [("x-ray", "taken")] * 2
-    assert len(log.of(XRayTaken)) == 1
-    assert before(log, lambda record: isinstance(record, XRayTaken), RequestTaken)
-
-
 def test_an_x_ray_asked_for_in_a_pause_is_of_the_first_step_after_it() -> None:
     log = trained({4: (PauseRequest(True),)}, standing=(XRayRequest(),))
     (result,) = log.of(XRayTaken)
@@ -188,60 +205,10 @@ def test_an_x_ray_asked_for_in_a_pause_is_of_the_first_step_after_it() -> None:
     assert log.outcomes == [("pause", "taken"), ("pause", "taken"), ("x-ray", "taken")]
 
 
-def test_an_x_ray_that_fails_says_why_and_so_does_the_event() -> None:
-    log = trained({4: (XRayRequest(),)}, experiment=Unautocastable(epochs=5))
-    refused = only(log.answers)
-    assert refused.reason == "failed"
-    assert NO_KERNEL in refused.detail
-    assert [note.text for note in log.of(Note)] == [f"no X-ray: {refused.detail}"]
-
-
-def test_a_trace_is_taken_when_it_is_told_and_a_second_one_meanwhile_with_it() -> None:
-    log = trained({4: (TraceRequest(),), 5: (TraceRequest(),)})
-    assert log.outcomes == [("trace", "taken")] * 2
-    (result,) = log.of(ModulesTraced)
-    assert result.asked
-    assert before(log, lambda record: isinstance(record, ModulesTraced), RequestTaken)
-
-
-def test_a_trace_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no memory for it")
-
-    monkeypatch.setattr("amptui.engine.probes.module_trace.ModuleTrace.values", fail)
-    log = trained({4: (TraceRequest(),), 10: (TraceRequest(),)})
-    assert log.outcomes == [("trace", "failed")] * 2
-    assert all(
-        isinstance(answer, RequestRefused) and "no memory for it" in answer.detail for answer in log.answers
-    )
-
-
-def test_a_histogram_is_measured_now_and_once_for_all_who_asked() -> None:
-    log = trained({20: (HistogramRequest(), HistogramRequest())})
-    assert log.outcomes == [("histogram", "taken")] * 2
-    assert 21 in [window.step for window in log.of(Float16Window)]
-    measured = next(
-        i for i, record in enumerate(log) if isinstance(record, Float16Window) and record.step == 21
-    )
-    assert all(log.index(answer) > measured for answer in log.answers)
-
-
 def test_a_histogram_is_measured_in_a_run_without_probes_too() -> None:
     log = trained({20: (HistogramRequest(),)}, prepared={"probes": False})
     assert [window.step for window in log.of(Float16Window)] == [21]
     assert log.outcomes == [("histogram", "taken")]
-
-
-def test_a_histogram_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no memory for it")
-
-    monkeypatch.setattr("amptui.engine.probes.float16_window.Float16WindowProbe.measure", fail)
-    log = trained({4: (HistogramRequest(),), 10: (HistogramRequest(),)})
-    assert log.outcomes == [("histogram", "failed")] * 2
-    assert all(
-        isinstance(answer, RequestRefused) and "no memory for it" in answer.detail for answer in log.answers
-    )
 
 
 def test_one_comparison_runs_at_a_time() -> None:
@@ -258,50 +225,6 @@ def test_one_comparison_runs_at_a_time() -> None:
         (False, "fp32"),
         (True, "fp32"),
     ]
-
-
-def test_a_comparison_with_what_the_device_cannot_run_is_unavailable() -> None:
-    log = trained({4: (ComparisonRequest(("fp32", "tf32")),)})
-    assert only(log.answers).reason == "unavailable"
-    assert log.of(PrecisionsCompared) == []
-
-
-def test_a_checkpoint_is_taken_when_it_is_on_the_disk(tmp_path: Path) -> None:
-    log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
-    assert log.outcomes == [("checkpoint", "taken")]
-    assert log.of(CheckpointWritten)[0].reason == "asked"
-    assert before(log, lambda record: isinstance(record, CheckpointWritten), RequestTaken)
-
-
-def test_a_checkpoint_that_cannot_be_written_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = os.strerror(errno.ENOSPC)
-    left = [OSError(errno.ENOSPC, full)]
-
-    def failing(*arguments: Any, **options: Any) -> int:
-        if left:
-            raise left.pop()
-        return write(*arguments, **options)
-
-    monkeypatch.setattr("amptui.engine.checkpoint.writer.write", failing)
-    log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
-    refused = only(log.answers)
-    assert (refused.reason, refused.detail) == ("failed", f"{full} (free some space)")
-
-
-def test_a_run_that_keeps_no_checkpoints_says_so() -> None:
-    assert trained({4: (CheckpointRequest(),)}).outcomes == [("checkpoint", "unavailable")]
-
-
-def test_a_checkpoint_that_its_clean_up_spoils_is_still_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_folder: Path) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("amptui.engine.checkpoint.writer.prune", fail)
-    assert trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path).outcomes == [("checkpoint", "taken")]
 
 
 REQUESTS = st.sampled_from(
@@ -335,9 +258,3 @@ def test_whatever_is_asked_each_request_has_one_answer(
     numbers = [request_made.number for request_made in log.of(RequestMade)]
     assert sorted(answer.request.number for answer in log.answers) == sorted(numbers)
     assert len(log.of(StepRecord)) == 40
-
-
-def test_what_waits_when_the_run_ends_has_no_answer() -> None:
-    log = trained({4: (StopRequest("the test"), PrecisionRequest("bf16"), XRayRequest())})
-    assert log.outcomes == []
-    assert [request_made.kind for request_made in log.of(RequestMade)] == ["stop", "precision", "x-ray"]

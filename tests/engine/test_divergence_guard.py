@@ -89,10 +89,13 @@ def test_nonfinite_losses_alone_do_not_end_a_run(value: float, steps: int) -> No
     assert spoiled_params(prepared) == 0
 
 
-def test_a_run_that_had_no_finite_loss_has_nothing_to_go_back_to_and_is_not_asked_about() -> None:
+@pytest.mark.parametrize("interactive", [False, True])
+def test_a_run_without_a_finite_loss_fails_with_the_mend_and_asks_nobody(
+    interactive: bool,
+) -> None:
     log = Log()
-    with pytest.raises(ExperimentError, match="the loss has been nan since step 1, and 6 of 6 parameters"):
-        train(prepare(Spoiled(at=1, steps=1000)), log, interactive=True)
+    with pytest.raises(ExperimentError, match=r"the loss has been nan since step 1, and 6 of 6 .*--lr"):
+        train(prepare(Spoiled(at=1, steps=1000)), log, interactive=interactive)
     assert len(losses(log)) == SUSPECT_STEPS
 
 
@@ -127,7 +130,7 @@ class Burst(Tiny):
         return loss
 
 
-@pytest.mark.parametrize("at", [30, 90, 270])
+@pytest.mark.parametrize("at", [30, pytest.param(270, marks=pytest.mark.ci)])
 def test_a_scale_that_halves_in_every_step_ends_the_run_long_before_it_is_0(at: int) -> None:
     log, prepared = Log(), prepare(Burst(at), precision="fp16")
     with pytest.raises(ExperimentError, match="loss scale"):

@@ -10,7 +10,7 @@ from amptui.records.control import ComparisonRequest, Control, PrecisionRequest,
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import BlockFinished, EpochFinished, Note, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from tests.tiny import NO_KERNEL, NO_TF32, Log, Tiny, Unautocastable, log_of, prepare, train
+from tests.tiny import NO_KERNEL, Log, Tiny, Unautocastable, log_of, prepare, train
 
 STEPS_PER_EPOCH = 64 // 8
 
@@ -91,11 +91,6 @@ def test_it_ends_when_that_is_asked_for_and_what_ran_before_returns() -> None:
     assert log.of(StepRecord)[-1].precision == "fp32"
 
 
-def test_a_run_that_ends_tells_what_was_known() -> None:
-    log = log_of(prepare(Lasting(), steps=60), at={5: FP32_AND_BF16})
-    assert log.of(PrecisionsCompared)[-1].reason == "stopped"
-
-
 def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
     log = log_of(prepare(Unautocastable(epochs=Lasting.epochs), steps=200), at={5: FP32_AND_BF16})
     result = log.of(PrecisionsCompared)[-1]
@@ -144,9 +139,3 @@ def test_the_others_are_compared_without_a_precision_that_fails() -> None:
     assert (result.reason, result.rounds, result.most_rounds) == ("limit", 2, 2)
     assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 2), ("ieee", 2)]
     assert list(result.failed) == ["bf16"]
-
-
-def test_what_the_device_cannot_run_is_told_and_compared_with_nothing() -> None:
-    log = log_of(prepare(Lasting(), steps=200), at={5: ComparisonRequest(("fp32", "tf32"))})
-    assert log.of(Note)[0].text == f"no tf32 here: {NO_TF32}"
-    assert log.of(PrecisionsCompared) == []

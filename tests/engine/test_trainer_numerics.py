@@ -1,18 +1,16 @@
-"""What the loop does with clipping, the loss scale, NaN and losses it cannot use; on the CPU, for real."""
+"""What a run says of gradient norms, the loss scale, NaN and losses that it cannot use, on a CPU."""
 
 import math
 import re
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
-from amptui.engine.divergence_guard import MIN_LOSS_SCALE, SUSPECT_STEPS
+from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.records.control import Control, PauseRequest, PrecisionRequest
 from amptui.records.run import (
-    EpochFinished,
     LossScaleChanged,
     NonFinite,
     PauseChanged,
@@ -21,24 +19,7 @@ from amptui.records.run import (
     StepSkipped,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, losses, prepare, stopping, train
-
-
-def test_clipping_bounds_the_update_and_reports_the_norm_from_before() -> None:
-    class Plain(Tiny):
-        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-            return torch.optim.SGD(model.parameters(), lr=1.0)
-
-    free, clipped = prepare(Plain(), steps=1), prepare(Plain(), steps=1, clip_norm=0.01)
-    before = torch.cat([p.detach().flatten().clone() for p in clipped.model.parameters()])
-    free_log, clipped_log = Log(), Log()
-    train(free, free_log)
-    train(clipped, clipped_log)
-    after = torch.cat([p.detach().flatten() for p in clipped.model.parameters()])
-    assert torch.linalg.vector_norm(after - before).item() == pytest.approx(0.01, rel=1e-3)
-    norms = [log.of(StepRecord)[0].grad_norm for log in (free_log, clipped_log)]
-    assert norms[0] == pytest.approx(norms[1])
-    assert (norms[0] or 0) > 0.05
+from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, prepare, stopping, train
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1e6])
@@ -68,14 +49,6 @@ def test_fp16_skips_where_gradients_overflow_and_applies_once_the_scale_fits() -
     assert steps[-1].loss_scale == prepared.scaler.get_scale()
 
 
-def test_a_skipped_step_changes_no_weight() -> None:
-    prepared = prepare(Exploding(), precision="fp16", steps=1)
-    before = [p.detach().clone() for p in prepared.model.parameters()]
-    log = log_of(prepared)
-    assert log.of(StepRecord)[0].skipped
-    assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
-
-
 def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
     prepared = prepare(Tiny(), precision="fp16")
     prepared.scaler.set_growth_interval(4)
@@ -84,14 +57,6 @@ def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
     assert growths[0].current == 2 * growths[0].previous
     assert growths[0].step == 4
     assert [record.growth_tracker for record in log.of(StepRecord)[:4]] == [1, 2, 3, 0]
-
-
-def test_the_scaler_stands_still_while_other_precisions_run() -> None:
-    log = log_of(prepare(Tiny(epochs=3), precision="fp16"), at={4: "fp32", 12: "fp16"})
-    trackers = [r.growth_tracker for r in log.of(StepRecord) if r.precision == "fp16"]
-    assert trackers[:4] == [1, 2, 3, 4]
-    assert trackers[4] == 5
-    assert all(r.loss_scale is None for r in log.of(StepRecord) if r.precision == "fp32")
 
 
 def test_nan_is_told_with_the_names_of_the_gradients() -> None:
@@ -111,17 +76,9 @@ def test_nan_is_told_with_the_names_of_the_gradients() -> None:
 def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
     log = log_of(prepare(Spoiled(at=3, epochs=2), precision="fp16"))
     steps = log.of(StepRecord)
-    assert steps[2].skipped
-    assert math.isnan(steps[2].loss or 0)
-    assert math.isfinite(steps[3].loss or math.nan)
+    assert [record.skipped for record in steps[:4]] == [False, False, True, False]
+    assert [math.isnan(record.loss or 0) for record in steps[:4]] == [False, False, True, False]
     assert [skip.step for skip in log.of(StepSkipped)] == [3]
-
-
-def test_nan_from_step_one_on_ends_the_run_with_the_mend() -> None:
-    log = Log()
-    with pytest.raises(ExperimentError, match=r" since step 1\b.*--lr"):
-        train(prepare(Spoiled(at=1, steps=1000)), log)
-    assert len(losses(log)) == SUSPECT_STEPS
 
 
 def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
@@ -152,23 +109,6 @@ def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves(
     assert log.of(StepRecord)[-1].precision == "bf16"
 
 
-class Parts(Tiny):
-    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        total = super().loss(model, batch)
-        assert isinstance(total, Tensor)
-        return {"loss": 1.5 * total, "a": total, "b": total}
-
-
-def test_parts_of_the_loss_are_reported_by_name() -> None:
-    log = log_of(prepare(Parts(epochs=1)))
-    record = log.of(StepRecord)[0]
-    assert set(record.losses) == {"a", "b"}
-    assert record.loss == pytest.approx(1.5 * record.losses["a"])
-    (epoch,) = log.of(EpochFinished)
-    assert epoch.validation is not None
-    assert epoch.validation.loss is not None
-
-
 def returning(value: Any) -> Tiny:
     class Bad(Tiny):
         def loss(self, model: nn.Module, batch: Any) -> Any:
@@ -192,16 +132,6 @@ def returning(value: Any) -> Tiny:
 def test_a_loss_that_no_step_can_use_is_told_in_one_line(value: Any, message: str) -> None:
     with pytest.raises(ExperimentError, match=message):
         train(prepare(returning(value)), Log())
-
-
-def test_an_optimizer_that_is_not_fused_skips_too() -> None:
-    class Unfused(Exploding):
-        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-            return torch.optim.RMSprop(model.parameters(), lr=0.01)
-
-    log = log_of(prepare(Unfused(), precision="fp16"))
-    assert log.of(StepRecord)[0].skipped
-    assert log.of(StepSkipped)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

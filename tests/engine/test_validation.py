@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from amptui import Data, DataRequest, Experiment
 from amptui.base.errors import ExperimentError
-from amptui.data.sources import Arrays
 from amptui.engine.validation import MetricSums, Validator, evaluating
 from amptui.records.control import Control, StopRequest
 from amptui.records.run import PhaseChanged, Record, Validation
@@ -50,26 +49,6 @@ def validate(experiment: Experiment, *, precision: str = "fp32") -> tuple[Valida
     return sums.means([float(value) for value in sums.tensors()]), log
 
 
-def test_the_short_last_batch_counts_as_what_it_is() -> None:
-    class Odd(Tiny):
-        def load_data(self, request: DataRequest) -> Data:
-            arrays = Arrays(torch.rand(11, 1, 4, 4), torch.zeros(11, dtype=torch.long))
-            return Data(name="odd", real=True, train=arrays, validation=arrays)
-
-        def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-            return {"loss": batch[0].mean(), "accuracy": torch.tensor(len(batch[0]) / 8)}
-
-    prepared = prepare(Odd())
-    inputs = prepared.data.train.inputs  # type: ignore[union-attr]
-    sums = Validator(prepared, Control(), Log().emit).run(prepared.precisions["fp32"])
-    assert sums is not None
-    validation = sums.means([float(value) for value in sums.tensors()])
-    assert validation is not None
-    assert validation.samples == 11
-    assert validation.loss == pytest.approx(inputs.mean().item(), rel=1e-5)
-    assert validation.accuracy == pytest.approx((8 * 1 + 3 * 3 / 8) / 11)
-
-
 def test_a_metric_without_a_loss_gets_the_experiment_s_own() -> None:
     class OwnLoss(Tiny):
         def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
@@ -93,25 +72,17 @@ def test_validation_runs_in_the_mode_without_gradients_and_in_evaluation_mode() 
     assert set(modes_of_calls) == {(torch.bfloat16, False, False)}
 
 
-def test_it_says_how_far_it_is() -> None:
-    _, log = validate(Tiny())
-    first = log.of(PhaseChanged)[0]
-    assert (first.phase, first.done, first.total) == ("validating", 0, 8)
-
-
-def test_a_stop_ends_it_between_two_batches() -> None:
-    control = Control()
-    calls = []
+def test_a_stop_ends_it_between_two_batches_and_it_says_how_far_it_is() -> None:
+    control, log = Control(), Log()
 
     class Stopping(Tiny):
         def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-            calls.append(1)
             control.ask(StopRequest("test"))
             return super().metrics(model, batch)
 
     prepared = prepare(Stopping())
-    assert Validator(prepared, control, Log().emit).run(prepared.precisions["fp32"]) is None
-    assert len(calls) == 1
+    assert Validator(prepared, control, log.emit).run(prepared.precisions["fp32"]) is None
+    assert [(told.phase, told.done, told.total) for told in log.of(PhaseChanged)] == [("validating", 0, 8)]
     assert prepared.model.training
 
 

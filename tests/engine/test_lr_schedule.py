@@ -1,0 +1,148 @@
+"""Learning-rate schedules: where a device counts the applied steps, those that cannot be, and validations."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR, ReduceLROnPlateau, SequentialLR
+
+from amptui.base.errors import ExperimentError
+from amptui.engine.lr_schedule import LrSchedule
+from amptui.records.control import Control
+from amptui.records.run import Validated
+from tests.tiny import Log, Tiny, prepare, resume, stopping, train
+
+
+def followed(optimizer: Optimizer, scheduler: LRScheduler) -> LrSchedule:
+    return LrSchedule(scheduler, optimizer, interval="step", on_device=True)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "chained", "sequence"])
+def test_the_device_s_schedule_is_the_host_s(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are skipped, and the table is made anew several times, late or early."""
+    monkeypatch.setattr("amptui.engine.lr_schedule.TABLE_STEPS", 40)
+    monkeypatch.setattr("amptui.engine.lr_schedule.REFILL_STEPS", 7)
+
+    def build() -> tuple[nn.Module, Optimizer, LRScheduler]:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, fused=True)
+        if kind == "cosine":
+            return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 150)
+        if kind == "chained":
+            return model, optimizer, ExponentialLR(optimizer, 0.97)
+        parts: list[LRScheduler] = [ExponentialLR(optimizer, 1.1), ExponentialLR(optimizer, 0.9)]
+        return model, optimizer, SequentialLR(optimizer, parts, milestones=[30])
+
+    model, optimizer, scheduler = build()
+    schedule, scaler = followed(optimizer, scheduler), torch.amp.GradScaler("cpu", init_scale=2.0)
+    _, expected_optimizer, expected = build()
+    generator = torch.Generator().manual_seed(1)
+    used, wanted, requested = [], [], None
+    for step in range(300):
+        spoilt = torch.rand((), generator=generator).item() < 0.3
+        scaler.scale(model(torch.full((1, 3), torch.inf if spoilt else 1.0)).sum()).backward()
+        schedule.before_update(scaled=True)
+        used.append([float(group["lr"]) for group in optimizer.param_groups])
+        wanted.append([float(group["lr"]) for group in expected_optimizer.param_groups])
+        scaler.step(optimizer)
+        found_inf = next(iter(scaler._found_inf_per_device(optimizer).values()))
+        zero = torch.zeros(())
+        schedule.after_update(type("Tensors", (), {"found_inf": found_inf, "scale": zero})())
+        scaler.update()
+        optimizer.zero_grad()
+        if not spoilt:
+            expected_optimizer.step()
+            expected.step()
+        if requested is not None and step % 3 == 0:
+            schedule.refill(requested)
+            requested = None
+        elif requested is None and (tensor := schedule.request_applied()) is not None and step < 200:
+            requested = tensor.item()
+    assert schedule.follows_on_device
+    assert torch.allclose(torch.tensor(used), torch.tensor(wanted), rtol=1e-6, atol=0.0)
+    state = schedule.state_dict()
+    assert state["last_epoch"] == expected.state_dict()["last_epoch"]
+    with schedule.as_numbers():
+        held = [group["lr"] for group in optimizer.param_groups]
+    assert held == [group["lr"] for group in expected_optimizer.param_groups]
+
+
+FUSED_SGD = partial(SGD, momentum=0.9, fused=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheduler", "follows", "reason"),
+    [
+        (FUSED_SGD, lambda o: OneCycleLR(o, 0.1, total_steps=2000), False, "OneCycleLR changes more"),
+        (FUSED_SGD, lambda o: OneCycleLR(o, 0.1, total_steps=20, cycle_momentum=False), True, ""),
+        (partial(Adam, fused=True), lambda o: ExponentialLR(o, 0.9), True, ""),
+        (Adam, lambda o: ExponentialLR(o, 0.9), False, "Adam cannot read its"),
+    ],
+    ids=["momentum too", "ends before the table", "fused", "not fused"],
+)
+def test_a_device_follows_what_changes_nothing_but_the_rate_of_a_fused_optimizer(
+    kind: Any, scheduler: Any, follows: bool, reason: str
+) -> None:
+    optimizer = kind(nn.Linear(3, 2).parameters(), lr=0.1)
+    schedule = followed(optimizer, scheduler(optimizer))
+    before = [dict(group) for group in optimizer.param_groups]
+    schedule.before_update(scaled=False)
+    assert not schedule.follows_on_device, "no step of these can be skipped"
+    schedule.before_update(scaled=True)
+    assert schedule.follows_on_device == follows
+    assert schedule.reason_to_wait.startswith(reason)
+    assert bool(schedule.reason_to_wait) == (not follows)
+    if not follows:
+        assert [dict(group) for group in optimizer.param_groups] == before
+
+
+@pytest.mark.parametrize(
+    ("interval", "built", "said"),
+    [
+        ("step", ReduceLROnPlateau, "needs a metric after each epoch"),
+        ("steps", lambda o: ExponentialLR(o, 0.9), "scheduler_interval is 'steps'; set it to \"step\" or"),
+        ("step", lambda o: (o, 3), "returned a tuple; return a scheduler"),
+    ],
+    ids=["plateau", "interval", "tuple"],
+)
+def test_a_schedule_that_cannot_be_followed_is_refused(interval: Any, built: Any, said: str) -> None:
+    class Wrong(Tiny):
+        scheduler_interval: ClassVar[Any] = interval
+
+        def build_scheduler(self, optimizer: Optimizer, total_steps: int | None) -> Any:
+            del total_steps
+            return built(optimizer)
+
+    with pytest.raises(ExperimentError, match=said):
+        prepare(Wrong())
+
+
+class Ended(Tiny):
+    def build_scheduler(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler:
+        del total_steps
+        return OneCycleLR(optimizer, 0.1, total_steps=5)
+
+
+def test_a_scheduler_that_has_ended_names_the_method_that_built_it() -> None:
+    with pytest.raises(ExperimentError, match=r"Tried to step 6 times.*OneCycleLR.*build_scheduler\(\).*; "):
+        train(prepare(Ended()), Log())
+
+
+@pytest.mark.parametrize("cut", [3, 4, 5])
+def test_a_resumed_run_validates_after_the_same_steps_and_only_once(cut: int, tmp_path: Path) -> None:
+    whole, first, second, control = Log(), Log(), Log(), Control()
+    options = {"validate_every": 4}
+    train(prepare(Tiny(), **options), whole)
+    first.watch = stopping(control, cut)
+    train(prepare(Tiny(), **options), first, control, checkpoints=tmp_path)
+    resume(prepare(Tiny(), **options), tmp_path, second)
+    validations = [
+        (record.step, record.validation) for log in (first, second) for record in log.of(Validated)
+    ]
+    assert validations == [(record.step, record.validation) for record in whole.of(Validated)]
