@@ -268,7 +268,7 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
 ) -> None:
     """Rank 0 keeps the journal: of one that does not answer another rank writes the end."""
     lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", "lag_seconds=600")
-    with ranks(run, "--hang-timeout", "5", *(lags if stuck else ()), start=start, warm=warm) as process:
+    with ranks(run, "--hang-timeout", "10", *(lags if stuck else ()), start=start, warm=warm) as process:
         all_of_them = family(process.pid)
         if not stuck:
             os.kill(pid_of(rank, process), signal.SIGSTOP)
