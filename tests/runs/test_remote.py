@@ -1,6 +1,5 @@
 """HOST:RUN on the command line, and the first line of another machine."""
 
-import io
 import json
 import os
 import shlex
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, UsageError
 from amptui.cli import main
-from amptui.reports.runs_table import _json_line, list_runs
 from amptui.runs.kept_run import look_at
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
@@ -251,14 +249,14 @@ def test_what_is_no_machine_is_a_usage_error(text: str, capsys: pytest.CaptureFi
 
 
 def test_a_list_of_runs_is_read_behind_what_a_shell_prints_and_ends_only_for_another_machine(
-    tmp_path: Path, ssh: FakeSsh, runs: Path
+    tmp_path: Path, ssh: FakeSsh, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    end = io.StringIO()
-    assert list_runs(json=True, out=end) == 0
-    assert end.getvalue() == ""
-    assert list_runs(json=True, out=end, with_end=True) == 0
+    assert main(["runs", "--json"]) == 0
+    assert capsys.readouterr().out == ""
     kept = [look_at(RunDir(write_journal(runs / name, make_run(3)))) for name in ("a", "b")]
-    lines = "".join(f"{_json_line(run)}\n" for run in kept)
-    (tmp_path / "listed").write_text(f"noise{lines}{end.getvalue()}")
+    assert main(["runs", "--json", "--end"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("\n") == 3
+    (tmp_path / "listed").write_text(f"noise{listed}")
     ssh.runs(f"cat {tmp_path}/listed")
-    assert remote_runs(BOX, batch=True).runs == kept
+    assert sorted(remote_runs(BOX, batch=True).runs, key=lambda run: run.name) == kept
