@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def own(*names: str) -> list[Path]:
     return [HERE / "on_it" / f"test_{name}.py" for name in names]
 
 
-GROUPS = {
+GROUPS: dict[str, Callable[[], list[Path]]] = {
     "any GPU": others,
     "waits": partial(own, "waits", "observed_waits", "copies_ahead"),
     "numbers": partial(own, "numbers_on_their_way", "added_operators", "checkpoints"),
