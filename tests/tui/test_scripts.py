@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ IN_FLOAT8 = (measured("bf16"), measured("fp8", speedup=1.25, speedup_low=1.21, s
 def in_turns(
     rounds: int = 0, rows: tuple[PrecisionMeasured, ...] = BEGUN, **changes: str
 ) -> PrecisionsCompared:
-    progress = {"over": False, "reason": "running", "chosen": "fp32", **changes}
+    progress: dict[str, Any] = {"over": False, "reason": "running", "chosen": "fp32", **changes}
     return samples.compared(time=0.0, rounds=rounds, rows=rows, **progress)
 
 

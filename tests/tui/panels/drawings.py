@@ -81,7 +81,11 @@ def _lines(width: int, title: str, rows: Iterator[tuple[Draw, SessionView, Scree
 
 def _as_draw(line: Callable[[SessionView, ScreenState], Line]) -> Draw:
     """A headline as a panel of one line."""
-    return lambda canvas, view, screen: write(canvas, 0, 0, line(view, screen))
+
+    def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        write(canvas, 0, 0, line(view, screen))
+
+    return draw
 
 
 # ------------------------------------------------------------------------------------- the header
@@ -328,17 +332,16 @@ def _tests() -> Iterator[Drawing]:
     ]
     eager = (measured("fp16 eager"), faster())
     words.append(record_samples.compared(rows=eager, baseline="fp16 eager", over=False, reason="running"))
-    headlines = (
-        (
-            _as_draw(lambda _view, _screen, one=one: ab_comparison.measured_phrases(one, 100)),
-            SessionView(),
-            SCREEN,
-        )
-        for one in words
-    )
+    ratios = (replace(SessionView(), compared=one) for one in words)
+    headlines = ((_as_draw(_measured_phrases), view, SCREEN) for view in ratios)
     yield _lines(100, "ratios", headlines)
     three_headers = (special_views.in_turns(), special_views.in_turns(rows=three))
     yield _lines(120, "headers", ((header.draw, view, SCREEN) for view in three_headers))
+
+
+def _measured_phrases(view: SessionView, _screen: ScreenState) -> Line:
+    assert view.compared is not None
+    return ab_comparison.measured_phrases(view.compared, 100)
 
 
 # --------------------------------------------------------------------------------------- the memory
@@ -459,7 +462,7 @@ def _events() -> Iterator[Drawing]:
         if kind != "switch"
         for severity in ("info", "warning", "error")
     ]
-    each = replace(views.compared(), events=tuple(kinds))  # type: ignore[arg-type]  # severities
+    each = replace(views.compared(), events=tuple(kinds))
     yield from _in(f"40x{len(kinds)}", "each kind", event_list.draw, each)
     yield _lines(60, "headline", iter([(_as_draw(event_list.headline), views.nan_losses(), SCREEN)]))
 

@@ -169,7 +169,7 @@ def _plots() -> Iterator[Drawn]:
     broken, zero, spiky = [1.0] * 100, [1.0] * 100, [0.5] * 1000
     broken[40], broken[41], broken[80], zero[50], spiky[500] = nan, inf, -inf, 0.0, 0.9
     linear: Kind = "linear"
-    shown: tuple[tuple[str, Series | list[float | None], Kind], ...] = (
+    shown: tuple[tuple[str, Series | Sequence[float | None], Kind], ...] = (
         ("nothing", EMPTY_SERIES, linear),
         ("not measured", [None] * 40, linear),
         ("only NaN", [nan] * 200, linear),
