@@ -1,4 +1,4 @@
-"""The running time: what passed between records, whatever was done to the clock meanwhile."""
+"""The running time, whatever was done to the clock meanwhile; and the pace, of now and of the forecast."""
 
 import math
 
@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.run import PhaseChanged, RunFinished
-from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, RunningTime
-from tests.builders import fold
-from tests.telemetry.record_samples import device, resumed, run, step
+from amptui.records.steps import StepRecord
+from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, Pace, RunningTime
+from tests.builders import fold, make_steps
+from tests.telemetry.record_samples import device, resumed, run, step, stretches
 
 DAY = 86_400.0
 
@@ -98,3 +99,35 @@ def test_steps_that_are_folded_at_once_count_one_by_one() -> None:
     """Slow steps of a journal without a sampler: 4,000 s a batch are no silence."""
     session = fold([run(time=0.0), *(step(number, time=10.0 * number) for number in range(1, 401))])
     assert session.view().elapsed_seconds == 4000.0
+
+
+# ---------------------------------------------------------------------------------------------- pace
+
+
+def pace_of(*batches: list[StepRecord]) -> Pace:
+    pace = Pace()
+    for batch in batches:
+        for stretch in stretches(batch):
+            pace.add(stretch)
+    return pace
+
+
+def test_the_pace_of_now_is_a_mean_and_the_forecast_a_median() -> None:
+    pace = pace_of(make_steps(1, 9, step_seconds=0.1), make_steps(10, 10, step_seconds=1.1))
+    assert pace.step_seconds == pytest.approx(0.2)
+    assert pace.samples_per_second == pytest.approx(256 / 0.2)
+    assert pace.eta_seconds(10) == pytest.approx(1.0)
+
+
+def test_neither_skipped_steps_nor_nothing_make_a_pace() -> None:
+    pace = pace_of()
+    assert (pace.step_seconds, pace.samples_per_second, pace.eta_seconds(10)) == (None, None, None)
+    before = make_steps(1, 2, precision="fp16", step_seconds=0.1)
+    skipped = make_steps(3, 52, precision="fp16", skipped=True, step_seconds=0.001)
+    after = make_steps(53, 54, precision="fp16", step_seconds=0.2)
+    batches = [before, skipped[:-1]]
+    assert pace_of(*batches).step_seconds == pytest.approx(0.1)
+    batches.append(skipped[-1:])
+    pace = pace_of(*batches)
+    assert (pace.step_seconds, pace.samples_per_second) == (None, None)
+    assert pace_of(*batches, after).step_seconds == pytest.approx(0.2)

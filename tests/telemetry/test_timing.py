@@ -11,7 +11,6 @@ from amptui.records.run import PrecisionChanged
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged_timing, shares_of
 from amptui.telemetry.view import Comparison, PrecisionStats
-from tests.builders import fold
 from tests.telemetry.record_samples import device, run, steps
 from tests.telemetry.timed_steps import BUSY, HOST, NAMES, judged, phases
 
@@ -81,27 +80,41 @@ def test_nothing_new_is_the_same_again() -> None:
 # ----------------------------------------------------------------------------------------- verdicts
 
 
+ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
+"""Of a device that is done when the host has launched."""
+
+HELD_BACK = (0.0001, 0.0040, 0.0020, 0.0001, 0.0005)
+"""Of a host that a full queue holds back: as long as the GPU's on the whole, in other parts of the step."""
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "busy", "bound"),
+    [
+        ((0.62, 0.15, 0.2, None, 0.03), (), None, "input"),
+        ((0.02, 0.22, 0.40, None, 0.36), (), None, "compute"),
+        (HOST, BUSY, None, "compute"),
+        (HOST, BUSY, 97.0, "compute"),
+        (HOST, ALIKE, None, "launch"),
+        (HOST, ALIKE, 55.0, "launch"),
+        (HELD_BACK, BUSY, None, "compute"),
+        (BUSY, BUSY, 97.0, "compute"),
+        (BUSY, BUSY, 60.0, "launch"),
+        # It idles for no reason that was measured.
+        (HOST, BUSY, 40.0, "unknown"),
+        # A host that waits for data while the GPU works loses nothing.
+        ((0.0050, *HOST[1:]), BUSY, None, "compute"),
+        ((0.0050, *HOST[1:]), (0.0051, *BUSY[1:]), None, "input"),
+    ],
+)
+def test_each_step_has_what_holds_it_back(host: Any, device: Any, busy: float | None, bound: str) -> None:
+    timing = judged(*host, device=device, busy=busy)
+    assert (timing.bound, timing.utilization_percent) == (bound, busy)
+
+
 def test_a_few_steps_are_no_verdict() -> None:
     parts = phases(2.0, 1.0, 1.0, None, 0.1)
     assert judged_timing("fp32", parts, steps=MIN_STEPS - 1).bound == ""
     assert judged_timing("fp32", parts, steps=MIN_STEPS).bound == "input"
-
-
-def test_a_cpu_is_input_bound_where_it_waits_for_data_and_compute_bound_elsewhere() -> None:
-    assert judged(0.62, 0.15, 0.2, None, 0.03).bound == "input"
-    assert judged(0.02, 0.22, 0.40, None, 0.36).bound == "compute"
-
-
-@pytest.mark.parametrize("busy", [None, 97.0])
-def test_a_gpu_with_work_queued_is_compute_bound(busy: float | None) -> None:
-    timing = judged(*HOST, device=BUSY, busy=busy)
-    assert (timing.bound, timing.utilization_percent) == ("compute", busy)
-
-
-@pytest.mark.parametrize("busy", [None, 55.0])
-def test_a_gpu_that_is_done_when_the_host_has_enqueued_is_launch_bound(busy: float | None) -> None:
-    timing = judged(*HOST, device=(0.0001, 0.00041, 0.00062, 0.00011, 0.00012), busy=busy)
-    assert timing.bound == "launch"
 
 
 def test_shares_are_of_the_device_s_clock_where_there_is_one() -> None:
@@ -109,36 +122,13 @@ def test_shares_are_of_the_device_s_clock_where_there_is_one() -> None:
     assert shares_of(parts) == {"input": 0.125, "forward": 0.125, "backward": 0.25, "optimizer": 0.5}
 
 
-def test_a_host_that_a_full_queue_holds_back_is_not_waited_for() -> None:
-    """It takes as long as the GPU on the whole, but in other parts of the step."""
-    held_back = (0.0001, 0.0040, 0.0020, 0.0001, 0.0005)
-    assert sum(held_back) == pytest.approx(sum(BUSY), rel=0.02)
-    assert judged(*held_back, device=BUSY).bound == "compute"
-
-
-def test_a_busy_gpu_is_not_launch_bound() -> None:
-    assert judged(*BUSY, device=BUSY, busy=97.0).bound == "compute"
-    assert judged(*BUSY, device=BUSY, busy=60.0).bound == "launch"
-
-
-def test_a_gpu_that_idles_for_no_reason_that_was_measured_has_no_verdict() -> None:
-    assert judged(*HOST, device=BUSY, busy=40.0).bound == "unknown"
-
-
-def test_a_host_that_waits_for_data_while_the_gpu_works_loses_nothing() -> None:
-    assert judged(0.0050, *HOST[1:], device=BUSY).bound == "compute"
-    assert judged(0.0050, *HOST[1:], device=(0.0051, *BUSY[1:])).bound == "input"
-
-
 # ---------------------------------------------------------------------------------------- a session
 
 
 def test_a_session_shows_how_busy_the_gpu_was_beside_it() -> None:
-    session = fold(
-        [run(), *steps(1, 40), device(101.0, "fp32", None, 50.0), device(102.0, "fp32", None, 50.0)]
-    )
-    session.fold([timed(phases(*HOST, device=HOST))] * MIN_STEPS)
-    (timing,) = session.view().timings
+    looks = [device(second, "fp32", None, 50.0) for second in (101.0, 102.0)]
+    timings = [timed(phases(*HOST, device=HOST))] * MIN_STEPS
+    (timing,) = view_of(run(), *steps(1, 40), *looks, *timings).timings
     assert (timing.bound, timing.utilization_percent) == ("launch", 50.0)
 
 
