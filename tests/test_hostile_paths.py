@@ -286,10 +286,14 @@ FORGED: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"model": "char-gpt", "settings": {"text": "{victim}"}}, "uses text={victim}"),
     "relative text": ({"model": "char-gpt", "settings": {"text": "victim"}}, "--set=text=victim"),
     "text in a home": ({"model": "char-gpt", "settings": {"text": "~root"}}, "uses text=~root"),
-    "model": ({"model": "{home}/their.py"}, "executes {home}/their.py"),
+    "model": (
+        {"model": "{home}/their model.py"},
+        "executes {home}/their model.py; if you trust that: amptui train '{home}/their model.py' --resume ",
+    ),
+    "module": ({"model": "their.module:Class"}, "executes their.module:Class"),
     "several": (
-        {"model": "{home}/their.py", "save_weights": "{victim}", "data_dir": "{home}"},
-        "executes {home}/their.py and writes {victim} and reads data in {home}",
+        {"model": "{home}/their model.py", "save_weights": "{victim}", "data_dir": "{home}"},
+        "executes {home}/their model.py and writes {victim} and reads data in {home}",
     ),
 }
 """What somebody else's ``run.json`` asks for, and what is said of it."""
@@ -335,7 +339,7 @@ def test_no_file_is_used_that_only_somebody_else_s_run_names(
     home = tmp_path / "home"
     home.mkdir()
     (home / "victim").write_bytes(SECRET)
-    (home / "their.py").write_text(f"open({str(home / 'victim')!r}, 'w')\n")
+    (home / "their model.py").write_text(f"open({str(home / 'victim')!r}, 'w')\n")
     monkeypatch.chdir(home)
     asked, said = (filled(each, victim=home / "victim", home=home) for each in FORGED[forged])
     run_dir = place(tmp_path)
@@ -367,3 +371,5 @@ def test_what_the_command_line_names_is_used_and_so_is_all_that_one_s_own_run_na
     assert (request.save_weights, request.data_dir) == (weights_path, Path("/etc"))
     request = launch.plan_resumed({}, mine.path.name).request
     assert (request.save_weights, request.data_dir) == (asked.save_weights, tmp_path)
+    theirs.write_run_json({"asked": {"model": "mnist-deep"}})
+    assert launch.plan_resumed({}, str(theirs.path)).spec.name == "mnist-deep"

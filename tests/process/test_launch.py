@@ -236,54 +236,6 @@ def test_how_fast_it_computes_may_change_on_the_way_and_how_weights_lie_may_not(
         launch.plan_resumed({"model": KNOBS, "channels_last": True}, str(run))
 
 
-# Whose Python file it is that a run goes on with.
-
-
-LOUD = """
-from pathlib import Path
-Path(__file__).with_name("ran").touch()
-"""
-
-
-@pytest.fixture
-def another_s(tmp_path: Path) -> Path:
-    """A run folder as somebody else may hand it on: its model file leaves a mark when it runs."""
-    run = tmp_path / "handed on"
-    assert train(run, request(steps=2)) == 0
-    (tmp_path / "their model.py").write_text(LOUD)
-    names_its_model(RunDir(run), f"{tmp_path / 'their model.py'}")
-    return run
-
-
-def names_its_model(run_dir: RunDir, model: str) -> None:
-    said = read_run_json(run_dir.path)
-    run_dir.write_run_json(said | {"asked": said["asked"] | {"model": model}})
-
-
-def test_no_file_that_another_folder_names_runs_unasked(
-    another_s: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "--resume", str(another_s), "--headless"]) == 2
-    theirs = another_s.with_name("their model.py")
-    assert capsys.readouterr().err == (
-        f"amptui: {another_s} is not one of your runs, and resuming it executes {theirs}; "
-        f"if you trust that: amptui train '{theirs}' --resume '{another_s}'\n"
-    )
-    assert not theirs.with_name("ran").exists()
-    assert main(["train", str(theirs), "--resume", str(another_s), "--headless"]) == 1, (
-        "it holds no experiment"
-    )
-    assert theirs.with_name("ran").exists()
-
-
-def test_a_module_of_another_folder_is_asked_for_and_a_model_of_amptui_is_not(another_s: Path) -> None:
-    names_its_model(RunDir(another_s), "their.module:Class")
-    with pytest.raises(UsageError, match=r"resuming it executes their\.module:Class"):
-        launch.plan_resumed({}, str(another_s))
-    names_its_model(RunDir(another_s), "mnist-deep")
-    assert launch.plan_resumed({}, str(another_s)).spec.name == "mnist-deep"
-
-
 def own(model: str = KNOBS) -> RunDir:
     """One of the user's own runs."""
     run_dir = create_run_dir(None, "knobs")
