@@ -179,7 +179,7 @@ class Screen:
         number = self._client.ask(request)
 
         def answers() -> list[RequestTaken | RequestRefused]:
-            records = [*of(RequestTaken, self.records), *of(RequestRefused, self.records)]
+            records = [each for each in self.records if isinstance(each, RequestTaken | RequestRefused)]
             return [record for record in records if record.request.number == number]
 
         with self._news:

@@ -140,7 +140,7 @@ def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_m
 
 # Checkpoints of a sharded model, of which one rank cannot write its part.
 
-SHARDED = {"fsdp": True, "checkpoint_every": 3}
+SHARDED: dict[str, Any] = {"fsdp": True, "checkpoint_every": 3}
 
 
 def test_after_a_kill_in_the_middle_of_writing_the_checkpoint_before_is_used(

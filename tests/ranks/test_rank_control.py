@@ -98,11 +98,15 @@ def test_all_ranks_hash_their_weights_at_the_same_boundary(of: Of) -> None:
     ranks = of(2)
     hashed: list[list[int]] = [[], []]
     for points, control in zip(hashed, ranks.controls, strict=True):
-        control.hash_weights = lambda points=points, control=control: points.append(control.arrived())
+        control.hash_weights = partial(_note_point, points, control)
     ranks.controls[0].want_hash()
     ranks.boundaries(lambda: hashed[0])
     assert hashed[0] == hashed[1]
     assert len(hashed[0]) == 1
+
+
+def _note_point(points: list[int], control: RankControl) -> None:
+    points.append(control.arrived())
 
 
 def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it_is_done_with(of: Of) -> None:

@@ -157,6 +157,7 @@ def test_collectives_are_counted_in_every_group() -> None:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         group = dist.new_group([0])  # as of a device mesh
+        assert isinstance(group, dist.ProcessGroup)
         before = collectives_by_group()
         assert len(before) == 2
         dist.all_reduce(torch.zeros(1), group=group)

@@ -50,7 +50,7 @@ def kept(name: str, records: Sequence[Record], *, written: float | None = None) 
 
 
 def test_all_that_a_run_is_comes_from_its_files() -> None:
-    records = [sample(120.0), make_started(), *make_steps(1, 5), make_step(6, precision="fp16")]
+    records: list[Record] = [sample(120.0), make_started(), *make_steps(1, 5), make_step(6, precision="fp16")]
     run_dir = kept("mnist-deep-1", records, written=900.0)
     assert look_at(run_dir) == KeptRun(
         name="mnist-deep-1",
@@ -72,7 +72,7 @@ def test_all_that_a_run_is_comes_from_its_files() -> None:
     )
 
 
-BEGUN = [make_started(), *make_steps(1, 6)]
+BEGUN: list[Record] = [make_started(), *make_steps(1, 6)]
 PAUSED = PauseChanged(time=200.0, step=6, paused=True)
 
 

@@ -104,9 +104,9 @@ def test_the_last_word_of_a_run_that_goes_on_is_moved_too_but_not_an_end_that_it
 
 def test_what_announced_the_first_later_step_goes_with_it_unless_it_was_told_ahead(tmp_path: Path) -> None:
     switch = PrecisionChanged(time=1.0, step=4, previous="fp32", current="bf16")
-    for number, kept in enumerate(
-        ([*make_steps(1, 3), note("kept")], [*make_steps(1, 2), switch, make_step(3)])
-    ):
+    behind: list[Record] = [*make_steps(1, 3), note("kept")]
+    ahead: list[Record] = [*make_steps(1, 2), switch, make_step(3)]
+    for number, kept in enumerate((behind, ahead)):
         (tmp_path / str(number)).mkdir()
         announced = [] if switch in kept else [switch]
         path = written(tmp_path / str(number), [*kept, *announced, *make_steps(4, 5)])
