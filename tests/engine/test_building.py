@@ -53,13 +53,10 @@ def shuffled(samples: Jittered) -> Source:
 
 
 SOURCES: dict[str, Callable[[Jittered], Source]] = {
-    "arrays": lambda samples: samples.arrays,
     "dataset": lambda samples: samples,
     "stream": Stream,
-    "loader": lambda samples: DataLoader(samples, 8, shuffle=True),
     "own generator": shuffled,
     "samples": lambda samples: DataLoader(samples, None, sampler=torch.arange(64).split(8), collate_fn=tuple),
-    "workers": lambda samples: DataLoader(samples, 8, shuffle=True, num_workers=1, persistent_workers=True),
     "wrapped": lambda samples: Wrapped(samples, 8),
 }
 
@@ -93,14 +90,13 @@ def test_a_lazy_model_trains_like_one_with_explicit_sizes(source: str) -> None:
     assert losses(logs[1]) == losses(logs[0])
 
 
-@pytest.mark.parametrize("cut", [3, *(pytest.param(cut, marks=pytest.mark.ci) for cut in (8, 19))])
-def test_a_lazy_model_resumes(cut: int, tmp_path: Path) -> None:
+def test_a_lazy_model_resumes(tmp_path: Path) -> None:
     def make() -> Shaped:
-        return Shaped(lazy, SOURCES["loader"])
+        return Shaped(lazy, SOURCES["own generator"])
 
     whole, first, second, control = Log(), Log(), Log(), Control()
     train(prepare(make()), whole)
-    first.watch = stopping(control, cut)
+    first.watch = stopping(control, 11)
     train(prepare(make()), first, control, checkpoints=tmp_path)
     assert resume(prepare(make()), tmp_path, second) == "done"
     assert losses(first) + losses(second) == losses(whole)
@@ -162,12 +158,11 @@ class Optimized(Tiny):
         return self.optimizer(model.parameters())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_an_optimizer_without_a_learning_rate_trains(precision: str) -> None:
     log = Log()
     assert train(prepare(Optimized(Rateless), precision=precision), log) == "done"
-    assert {record.lr for record in log.of(StepRecord)} == {None}
-    assert len(losses(log)) == 16
+    assert [record.lr for record in log.of(StepRecord)] == [None] * 16
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused_with_a_hint() -> None:

@@ -1,12 +1,10 @@
 """What stands before the first step: device, seeds, schedule, model and the run's first record."""
 
 import os
-import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
-from amptui.device.accelerator import enter_device
 from amptui.engine import building, description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
@@ -95,12 +92,6 @@ def test_its_schedule_is_as_long_per_step_and_per_epoch(interval: str) -> None:
     assert max(getattr(record, "step", 0) for record in log) == 24
 
 
-def test_epochs_by_set_limit_a_run_as_those_of_their_own_option_do() -> None:
-    assert setup.schedule_for(request(steps=100, settings={"epochs": "2"}), 2, 8).steps == 16
-    log = log_of(prepare(Tiny(epochs=2), steps=100, settings={"epochs": "2"}))
-    assert max(getattr(record, "step", 0) for record in log) == 16
-
-
 def test_an_option_of_its_own_outweighs_set_and_a_cpu_s_default_outweighs_nothing() -> None:
     class Heavy(Tiny):
         cpu_batch_size = 4
@@ -112,20 +103,6 @@ def test_an_option_of_its_own_outweighs_set_and_a_cpu_s_default_outweighs_nothin
     assert setup.experiment_settings(Heavy, request(settings={"batch_size": "3"}), CPU)["batch_size"] == "3"
     assert "batch_size" not in setup.experiment_settings(Heavy, request(), torch.device("cuda"))
     assert "batch_size" not in setup.experiment_settings(Tiny, request(), CPU)
-
-
-def test_one_seed_sets_every_generator() -> None:
-    def numbers() -> tuple[float, float, float]:
-        setup.seed_everything(2**40 + 7)  # beyond numpy's own range
-        return random.random(), float(np.random.random()), torch.rand(1).item()
-
-    assert numbers() == numbers()
-
-
-def test_a_cpu_is_always_there() -> None:
-    assert setup.choose_device("cpu") == CPU
-    enter_device(CPU)
-    assert description.device_name(CPU)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA GPU")

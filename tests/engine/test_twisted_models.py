@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 MODEL = str(Path(__file__).parents[1] / "recipes" / "twisted.py")
 
 ONE_TWIST = [
-    pytest.param({part: way}, marks=pytest.mark.ci if number % 4 else ())
+    pytest.param({part: way}, marks=[(), pytest.mark.nightly, pytest.mark.ci][number % 3])
     for part, ways in WAYS.items()
     for number, way in enumerate(ways)
 ]
@@ -49,7 +49,7 @@ def test_a_model_file_with_one_twist_has_one_end(twist: dict[str, str], tmp_path
     assert_one_end(twist, "fp32", tmp_path)
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 @settings(max_examples=40)
 @given(twist=TWISTS, precision=st.sampled_from(["fp32", "ieee", "bf16", "fp16"]))
 @example(twist={"model": "lazy", "data": "only None"}, precision="fp16")
