@@ -32,8 +32,6 @@ EXCUSES = {
 }
 """By form, the reasons for which a loss may be absent that the truth has. In every other form it is there."""
 
-REASONS = ("no backward", "unattributed", "edited", "several values", "scaled")
-
 
 @dataclass(frozen=True)
 class Mismatch:
@@ -57,11 +55,6 @@ class Result:
 
     example: Example
     mismatches: list[Mismatch] = field(default_factory=list)
-    steps: int = 0
-    nulls: int = 0
-    """Losses that are absent, of those that the truth has."""
-    unknown: int = 0
-    """Precisions that are absent."""
 
     def add(self, what: str, truth: object, record_value: object, *, player: int = 0, step: int = 0) -> None:
         self.mismatches.append(Mismatch(self.example, what, player, step, truth, record_value))
@@ -155,9 +148,7 @@ def _compare_one(
         for what, truth, value in _facts(result.example, step, record):
             if not _same(truth, value):
                 result.add(what, truth, value, player=player, step=step.step)
-        if record.precision == "unknown":
-            result.unknown += 1
-        elif record.precision not in step.precisions:
+        if record.precision not in (*step.precisions, "unknown"):
             truth = " or ".join(step.precisions)
             result.add("precision", truth, record.precision, player=player, step=step.step)
         _check_loss(result, step, record)
@@ -175,7 +166,6 @@ def _facts(example: Example, step: TrueStep, record: StepRecord) -> Iterator[tup
 
 
 def _check_loss(result: Result, step: TrueStep, record: StepRecord) -> None:
-    result.steps += 1
     place = {"player": step.player, "step": step.step}
     truth = step.loss if step.logged is None else step.logged
     if truth is None:
@@ -185,7 +175,6 @@ def _check_loss(result: Result, step: TrueStep, record: StepRecord) -> None:
             result.add("reason", step.loss_form, record.loss_form, **place)
         return
     if record.loss is None:
-        result.nulls += 1
         if record.loss_form not in excuses(result.example):
             result.add("null loss", truth, record.loss_form, **place)
         return

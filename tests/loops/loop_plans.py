@@ -176,45 +176,20 @@ class Example(ShownByChanges):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """The names under which its result is counted."""
-        plan, watching = self.plan, self.watching
-        names = {
-            "accumulation": plan.accumulate > 1,
-            "several groups": plan.groups > 1,
-            "clipping": plan.clips,
-            "guarded skip": plan.guard != "none" and bool(plan.bad_batches),
-            "second monitor": watching.second != "none",
-            "scaler not passed": plan.scaler.scales and not watching.passes_scaler,
-            "autocast forgotten": watching.forgets_autocast,
-            "precision switches": bool(watching.switches),
-            "monitor.steps": watching.tells_batches,
-            "monitor.log(loss)": watching.logs_loss,
-            "loss of one element": plan.loss_shape != "scalar",
-            "attached GAN": plan.shape in ("GAN", "WGAN") and not plan.detaches,
-        }
+        """What is unusual in it and may keep a loss from being known."""
+        plan = self.plan
         values = {
             "shape": plan.shape,
-            "by": watching.by,
-            "clear": f"{plan.clearing.when}, {plan.clearing.how}",
-            "schedule": plan.schedule,
             "backward": plan.backward,
             "scaler": plan.scaler.kind,
-            "autocast": _autocast_form(plan, watching),
-            "weights": plan.weights,
             "checkpoint": plan.checkpoints,
             "compile": plan.compiled,
-            "replaces": plan.replaces,
         }
-        usual = {"none", "nothing", "float32", "method"}
+        names = {
+            "scaler not passed": plan.scaler.scales and not self.watching.passes_scaler,
+            "attached GAN": plan.shape in ("GAN", "WGAN") and not plan.detaches,
+        }
         return (
-            *(f"{kind}: {value}" for kind, value in values.items() if value not in usual),
-            *(f"extra: {extra}" for extra in plan.extras),
+            *(f"{kind}: {value}" for kind, value in values.items()),
             *(name for name, applies in names.items() if applies),
         )
-
-
-def _autocast_form(plan: LoopPlan, watching: Watching) -> str:
-    if plan.autocast.dtype == "none" and watching.by != "watch":
-        return "none"
-    without = "" if plan.autocast.without == "nothing" else f", not {plan.autocast.without}"
-    return f"{plan.autocast.around}{without}"
