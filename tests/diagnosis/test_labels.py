@@ -35,9 +35,8 @@ from amptui.diagnosis.labels import (
 from amptui.diagnosis.rank_words import run_words, samples_each, size_words
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.own_loop import LossForm
-from amptui.records.run import PRECISIONS, PhaseChanged
+from amptui.records.run import PRECISION_ORDER, PRECISIONS, PhaseChanged
 from amptui.reports.export.markup import css_class
-from amptui.telemetry.comparison import PRECISION_ORDER
 from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.style import precision_style
@@ -127,7 +126,7 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
             refused(asked_for("x-ray"), "overruled") or "(nothing where another request has overruled it)",
         ],
         "states": [
-            f"{state}: {state_words(SessionView(state=state))}"  # type: ignore[arg-type]  # all there are
+            f"{state}: {state_words(SessionView(state=state))}"
             for state in ("starting", "running", "paused", "finished", "failed")
         ],
         "ranks": [

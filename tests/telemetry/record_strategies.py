@@ -35,5 +35,5 @@ NEAR: ByName = {
 
 STEPS = records_of(StepRecord, NEAR)
 BLOCKS = records_of(Steps, NEAR)
-OTHER_RECORDS = st.one_of(records_of(cls, NEAR) for cls in RECORD_TYPES if cls not in (StepRecord, Steps))
+OTHER_RECORDS = st.one_of([records_of(cls, NEAR) for cls in RECORD_TYPES if cls not in (StepRecord, Steps)])
 RECORDS = STEPS | BLOCKS | OTHER_RECORDS

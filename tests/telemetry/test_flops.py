@@ -274,7 +274,7 @@ def hints(*counted: FlopsCounted, **run: Any) -> list[str]:
 
 def test_what_is_said_of_operations(goldens: Goldens) -> None:
     count = samples.flops
-    shapes = count(samples=256), count("fp16", samples=256, shapes_vary=True), *STEPS
+    shapes: tuple[Record, ...] = count(samples=256), count("fp16", samples=256, shapes_vary=True), *STEPS
     line = folded(count("fp16", flops=828 * 10**9), *STEPS)[1]
     rows = {
         "a line": flops_line(line),

@@ -105,7 +105,10 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     "precision before the first step": ([make_started(precision="bf16")], {"precision": "bf16"}),
     "switch": (
         [
-            *(START, *make_steps(1, 598), make_switch(600, "fp32", "fp16"), make_step(599)),
+            START,
+            *make_steps(1, 598),
+            make_switch(600, "fp32", "fp16"),
+            make_step(599),
             *in_fp16(600, 610),
         ],
         {"precision": "fp16", "switches": (PrecisionSwitch(1, "fp32"), PrecisionSwitch(600, "fp16"))},

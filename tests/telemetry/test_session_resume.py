@@ -93,20 +93,22 @@ def test_what_is_told_of_checkpoints_resumes_and_screens(goldens: Goldens) -> No
 
 RUNNING = {"state": "running", "outcome": None, "pause_reason": "", "phase": None}
 
+ENDS: dict[str, list[Record]] = {
+    "nothing": [],
+    "its end": [DONE],
+    "a stop": [replace(DONE, reason="stopped")],
+    "a failure": [FAILED],
+    "a pause": [PauseChanged(time=104.0, step=50, paused=True, reason="the loss scale fell")],
+    "stopping": [PhaseChanged(time=104.0, phase="stopping", detail="writing the checkpoint")],
+}
+
 KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     **{
         f"runs after {name}": (
             [START, *make_steps(1, 50), *before, make_resumed(50), *make_steps(51, 60, time=901.0)],
             {**RUNNING, "step": 60, "loss.count": 60},
         )
-        for name, before in {
-            "nothing": [],
-            "its end": [DONE],
-            "a stop": [replace(DONE, reason="stopped")],
-            "a failure": [FAILED],
-            "a pause": [PauseChanged(time=104.0, step=50, paused=True, reason="the loss scale fell")],
-            "stopping": [PhaseChanged(time=104.0, phase="stopping", detail="writing the checkpoint")],
-        }.items()
+        for name, before in ENDS.items()
     },
     "another device": (
         [START, make_resumed(5, device="cpu", device_name="CPU", gpu_uuid=None, precision="bf16")],
@@ -183,12 +185,18 @@ def test_what_a_run_that_goes_on_knows(records: Sequence[Record], expected: dict
 
 
 def test_switches_are_told_again_after_a_comparison_that_was_cut_off() -> None:
-    records = [START, *make_steps(1, 50), GOING, make_resumed(50), make_switch(51, "fp32", "fp16")]
+    records: list[Record] = [
+        START,
+        *make_steps(1, 50),
+        GOING,
+        make_resumed(50),
+        make_switch(51, "fp32", "fp16"),
+    ]
     assert event_text(view_of(*records).events[0]) == "FP32 → AMP fp16"
 
 
 def test_repeated_steps_take_the_place_of_lost_ones() -> None:
-    lost = [START, *make_steps(1, 50, loss=9.0), make_resumed(40)]
+    lost: list[Record] = [START, *make_steps(1, 50, loss=9.0), make_resumed(40)]
     view = view_of(*lost, *make_steps(41, 42, loss=1.0, time=901.0))
     assert view.loss.recent.tolist() == [9.0] * 40 + [1.0] * 2
     assert view.last == make_step(42, loss=1.0, time=901.0)
@@ -208,8 +216,10 @@ def test_another_number_of_ranks_is_known_after_a_resume() -> None:
         assert (run.world_size, run.parallel, run.batch_size, run.global_batch_size) == expected
 
 
-SWITCHED = [
-    *(START, *make_steps(1, 40), make_switch(41, "fp32", "fp16")),
+SWITCHED: list[Record] = [
+    START,
+    *make_steps(1, 40),
+    make_switch(41, "fp32", "fp16"),
     *make_steps(41, 50, precision="fp16"),
 ]
 
@@ -239,7 +249,7 @@ def test_switches_of_lost_steps_are_forgotten(
 
 
 def test_the_scale_of_lost_steps_is_forgotten() -> None:
-    scaled = [START, *make_steps(1, 50, precision="fp16"), skip(45), backoff(45, 65536.0)]
+    scaled: list[Record] = [START, *make_steps(1, 50, precision="fp16"), skip(45), backoff(45, 65536.0)]
     scaled.append(growth(48, 32768.0))
     first = make_step(41, precision="fp16", loss_scale=65536.0)
     lost, again = make_resumed(40, precision="fp16"), make_resumed(50, precision="fp16")
@@ -266,7 +276,8 @@ def test_the_scale_of_lost_steps_is_forgotten() -> None:
 def test_the_place_in_the_epoch_is_known_on_both_sides_of_a_resume(
     steps_per_epoch: int | None, records: list[Record], epoch: int, epoch_step: int
 ) -> None:
-    before = [make_started(steps_per_epoch=steps_per_epoch), *make_steps(1, 30), *make_steps(31, 50, epoch=2)]
+    started = make_started(steps_per_epoch=steps_per_epoch)
+    before: list[Record] = [started, *make_steps(1, 30), *make_steps(31, 50, epoch=2)]
     view = view_of(*before, *records)
     assert (view.epoch, view.epoch_step) == (epoch, epoch_step)
 

@@ -11,6 +11,7 @@ from amptui.records.run import PrecisionChanged
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged_timing, shares_of
 from amptui.telemetry.view import Comparison, PrecisionStats
+from tests.builders import view_of
 from tests.telemetry.record_samples import device, run, steps
 from tests.telemetry.timed_steps import BUSY, HOST, NAMES, judged, phases
 
