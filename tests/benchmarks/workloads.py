@@ -18,7 +18,7 @@ class Workload:
     model: str
     """As `amptui train` takes it."""
     timed_class: str
-    """The same experiment in ``tests/recipes/timed.py``."""
+    """The same experiment in ``tests/benchmarks/timed.py``."""
     batch_size: int
     threads: int
     """OMP_NUM_THREADS."""
@@ -43,7 +43,7 @@ class Workload:
     @property
     def timed_model(self) -> str:
         """The experiment that stamps its steps, as `amptui train` takes it."""
-        return f"{ROOT / 'tests' / 'recipes' / 'timed.py'}:{self.timed_class}"
+        return f"{ROOT / 'tests' / 'benchmarks' / 'timed.py'}:{self.timed_class}"
 
     @property
     def options(self) -> list[str]:
@@ -63,7 +63,7 @@ def workloads(*, on_gpu: bool, quick: bool, precision: str = "fp32") -> dict[str
     found = (
         Workload(
             name="launch_bound",
-            model=str(ROOT / "tests" / "recipes" / "launch_bound.py"),
+            model=str(ROOT / "tests" / "benchmarks" / "launch_bound.py"),
             timed_class="TimedLaunchBound",
             batch_size=16,
             threads=1,

@@ -19,7 +19,7 @@ from tests.terminal import Terminal, amptui_command
 
 JOURNAL_LIMIT_BYTES = 1_000_000
 
-NO_SYNC = str(ROOT / "tests" / "recipes" / "no_sync.py")
+NO_SYNC = str(ROOT / "tests" / "gpu_check" / "no_sync.py")
 
 NO_SYNC_STEPS = 520
 """Two epochs of 234 steps with their validations, and some more."""

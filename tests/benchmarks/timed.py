@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from amptui import Data, DataRequest, Experiment
 from tests.benchmarks import stamps
-from tests.recipes.launch_bound import LaunchBound
+from tests.benchmarks.launch_bound import LaunchBound
 
 if TYPE_CHECKING:
     from models.mnist_deep import MnistDeep  # where its types can be read
