@@ -1,12 +1,15 @@
 """What is recommended in each situation, in which words; and a whole report as lines, JSON and page."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from amptui.cli import build_parser
 from amptui.diagnosis.amp_finding import Finding
+from amptui.recipe.request import AdviseRequest, TrainRequest
 from amptui.reports.advise.advice import Reason, is_safe, recommend
 from amptui.reports.advise.advice_report import (
     WIDTH,
@@ -20,6 +23,7 @@ from amptui.reports.advise.advise_words import cautions, headline, table_rows
 from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste import Setting, lines_for
+from amptui.reports.advise.recommendation import candidate_names, train_command
 from amptui.telemetry.view import EMPTY_VIEW
 from tests.golden import Goldens
 from tests.reports.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding, pair
@@ -224,6 +228,22 @@ def test_a_report_in_lines_of_80_columns(goldens: Goldens) -> None:
     interrupted = found(candidate("bf16", 0.8), interrupted=True)
     goldens.check("reports/advise, interrupted, FP32", "\n".join(report_lines(interrupted)))
     assert max(map(len, lines)) <= WIDTH
+
+
+def test_the_command_trains_what_was_measured() -> None:
+    training = TrainRequest(
+        model="mine.py", batch_size=64, accumulate=2, learning_rate=0.1, compile_mode="default"
+    )
+    request = AdviseRequest(training=training, minutes=1.0, loss_steps=0)
+    for precision, compiles in (("bf16", True), ("tf32", False)):
+        command = train_command(request, precision, compiles=compiles)
+        options = build_parser().parse_args(shlex.split(command)[1:])
+        assert (options.model, options.precision) == ("mine.py", precision)
+        assert (options.batch_size, options.accumulate, options.lr) == (64, 2, 0.1)
+        assert options.compile == ("default" if compiles else None)
+    assert "--amp-dtype bf16" in train_command(request, "bf16", compiles=False)
+    assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")
+    assert candidate_names(replace(request, precisions=("fp32", "tf32"))) == ("tf32",)
 
 
 def test_columns_that_do_not_fit_stand_below() -> None:

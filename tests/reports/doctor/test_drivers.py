@@ -41,6 +41,7 @@ def test_every_gpu_of_nvml_is_counted_with_its_figures(fake_drivers: Path, look:
     assert checks[0]["facts"]["power_watts"] == 412.5
 
 
+@pytest.mark.ci
 def test_refused_figures_are_named_once_for_all_gpus(fake_drivers: Path, look: Look) -> None:
     *gpus, missing = nvml(look, fake_drivers, faults="nvmlDeviceGetPowerUsage=4")
     assert [gpu["text"] for gpu in gpus] == [f"NVML: Fake GPU: {FIGURES - 1} of {FIGURES} readings"] * 2
@@ -49,6 +50,7 @@ def test_refused_figures_are_named_once_for_all_gpus(fake_drivers: Path, look: L
     assert "no permission" in missing["text"]
 
 
+@pytest.mark.ci
 def test_a_mig_instance_without_sensors_is_as_it_should_be(fake_drivers: Path, look: Look) -> None:
     checks = nvml(look, fake_drivers, gpus="1", mig="1")
     assert [check["severity"] for check in checks] == ["info"] * 3
@@ -69,6 +71,7 @@ def test_a_driver_that_refuses_is_a_trouble_even_without_cuda(
     assert words in check["text"]
 
 
+@pytest.mark.ci
 def test_an_nvml_that_never_answers_is_not_waited_for(fake_drivers: Path, look: Look) -> None:
     program = PROGRAM.format(patience=0.2, expected=False)
     (check,) = look(program, fake_drivers, FAKE_NVML_FAULTS="nvmlInitWithFlags=hang")

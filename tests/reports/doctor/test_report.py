@@ -78,6 +78,7 @@ def test_a_torch_that_does_not_load_is_told_and_so_is_all_the_rest(broken_torch:
     assert done.stdout.splitlines()[-1].startswith("Training cannot run here: fix 1 error first (x)")
 
 
+@pytest.mark.ci
 def test_runs_that_cannot_be_kept_have_status_1(broken_torch: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run("--json", PYTHONPATH=broken_torch, HOME=str(tmp_path / "file"))
@@ -140,5 +141,6 @@ def test_no_trouble_is_told_without_a_hint() -> None:
         poor("x", "bad", "")
 
 
+@pytest.mark.ci
 def test_the_doctor_itself_needs_nothing_that_may_be_missing() -> None:
     assert loaded_by("import amptui.reports.doctor") == set()

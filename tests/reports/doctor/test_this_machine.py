@@ -237,6 +237,7 @@ for check in terminal_checks():
 """
 
 
+@pytest.mark.ci
 def test_a_small_dumb_terminal_is_told_so() -> None:
     environment = {
         "TERM": "dumb",

@@ -109,6 +109,7 @@ def test_without_tensorboard_there_is_a_hint_and_no_file(
     assert names(tmp_path) == ["small"]
 
 
+@pytest.mark.ci
 def test_an_export_loads_neither_torch_nor_textual(small: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from amptui.reports.export import export\n"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from tests.reports.export.browser import Tab, browser
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import steps
+
+if TYPE_CHECKING:
+    from amptui.records.run import Record
 
 pytestmark = pytest.mark.ci
 
@@ -144,7 +148,8 @@ def test_the_page_of_a_comparison_is_drawn(tab: Tab, tmp_path: Path) -> None:
 
 
 def test_a_nearly_empty_page_works_too(tab: Tab, tmp_path: Path) -> None:
-    for records in ([started()], [started(), *steps(1, 1)]):
+    nearly_empty: list[list[Record]] = [[started()], [started(), *steps(1, 1)]]
+    for records in nearly_empty:
         folder = tmp_path / str(len(records))
         export(write(folder / "run", records), html=folder / "run.html")
         tab.open(folder / "run.html", width=390, height=844)
