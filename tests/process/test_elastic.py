@@ -402,31 +402,36 @@ def test_a_killed_rank_ends_the_run_with_its_name_and_the_way_on(
     assert last(RunFailed, run).error.endswith(f": {resume_command(run)}")
 
 
-@pytest.mark.ci
-def test_as_many_ranks_or_one_or_torchrun_s_resume_a_run_and_no_number_that_does_not_fit(
-    warm: WarmSource, run: Path
-) -> None:
-    def resumed(*options: str, start: Sequence[str] = ALONE) -> tuple[int, str]:
-        words = shlex.split(resume_command(run))[2:]
-        with start_piped([*start, "train", *words, *options], warm=warm) as process:
-            _, said = process.communicate(timeout=240)
-        return process.wait(), said
+def resumed(run: Path, warm: WarmSource, *options: str, start: Sequence[str] = ALONE) -> tuple[int, str]:
+    words = shlex.split(resume_command(run))[2:]
+    with start_piped([*start, "train", *words, *options], warm=warm) as process:
+        _, said = process.communicate(timeout=240)
+    return process.wait(), said
 
+
+@pytest.mark.parametrize(
+    ("start", "own", "size"),
+    [
+        pytest.param(ALONE, (), 2, marks=pytest.mark.ci, id="as many"),
+        pytest.param(ALONE, ("--nproc", "1"), 1, marks=pytest.mark.nightly, id="one"),
+        pytest.param(TORCHRUN, (), 2, marks=pytest.mark.nightly, id="torchrun's"),
+    ],
+)
+def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_not_fit(
+    warm: WarmSource, run: Path, start: Sequence[str], own: Sequence[str], size: int
+) -> None:
     with ranks(run, "--epochs", "2", warm=warm) as process:
         process.communicate(timeout=60)
     before = (run / "journal.jsonl").read_bytes()
-    status, said = resumed("--nproc", "3")
+    status, said = resumed(run, warm, "--nproc", "3")
     assert (status, said.count("\n")) == (2, 1)
     assert "3 ranks cannot share" in said
     assert (run / "journal.jsonl").read_bytes() == before
 
-    steps = 12
-    for start, own in ((ALONE, ()), (ALONE, ("--nproc", "1")), (TORCHRUN, ())):
-        steps += 6
-        status, said = resumed("--epochs", str(steps // 6), *own, start=start)
-        assert status == 0, said
-        assert_is_one_whole_run(run, steps)
-    assert [record.world_size for record in of(RunResumed, run)] == [2, 1, 2]
+    status, said = resumed(run, warm, "--epochs", "3", *own, start=start)
+    assert status == 0, said
+    assert_is_one_whole_run(run, 18)
+    assert [record.world_size for record in of(RunResumed, run)] == [size]
     assert RunDir(run).holds_checkpoints
 
 
