@@ -242,32 +242,6 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
         stop(run)
 
 
-def test_what_another_machine_answers_is_told_in_one_line(box: RemoteMachine) -> None:
-    box.install(f"printf '%s\\n' {shlex.quote(relayed(version='9.9'))}")
-    try:
-        line = refused(f"{HOST}:x")
-    finally:
-        box.install_amptui()
-    what = f"amptui: {HOST} has amptui 9.9, this machine {__version__}"
-    assert line == f"{what}; upgrade it here: pip install amptui==9.9"
-
-
-def test_a_shell_that_prints_before_the_relay_does_not_matter(
-    box: RemoteMachine, lives: Lives, tmp_path: Path
-) -> None:
-    """Without an end of line, as what sets a terminal's title."""
-    with headless_run(lives, tmp_path / "run") as run:
-        options = ("--remote-command", "printf '\\033]0;box\\007'; amptui")
-        with Terminal(attach(f"{HOST}:{run}", *options), size=(300, 40)) as terminal:
-            terminal.wait_for(r"step\s+[\d,]+")
-            terminal.press("d")
-            assert terminal.wait() == 0
-            again = shlex.join([f"{HOST}:{run}", *options])
-            assert f"amptui attach {again}" in " ".join(terminal.text.split())
-            assert b"0;box" not in terminal.written.replace(again.encode(), b"")
-        stop(run)
-
-
 @pytest.fixture
 def start_up(box: RemoteMachine) -> Iterator[Path]:
     """The start-up file of the shell there, where there is one."""

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.control import CheckpointRequest, Control, PauseRequest
+from amptui.records.control import CheckpointRequest
 from amptui.runs import protocol, server, viewer
 from amptui.runs.protocol import Ask
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Run, Screen, attached, running, until
@@ -168,17 +167,6 @@ def test_histories_take_a_small_share_of_the_pump_s_time(run: Run, monkeypatch: 
     assert late.known == list(range(10))
 
 
-def test_requests_reach_the_run_s_control(tmp_path: Path) -> None:
-    control = Control()
-    with running(tmp_path, obey=control.ask) as run:
-        screen = attached(run)
-        screen.say(protocol.encode(Ask(3, PauseRequest(True))) + CHECKPOINT[:7])
-        until(lambda: control.newest(PauseRequest))
-        assert control.newest(CheckpointRequest) is None
-        screen.say(CHECKPOINT[7:])
-        until(lambda: control.newest(CheckpointRequest))
-
-
 @pytest.mark.parametrize(
     ("farewell", "change"),
     [(b'{"leave": "detached"}\n', "detached"), (b'{"leave": "hung up"}\n', "hung up"), (b"", "lost")],
@@ -300,20 +288,6 @@ def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> Non
         run.publish(1)
         good.catch_up(run)
         assert run.server.trouble == ""
-
-
-@pytest.mark.nightly  # a threshold of time
-def test_the_server_sleeps_while_nothing_happens(run: Run) -> None:
-    strangers = [run.attach_screen(hello=hello) for hello in (b"", b"half a li")]
-    stopped, idle = run.adopt_screen(), attached(run)
-    stopped.catch_up(run)
-    for _ in range(20):
-        run.publish(1000, size=400)
-        idle.catch_up(run)
-    before = time.process_time()
-    threading.Event().wait(0.5)
-    assert time.process_time() - before < 0.1
-    assert len(strangers) == 2
 
 
 def test_a_closed_socket_is_opened_again_and_told_once(
