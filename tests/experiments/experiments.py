@@ -135,7 +135,7 @@ EXPERIMENTS = [
     row("validation with an epoch's end", CI, validate_every=4, precision="fp16", norm=True),
     row("no validation", CI, validates=False),
     # ---------------------------------------------------------------- trainings that end and are resumed
-    row("stopped and resumed", ends=("term 5",)),
+    row("stopped and resumed", ends=("term 5",), data="jitter", dropout=0.2),
     row("stopped twice", CI, precision="bf16", ends=("term 3", "term 11"), schedule="cosine", groups=True),
     row(
         "stopped in fp16 after skips",

@@ -8,7 +8,6 @@ from torch import nn
 
 from amptui.base.errors import UsageError
 from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED
-from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.records.control import Control
 from amptui.records.run import Note
 from amptui.records.steps import StepRecord
@@ -96,13 +95,6 @@ def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path
         UsageError, match="cannot be resumed: while training, the optimizer got a parameter group"
     ):
         resume(prepare(Foreign()), tmp_path, Log())
-
-
-def test_a_run_whose_optimizer_did_not_grow_has_no_such_entry(tmp_path: Path) -> None:
-    control = Control()
-    train(prepare(Unfreezing()), Log(stopping(control, 3)), control, checkpoints=tmp_path)
-    checkpoint = newest_checkpoint(tmp_path, lambda _text: None)
-    assert checkpoint.added_groups == []
 
 
 def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:

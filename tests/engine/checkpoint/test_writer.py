@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from amptui.engine.checkpoint.file import checkpoints, read, write
 from amptui.records.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
-from amptui.records.run import EpochFinished, Note, PauseChanged, PhaseChanged, Record
+from amptui.records.run import EpochFinished, PauseChanged, PhaseChanged, Record
 from amptui.records.steps import StepRecord
 from tests.engine.checkpoint.writing import (
     ENOUGH_SECONDS,
@@ -23,17 +23,46 @@ from tests.engine.checkpoint.writing import (
     OnSecondWait,
     Unhurried,
     Waiting,
-    notes,
     troubles,
     written,
 )
 from tests.tiny import Log, Tiny, prepare, stopping, train
 
 
-def test_short_epochs_have_no_checkpoint_but_the_end_has(tmp_path: Path) -> None:
-    log = Log()
-    train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path, epoch_budget=1e-9)
-    assert written(log) == [(8, "epoch"), (40, "end")]
+@pytest.mark.parametrize(
+    ("epochs", "options", "asked", "cut", "expected"),
+    [
+        (5, {"epoch_budget": 1e-9}, 0, 99, [(8, "epoch"), (40, "end")]),
+        (2, {"every": 3}, 0, 7, [(3, "interval"), (6, "interval"), (7, "end")]),
+        (1, {"every": 4}, 0, 99, [(4, "interval"), (8, "epoch")]),
+        (2, {"every": 6}, 0, 6, [(6, "interval")]),
+        (2, {}, 4, 6, [(4, "asked"), (6, "end")]),
+    ],
+    ids=["short epochs", "intervals and the end", "both", "no second one at the end", "asked for"],
+)
+def test_checkpoints_are_written_when_they_are_due(
+    epochs: int, options: Any, asked: int, cut: int, expected: list[tuple[int, str]], tmp_path: Path
+) -> None:
+    control = Control()
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == asked:
+            control.ask(CheckpointRequest())
+        stopping(control, cut)(record)
+
+    log = Waiting(ask)
+    train(prepare(Unhurried(epochs=epochs)), log, control, checkpoints=tmp_path, **options)
+    assert written(log) == expected
+    if expected[-1][1] == "end":
+        last = log.of(PhaseChanged)[-1]
+        assert (last.phase, last.detail) == ("stopping", "writing the checkpoint")
+
+
+def test_a_run_that_is_stopped_before_its_first_step_writes_none(tmp_path: Path) -> None:
+    control, log = Control(), Log()
+    control.ask(StopRequest("at once"))
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path)
+    assert (written(log), log.of(PhaseChanged)[-1].phase) == ([], "first step")
 
 
 def test_each_epoch_ends_with_a_checkpoint_after_its_validation(tmp_path: Path) -> None:
@@ -46,46 +75,6 @@ def test_each_epoch_ends_with_a_checkpoint_after_its_validation(tmp_path: Path) 
         assert max(r.step for r in before if isinstance(r, EpochFinished)) == record.step
         assert 0 < record.blocked_seconds < record.seconds
     assert log.of(CheckpointWritten)[-1].size_bytes == (tmp_path / "step-000000040.pt").stat().st_size
-
-
-def test_there_is_one_at_every_interval_and_at_the_end(tmp_path: Path) -> None:
-    control = Control()
-    log = Waiting(stopping(control, 7))
-    assert train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=3) == "stopped"
-    assert written(log) == [(3, "interval"), (6, "interval"), (7, "end")]
-    assert [r.phase for r in log.of(PhaseChanged)][-1] == "stopping"
-    assert log.of(PhaseChanged)[-1].detail == "writing the checkpoint"
-
-
-def test_an_epoch_s_end_that_is_an_interval_has_one(tmp_path: Path) -> None:
-    log = Waiting()
-    train(prepare(Tiny(epochs=1)), log, checkpoints=tmp_path, every=4)
-    assert written(log) == [(4, "interval"), (8, "epoch")]
-
-
-def test_the_end_needs_no_second_checkpoint(tmp_path: Path) -> None:
-    control = Control()
-    log = Waiting(stopping(control, 6))
-    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
-    assert written(log) == [(6, "interval")]
-    stopped = Control()
-    stopped.ask(StopRequest("at once"))
-    unbegun = Log()
-    train(prepare(Tiny()), unbegun, stopped, checkpoints=tmp_path)
-    assert (written(unbegun), unbegun.of(PhaseChanged)[-1].phase) == ([], "first step")
-
-
-def test_a_requested_one_is_written_after_the_step(tmp_path: Path) -> None:
-    control = Control()
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 4:
-            control.ask(CheckpointRequest())
-        stopping(control, 6)(record)
-
-    log = Log(ask)
-    train(prepare(Tiny()), log, control, checkpoints=tmp_path)
-    assert written(log) == [(4, "asked"), (6, "end")]
 
 
 def test_one_can_be_requested_twice_during_a_pause(tmp_path: Path) -> None:
@@ -105,23 +94,6 @@ def test_one_can_be_requested_twice_during_a_pause(tmp_path: Path) -> None:
     log.watch = ask
     assert train(prepare(Tiny()), log, control, checkpoints=tmp_path) == "stopped"
     assert written(log) == [(4, "asked"), (4, "asked")]
-
-
-def test_a_run_without_checkpoints_refuses_requests() -> None:
-    control = Control()
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 4:
-            control.ask(PauseRequest(True))
-        if isinstance(record, PauseChanged) and record.paused:
-            control.ask(CheckpointRequest())
-        if isinstance(record, Note):
-            control.ask(StopRequest("the test"))
-
-    log = Log(ask)
-    train(prepare(Tiny()), log, control)
-    assert notes(log) == [("warning", "no checkpoint: this run does not write any")]
-    assert control.take(CheckpointRequest) is None
 
 
 def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) -> None:
@@ -216,30 +188,6 @@ def test_a_full_disk_and_its_end_are_reported_once(tmp_path: Path, monkeypatch: 
     assert len(log.of(StepRecord)) == 48
 
 
-def test_the_last_one_is_retried_after_a_failed_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_to_write(monkeypatch, OSError(28, "No space left on device"))
-    control = Control()
-    log = Waiting(stopping(control, 6))
-    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
-    assert written(log) == [(6, "end")]
-
-
-def test_every_request_gets_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = OSError(28, "No space left on device")
-    fail_to_write(monkeypatch, full, full, full)
-    control = Control()
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step in (2, 5):
-            control.ask(CheckpointRequest())
-
-    log = Waiting(ask)
-    train(prepare(Unhurried(epochs=1)), log, control, checkpoints=tmp_path)
-    assert [change.unsaved for change in log.of(KeepingChanged)] == [1, 2, 3]
-
-
 @pytest.mark.parametrize(("failing", "missing"), [(2, [1, 0]), (4, [1, 4])])
 def test_those_that_are_missing_at_the_end_are_counted(
     failing: int, missing: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -248,6 +196,17 @@ def test_those_that_are_missing_at_the_end_are_counted(
     log = Waiting()
     train(prepare(Unhurried(epochs=2)), log, checkpoints=tmp_path, every=4, epoch_budget=0.0)
     assert [change.unsaved for change in log.of(KeepingChanged)] == missing
+
+
+def test_one_that_failed_is_retried_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_write(monkeypatch, OSError(28, "No space left on device"))
+    control = Control()
+    log = Waiting(stopping(control, 6))
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
+    assert written(log) == [(6, "end")]
+    assert [change.unsaved for change in log.of(KeepingChanged)] == [1, 0]
 
 
 def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
@@ -288,18 +247,21 @@ def test_a_model_with_nan_does_not_replace_earlier_checkpoints(tmp_path: Path) -
     assert len(log.of(StepRecord)) == 48
 
 
-def test_a_failing_journal_costs_the_checkpoint_but_not_the_run(tmp_path: Path) -> None:
+def test_what_cannot_be_written_costs_the_checkpoint_but_not_the_run(tmp_path: Path) -> None:
     def journaled(step: int) -> None:
         if step == 8:
             raise RuntimeError("no journal\nat all")
 
-    log = Log()
+    log, strange = Log(), Log()
     train(prepare(Unhurried()), log, checkpoints=tmp_path, journaled=journaled)
     assert written(log) == [(16, "epoch")]
-    assert (
-        troubles(log)[0] == f"no checkpoint in {tmp_path}: no journal at all; training continues without it"
-    )
+    said = f"no checkpoint in {tmp_path}: no journal at all; training continues without it"
+    assert troubles(log)[0] == said
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000016.pt"]
+    assert train(prepare(Strange()), strange, checkpoints=tmp_path / "other", every=3) == "done"
+    text = troubles(strange)[0]
+    assert "the optimizer's state['param_groups'][0]['hook'] is a builtin_function_or_method" in text
+    assert len(strange.of(StepRecord)) == 16
 
 
 class Strange(Tiny):
@@ -307,14 +269,6 @@ class Strange(Tiny):
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD([{"params": list(model.parameters()), "hook": print}], lr=0.1)
-
-
-def test_an_unstorable_state_is_only_a_warning(tmp_path: Path) -> None:
-    log = Log()
-    assert train(prepare(Strange()), log, checkpoints=tmp_path, every=3) == "done"
-    text = troubles(log)[0]
-    assert "the optimizer's state['param_groups'][0]['hook'] is a builtin_function_or_method" in text
-    assert len(log.of(StepRecord)) == 16
 
 
 class Failing(Tiny):
