@@ -90,8 +90,10 @@ def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path
     assert_secret(run, terminal.text)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", ["observed", "calls amptui"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("observed", marks=pytest.mark.ci), pytest.param("calls amptui", marks=pytest.mark.nightly)],
+)
 def test_a_script_sends_its_failure_and_its_children_know_no_url(kind: str, tmp_path: Path) -> None:
     run, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -20,6 +20,8 @@ from tests.builders import of
 from tests.builders import recorded as records
 from tests.own_loops import Own, ask
 
+pytestmark = pytest.mark.torch
+
 REASONS = {
     "float16 weights": "GradScaler cannot unscale gradients of float16 weights",
     "LBFGS": "LBFGS calls its closure again, which no GradScaler allows",

@@ -161,18 +161,24 @@ def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> Non
     assert not (tmp_path / "taken").exists()
 
 
-@pytest.mark.ci
+HOW_SCRIPTS_END = (
+    ("sys.exit(3)", 3, "the script exited with status 3"),
+    ("raise ValueError('on purpose')", 1, "ValueError: on purpose"),
+    ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
+    ("os._exit(7)", 7, f"the script exited with status 7, {LEFT}"),
+    ("os._exit(0)", 0, ""),
+    ("sys.exit(0)", 0, ""),
+    ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
+    ("os.execv('/bin/sh', ['sh', '-c', 'exit 4'])", 4, f"the script exited with status 4, {LEFT}"),
+)
+"""What it does at its end, its exit status, and what its run says of that; CI tries the first five."""
+
+
 @pytest.mark.parametrize(
     ("how", "status", "error"),
     [
-        ("sys.exit(0)", 0, ""),
-        ("sys.exit(3)", 3, "the script exited with status 3"),
-        ("raise ValueError('on purpose')", 1, "ValueError: on purpose"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
-        ("os._exit(7)", 7, f"the script exited with status 7, {LEFT}"),
-        ("os._exit(0)", 0, ""),
-        ("os.execv('/bin/sh', ['sh', '-c', 'exit 4'])", 4, f"the script exited with status 4, {LEFT}"),
+        *(pytest.param(*each, marks=pytest.mark.ci) for each in HOW_SCRIPTS_END[:5]),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in HOW_SCRIPTS_END[5:]),
     ],
 )
 def test_how_a_script_ends_is_its_run_s_last_record_and_the_exit_status(

@@ -98,6 +98,7 @@ def test_after_the_calibration_the_scaler_is_healthy() -> None:
 # ---------------------------------------------------------------------------------------- collapse
 
 
+@pytest.mark.torch
 def test_a_falling_scale_is_an_alarm_that_names_the_layer_where_nan_begins_and_the_way_out() -> None:
     view = watch_fail(unstable("collapse"))
     trace = view.numerics.trace
@@ -269,6 +270,7 @@ def test_the_other_troubles_and_none_are_no_underflow() -> None:
         assert amp_answer(view).of("float16").state != "underflows"
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("trouble", "severity", "said"),
     [("underflow", "error", "gradients disagree"), ("none", "info", "gradients agree")],
@@ -388,6 +390,7 @@ class _Probabilities(Tiny):
         return {}
 
 
+@pytest.mark.torch
 def test_bceloss_is_warned_of_in_fp32_before_a_person_switches_and_its_sound_twin_is_not() -> None:
     view = watch(prepare(_Probabilities(), steps=3))
     (warning,) = [event for event in view.events if event.severity == "warning"]

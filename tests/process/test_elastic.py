@@ -435,7 +435,7 @@ def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_
     assert RunDir(run).holds_checkpoints
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 def test_what_no_restart_can_help_is_refused_once(warm: WarmSource, run: Path) -> None:
     options = ("--precision", "tf32", "--max-restarts", "2")
     with ranks(run, *options, until=lambda run: outcome(run) is RunFailed, warm=warm) as process:
