@@ -211,6 +211,13 @@ def test_an_arrow_moves_the_line_by_a_cell_and_others_by_ten(axis: str, keys: li
         assert moved.position == cursor.position + MOVES[key]
 
 
+def test_an_arrow_moves_by_a_step_only_where_steps_are_wider_than_cells() -> None:
+    cursor, _ = pressed(runs_of([[1.0] * 200]), ["home", *["right"] * 10])
+    assert cursor.position == pytest.approx(1 + 10 * 199 / 60, abs=4)
+    cursor, _ = pressed(runs_of([[1.0] * 40]), ["home", *["right"] * 10])
+    assert cursor.position == 11
+
+
 def test_zoom_keeps_the_place_of_the_cursor_and_0_shows_everything() -> None:
     comparison = runs_of([[1.0] * 1000])
     cursor, extent = pressed(comparison, ["home", *["right_square_bracket"] * 2, "plus", "plus"])
