@@ -119,24 +119,6 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     assert (MIN_LOSS_SCALE, "a scale of 2^-24" in page("trouble.md")) == (2.0**-24, True)
 
 
-def test_the_numbers_of_the_pages_on_ranks_are_the_code_s() -> None:
-    from amptui.base.strictjson import MAX_LINE_BYTES
-    from amptui.records.ranks import MAX_RANKS_SAMPLED
-    from amptui.telemetry import stragglers
-    from amptui.tui.panels.rank_table import MAX_ROWS
-
-    text = " ".join(page("many_gpus.md").split())
-    assert f"medians of the last {stragglers.WINDOW_SAMPLES} samples" in text
-    assert f"From {MAX_ROWS + 1} ranks on" in text
-    assert f"at least {stragglers.MIN_SHARE:.0%} of a step" in text
-    assert (stragglers.SPREADS, "five times their spread" in text) == (5, True)
-    assert (stragglers.EXCEPTIONS, "in nine of ten samples" in text) == (0.1, True)
-    assert f"That takes {stragglers.MIN_SAMPLES} samples" in text
-    text = " ".join(page("many_gpus_measured.md").split())
-    assert f"A sample holds up to {MAX_RANKS_SAMPLED} ranks" in text
-    assert f"a line may have {MAX_LINE_BYTES / 1e6:.1f} MB" in text
-
-
 def test_the_walk_through_has_every_trouble() -> None:
     from amptui.models.unstable import Unstable
 

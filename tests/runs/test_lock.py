@@ -80,40 +80,6 @@ def test_a_second_run_is_told_who_trains_there_and_one_that_is_killed_holds_noth
         RunLock.take(tmp_path).release()
 
 
-FORK = """
-import os, signal, sys
-from pathlib import Path
-from amptui.runs.lock import RunLock
-lock = RunLock.take(Path(sys.argv[1]))
-child = os.fork()
-if child == 0:
-    print("child", os.getpid(), flush=True)
-    signal.pause()
-sys.stdin.readline()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_child_that_outlives_the_run_does_not_hold_its_folder(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", FORK, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        word, child = process.stdout.readline().split()
-        assert word == "child"
-        try:
-            found = holder(tmp_path)
-            assert found is not None
-            assert found.pid == process.pid, "the run still holds it, with the child beside it"
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait()
-            os.kill(int(child), 0)
-            assert holder(tmp_path) is None
-        finally:
-            os.kill(int(child), signal.SIGKILL)
-
-
 def test_a_new_run_is_refused_where_one_began_meanwhile(tmp_path: Path) -> None:
     run_dir = create_run_dir(tmp_path / "run", "m")
     run_dir.journal_path.touch()

@@ -1,6 +1,5 @@
 """A run's socket: found in its folder or beside it, by its user alone, and gone with its process."""
 
-import errno
 import json
 import os
 import shutil
@@ -14,15 +13,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.runs import server, socket_place
-from amptui.runs.lock import RunLock
+from amptui.runs.lock import RunLock, holder
 from amptui.runs.socket_place import connect, connect_to_live, short_name
 from tests.runs.served import ENOUGH_SECONDS, Run, Screen, attached, running, until
 
@@ -228,60 +225,29 @@ def test_a_folder_for_sockets_that_others_can_enter_is_not_used(tmp_path: Path, 
         attached(run)  # its own screen needs no socket
 
 
-class Full:
-    """A listening socket of a process that has no free descriptor."""
-
-    def __init__(self, listening: socket.socket) -> None:
-        self._listening = listening
-
-    def accept(self) -> Any:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._listening, name)
-
-
-def test_no_free_descriptor_is_a_trouble_that_passes(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
-    screen, real = attached(run), socket_place.listen
-
-    def full(_folder: Path) -> socket_place.Listening:
-        raise RunFolderError("too many open files")
-
-    listening = run.server._listening
-    assert listening is not None
-    monkeypatch.setattr(socket_place, "listen", full)
-    run.server._listening = replace(listening, socket=Full(listening.socket))  # type: ignore[arg-type]
-    connect(tmp_path).close()
-    until(lambda: run.server.trouble == "too many open files")
-    monkeypatch.setattr(socket_place, "listen", real)
-    until(lambda: not run.server.trouble)
-    run.attach_screen().catch_up(run)
-    run.publish(1)
-    screen.catch_up(run)
-
-
 FORKS = """
 import os, sys
 from pathlib import Path
+from amptui.runs.lock import RunLock, holder
 from amptui.runs.server import Server
 
 def fork(_change):
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.read(0, 1)
         os._exit(0)
-    print("forked", flush=True)
+    print(child, flush=True)
 
+folder = Path(sys.argv[1])
+lock = RunLock.take(folder)
 hello = {"version": "1", "pid": os.getpid(), "run_dir": sys.argv[1]}
-server = Server(Path(sys.argv[1]), hello=hello, obey=print, changed=fork)
+server = Server(folder, hello=hello, obey=print, changed=fork)
 server.start()
 os.read(0, 1)
 """
 
 
-def test_a_worker_that_outlives_the_run_keeps_no_connection_open(tmp_path: Path) -> None:
+def test_a_worker_that_outlives_the_run_keeps_no_connection_open_and_holds_no_lock(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", FORKS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -289,12 +255,17 @@ def test_a_worker_that_outlives_the_run_keeps_no_connection_open(tmp_path: Path)
         connection = connect(tmp_path)
         screen = Screen(connection)
         assert process.stdout is not None
-        assert process.stdout.readline() == b"forked\n"
+        worker = int(process.stdout.readline())
+        found = holder(tmp_path)
+        assert found is not None
+        assert found.pid == process.pid, "the run still holds it, with the worker beside it"
         process.kill()
         assert process.wait() == -9
         screen.read_to_the_end()
         connection.close()
         until(lambda: not _connects(tmp_path))
+        assert holder(tmp_path) is None
+        os.kill(worker, 0)  # it lives
 
 
 def _connects(folder: Path) -> bool:
