@@ -295,7 +295,6 @@ def test_selective_checkpointing_gets_the_same_gradients(saved: Callable[[], Any
     assert roles(probe, "2") == ALL
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("call", ["reentrant checkpoint", "no grad first", "forward", "hook"])
 def test_the_gradient_is_that_of_the_first_call_that_has_one(call: str) -> None:
     """Also where a layer's ``forward`` is called, which no hook sees, or a hook returns several tensors."""

@@ -201,7 +201,6 @@ class Hidden(nn.Module):
         return result
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("build", "precision", "copies"),
     [

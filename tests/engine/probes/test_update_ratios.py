@@ -47,7 +47,6 @@ class Copying(Tiny):
         return optimizer
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("options", [{"accumulate": 3}, {"clip_norm": 0.01}, {"precision": "bf16"}])
 def test_a_measured_step_has_the_ratios_of_full_copies(options: dict[str, Any]) -> None:
     experiment = Copying(epochs=20)

@@ -166,7 +166,6 @@ def test_layers_and_products_in_float8_are_marked_against_those_that_are_not() -
     assert {(layer.in_float8, layer.reference) for layer in amp.layers} == {(None, None)}
 
 
-@pytest.mark.torch
 @MODELS
 @pytest.mark.parametrize("precision", ["fp8-emulated", "bf16"])
 def test_an_x_ray_in_fp8_changes_no_bit(experiment: type[Tiny], precision: str) -> None:
