@@ -59,7 +59,7 @@ def test_before_training_it_knows_nothing(model: nn.Module) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_it_learns_a_rhyme_in_every_precision(precision: str, rhyme: Path) -> None:
     log = Log()
     experiment = CharGpt(**TINY, text=rhyme, batch_size=16, learning_rate=1e-2, epochs=1)
@@ -76,6 +76,7 @@ def test_it_learns_a_rhyme_in_every_precision(precision: str, rhyme: Path) -> No
     assert epoch.validation.accuracy > 0.4
 
 
+@pytest.mark.ci
 def test_it_learns_more_of_python_s_reference_than_how_often_each_character_occurs() -> None:
     log = Log()
     experiment = CharGpt(**TINY, batch_size=64, learning_rate=1e-2)

@@ -53,8 +53,9 @@ def test_bytes_and_fractions_are_normalised_alike() -> None:
     assert normalize(mean.expand(1, 3, 8, 8)).abs().max() < 0.01
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "precision", [pytest.param("fp32", marks=pytest.mark.ci), pytest.param("bf16", marks=pytest.mark.nightly)]
+)
 def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, folder: Path) -> None:
     log = Log()
     experiment = ResNet50(**TINY, learning_rate=3e-3, label_smoothing=0.0, epochs=1)
@@ -65,11 +66,11 @@ def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, fo
     assert epoch.validation.samples == 8
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.ci)])
-def test_random_images_are_trained_on_as_they_are(precision: str) -> None:
+@pytest.mark.ci
+def test_random_images_are_trained_on_as_they_are() -> None:
     log = Log()
     experiment = ResNet50(**TINY | {"batch_size": 2})
-    prepared = prepare(experiment, precision=precision, steps=1, data="synthetic")
+    prepared = prepare(experiment, precision="fp16", steps=1, data="synthetic")
     assert not prepared.data.real
     assert train(prepared, log) == "done"
     (step,) = log.of(StepRecord)

@@ -39,9 +39,8 @@ def skipped(log: Log) -> list[int]:
     return [skip.step for skip in log.of(StepSkipped)]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", [pytest.param(name, marks=pytest.mark.nightly) for name in TROUBLES])
 def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str) -> None:
     log, prepared = run(trouble, precision, steps=100)
     assert learned(log) > 0.25
@@ -50,12 +49,14 @@ def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str)
     assert all(torch.isfinite(values).all() for values in prepared.model.state_dict().values())
 
 
+@pytest.mark.nightly
 def test_without_trouble_float16_is_sound_too() -> None:
     log, _ = run("none", "fp16", steps=100)
     assert learned(log) > 0.25
     assert not skipped(log)
 
 
+@pytest.mark.ci
 def test_calibration_skips_the_first_steps_and_learns_at_a_lower_scale() -> None:
     log, _ = run("calibration", "fp16", steps=100)
     skips = skipped(log)
@@ -80,6 +81,7 @@ def test_collapse_has_nothing_that_is_not_finite_in_its_forward_pass() -> None:
     assert not overflowing(Unstable(trouble="collapse").build_model(), torch.float16)
 
 
+@pytest.mark.ci
 def test_forward_overflows_after_a_while_and_for_good() -> None:
     log = run_to_the_floor("forward")
     bad = [step for step, loss in enumerate(losses(log), start=1) if not math.isfinite(loss)]
@@ -111,13 +113,9 @@ def overflowing(model: nn.Module, dtype: torch.dtype) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def poisoned() -> tuple[Log, Prepared]:
-    return run("buffers", "fp16", steps=100)
-
-
-def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips(poisoned: tuple[Log, Prepared]) -> None:
-    log, prepared = poisoned
+@pytest.mark.ci
+def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips_and_spoil_the_validation() -> None:
+    log, prepared = run("buffers", "fp16", steps=100)
     assert skipped(log) == [50]
     found = losses(log)
     assert math.isnan(found[49])
@@ -128,10 +126,6 @@ def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips(poisoned: tuple[Lo
     assert (~norm.get_buffer("running_mean").isfinite()).float().mean() > 0.5
     assert norm.get_buffer("running_var").isnan().float().mean() > 0.5
     assert all(parameter.isfinite().all() for parameter in prepared.model.parameters())
-
-
-def test_poisoned_buffers_spoil_the_validation_in_fp32_as_well(poisoned: tuple[Log, Prepared]) -> None:
-    log, prepared = poisoned
     validation = log.of(EpochFinished)[0].validation
     assert validation is not None
     assert validation.loss is not None
@@ -140,6 +134,7 @@ def test_poisoned_buffers_spoil_the_validation_in_fp32_as_well(poisoned: tuple[L
         assert torch.isnan(prepared.model.eval()(torch.rand(2, 1, 28, 28))).all()
 
 
+@pytest.mark.ci
 def test_underflow_learns_next_to_nothing_in_float16_without_one_skipped_step() -> None:
     log, prepared = run("underflow", "fp16", steps=100)
     assert not skipped(log)
