@@ -74,23 +74,6 @@ def test_a_switch_by_hand_ends_it() -> None:
     assert last < 400
 
 
-def test_it_ends_when_that_is_asked_for_and_what_ran_before_returns() -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 5:
-            control.ask(FP32_AND_BF16)
-        if isinstance(record, PrecisionChanged) and record.step < 200 and record.current == "bf16":
-            control.ask(ComparisonRequest())
-
-    log = Log(watch)
-    train(prepare(Lasting(), steps=300), log, control)
-    results = log.of(PrecisionsCompared)
-    assert [(record.over, record.reason) for record in results] == [(False, "running"), (True, "stopped")]
-    assert [change.current for change in log.of(PrecisionChanged)] == ["bf16", "fp32"]
-    assert log.of(StepRecord)[-1].precision == "fp32"
-
-
 def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
     log = log_of(prepare(Unautocastable(epochs=Lasting.epochs), steps=200), at={5: FP32_AND_BF16})
     result = log.of(PrecisionsCompared)[-1]

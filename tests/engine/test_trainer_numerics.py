@@ -49,16 +49,6 @@ def test_fp16_skips_where_gradients_overflow_and_applies_once_the_scale_fits() -
     assert steps[-1].loss_scale == prepared.scaler.get_scale()
 
 
-def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
-    prepared = prepare(Tiny(), precision="fp16")
-    prepared.scaler.set_growth_interval(4)
-    log = log_of(prepared)
-    growths = [change for change in log.of(LossScaleChanged) if change.reason == "growth"]
-    assert growths[0].current == 2 * growths[0].previous
-    assert growths[0].step == 4
-    assert [record.growth_tracker for record in log.of(StepRecord)[:4]] == [1, 2, 3, 0]
-
-
 def test_nan_is_told_with_the_names_of_the_gradients() -> None:
     prepared = prepare(Spoiled(at=3, epochs=2), precision="bf16")
     log = Log()

@@ -37,14 +37,6 @@ def test_a_run_from_import_to_end() -> None:
     assert worker.thread.allocator() is None
 
 
-def test_it_trains_in_a_thread_of_its_own_that_cannot_keep_the_process() -> None:
-    names = set()
-    worker = Worker(watch=lambda _record: names.add(threading.current_thread().name), steps=1)
-    worker.end()
-    assert names == {"amptui-trainer"}
-    assert worker.thread._thread.daemon
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
@@ -71,22 +63,6 @@ def test_every_failure_is_a_record_with_its_traceback(
     assert last.step == (3 if "memory" in str(options) else 1 if "exit" in str(options) else 0)
 
 
-def test_a_stop_while_data_are_loaded_is_no_failure(tmp_path: Path) -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, PhaseChanged) and record.phase == "data":
-            control.ask(StopRequest("the user"))
-
-    model = hooked(tmp_path, during="request.raise_if_stopping()")
-    worker = Worker(model, watch=watch, control=control)
-    last = worker.end()
-    assert isinstance(last, RunFinished)
-    assert (last.steps, last.seconds, last.reason) == (0, 0.0, "stopped")
-    assert worker.thread.error is None
-    assert worker.log.of(RunStarted) == []
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_request_that_came_too_late_is_refused_before_the_last_record(fails: bool, tmp_path: Path) -> None:
     records: list[Record] = []
@@ -107,16 +83,20 @@ def test_a_request_that_came_too_late_is_refused_before_the_last_record(fails: b
     assert (refused.request.kind, refused.reason) == ("pause", "unavailable")
 
 
-def test_a_stop_before_the_model_is_built_ends_without_a_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("phase", ["data", "model"])
+def test_a_stop_before_the_first_step_is_no_failure(phase: str, tmp_path: Path) -> None:
     control = Control()
 
     def watch(record: Record) -> None:
-        if isinstance(record, PhaseChanged) and record.phase == "model":
+        if isinstance(record, PhaseChanged) and record.phase == phase:
             control.ask(StopRequest("the user"))
 
-    last = Worker(hooked(tmp_path), watch=watch, control=control).end()
+    worker = Worker(hooked(tmp_path, during="request.raise_if_stopping()"), watch=watch, control=control)
+    last = worker.end()
     assert isinstance(last, RunFinished)
     assert (last.steps, last.reason) == (0, "stopped")
+    assert worker.thread.error is None
+    assert phase == "model" or worker.log.of(RunStarted) == []
 
 
 def test_a_stop_does_not_hide_what_went_wrong_in_the_person_s_code(tmp_path: Path) -> None:
@@ -125,19 +105,6 @@ def test_a_stop_does_not_hide_what_went_wrong_in_the_person_s_code(tmp_path: Pat
     last = Worker(hooked(tmp_path, during="raise ValueError('bad file')"), control=control).end()
     assert isinstance(last, RunFailed)
     assert last.error.startswith("ValueError: bad file")
-
-
-def test_a_stop_during_training_ends_after_the_step() -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 3:
-            control.ask(StopRequest("the user"))
-
-    worker = Worker(watch=watch, control=control)
-    last = worker.end()
-    assert isinstance(last, RunFinished)
-    assert (last.steps, last.reason) == (3, "stopped")
 
 
 def test_progress_is_told_at_its_start_at_its_end_and_not_a_thousand_times(tmp_path: Path) -> None:

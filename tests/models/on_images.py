@@ -3,6 +3,9 @@
 from functools import cache
 from pathlib import Path
 
+import pytest
+import torch
+
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
 from amptui.data.synthetic import synthetic_images
@@ -13,6 +16,18 @@ from amptui.records.steps import StepRecord
 from tests.tiny import Log
 
 SAMPLES = 3_200
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
+        ],
+    ),
+]
+"""A GPU's float16 kernels and autocast rules are not a CPU's."""
 
 
 @cache

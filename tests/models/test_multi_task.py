@@ -6,16 +6,17 @@ import torch
 from amptui.models.multi_task import MultiTask
 from amptui.records.run import EpochFinished, StepSkipped
 from amptui.records.steps import StepRecord
-from tests.models.on_images import learned, on_images
+from tests.models.on_images import DEVICES, learned, on_images
 from tests.tiny import Log, train
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s_and_both_heads_learn(precision: str) -> None:
+def test_the_total_has_half_of_the_parity_s_loss_and_both_heads_learn(precision: str, device: str) -> None:
     log = Log()
     experiment = MultiTask(batch_size=32, learning_rate=2e-3)
-    assert train(on_images(experiment, steps=100, precision=precision), log) == "done"
+    assert train(on_images(experiment, steps=100, precision=precision, device=device), log) == "done"
     for step in log.of(StepRecord):
         assert list(step.losses) == ["digit", "parity"]
         assert step.loss == pytest.approx(step.losses["digit"] + 0.5 * step.losses["parity"], rel=1e-5)

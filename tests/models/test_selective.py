@@ -9,16 +9,16 @@ from torch import nn
 from amptui.base.errors import ExperimentError
 from amptui.models.selective import Selective
 from amptui.records.run import StepSkipped
-from tests.models.on_images import learned, losses, on_images
+from tests.models.on_images import DEVICES, learned, losses, on_images
 from tests.tiny import Log, train
 
 BATCH_SIZE = 32
 
 
-def run(precision: str, *, island: bool = True, steps: int = 100) -> Log:
+def run(precision: str, *, island: bool = True, steps: int = 100, device: str = "cpu") -> Log:
     log = Log()
     experiment = Selective(batch_size=BATCH_SIZE, island=island)
-    train(on_images(experiment, steps=steps, precision=precision), log)
+    train(on_images(experiment, steps=steps, precision=precision, device=device), log)
     return log
 
 
@@ -44,21 +44,23 @@ def test_the_island_is_float32_in_the_middle_of_autocast(dtype: torch.dtype) -> 
 
 
 @pytest.mark.ci
-def test_with_the_island_the_loss_falls_as_in_fp32() -> None:
-    expected = run("fp32")
+@pytest.mark.parametrize("device", DEVICES)
+def test_with_the_island_the_loss_falls_as_in_fp32(device: str) -> None:
+    expected = run("fp32", device=device)
     assert learned(expected) > 0.4
     for precision in ("bf16", "fp16"):
-        found = run(precision)
+        found = run(precision, device=device)
         assert not found.of(StepSkipped)
         assert losses(found) == pytest.approx(losses(expected), rel=0.05)
 
 
 @pytest.mark.ci
-def test_without_the_island_float16_has_no_loss_at_any_scale() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_the_island_float16_has_no_loss_at_any_scale(device: str) -> None:
     log = Log()
     experiment = Selective(batch_size=BATCH_SIZE, island=False)
     with pytest.raises(ExperimentError, match="loss scale fell"):
-        train(on_images(experiment, steps=100, precision="fp16"), log)
+        train(on_images(experiment, steps=100, precision="fp16", device=device), log)
     assert all(math.isnan(loss) for loss in losses(log))
     assert len(log.of(StepSkipped)) == len(losses(log))
 

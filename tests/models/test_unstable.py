@@ -11,7 +11,7 @@ from amptui.base.errors import ExperimentError
 from amptui.engine.prepared import Prepared
 from amptui.models.unstable import Unstable
 from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
-from tests.models.on_images import learned, losses, on_images
+from tests.models.on_images import DEVICES, learned, losses, on_images
 from tests.tiny import Log, train
 
 TROUBLES = get_args(get_type_hints(Unstable)["trouble"])
@@ -20,18 +20,18 @@ FIRST_OVERFLOW = range(40, 80)
 """``forward``: the gain grows by a fifth at each step, from 1 to the ten thousands."""
 
 
-def run(trouble: Any, precision: str, steps: int) -> tuple[Log, Prepared]:
-    prepared = on_images(Unstable(trouble=trouble), steps=steps, precision=precision)
+def run(trouble: Any, precision: str, device: str) -> tuple[Log, Prepared]:
+    prepared = on_images(Unstable(trouble=trouble), steps=100, precision=precision, device=device)
     log = Log()
     train(prepared, log)
     return log, prepared
 
 
-def run_to_the_floor(trouble: Any) -> Log:
+def run_to_the_floor(trouble: Any, device: str) -> Log:
     """Without anybody to ask, the run fails where the loss scale has nothing left to fall."""
     log = Log()
     with pytest.raises(ExperimentError, match="loss scale fell"):
-        train(on_images(Unstable(trouble=trouble), steps=200, precision="fp16"), log)
+        train(on_images(Unstable(trouble=trouble), steps=200, precision="fp16", device=device), log)
     return log
 
 
@@ -41,8 +41,9 @@ def skipped(log: Log) -> list[int]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("trouble", [pytest.param(name, marks=pytest.mark.nightly) for name in TROUBLES])
-def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str) -> None:
-    log, prepared = run(trouble, precision, steps=100)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str, device: str) -> None:
+    log, prepared = run(trouble, precision, device)
     assert learned(log) > 0.25
     assert not log.of(NonFinite)
     assert log.of(EpochFinished)[0].validation is not None
@@ -50,15 +51,17 @@ def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str)
 
 
 @pytest.mark.nightly
-def test_without_trouble_float16_is_sound_too() -> None:
-    log, _ = run("none", "fp16", steps=100)
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_trouble_float16_is_sound_too(device: str) -> None:
+    log, _ = run("none", "fp16", device)
     assert learned(log) > 0.25
     assert not skipped(log)
 
 
 @pytest.mark.ci
-def test_calibration_skips_the_first_steps_and_learns_at_a_lower_scale() -> None:
-    log, _ = run("calibration", "fp16", steps=100)
+@pytest.mark.parametrize("device", DEVICES)
+def test_calibration_skips_the_first_steps_and_learns_at_a_lower_scale(device: str) -> None:
+    log, _ = run("calibration", "fp16", device)
     skips = skipped(log)
     assert 2 <= len(skips) <= 4
     assert skips[:2] == [1, 2]
@@ -68,8 +71,9 @@ def test_calibration_skips_the_first_steps_and_learns_at_a_lower_scale() -> None
     assert learned(log) > 0.25
 
 
-def test_collapse_skips_every_step_with_a_finite_loss_and_a_gradient_of_nan() -> None:
-    log = run_to_the_floor("collapse")
+@pytest.mark.parametrize("device", DEVICES)
+def test_collapse_skips_every_step_with_a_finite_loss_and_a_gradient_of_nan(device: str) -> None:
+    log = run_to_the_floor("collapse", device)
     found = losses(log)
     assert skipped(log) == list(range(1, len(found) + 1))
     assert all(math.isfinite(loss) for loss in found)
@@ -82,8 +86,9 @@ def test_collapse_has_nothing_that_is_not_finite_in_its_forward_pass() -> None:
 
 
 @pytest.mark.ci
-def test_forward_overflows_after_a_while_and_for_good() -> None:
-    log = run_to_the_floor("forward")
+@pytest.mark.parametrize("device", DEVICES)
+def test_forward_overflows_after_a_while_and_for_good(device: str) -> None:
+    log = run_to_the_floor("forward", device)
     bad = [step for step, loss in enumerate(losses(log), start=1) if not math.isfinite(loss)]
     assert bad[0] in FIRST_OVERFLOW
     assert set(skipped(log)) == set(bad)
@@ -114,8 +119,9 @@ def overflowing(model: nn.Module, dtype: torch.dtype) -> list[str]:
 
 
 @pytest.mark.ci
-def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips_and_spoil_the_validation() -> None:
-    log, prepared = run("buffers", "fp16", steps=100)
+@pytest.mark.parametrize("device", DEVICES)
+def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips_and_spoil_the_validation(device: str) -> None:
+    log, prepared = run("buffers", "fp16", device)
     assert skipped(log) == [50]
     found = losses(log)
     assert math.isnan(found[49])
@@ -131,12 +137,13 @@ def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips_and_spoil_the_vali
     assert validation.loss is not None
     assert math.isnan(validation.loss)
     with torch.inference_mode():
-        assert torch.isnan(prepared.model.eval()(torch.rand(2, 1, 28, 28))).all()
+        assert torch.isnan(prepared.model.eval()(torch.rand(2, 1, 28, 28, device=device))).all()
 
 
 @pytest.mark.ci
-def test_underflow_learns_next_to_nothing_in_float16_without_one_skipped_step() -> None:
-    log, prepared = run("underflow", "fp16", steps=100)
+@pytest.mark.parametrize("device", DEVICES)
+def test_underflow_learns_next_to_nothing_in_float16_without_one_skipped_step(device: str) -> None:
+    log, prepared = run("underflow", "fp16", device)
     assert not skipped(log)
     assert learned(log) < 0.1
     gradients = [p.grad.flatten() for p in prepared.model.parameters() if p.grad is not None]
