@@ -167,6 +167,7 @@ def test_a_gpu_that_does_not_answer_loses_its_figures_and_gets_them_back() -> No
     assert silent.host.memory_total_bytes
 
 
+@pytest.mark.nightly
 def test_figures_are_of_the_moment_again_after_a_late_answer() -> None:
     records, answers = Records(), threading.Event()
 

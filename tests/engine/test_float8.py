@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -186,24 +185,6 @@ def test_a_change_that_an_alarm_interrupts_is_completed_by_the_next(monkeypatch:
         assert len({type(module) for module in model}) == 1
     assert [type(module) for module in model] == [nn.Linear, nn.Linear]
     assert [vars(module).keys() for module in model] == attributes
-
-
-@needs_torchao
-def test_an_alarm_that_finds_torchao_being_made_ready_reaches_the_script(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def alarm(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGUSR1, alarm)
-    try:
-        monkeypatch.setattr(
-            "amptui.engine.float8._make_layer_class", lambda *_: signal.raise_signal(signal.SIGUSR1)
-        )
-        with pytest.raises(TimeoutError):
-            Float8Linears(nn.Linear(16, 16)).prepare("emulated")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 # --------------------------------------------------------------------------------------- the runs

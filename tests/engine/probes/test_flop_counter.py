@@ -1,5 +1,6 @@
 """One step's operations are counted by torch's formulas, while the step computes what it would have."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from amptui.engine.compilation import compile_in_place
 from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_counter import FlopCounter
-from amptui.records.control import Control, XRayRequest
+from amptui.records.control import XRayRequest
 from amptui.records.findings import FlopsCounted
-from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, Unautocastable, log_of, losses, prepare, train
 
@@ -112,34 +112,23 @@ def test_a_torch_without_triton_has_nothing_to_say_of_it() -> None:
     assert (process.stdout, process.stderr) == ("", "")
 
 
-def test_a_layer_by_hand() -> None:
-    log = log_of(prepare(Tiny(), steps=1))
-    (counted,) = log.of(FlopsCounted)
+@pytest.mark.parametrize("probes", [True, False])
+def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step(probes: bool) -> None:
+    """Without probes, as in a benchmark, too."""
+    log = log_of(prepare(Tiny(epochs=4), probes=probes), at={10: "bf16", 15: "fp32", 20: "bf16"})
+    full, half = log.of(FlopsCounted)
     # Forward 2 m n k each; backward once more for the weights, and for the inputs of the second layer.
     first, second = 2 * 8 * 16 * 16, 2 * 8 * 4 * 16
-    assert counted.flops == 2 * first + 3 * second
-    assert counted.flops_by_type == {"float32": counted.flops}
+    assert full.flops == half.flops == 2 * first + 3 * second
+    assert (full.flops_by_type, half.flops_by_type) == ({"float32": full.flops}, {"bfloat16": full.flops})
     # 4 classes are no multiple of 8, but 8 would double the layer.
-    assert (counted.unaligned_flops, counted.unaligned) == (0, ())
-
-
-def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step() -> None:
-    log = log_of(prepare(Tiny(epochs=10)), at={20: "bf16", 40: "fp32", 60: "bf16"})
-    counted = log.of(FlopsCounted)
-    assert [(entry.precision, *entry.flops_by_type) for entry in counted] == [
-        ("fp32", "float32"),
-        ("bf16", "bfloat16"),
-    ]
-    assert counted[0].flops == counted[1].flops
+    assert (full.unaligned_flops, full.unaligned) == (0, ())
     steps = {record.step: record for record in log.of(StepRecord)}
-    assert all(
-        steps[entry.step].settling and steps[entry.step].precision == entry.precision for entry in counted
-    )
-
-
-def test_without_probes_as_in_a_benchmark_it_is_counted_too() -> None:
-    log = log_of(prepare(Tiny(), steps=3, probes=False))
-    assert len(log.of(FlopsCounted)) == 1
+    assert [(entry.precision, steps[entry.step].precision) for entry in (full, half)] == [
+        *(("fp32", "fp32"), ("bf16", "bf16"))
+    ]
+    assert steps[full.step].settling
+    assert steps[half.step].settling
 
 
 def test_a_first_step_that_fails_leaves_no_count_behind() -> None:
@@ -172,32 +161,48 @@ def test_the_layout_of_convolutions_in_half_precision_is_noted() -> None:
         assert count(half, lambda half=half, inputs=inputs: half(inputs)).nchw_flops == 0
 
 
+def linear(rows: int, columns: int, inner: int) -> tuple[nn.Module, tuple[int, ...], tuple[int, ...]]:
+    """A layer, the shape of its inputs, and the sizes of its product."""
+    return nn.Linear(inner, columns, bias=False), (rows, inner), (rows, columns, inner)
+
+
+def convolution(
+    kind: type[nn.Module], inputs: int, outputs: int, **options: int
+) -> tuple[nn.Module, tuple[int, ...], tuple[int, ...]]:
+    return kind(inputs, outputs, 3, **options), (1, inputs, 5, 5), (inputs, outputs)
+
+
 @pytest.mark.parametrize(
-    ("sizes", "padded"),
+    ("case", "padded"),
     [
-        ((8, 16, 24), ()),
-        ((8, 16, 20), (20,)),
-        ((8, 10, 20), (10, 20)),
-        ((8, 10, 10), (10,)),
+        (linear(8, 16, 24), ()),
+        (linear(8, 16, 20), (20,)),
+        (linear(8, 10, 20), (10, 20)),
+        (linear(8, 10, 10), (10,)),
         # Padding would double a size of up to 4, and there is nothing to pad of a single feature.
-        ((64, 1, 64), ()),
-        ((64, 4, 3), ()),
+        (linear(64, 1, 64), ()),
+        (linear(64, 4, 3), ()),
         # The rows are those of the batch: they are contiguous in none of a layer's matrices.
-        ((1, 64, 64), ()),
-        ((10, 64, 64), ()),
+        (linear(1, 64, 64), ()),
+        (linear(10, 64, 64), ()),
+        # Channels can be padded, but not those of images or of groups.
+        (convolution(nn.Conv2d, 3, 64), ()),
+        (convolution(nn.Conv2d, 1, 8), ()),
+        (convolution(nn.Conv2d, 12, 64), (12,)),
+        (convolution(nn.ConvTranspose2d, 12, 50), (12, 50)),
+        (convolution(nn.Conv2d, 12, 12, groups=12), ()),
+        (convolution(nn.Conv2d, 24, 24, groups=2), ()),
     ],
 )
-def test_sizes_are_those_of_the_product_and_some_can_be_padded(
-    sizes: tuple[int, int, int], padded: tuple[int, ...]
-) -> None:
-    rows, columns, inner = sizes
-    model = nn.Sequential(nn.Linear(inner, columns, bias=False))
-    counted = count(model, lambda: model(torch.rand(rows, inner, requires_grad=True)))
-    assert counted.flops == 3 * 2 * rows * columns * inner
-    assert counted.unaligned_flops == counted.flops * bool(padded)
-    assert [(entry.name, entry.sizes, entry.padded) for entry in counted.unaligned] == [
-        ("0", sizes, padded)
-    ] * bool(padded)
+def test_some_sizes_of_a_product_can_be_padded(case: Any, padded: tuple[int, ...]) -> None:
+    layer, shape, sizes = case
+    model = nn.Sequential(layer)
+    counted = count(model, lambda: model(torch.rand(shape, requires_grad=True)))
+    if isinstance(layer, nn.Linear):
+        assert counted.flops == 3 * 2 * math.prod(sizes)
+        assert counted.unaligned_flops == counted.flops * bool(padded)
+    expected = [("0", sizes, padded)] if padded else []
+    assert [(entry.name, entry.sizes, entry.padded) for entry in counted.unaligned] == expected
 
 
 def test_a_product_of_activations_has_no_size_to_pad() -> None:
@@ -208,27 +213,6 @@ def test_a_product_of_activations_has_no_size_to_pad() -> None:
         return (values @ values.transpose(1, 2)) @ values
 
     assert count(model, attend).unaligned == ()
-
-
-@pytest.mark.parametrize(
-    ("layer", "sizes", "padded"),
-    [
-        (nn.Conv2d(3, 64, 3), (3, 64), ()),
-        (nn.Conv2d(1, 8, 3), (1, 8), ()),
-        (nn.Conv2d(12, 64, 3), (12, 64), (12,)),
-        (nn.ConvTranspose2d(12, 50, 3), (12, 50), (12, 50)),
-        (nn.Conv2d(12, 12, 3, groups=12), (12, 12), ()),
-        (nn.Conv2d(24, 24, 3, groups=2), (24, 24), ()),
-    ],
-)
-def test_channels_can_be_padded_but_not_those_of_images_or_of_groups(
-    layer: nn.Conv2d, sizes: tuple[int, int], padded: tuple[int, ...]
-) -> None:
-    model = nn.Sequential(layer)
-    counted = count(model, lambda: model(torch.rand(1, sizes[0], 5, 5)))
-    assert [(entry.name, entry.sizes, entry.padded) for entry in counted.unaligned] == [
-        ("0", sizes, padded)
-    ] * bool(padded)
 
 
 class Doubled(torch.autograd.Function):
@@ -261,7 +245,7 @@ def test_recomputed_activations_count_each_time() -> None:
 
 @pytest.mark.torch
 def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
-    control, graphs = Control(), list[torch.fx.GraphModule]()
+    graphs: list[torch.fx.GraphModule] = []
     prepared = prepare(Tiny(), steps=6)
 
     def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
@@ -269,19 +253,11 @@ def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
         return graph.forward
 
     compile_in_place(prepared.model, backend=backend)
-    log = Log()
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 3:
-            assert graphs, "the first step is compiled"
-            assert not log.of(FlopsCounted)
-            control.ask(XRayRequest())
-
-    log.watch = ask
-    train(prepared, log, control)
+    log = log_of(prepared, at={3: XRayRequest()})
+    assert graphs, "the first step is compiled"
     (counted,) = log.of(FlopsCounted)
-    plain = Log()
-    train(prepare(Tiny(), steps=1), plain)
-    assert (counted.precision, counted.flops) == ("bf16", plain.of(FlopsCounted)[0].flops)
+    (plain,) = log_of(prepare(Tiny(), steps=1)).of(FlopsCounted)
+    assert (counted.precision, counted.flops) == ("bf16", plain.flops)
+    assert counted.step > 3
     assert counted.samples == 8
     torch.compiler.reset()

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from amptui.engine.probes.xray import take_xray
-from amptui.records.control import XRayRequest
 from amptui.records.findings import XRayTaken
 from tests.engine.probes.test_xray_leaves_no_trace import first_batch, state, trained
-from tests.tiny import Log, Tiny, log_of, losses, prepare
+from tests.tiny import Tiny, prepare
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
 
@@ -204,13 +203,3 @@ def test_an_error_in_the_pass_in_float8_is_raised_and_changes_no_bit() -> None:
         take_xray(prepared, [batch], step=6, precision="fp8-emulated", loss_scale=None)
     assert state(prepared, batch) == before
     assert [type(module) for module in prepared.model.modules()] == classes
-
-
-@MODELS
-def test_losses_with_x_rays_are_those_without(experiment: type[Tiny]) -> None:
-    plain = log_of(prepare(experiment(), precision="fp8-emulated"))
-    watched: Log = log_of(
-        prepare(experiment(), precision="fp8-emulated"), at={step: XRayRequest() for step in (2, 5, 9)}
-    )
-    assert [record.reference for record in watched.of(XRayTaken)] == ["bf16"] * 3
-    assert losses(watched) == losses(plain)
