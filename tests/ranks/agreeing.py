@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.control import OtherRanks, RankControl
+from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.agreement.rows import RankRows, RowReport
 from amptui.ranks.world import World
 from tests.tiny import Log
@@ -63,10 +63,10 @@ class Ranks:
         self._is_over = False
         self._together = threading.Barrier(count, action=self._look_whether_over)
 
-    def join(self, boards: list[Board] | None = None, others: OtherRanks | None = None) -> None:
+    def join(self) -> None:
         """Begin to agree."""
-        for rank, control in enumerate(self.controls):
-            control.join(boards[rank] if boards else Board(self.store, "test"), others)
+        for control in self.controls:
+            control.join(Board(self.store, "test"))
 
     def run(self, work: Callable[[int, RankControl], object]) -> None:
         """Call ``work`` for each rank in a thread of its own."""

@@ -22,7 +22,6 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from amptui.engine.trainer import Trainer
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import world_of
@@ -47,13 +46,7 @@ from amptui.records.ranks import RanksDisagree, RanksOverflowed
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
 from tests.builders import one_by_one
-from tests.ranks.hindered_writing import (
-    COUNTED,
-    count_collectives,
-    die_at_second_part,
-    empty_disk,
-    fill_disk,
-)
+from tests.ranks.hindered_writing import die_at_second_part, empty_disk, fill_disk
 from tests.ranks.recorded import COMPILED, STEPS, Recorded
 from tests.warm import WarmSource, start_anew
 
@@ -248,7 +241,6 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
             if isinstance(record, RequestTaken | RequestRefused)
         ],
         "compiled": COMPILED,
-        "collectives": COUNTED,
         "troubles": [record.trouble for record in run.of(KeepingChanged)],
         "refusals": [refusal.detail for refusal in refusals],
         "checkpoints": [record.step for record in run.of(CheckpointWritten)],
@@ -369,9 +361,7 @@ def _validate_in_each(run: Run) -> None:
 
 
 def _with_full_disk(folder: Path, **options: Any) -> Run:
-    """Rank 1 cannot write its checkpoints; how many collectives those and its steps begin is counted."""
-    count_collectives(Trainer, "_write_checkpoint")
-    count_collectives(Recorded, "after_step")
+    """Rank 1 cannot write its checkpoints."""
     if os.environ["RANK"] == "1":
         fill_disk()
     return _plain(folder, options=options)

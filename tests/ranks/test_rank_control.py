@@ -1,11 +1,9 @@
 """What ranks of `amptui train` agree on, in threads that share a store and pass their boundaries together."""
 
 import math
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
-from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import HashStore
@@ -15,7 +13,6 @@ from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks, RankControl
-from amptui.ranks.agreement.orders import OrderBoard
 from amptui.ranks.agreement.rows import PostedRows, RankNumbers
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
@@ -277,56 +274,21 @@ def for_ever(comes: Callable[[], object]) -> None:
         comes()
 
 
-class At(OtherRanks):
-    """Ranks that go on at ``store`` when a board is lost, or end."""
+def test_a_lost_board_ends_the_training_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(OtherRanks):
+        def explain_lost(self, error: Exception) -> Exception:
+            return RuntimeError(f"the store: {error}")
 
-    def __init__(self, store: HashStore | None) -> None:
-        self.store = store
+    def lost(_board: Board, _names: object) -> object:
+        raise OSError("connection reset")
 
-    def explain_lost(self, error: Exception) -> OrderBoard | Exception:
-        return RuntimeError(f"the store: {error}") if self.store is None else Board(self.store, "test")
-
-
-def test_ranks_go_on_at_another_board_or_end_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks, is_lost = Ranks(2), threading.Event()
-    first = [Board(ranks.store, "test") for _ in ranks.controls]
-    for name in ("read", "look", "decide"):
-        monkeypatch.setattr(Board, name, _losable(getattr(Board, name), first, is_lost))
-    ranks.join(first, At(HashStore()))
-    boundaries: list[list[int]] = [[], []]
-    stopped: dict[int, int] = {}
-
-    def work(boundary: int, rank: int, control: RankControl) -> None:
-        if control.take(CheckpointRequest):
-            boundaries[rank].append(boundary)
-        if control.stopping:
-            stopped.setdefault(rank, boundary)
-
-    ranks.controls[0].ask(CheckpointRequest())
-    ranks.boundaries(lambda: boundaries[0], work)
-    is_lost.set()
-    ranks.controls[1].ask(StopRequest("SIGTERM"))
-    ranks.boundaries(lambda: stopped, work)
-    assert boundaries[0] == boundaries[1]
-    assert stopped[0] == stopped[1]
-    for control in ranks.controls:
-        control.leave()
-    is_lost.clear()
-    alone = Ranks(2).controls[1]
-    alone.join(first[1], At(None))
-    is_lost.set()
+    ranks = Ranks(2)
+    monkeypatch.setattr(Board, "read", lost)
+    other = ranks.controls[1]
+    other.join(Board(ranks.store, "test"), Lost())
+    other.leave()
     with pytest.raises(RuntimeError, match="the store: connection reset"):
-        for_ever(alone.at_boundary)
-    alone.leave()
-
-
-def _losable(method: Callable[..., object], boards: list[Board], is_lost: threading.Event) -> Any:
-    def call(board: Board, *arguments: object) -> object:
-        if is_lost.is_set() and board in boards:
-            raise OSError("connection reset")
-        return method(board, *arguments)
-
-    return call
+        other.at_boundary()
 
 
 # Rows of numbers that ranks post: none is lost where a training ends, whatever threads came to.

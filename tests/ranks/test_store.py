@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from amptui.base.errors import DeviceError, RunFolderError
+from amptui.base.errors import DeviceError
 from amptui.ranks.agreement.board import Board, collectives_by_group, is_ahead, is_same_place
 from amptui.ranks.ends.peer_ends import PeerEnds
 from amptui.ranks.store.failover_store import FailoverStore, LostKeyError, connected, pauses
@@ -59,17 +59,6 @@ def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
         assert {world.starts_again for world in worlds} == {True}
     assert {world.counted_restarts for world in starts[2]} == {1}
     assert {world.starts_again for world in started([3, 0])} == {False}
-
-
-@pytest.mark.ci
-@pytest.mark.usefixtures("launcher")
-def test_a_plan_that_a_restart_has_lost_is_not_made_anew_unless_it_resumes() -> None:
-    store = LauncherStore(World(0, 0, 2, restart=1, max_restarts=2, generation=1))
-    with pytest.raises(RunFolderError, match="which run this is"):
-        store.share_plan(lambda: "plan")
-    assert store.final_status == 1
-    other = LauncherStore(World(1, 0, 2, restart=1, generation=1))
-    assert other.share_plan(str) == 1
 
 
 @pytest.mark.ci
