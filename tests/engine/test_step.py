@@ -14,11 +14,11 @@ import pytest
 from torch import Tensor, nn
 
 import amptui
-from amptui.records.control import Control, PrecisionRequest, StopRequest
+from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Exploding, Log, Tiny, losses, prepare, train
+from tests.tiny import Exploding, Log, Tiny, prepare, train
 
 NEVER = 1e9
 """Seconds: looks come for other reasons than the time."""
@@ -57,28 +57,21 @@ def before_each_step(act: Callable[[int], object], **fields: Any) -> Long:
     return Hooked(**fields)
 
 
-def test_a_request_is_obeyed_at_the_very_next_boundary_however_far_the_next_look_is() -> None:
+@pytest.mark.parametrize(
+    ("request_made", "steps"), [(PrecisionRequest("bf16"), 128), (StopRequest("it"), 101)]
+)
+def test_a_request_is_obeyed_at_the_very_next_boundary_however_far_the_next_look_is(
+    request_made: Request, steps: int
+) -> None:
     control, log = Control(), Log()
 
     def ask(step: int) -> None:
         if step == 101:
-            control.ask(PrecisionRequest("bf16"))
+            control.ask(request_made)
 
     train(prepare(before_each_step(ask)), log, control, look_interval_seconds=NEVER)
-    (change,) = log.of(PrecisionChanged)
-    assert change.step == 102
-    assert [r.precision for r in log.of(StepRecord)] == ["fp32"] * 101 + ["bf16"] * 27
-
-
-def test_a_stop_ends_the_run_after_the_step_that_it_came_in() -> None:
-    control, log = Control(), Log()
-
-    def ask(step: int) -> None:
-        if step == 101:
-            control.ask(StopRequest("the test"))
-
-    train(prepare(before_each_step(ask)), log, control, look_interval_seconds=NEVER)
-    assert len(losses(log)) == 101
+    assert [record.precision for record in log.of(StepRecord)] == ["fp32"] * 101 + ["bf16"] * (steps - 101)
+    assert [change.step for change in log.of(PrecisionChanged)] == [102] * (steps > 101)
 
 
 def test_checkpoints_come_at_their_steps_whenever_a_look_is(tmp_path: Path) -> None:

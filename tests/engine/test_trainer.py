@@ -6,9 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from amptui.base.errors import UsageError
 from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
 from amptui.records.control import Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.records.run import (
@@ -33,15 +31,6 @@ def test_an_epoch_ends_with_its_validation() -> None:
     assert epoch.validation.loss is not None
     assert 0 <= (epoch.validation.accuracy or -1) <= 1
     assert epoch.seconds == pytest.approx(sum(record.step_seconds or 0 for record in log.of(StepRecord)))
-
-
-def test_validation_leaves_the_model_as_it_was() -> None:
-    prepared = prepare(Tiny(epochs=1))
-    batch_norm = next(m for m in prepared.model.modules() if isinstance(m, nn.BatchNorm1d))
-    batch_norm.eval()
-    train(prepared, Log())
-    assert not batch_norm.training
-    assert prepared.model.training
 
 
 def test_a_pause_makes_no_step_and_a_switch_meanwhile_counts() -> None:
@@ -86,11 +75,6 @@ def test_an_unsupported_precision_is_refused_and_training_goes_on() -> None:
     assert train(prepare(Tiny()), log, control) == "done"
     assert log.of(PrecisionChanged) == []
     assert [note.text for note in log.of(Note)] == [f"no tf32 here: {NO_TF32}"]
-
-
-def test_beginning_in_an_unsupported_precision_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match=f"tf32: {NO_TF32}; use one of "):
-        prepare(Tiny(), precision="tf32")
 
 
 def test_the_first_steps_of_a_block_are_settling() -> None:

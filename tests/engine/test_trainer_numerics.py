@@ -63,14 +63,6 @@ def test_nan_is_told_with_the_names_of_the_gradients() -> None:
     assert gradients.count == len(list(prepared.model.parameters()))
 
 
-def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
-    log = log_of(prepare(Spoiled(at=3, epochs=2), precision="fp16"))
-    steps = log.of(StepRecord)
-    assert [record.skipped for record in steps[:4]] == [False, False, True, False]
-    assert [math.isnan(record.loss or 0) for record in steps[:4]] == [False, False, True, False]
-    assert [skip.step for skip in log.of(StepSkipped)] == [3]
-
-
 def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
     prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=20), precision="fp16")
     log = Log()

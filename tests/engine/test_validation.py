@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui import Data, DataRequest, Experiment
+from amptui import Experiment
 from amptui.base.errors import ExperimentError
 from amptui.engine.validation import MetricSums, Validator, evaluating
 from amptui.records.control import Control, StopRequest
-from amptui.records.run import PhaseChanged, Record, Validation
+from amptui.records.run import PhaseChanged, Validation
 from tests.tiny import Log, Tiny, prepare
 
 batches = st.lists(st.tuples(st.floats(-5, 5, width=32), st.integers(1, 100)), min_size=1, max_size=8)
@@ -47,29 +47,6 @@ def validate(experiment: Experiment, *, precision: str = "fp32") -> tuple[Valida
     sums = Validator(prepared, Control(), log.emit).run(prepared.precisions[precision])
     assert sums is not None
     return sums.means([float(value) for value in sums.tensors()]), log
-
-
-def test_a_metric_without_a_loss_gets_the_experiment_s_own() -> None:
-    class OwnLoss(Tiny):
-        def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-            return {"loss": torch.tensor(7.0) + 0 * model(batch[0]).sum(), "part": torch.tensor(1.0)}
-
-    validation, _ = validate(OwnLoss())
-    assert validation is not None
-    assert validation.loss == 7.0
-
-
-def test_validation_runs_in_the_mode_without_gradients_and_in_evaluation_mode() -> None:
-    modes_of_calls = []
-
-    class Looking(Tiny):
-        def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-            outputs = model(batch[0])
-            modes_of_calls.append((outputs.dtype, outputs.requires_grad, model.training))
-            return {"loss": outputs.float().mean()}
-
-    validate(Looking(), precision="bf16")
-    assert set(modes_of_calls) == {(torch.bfloat16, False, False)}
 
 
 def test_a_stop_ends_it_between_two_batches_and_it_says_how_far_it_is() -> None:
@@ -109,14 +86,3 @@ def test_every_module_gets_its_own_mode_back_whatever_happens(modes: list[bool])
     with pytest.raises(KeyError):
         evaluate_and_fail()
     assert [module.training for module in model.modules()] == modes
-
-
-def test_without_validation_data_there_is_nothing_to_sum() -> None:
-    class TrainOnly(Tiny):
-        def load_data(self, request: DataRequest) -> Data:
-            data = super().load_data(request)
-            return Data(name=data.name, real=data.real, train=data.train)
-
-    validation, log = validate(TrainOnly())
-    assert validation is None
-    assert list[Record](log) == []

@@ -16,7 +16,6 @@ from amptui.cli import main
 from amptui.engine.weights import load_weights, save_weights
 from amptui.records.keeping import WeightsSaved
 from amptui.records.run import RunFailed, RunFinished
-from tests.engine.recipes import Recipe
 from tests.engine.working import Worker
 from tests.terminal import KNOBS
 from tests.tiny import Log, Tiny, prepare, stopping, train
@@ -53,15 +52,6 @@ def test_a_run_starts_with_the_weights_that_another_ended_with(suffix: str, tmp_
     assert equal(second.model.state_dict(), first.model.state_dict())
     assert all(parameter.requires_grad for parameter in second.model.parameters())
     assert not equal(prepare(Tiny(epochs=1)).model.state_dict(), first.model.state_dict())
-
-
-def test_an_average_made_with_the_optimizer_starts_with_the_weights_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "weights.pt"
-    first = prepare(Recipe())
-    train(first, Log())
-    torch.save(first.model.state_dict(), file)
-    second = prepare(Recipe(), init_weights=str(file))
-    assert equal(second.experiment.ema.module.state_dict(), first.model.state_dict())  # type: ignore[attr-defined]
 
 
 def built_knobs() -> nn.Module:

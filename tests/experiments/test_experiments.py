@@ -38,6 +38,18 @@ def test_the_command_line_trains_as_a_loop_by_hand(
 
 
 @pytest.mark.ci
+def test_a_training_starts_with_the_weights_that_another_ended_with(tmp_path: Path, warm: WarmSource) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.mkdir(parents=True)
+    first.mkdir()
+    assert warm.run(*command_line(Training(), first, "--headless")).returncode == 0
+    training = Training(start=first / "weights.pt", precision="fp16", recipe={"average": 0.9})
+    ended = warm.run(*command_line(training, second, "--headless"))
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert_same_run(second, Loop(training, order=order_for(training, second)).run())
+
+
+@pytest.mark.ci
 def test_an_exported_table_has_the_numbers_of_the_journal(tmp_path: Path, warm: WarmSource) -> None:
     training = Training(precision="fp16", accumulate=3, clip_norm=0.05, recipe={"spoilt": "4", "parts": True})
     assert warm.run(*command_line(training, tmp_path, "--headless")).returncode == 0

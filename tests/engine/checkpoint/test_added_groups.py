@@ -68,24 +68,6 @@ def test_a_run_whose_optimizer_grew_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert all(map(torch.equal, resumed.model.parameters(), prepared.model.parameters()))
 
 
-def test_a_run_that_was_resumed_before_resumes_again(tmp_path: Path) -> None:
-    whole = Log()
-    train(prepare(Unfreezing(epochs=3)), whole)
-    logs = []
-    for cut in (CUT, CUT + 3):
-        control = Control()
-        logs.append(Log(stopping(control, cut)))
-        prepared = prepare(Unfreezing(epochs=3))
-        if len(logs) == 1:
-            train(prepared, logs[-1], control, checkpoints=tmp_path)
-        else:
-            resume(prepared, tmp_path, logs[-1], control)
-    logs.append(Log())
-    resume(prepare(Unfreezing(epochs=3)), tmp_path, logs[-1])
-    losses = [record.loss for log in logs for record in log.of(StepRecord)]
-    assert losses == [record.loss for record in whole.of(StepRecord)]
-
-
 def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path: Path) -> None:
     control = Control()
     log = Log(stopping(control, CUT))

@@ -77,25 +77,6 @@ def test_each_epoch_ends_with_a_checkpoint_after_its_validation(tmp_path: Path) 
     assert log.of(CheckpointWritten)[-1].size_bytes == (tmp_path / "step-000000040.pt").stat().st_size
 
 
-def test_one_can_be_requested_twice_during_a_pause(tmp_path: Path) -> None:
-    control, log = Control(), Log()
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 4:
-            control.ask(PauseRequest(True))
-        if isinstance(record, PauseChanged) and record.paused:
-            control.ask(CheckpointRequest())
-        if isinstance(record, CheckpointWritten):
-            if len(log.of(CheckpointWritten)) == 1:
-                control.ask(CheckpointRequest())  # by the thread that has just written one
-            else:
-                control.ask(StopRequest("the test"))
-
-    log.watch = ask
-    assert train(prepare(Tiny()), log, control, checkpoints=tmp_path) == "stopped"
-    assert written(log) == [(4, "asked"), (4, "asked")]
-
-
 def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) -> None:
     journal = Journal(opens_at=30)
     log = Log(journal.watch)
@@ -198,9 +179,7 @@ def test_those_that_are_missing_at_the_end_are_counted(
     assert [change.unsaved for change in log.of(KeepingChanged)] == missing
 
 
-def test_one_that_failed_is_retried_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_failed_is_retried_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_to_write(monkeypatch, OSError(28, "No space left on device"))
     control = Control()
     log = Waiting(stopping(control, 6))
