@@ -7,7 +7,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import torch
 
 from amptui.data.sources import DataRequest, Progress
 
@@ -104,12 +103,3 @@ def watch(tmp_path: Path) -> Callable[..., Watched]:
         return Watched(request, reports, warnings, stop)
 
     return make
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors are quicker on one thread, and the tests leave the machine to others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -261,23 +261,6 @@ def test_the_order_on_a_gpu_is_that_on_a_cpu(cuda: torch.device, source: Source)
         assert targets(opened(source, device=cuda), epoch) == targets(opened(source), epoch)
 
 
-@pytest.mark.gpu
-@gpu
-@pytest.mark.parametrize("training", [True, False])
-def test_arrays_too_large_for_the_gpu_give_the_same_batches(
-    cuda: torch.device, monkeypatch: pytest.MonkeyPatch, training: bool
-) -> None:
-    expected = list(opened(arrays(1000), batch_size=64, training=training).epoch(2))
-    # A GPU this full cannot be had without harm to others on it.
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 1))
-    batches = opened(arrays(1000), batch_size=64, training=training, device=cuda)
-    assert (batches.samples, batches.batches_per_epoch) == (1000, len(expected))
-    for (inputs, numbers), (cpu_inputs, cpu_numbers) in zip(batches.epoch(2), expected, strict=True):
-        assert inputs.device == numbers.device == cuda
-        assert torch.allclose(inputs.cpu(), cpu_inputs)
-        assert torch.equal(numbers.cpu(), cpu_numbers)
-
-
 def test_on_a_cpu_a_batch_is_handed_on_as_it_is() -> None:
     batch: Any = torch.ones(2), ["name", {"x": torch.ones(3)}]
     sent = DeviceCopies(torch.device("cpu")).send(batch)

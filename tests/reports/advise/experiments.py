@@ -1,6 +1,5 @@
-"""A dozen small experiments, each with one thing that matters to a choice of precision."""
+"""Small experiments, each with one thing that matters to a choice of precision."""
 
-import time
 from typing import Any
 
 import torch
@@ -28,42 +27,6 @@ class Mlp(Experiment):
         return Data(name="noise", real=False, train=arrays, validation=arrays)
 
 
-class _Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        self.embed, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.layer(self.embed(inputs.squeeze(1))).mean(1))
-        return outputs
-
-
-class TransformerBlock(Mlp):
-    """Rows of the image as a sequence."""
-
-    def build_model(self) -> nn.Module:
-        return _Block()
-
-
-class _Rows(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 4)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs, _ = self.lstm(inputs.squeeze(1))
-        logits: Tensor = self.head(outputs[:, -1])
-        return logits
-
-
-class Lstm(Mlp):
-    """A recurrent layer over the rows."""
-
-    def build_model(self) -> nn.Module:
-        return _Rows()
-
-
 class _Times(nn.Module):
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -80,14 +43,6 @@ class Outliers(Mlp):
         return nn.Sequential(
             nn.Flatten(), nn.Linear(64, 64), _Times(1e6), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 4)
         )
-
-
-class Underflow(Mlp):
-    """A loss so small that float16 flushes its gradients, also at the first loss scale."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        return functional.cross_entropy(model(inputs), targets) * 1e-9
 
 
 class UnsafeLoss(Mlp):
@@ -116,29 +71,6 @@ class Float64Weights(Mlp):
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         return {"loss": self.loss(model, batch)}
-
-
-class Bf16Weights(Mlp):
-    """Weights of bfloat16."""
-
-    def build_model(self) -> nn.Module:
-        return super().build_model().bfloat16()
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        return functional.cross_entropy(model(inputs.bfloat16()).float(), targets)
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {"loss": self.loss(model, batch)}
-
-
-class HostBound(Mlp):
-    """Each step waits for the host far longer than it computes: no precision can gain anything."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        time.sleep(0.02)
-        inputs, targets = batch
-        return functional.cross_entropy(model(inputs), targets)
 
 
 class RefusesBf16(Mlp):

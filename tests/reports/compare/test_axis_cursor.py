@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base import units
@@ -132,30 +132,6 @@ def test_at_a_validation_it_reads_its_loss_at_any_zoom(
     assert (extent.grid.shown == extent.grid.whole) == (zoom == 0)
     line = read(comparison, cursor, extent, smoothed=False)
     assert line == f"step {12 * (place + 1)}  A {units.loss(validation_losses[place])}"
-
-
-@given(few_runs, axes, some_keys)
-@example([[0.0, 2.9837489939961834e-300, 1.0]], "steps", ["left"])
-def test_runs_read_what_the_mean_is_made_of(
-    all_losses: list[list[float | None]], axis: str, keys: list[str]
-) -> None:
-    comparison = runs_of(all_losses)
-    cursor, extent = pressed(comparison, keys, axis=axis)
-    column = extent.grid.shown.column_of(cursor.position, extent.columns)
-    (curve,) = extent.grid.curves
-    if curve is None:
-        return
-    values = [math.nan if run is None else float(run.loss[column]) for run in curve.runs]
-    measured = [value for value in values if math.isfinite(value)]
-    if measured:
-        assert curve.low[column] == min(measured)
-        assert curve.high[column] == max(measured)
-    if math.isfinite(curve.mean[column]):
-        assert curve.mean[column] == pytest.approx(sum(measured) / len(measured), abs=1e-9)
-    line = read(comparison, cursor, extent, by_run=True)
-    for run, value in zip(comparison.runs, values, strict=True):
-        if math.isfinite(value):
-            assert f"A {run.name} {units.loss(value)}" in line
 
 
 def test_it_says_what_a_mean_of_some_runs_is_of() -> None:

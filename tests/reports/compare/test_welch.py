@@ -53,14 +53,6 @@ def test_without_a_spread_nothing_is_told() -> None:
     assert detectable_difference([1.0, 1.0], [2.0, 2.1]) is not None
 
 
-def test_more_confidence_is_wider() -> None:
-    narrow = mean_difference([1, 2, 4], [2, 3, 5])
-    wide = mean_difference([1, 2, 4], [2, 3, 5], confidence=0.99)
-    assert narrow is not None
-    assert wide is not None
-    assert wide.low < narrow.low < narrow.high < wide.high
-
-
 def missed(sizes: tuple[int, int], deviations: tuple[float, float], trials: int) -> float:
     """The fraction of 95% intervals that do not hold the true difference."""
     draws = np.random.default_rng(7)

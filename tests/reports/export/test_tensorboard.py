@@ -1,8 +1,6 @@
 """TensorBoard's files, read back by TensorBoard itself."""
 
 import math
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -178,15 +176,3 @@ def test_each_optimizer_has_tags_of_its_own(tmp_path: Path) -> None:
         assert [value for _, value in curve(events, tag)] == pytest.approx([record.loss for record in own])
     for tag, last in (("learning_rate", (60, 2e-4)), (f"{DISCRIMINATOR}/learning_rate", (118, 4e-4))):
         assert curve(events, tag)[-1] == pytest.approx(last)
-
-
-def test_neither_torch_nor_tensorflow_is_loaded(run: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from amptui.reports.export import export\n"
-        "export(Path(sys.argv[1]), tensorboard=Path(sys.argv[2]))\n"
-        "print([name for name in ('torch', 'tensorflow', 'textual') if name in sys.modules])"
-    )
-    completed = subprocess.run(
-        [sys.executable, "-c", program, run, tmp_path], capture_output=True, text=True, check=True
-    )
-    assert completed.stdout == "[]\n"
