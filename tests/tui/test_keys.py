@@ -1,7 +1,6 @@
 """The table of keys: each action exists, and no press has two."""
 
 import pytest
-from textual.binding import Binding
 
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
@@ -50,9 +49,3 @@ def test_a_run_has_the_keys_of_what_it_takes() -> None:
     left_out = {key.label for key in KEYS} - {key.label for key in keys_of(frozenset({"stop"}))}
     assert left_out == {"p", "space", "s", "m", "c", "x", "n"}
     assert {key.label for key in keys_of(frozenset({"precision"}))} >= {"p", "m", "d", "q"}
-
-
-def test_textual_s_bindings_use_the_table_too() -> None:
-    bindings = [binding for binding in WatchApp.BINDINGS if isinstance(binding, Binding)]
-    assert {binding.key for binding in bindings} <= set(ACTIONS)
-    assert all(binding.action == f"press('{binding.key}')" for binding in bindings)

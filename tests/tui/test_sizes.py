@@ -7,11 +7,11 @@ from amptui.tui.panels.phrases import whole_words
 from tests.tui.cut_words import searching
 from tests.tui.surfaces import SURFACES
 
-SIZES = [(40, 12), (60, 18), (80, 24), (100, 30), (120, 40), (160, 50), (200, 60)]
+SIZES = [pytest.param(size, marks=pytest.mark.ci) for size in ((40, 12), (60, 18), (80, 24), (120, 40))]
+MORE_SIZES = [pytest.param(size, marks=pytest.mark.nightly) for size in ((100, 30), (160, 50), (200, 60))]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, *MORE_SIZES], ids=str)
 def test_no_surface_cuts_a_word(size: tuple[int, int]) -> None:
     cut = []
     for name, draw in SURFACES.items():

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.view import EMPTY_VIEW, Metric, Series, SessionView
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
-from amptui.tui.overlays.overlay import CLOSE, Answer
+from amptui.tui.overlays.overlay import Answer
 from amptui.tui.panels.metric_charts import charts_of
-from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.step_window import visible_window
 from tests.costly_laws import COSTLY
 from tests.tui import views
 from tests.tui.overlays.opened import SCREEN, drawn, lines, text
@@ -80,86 +78,7 @@ def test_an_axis_of_seconds_or_bytes_has_a_unit_that_the_value_beside_it_has() -
     assert [memory(value) for value in (0.0, 0.345, 1.85, 80.0)] == ["0", "353 Mi", "1.85 Gi", "80 Gi"]
 
 
-@pytest.mark.parametrize(("size", "charts"), [((40, 12), 1), ((80, 24), 4), ((120, 40), 12), ((200, 60), 19)])
-def test_a_page_has_as_many_charts_as_fit(size: tuple[int, int], charts: int) -> None:
-    shown = "\n".join(lines(MetricsBrowser(), views.logged(), *size))
-    on_page = TITLES[:charts]
-    assert all(title in shown for title in on_page)
-    assert not any(f" {title} " in shown for title in TITLES[charts:])
-    assert (f"page 1 of {-(-len(TITLES) // charts)}" in shown) == (charts < len(TITLES))
-
-
-@pytest.mark.ci
-def test_arrows_and_pages_select_and_what_is_selected_stays_so_when_others_come_or_go() -> None:
-    browsing = Browsing()
-    assert browsing.selected == "loss"
-    for key, title in (
-        *(("right", "digit"), ("down", "validation accuracy"), ("up", "digit"), ("left", "loss")),
-        *(("left", "loss"), ("pagedown", "waiting for data"), ("home", "loss")),
-        ("end", "fc update/weight (sample)"),
-    ):
-        browsing.press(key)
-        assert browsing.selected == title
-    browsing.view = replace(views.logged(), metrics=views.metrics()[6:])
-    assert browsing.selected == "fc update/weight (sample)"
-    browsing.press("enter")
-    browsing.view = EMPTY_VIEW
-    assert "nothing is logged yet" in browsing.text, "an enlarged chart that is gone is not shown"
-
-
-def test_typing_finds_charts_by_name() -> None:
-    browsing = Browsing()
-    browsing.press("slash", *"GPU")
-    assert browsing.title == "metrics: /GPU_ (4)"
-    browsing.press("space", "m", "enter")
-    assert browsing.title == "metrics: /GPU m (2)", "every word is found, in any order"
-    browsing.press("slash", "q", "g")
-    assert browsing.title.startswith("metrics: /GPU mqg_ (0)"), "letters are no commands here"
-    assert "no metric with that name" in browsing.text
-    browsing.press("backspace", "backspace", "backspace")
-    assert browsing.title == "metrics: /GPU _ (4)"
-    browsing.press("escape")
-    assert browsing.title == f"metrics ({len(TITLES)})"
-    assert browsing.press("escape") == CLOSE
-    browsing.press("enter", "left", "slash", *"GPU")
-    assert browsing.title == "metrics: /GPU_ (4)", "from an enlarged chart too"
-
-
-@pytest.mark.parametrize("opened", [(), ("enter",)], ids=str)
-def test_keys_of_all_curves_work_here_too(opened: tuple[str, ...]) -> None:
-    browsing = Browsing()
-    browsing.press(*opened)
-    actions = [browsing.press(key).action for key in ("plus", "minus", "0", "l")]
-    assert actions == ["zoom_in", "zoom_out", "zoom_all", "toggle_log"]
-
-
 # ------------------------------------------------------------------------------------- one chart
-
-
-def test_enter_enlarges_and_the_cursor_reads() -> None:
-    browsing = Browsing()
-    browsing.press("right", "enter")
-    assert browsing.title == "digit"
-    assert "step 1,204" in browsing.lines()[-2], "the newest, before there is a cursor"
-    browsing.press("home")
-    value = views.metrics()[0].read().at(1)
-    assert value is not None
-    assert f"step 1  {value.mean:.2f}  ■ FP32" in browsing.lines()[-2]
-    browsing.press("down")
-    assert browsing.title == "parity"
-    assert "step 1 " in browsing.lines()[-2], "the cursor stays at its step"
-    browsing.press("escape")
-    assert browsing.title == "parity", "the first escape takes the cursor away"
-    browsing.press("escape")
-    assert browsing.selected == "parity"
-
-
-def test_the_cursor_stays_while_steps_arrive() -> None:
-    browsing = Browsing(views.trained((("fp32", 500),)))
-    browsing.press("enter", "left", "left")
-    before = browsing.lines()[-2]
-    browsing.view = views.trained((("fp32", 1500),))
-    assert browsing.lines()[-2] == before
 
 
 @pytest.mark.ci
@@ -226,10 +145,3 @@ def test_only_the_page_is_computed() -> None:
     reads.clear()
     browsing.lines()
     assert len(set(reads)) <= 12
-
-
-def test_a_page_shows_the_steps_that_all_curves_show() -> None:
-    zoomed = drawn(MetricsBrowser(), views.logged(), screen=ScreenState(now=views.NOW, zoom=2)).lines()
-    window = visible_window(views.logged().loss, 2)
-    assert zoomed[-2].split()[1] == f"{window.first_step:,}"
-    assert zoomed[-2].split()[-2] == f"{window.last_step:,}"

@@ -21,6 +21,7 @@ from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, Line, OutputBrowser, Search
 from amptui.tui.overlays.xray_overlay import XRay
+from tests.golden import Goldens
 from tests.tui import views
 from tests.tui.overlays.opened import (
     OPERANDS,
@@ -29,7 +30,6 @@ from tests.tui.overlays.opened import (
     float8_window,
     layer,
     lines,
-    text,
     with_float8_window,
     with_float8_xray,
     with_xray,
@@ -178,8 +178,16 @@ def note(number: int, rest: str = "") -> Note:
     return Note(time=float(number), severity="info", text=f"note {number}{rest}")
 
 
+def notes(first: int, last: int) -> list[Record]:
+    return [note(number) for number in range(first, last + 1)]
+
+
 def printed(words: str, *, live: bool = False) -> Printed:
     return Printed(time=views.NOW, stream="stdout", text=words, live=live)
+
+
+def output(first: int, last: int) -> list[Record]:
+    return [printed(f"line {number}") for number in range(first, last + 1)]
 
 
 def nan_loss(step: int) -> NonFinite:
@@ -187,69 +195,143 @@ def nan_loss(step: int) -> NonFinite:
 
 
 class Browsing:
-    """An overlay over a real session, drawn before each key as on a screen."""
+    """An overlay over a session, or over a view, drawn before each key as on a screen."""
 
-    def __init__(self, browser: Overlay, *records: Record) -> None:
+    def __init__(self, browser: Overlay, *records: Record, view: SessionView | None = None) -> None:
         self.session = Session()
         self.session.fold(records)
+        self.own_view = view
         self.browser = browser
 
-    def press(self, *keys: str) -> None:
+    @property
+    def view(self) -> SessionView:
+        return self.own_view or self.session.view()
+
+    def press(self, *keys: str) -> str:
+        """What the last key answered."""
+        answer = STAY
         for key in keys:
             self.lines()
-            assert self.browser.press(key, self.session.view()) == STAY
+            answer = self.browser.press(key, self.view)
+        return "closes" if answer.close else answer.action or "stays"
 
     def lines(self, width: int = 80, height: int = 24) -> list[str]:
-        return lines(self.browser, self.session.view(), width, height)
+        return lines(self.browser, self.view, width, height)
 
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines())
-
-    @property
-    def chosen(self) -> str:
-        """The line with the mark."""
-        (line,) = [line for line in self.lines() if "▸" in line]
-        return line
+    def said(self) -> list[str]:
+        """The lines without frames and blanks; of a page of charts only the edges and the selected one."""
+        said = [" ".join(line.strip("│─╭╮╰╯ ").replace("─", " ").split()) for line in self.lines()]
+        if isinstance(self.browser, MetricsBrowser):
+            said = [said[0], *(line for line in said[1:-2] if "▸" in line), *said[-2:]]
+        return [line for line in said if line]
 
 
-def test_the_newest_event_is_selected_until_a_key_moves() -> None:
-    browsing = Browsing(EventBrowser(), *[note(i) for i in range(5)])
-    assert "note 4" in browsing.chosen
-    browsing.session.fold([note(5)])
-    assert "note 5" in browsing.chosen
+Happening = str | list[Record] | SessionView
+"""Keys in one text, records that arrive, or another view."""
+
+logged, xray = views.logged(), with_xray()
+many_layers = with_xray(layers=tuple(layer(f"layer{i:03}", 0.9 + i / 10_000) for i in range(100)))
+later_operands = with_float8_window(float8_window(step=1300, layers=tuple(reversed(float8_window().layers))))
+first_of_two = [note(0, "\n" + "\n".join(f"first {i}" for i in range(60))), note(1, "\nsecond")]
+facts = [note(1, "\n" + "\n".join(f"fact {i}" for i in range(1, 101)))]
+
+BROWSED: dict[str, tuple[Callable[[], Overlay], list[Record] | SessionView, list[Happening]]] = {
+    "the newest event is selected until a key moves": (EventBrowser, notes(0, 4), [notes(5, 5)]),
+    "the selected event stays selected while new ones arrive, and a dropped one leaves the position": (
+        *(EventBrowser, notes(0, 99), ["down down j", notes(100, 499), "up", notes(500, 4999)]),
+    ),
+    "a selected line whose count grows stays selected": (
+        *(EventBrowser, [nan_loss(10), note(1)], ["down", [nan_loss(11), nan_loss(12), note(2), note(3)]]),
+    ),
+    "home, end and pages move": (
+        *(EventBrowser, notes(0, 299)),
+        ["end", "down pagedown", "home", "pagedown", "pageup pageup", "G", "home"],
+    ),
+    "the details of another event start at the top": (
+        EventBrowser,
+        first_of_two,
+        ["down right right", "up down"],
+    ),
+    "enter opens one event and escape returns": (
+        *(EventBrowser, [note(1), note(2, "\nsecond line"), note(3)]),
+        ["down enter", notes(4, 49), "escape", "enter", "enter", "enter", "q"],
+    ),
+    "arrows and pages scroll a long event to its end": (
+        *(EventBrowser, facts, ["enter", "down j up", "pagedown", "end down space", "home"]),
+    ),
+    "without an event there is nothing to select or open": (
+        *(EventBrowser, [], ["down up end home pagedown pageup right left", "enter down"]),
+    ),
+    "the newest output stays in sight until somebody scrolls, and again from the end on": (
+        *(OutputBrowser, output(0, 59), [output(60, 60), "home", output(61, 61), "end", output(62, 62)]),
+    ),
+    "what is typed after a slash selects lines and escape shows all again": (
+        *(OutputBrowser, [printed("loss 0.3"), printed("saved"), printed("Loss 0.2")]),
+        ["slash l o q backspace s", "enter", "escape", "escape"],
+    ),
+    "arrows, pages and ends scroll the layers, and another order begins at the top": (
+        *(XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", "s", "end", xray]),
+    ),
+    "an order that another X-ray has not is left": (XRay, with_float8_xray(), ["s", "s", "s", "s", xray]),
+    "operators and layers have orders of their own": (XRay, xray, ["o", "s", "o", "s"]),
+    "all operands can be selected, and the selected one stays so in the next window": (
+        *(Float8Operands, OPERANDS, [*["down"] * 7, "home", "down", later_operands, "enter", "escape"]),
+    ),
+    "arrows and pages select charts, and the selected one stays so when others come or go": (
+        *(MetricsBrowser, logged, ["right", "down", "up", "left", "left", "pagedown", "home", "end"]),
+    ),
+    "a chart stays selected when others come, and one that is gone is not shown": (
+        *(MetricsBrowser, replace(logged, metrics=views.metrics()[6:])),
+        ["end", logged, "enter", EMPTY_VIEW],
+    ),
+    "typing finds charts by name": (
+        *(MetricsBrowser, logged),
+        [
+            *(
+                "slash G P U",
+                "space m enter",
+                "slash q g",
+                "backspace backspace backspace",
+                "escape",
+                "escape",
+            ),
+            "enter left slash G P U",
+        ],
+    ),
+    "enter enlarges a chart and the cursor reads": (
+        *(MetricsBrowser, logged, ["right enter", "home", "down", "escape", "escape"]),
+    ),
+    "the cursor stays while steps arrive": (
+        *(
+            MetricsBrowser,
+            views.trained((("fp32", 500),)),
+            ["enter left left", views.trained((("fp32", 1500),))],
+        ),
+    ),
+    "keys of all curves work on charts too": (MetricsBrowser, logged, ["plus", "minus", "0", "l"]),
+}
 
 
-def test_the_selected_event_stays_selected_while_new_ones_arrive() -> None:
-    browsing = Browsing(EventBrowser(), *[note(i) for i in range(100)])
-    browsing.press("down", "down", "j")
-    assert "note 96" in browsing.chosen
-    browsing.session.fold([note(i) for i in range(100, 500)])
-    assert "note 96" in browsing.chosen
-    browsing.press("up")
-    assert "note 97" in browsing.chosen
-    browsing.session.fold([note(i) for i in range(500, 5000)])
-    assert "note" in browsing.chosen, "a dropped one leaves the position"
-
-
-def test_a_selected_line_whose_count_grows_stays_selected() -> None:
-    browsing = Browsing(EventBrowser(), nan_loss(10), note(1))
-    browsing.press("down")
-    assert "NaN" in browsing.chosen
-    browsing.session.fold([nan_loss(11), nan_loss(12), note(2), note(3)])
-    assert "3 times (10–12)" in browsing.chosen
-
-
-def test_home_end_and_pages_move() -> None:
-    browsing = Browsing(EventBrowser(), *[note(i) for i in range(300)])
-    for keys, number in (
-        *((("end",), 0), (("down", "pagedown"), 0), (("home",), 299)),
-        *((("pagedown", "pageup", "pageup"), 299), (("G",), 0), (("home",), 299)),
-    ):
-        browsing.press(*keys)
-        assert f"note {number}" in browsing.chosen
-    browsing.press("pagedown")
-    assert "note 299" not in browsing.chosen
+@pytest.mark.usefixtures("one_time_zone")
+@pytest.mark.parametrize("name", BROWSED)
+def test_a_page_says_what_was_approved(name: str, goldens: Goldens) -> None:
+    opened, begin, happenings = BROWSED[name]
+    browsing = Browsing(opened(), *([] if isinstance(begin, SessionView) else begin))
+    browsing.own_view = begin if isinstance(begin, SessionView) else None
+    transcript, before = ["> it opens", *browsing.said()], browsing.said()
+    for happening in happenings:
+        if isinstance(happening, str):
+            transcript.append(f"> press {happening}: {browsing.press(*happening.split())}")
+        elif isinstance(happening, SessionView):
+            transcript.append("> another view")
+            browsing.own_view = happening
+        else:
+            transcript.append(f"> {len(happening)} more")
+            browsing.session.fold(happening)
+        said = browsing.said()
+        transcript += [line for line in said if line not in before]
+        before = said
+    goldens.check(f"scripts/overlays/{name}", "\n".join(transcript))
 
 
 def test_details_are_wrapped_completely_and_scroll() -> None:
@@ -264,49 +346,7 @@ def test_details_are_wrapped_completely_and_scroll() -> None:
     browsing.press("right")
     assert browsing.lines() == at_the_end
     browsing.press(*["left"] * 80)
-    assert "line 0 of" in browsing.text
-
-
-def test_the_details_of_another_event_start_at_the_top() -> None:
-    long = "\n" + "\n".join(f"first {i}" for i in range(60))
-    browsing = Browsing(EventBrowser(), note(0, long), note(1, "\nsecond"))
-    browsing.press("down", "right", "right")
-    assert "first 0" not in browsing.text
-    browsing.press("up", "down")
-    assert "first 0" in browsing.text
-
-
-def test_enter_opens_one_event_and_escape_returns() -> None:
-    browsing = Browsing(EventBrowser(), note(1), note(2, "\nsecond line"), note(3))
-    browsing.press("down", "enter")
-    assert "event 2 of 3" in browsing.lines()[0]
-    assert "second line" in browsing.text
-    assert not any(other in browsing.text for other in ("note 1", "note 3"))
-    browsing.session.fold([note(i) for i in range(4, 50)])
-    assert "note 2" in browsing.text, "it stays while others arrive"
-    for key in ("escape", "enter"):
-        browsing.press(key)
-        assert "note 2" in browsing.chosen
-        browsing.press("enter")
-    for key in ("e", "q"):
-        assert browsing.browser.press(key, browsing.session.view()) == CLOSE
-
-
-def test_arrows_and_pages_scroll_a_long_event_to_its_end() -> None:
-    browsing = Browsing(EventBrowser(), note(1, "\n" + "\n".join(f"fact {i}" for i in range(1, 101))))
-    browsing.press("enter")
-    for keys, place in (
-        *(((), "1–20"), (("down", "j", "up"), "2–21"), (("pagedown",), "22–41")),
-        *((("end", "down", "space"), "83–102"), (("home",), "1–20")),
-    ):
-        browsing.press(*keys)
-        assert f" {place} of 102 lines" in browsing.lines()[-1]
-
-
-def test_without_an_event_there_is_nothing_to_select_or_open() -> None:
-    browsing = Browsing(EventBrowser())
-    browsing.press("down", "up", "end", "home", "pagedown", "pageup", "right", "left", "enter", "down")
-    assert "events (0)" in browsing.lines()[0]
+    assert any("line 0 of" in line for line in browsing.lines())
 
 
 def test_prose_is_wrapped_between_words_with_its_indent_and_a_traceback_keeps_its_columns() -> None:
@@ -319,34 +359,10 @@ def test_prose_is_wrapped_between_words_with_its_indent_and_a_traceback_keeps_it
     assert "".join(detail_lines(event_of(failed), 30)[1:]) == line
 
 
-def test_the_newest_output_stays_in_sight_until_somebody_scrolls_and_again_from_the_end_on() -> None:
-    browsing = Browsing(OutputBrowser(), *[printed(f"line {i}") for i in range(60)])
-    assert [line[3:-3].rstrip() for line in browsing.lines()[1:-1]] == [f"line {i}" for i in range(38, 60)]
-    browsing.session.fold([printed("line 60")])
-    assert "line 60" in browsing.lines()[-2]
-    browsing.press("home")
-    browsing.session.fold([printed("line 61")])
-    assert "line 0" in browsing.lines()[1]
-    browsing.press("end")
-    browsing.session.fold([printed("line 62")])
-    assert "line 62" in browsing.lines()[-2]
-
-
 def test_a_progress_bar_is_one_line_that_changes() -> None:
     session = Session()
     session.fold([printed("before"), printed("10%", live=True), printed("20%", live=True)])
     assert [line.text for line in OutputBrowser().lines(session.view())] == ["before", "20%"]
-
-
-def test_what_is_typed_after_a_slash_selects_lines_and_escape_shows_all_again() -> None:
-    browsing = Browsing(OutputBrowser(), printed("loss 0.3"), printed("saved"), printed("Loss 0.2"))
-    browsing.press("slash", *"loq", "backspace", "s")
-    assert "/los" in browsing.text, "keys that close are characters while somebody types"
-    browsing.press("enter")
-    assert [word in browsing.text for word in ("loss 0.3", "Loss 0.2", "saved")] == [True, True, False]
-    browsing.press("escape")
-    assert "saved" in browsing.text
-    assert browsing.browser.press("escape", browsing.session.view()) == CLOSE
 
 
 @given(st.lists(st.text("abAB ", max_size=8), max_size=20), st.text("abAB", min_size=1, max_size=3))
@@ -369,58 +385,3 @@ def test_a_long_line_is_cut_into_rows_that_hold_all_of_it(words: str, width: int
         "".join("".join(browsing.lines(w, 60)[1:-1]).replace("│", "").split()) for w in (width, 700)
     )
     assert cut == whole
-
-
-# ---------------------------------------------------------------------------- the X-ray and float8
-
-
-def test_arrows_pages_and_ends_scroll_the_layers_and_another_order_begins_at_the_top() -> None:
-    view, overlay = (
-        with_xray(layers=tuple(layer(f"layer{i:03}", 0.9 + i / 10_000) for i in range(100))),
-        XRay(),
-    )
-    last = lines(overlay, view, 80, 24)[-1]
-    page = int(last.split("–")[1].split()[0])
-    for key, first in (
-        *(("down", 2), ("j", 3), ("up", 2), ("pagedown", 2 + page)),
-        *(("end", 101 - page), ("home", 1), ("k", 1), ("end", 101 - page), ("s", 1)),
-    ):
-        overlay.press(key, view)
-        assert f" {first}–{first + page - 1} of 100 " in lines(overlay, view, 80, 24)[-1]
-    overlay.press("end", view)
-    assert "layer000" in text(overlay, with_xray(layers=view.numerics.xray.layers[:3]), 80, 24)  # type: ignore[union-attr]
-
-
-def test_an_order_that_another_x_ray_has_not_is_left() -> None:
-    overlay = XRay()
-    for order in ("model order", "by lost", "by size", "least to bf16"):
-        overlay.press("s", with_float8_xray())
-        assert f"4 layers, {order}" in text(overlay, with_float8_xray())
-    assert "7 layers, worst first" in text(overlay, with_xray())
-
-
-def test_operators_and_layers_have_orders_of_their_own() -> None:
-    overlay = XRay()
-    for keys, title in (("o", "4 operators, most frequent first"), ("so", "7 layers, worst first")):
-        for key in keys:
-            assert overlay.press(key, with_xray()) == STAY
-        assert title in text(overlay, with_xray())
-
-
-def test_all_operands_can_be_selected_and_the_selected_one_stays_so_in_the_next_window() -> None:
-    overlay, seen = Float8Operands(), set()
-    for number in range(1, 8):
-        shown = lines(overlay, OPERANDS)
-        assert f"{number} of 7" in shown[-1]
-        seen.add(next(line for line in shown if " elements" in line and " in E" in line).strip("│ "))
-        overlay.press("down", OPERANDS)
-    assert len(seen) == 7
-    assert "7 of 7" in lines(overlay, OPERANDS)[-1]
-    for key in ("home", "down"):
-        overlay.press(key, OPERANDS)
-    selected = next(line for line in lines(overlay, OPERANDS) if " in E" in line)
-    later = with_float8_window(float8_window(step=1300, layers=tuple(reversed(float8_window().layers))))
-    assert selected in lines(overlay, later)
-    overlay.press("enter", OPERANDS)
-    assert overlay.press("escape", OPERANDS) == STAY
-    assert "7 operands, worst first" in text(overlay, OPERANDS)

@@ -107,17 +107,6 @@ def test_the_header_never_touches_the_edges(width: int) -> None:
         assert (line[0], line[-1]) == (" ", " ")
 
 
-def test_the_count_of_screens_is_the_first_to_go_from_the_header() -> None:
-    for width in range(110, 150):
-        alone, beside = (
-            " ".join(
-                draw_alone(header.draw, replace(views.compared(), viewers=count), width).lines()[0].split()
-            )
-            for count in (1, 2)
-        )
-        assert beside.replace("2 screens ", "") == alone
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("name", ["fp16_agrees", "fp8_without_bf16", "ranks_differ", "first_impression"])
 def test_the_speed_is_told_in_fewer_words_before_it_is_left_out(name: str) -> None:
@@ -141,13 +130,6 @@ def test_an_interval_is_not_torn() -> None:
         assert any("(1.68 to 1.74)" in line for line in canvas.lines())
 
 
-def test_with_few_lines_round_and_ratio_stay() -> None:
-    for height in range(3, 24):
-        text = "\n".join(draw_alone(precision_table.draw, in_turns(), 34, height).lines())
-        assert "round  3 of at most 24" in text
-        assert "1.71×" in text
-
-
 def test_the_losses_after_as_many_steps_have_the_longest_form_with_room_and_are_never_cut() -> None:
     for height in range(10, 22):
         rows = [
@@ -169,12 +151,6 @@ def test_a_run_that_ended_in_the_middle_of_a_comparison_compares_no_more() -> No
 # -------------------------------------------------------------------------- everything in proportion
 
 
-def test_bars_are_as_long_as_their_figures() -> None:
-    canvas = draw_alone(precision_table.draw, views.compared(), 42, 26)
-    bars = [line.count("▰") for line in canvas.lines() if "▰" in line]
-    assert bars == [40, round(40 * 2.02 / 3.91), 40, round(40 * 1.18 / 1.9)]
-
-
 @given(st.lists(st.floats(0, 1e3), max_size=5), st.integers(0, 150), st.floats(1.0, 4.0))
 def test_the_parts_of_a_step_are_as_long_together_as_their_sum(
     parts: list[float], width: int, longer: float
@@ -188,14 +164,6 @@ def test_the_parts_of_a_step_are_as_long_together_as_their_sum(
         for part, count in zip(parts, cells, strict=True):
             assert abs(count - part / whole * width) <= 1 + 1e-6
     assert step_time_breakdown.segments([0.0, 0.0], 0.0, 40) == [0, 0]
-
-
-def test_the_parts_of_memory_are_as_long_as_their_bytes_and_share_one_scale() -> None:
-    canvas = draw_alone(memory_table.draw, with_memory(*MEMORY[:2]), 76, 20)
-    full, amp = (line[11:66] for line in canvas.lines()[1:3])
-    assert full.count("░") == pytest.approx(55 * 1500 / 1850, abs=1)
-    assert amp.count("░") == pytest.approx(55 * 760 / 1850, abs=1)
-    assert len(amp.rstrip()) == pytest.approx(55 * 1138 / 1850, abs=1)
 
 
 @pytest.mark.parametrize(

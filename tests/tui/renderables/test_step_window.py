@@ -82,12 +82,6 @@ def test_later_steps_are_never_further_left(window: Window, width: int, data: st
     assert window.columns_of(np.array(steps, np.int64), width).tolist() == places
 
 
-@given(windows, columns)
-def test_the_first_step_is_at_the_left_end_and_the_last_at_the_right(window: Window, width: int) -> None:
-    assert window.column_of(window.first_step, width) == 0
-    assert window.column_of(window.last_step, width) >= width - 1 - width / window.steps
-
-
 @given(windows, columns, st.data())
 def test_stretches_cover_every_column_once_with_the_precision_of_its_last_step(
     window: Window, width: int, data: st.DataObject

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from amptui.records.run import PRECISIONS
 from amptui.tui.canvas import Canvas
 from amptui.tui.run_list.entry import RunRow
-from amptui.tui.run_list.frame import KEYS, ListState, draw, page_rows
-from tests.tui.run_list.listed import NOW, ROWS, STATE, entry
+from amptui.tui.run_list.frame import KEYS, ListState, draw, page_rows, removal_lines
+from tests.tui.run_list.listed import NOW, ROWS, STATE, entry, plan
 
 SIZES = [(80, 24), (120, 40), (40, 12), (200, 60)]
 
@@ -53,6 +53,12 @@ def test_numbers_end_below_the_end_of_their_heading(size: tuple[int, int]) -> No
         texts = [line[:end] for line in lines[2 : 2 + len(ROWS)]]
         assert any(not text.endswith(" ") for text in texts), heading
         assert all(line[end : end + 1] in (" ", "") for line in lines[2 : 2 + len(ROWS)]), heading
+
+
+@pytest.mark.parametrize("width", [34, 70])
+def test_the_question_names_a_folder_of_any_length_whole(width: int) -> None:
+    folder = "/home/me/runs/" + "x" * 20 + "/mnist-deep-20261125-201300"
+    assert folder in "".join(removal_lines(plan(folder), width))
 
 
 def test_no_press_is_bound_twice() -> None:
