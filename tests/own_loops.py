@@ -1,8 +1,7 @@
-"""A loop as people write it for watch(), in each of its forms, and one that switches precisions by itself."""
+"""A loop as people write it for watch(), in each of its forms, and a screen that asks for something."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -10,20 +9,13 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import AmpMonitor, Monitor
-from amptui.engine.float8 import Float8Form, Float8Linears
 from amptui.guest.run import GuestRun
 from amptui.records.control import PrecisionRequest, Request, new_number
-from tests.observed import AUTOCAST
 
 Form = Literal["monitor", "scaler", "closure"]
 """How the loop is written: with the monitor's methods, as an AMP loop, with train_step()."""
 
 FORMS: tuple[Form, ...] = ("monitor", "scaler", "closure")
-
-SWITCHES = {1: "fp32", 6: "bf16", 11: "fp16", 31: "fp32", 36: "fp16", 51: "ieee", 56: "bf16"}
-"""From which step on which precision runs."""
-
-STEPS = 60
 
 
 class Own:
@@ -47,8 +39,6 @@ class Own:
         )
         self.clip_norm = clip_norm
         self.accumulate = accumulate
-        self.losses: list[float] = []
-        self.float8 = Float8Linears(self.model)
 
     def scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(self.device, growth_interval=8, init_scale=2.0**16)
@@ -64,39 +54,15 @@ class Own:
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
-    def use_layers_of(self, precision: str) -> str:
-        """Let the layers multiply as they do in ``precision``; return the one of the rest."""
-        form: Float8Form | None = "emulated" if precision == "fp8-emulated" else None
-        assert self.float8.prepare(form) == ""
-        self.float8.become(form)
-        return "bf16" if form else precision
-
-    def bare(self, steps: int = STEPS, switches: Mapping[int, str] = SWITCHES) -> torch.amp.GradScaler:
-        """The handwritten loop that switches precisions by itself; returns its scaler."""
-        scaler, precision = self.scaler(), "fp32"
-        batches = list(self.loader(steps))
-        for step in range(1, steps + 1):
-            precision = switches.get(step, precision)
-            scales, dtype = precision == "fp16", AUTOCAST.get(self.use_layers_of(precision))
+    def bare(self, steps: int) -> torch.amp.GradScaler:
+        """The handwritten loop in float32; returns the scaler that it does not use."""
+        for batch in self.loader(steps):
             self.optimizer.zero_grad()
-            total = 0.0
-            for batch in batches[(step - 1) * self.accumulate : step * self.accumulate]:
-                with nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype):
-                    loss = self.loss(batch)
-                loss = loss / self.accumulate
-                (scaler.scale(loss) if scales else loss).backward()
-                total += loss.item()
-            if scales:
-                scaler.unscale_(self.optimizer)
+            self.loss(batch).backward()
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
-            if scales:
-                scaler.step(self.optimizer)
-                scaler.update()
-            else:
-                self.optimizer.step()
-            self.losses.append(total)
-        return scaler
+            self.optimizer.step()
+        return self.scaler()
 
     def watch(self, **options: Any) -> AmpMonitor:
         return amptui.watch(
@@ -107,7 +73,7 @@ class Own:
         self,
         monitor: AmpMonitor,
         form: Form,
-        steps: int = STEPS,
+        steps: int,
         before: Callable[[int], object] = lambda _step: None,
     ) -> None:
         """Train in one of the forms; ``before`` is called as each step begins."""

@@ -36,6 +36,7 @@ def compiler() -> Iterator[Any]:
 
 
 @pytest.mark.ci  # it traces
+@pytest.mark.torch
 @pytest.mark.parametrize("what", ["model", "whole loop"])
 def test_a_compiled_loop_has_the_same_graphs_and_bits(what: str, compiler: Any, runs: Path) -> None:
     def train(*, watched: bool) -> tuple[Loop, dict[str, int]]:

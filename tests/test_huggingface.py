@@ -185,22 +185,6 @@ def test_evaluations_around_it_and_a_second_training_go_on(
     assert [line["step"] for line in run.of("Validated")] == [STEPS]
 
 
-def test_weights_in_float64_are_only_observed(huggingface: Any, tmp_path: Path, runs: Path) -> None:
-    asking = Asking(runs, {2: [{"request": "precision", "precision": "bf16"}]})
-    training = Training(Situation(), asking)
-    training.model.double()
-    training.model[0].register_forward_pre_hook(lambda _module, inputs: inputs[0].double())
-    trainer = new(training, tmp_path)
-    with huggingface.watch(trainer):
-        trainer.train()
-    asking.close()
-    run = only_run(runs)
-    (note,) = run.of("Note")
-    assert "float64, not float32" in note["text"]
-    assert [line["detail"] for line in run.of("RequestRefused")] == [note["text"]]
-    assert len(run.table()) == STEPS
-
-
 def test_wrong_arguments_are_refused(huggingface: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not int"):
         huggingface.watch(3)

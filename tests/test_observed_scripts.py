@@ -58,8 +58,13 @@ def _script(tmp_path: Path, kind: str, *, watched: bool) -> subprocess.Completed
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", ["crash", "exit", "interrupt", "workers"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("crash", "workers")),
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("exit", "interrupt")),
+    ],
+)
 def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -> None:
     bare, ours = _script(tmp_path, kind, watched=False), _script(tmp_path, kind, watched=True)
     attach, _, rest = ours.stderr.partition("\n")
@@ -122,6 +127,7 @@ def test_a_script_that_closes_what_is_not_its_own_goes_on_and_one_line_says_so(
     assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
 
 
+@pytest.mark.ci
 def test_a_second_process_finds_the_run_live(runs: Path) -> None:
     loop = Loop("fp32")
     with amptui.observe(loop.model, loop.optimizer):

@@ -33,6 +33,9 @@ WATCHERS: list[Watcher] = [
     *FRAMEWORKS,
 ]
 
+ON_TORCH = ("switches", "switches, fused, clipped", "float8", "closure")
+"""What rests on torch's hooks, GradScaler, autocast and torchao: the oldest torch goes through it too."""
+
 pytestmark = pytest.mark.filterwarnings("default")  # the frameworks' own
 
 
@@ -52,7 +55,7 @@ def cases(situations: Collection[str], *, without: Collection[type[Watcher]] = (
                 watcher,
                 SITUATIONS[name],
                 id=f"{watcher.name}-{name}",
-                marks=[pytest.mark.ci] * (watcher.tier == "ci"),
+                marks=[pytest.mark.ci] * (watcher.tier == "ci") + [pytest.mark.torch] * (name in ON_TORCH),
             )
             for watcher in WATCHERS
             for name in situations

@@ -254,19 +254,6 @@ def process_group() -> Any:
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("process_group")
-def test_a_model_in_ddp_switches_like_any_other(runs: Path) -> None:
-    own = Own()
-    inner = own.model
-    own.model = nn.parallel.DistributedDataParallel(inner)  # type: ignore[assignment]
-    with own.watch() as monitor:
-        own.watched(monitor, "monitor", 6, switching(monitor, {3: "fp8-emulated", 5: "fp32"}))
-        assert kinds(inner) == PLAIN
-    steps = of(StepRecord, records(runs))
-    assert [step.precision for step in steps] == ["fp32"] * 2 + ["fp8-emulated"] * 2 + ["fp32"] * 2
-    assert of(Float8Layers, records(runs))[0].names == ("module.0",)
-
-
 # ------------------------------------------------------------------------------------- refusals
 
 

@@ -92,6 +92,7 @@ def counted_by_torch(steps_batches: Iterable[Batch]) -> int:
     return int(counter.get_total_flops())
 
 
+@pytest.mark.torch
 def test_one_step_of_each_precision_has_the_number_that_torch_counts(runs: Path) -> None:
     training = Training()
     training.train(30, lambda monitor, step: ask(monitor, PrecisionRequest("bf16")) if step == 20 else None)

@@ -235,6 +235,7 @@ def _globals() -> list[object]:
     ]
 
 
+@pytest.mark.torch
 def test_nothing_is_changed_for_good() -> None:
     before, threads, loop = _globals(), {*threading.enumerate()}, Loop("fp16")
     hooks = len(loop.optimizer._optimizer_step_post_hooks)
@@ -247,6 +248,7 @@ def test_nothing_is_changed_for_good() -> None:
     assert {*threading.enumerate()} <= threads
 
 
+@pytest.mark.torch
 def test_copies_of_what_is_observed_know_nothing_of_it() -> None:
     loop = Loop("fp16")
     with amptui.observe(loop.model, loop.optimizer, loop.scaler):

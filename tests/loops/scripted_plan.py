@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.builders import read
-
 from tests.loops.loop_interpreter import LoopRun
 from tests.loops.loop_mismatches import Result, compare
 from tests.loops.loop_plans import Example, LoopPlan

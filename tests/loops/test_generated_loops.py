@@ -49,13 +49,13 @@ def law(count: int, loops: st.SearchStrategy[Example], **options: Any) -> None:
     recorded_as_they_were()
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("by", ["observe", "watch", "run --observe"])
 def test_loops_are_recorded_as_they_were(by: str) -> None:
     law(20, examples(by=by))
 
 
 @pytest.mark.ci
-@pytest.mark.torch
 @pytest.mark.parametrize("shape", get_args(Shape))
 def test_loops_of_each_shape_are_recorded_as_they_were(shape: Shape) -> None:
     law(40 if shape == "plain" else 10, examples(shape=shape))

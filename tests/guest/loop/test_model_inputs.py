@@ -139,6 +139,7 @@ def _script_hook(_model: nn.Module, _args: tuple[Any, ...]) -> None:
     """One of the script's own, that a pickle can name."""
 
 
+@pytest.mark.torch
 def test_the_tables_of_hooks_are_as_before() -> None:
     model, with_hook = net(), net()
     handle = with_hook.register_forward_pre_hook(_script_hook)

@@ -216,6 +216,7 @@ def test_an_optimizer_beside_a_mapping_or_under_two_names_is_refused(way: str, r
     assert not runs.exists()
 
 
+@pytest.mark.torch
 def test_steps_in_turn_in_fp16_leave_the_bits_of_a_handwritten_loop(runs: Path) -> None:
     bare, ours = Gan(), Gan()
     expected = bare_in_turn(bare)
@@ -246,6 +247,7 @@ def test_the_loss_scale_waits_until_the_last_pending_step(runs: Path) -> None:
     assert [step.loss for step in critic] == pytest.approx(bare.critic_losses, rel=1e-5, nan_ok=True)
 
 
+@pytest.mark.torch
 def test_a_switch_waits_until_no_gradients_are_pending(runs: Path) -> None:
     gan = Gan()
     with amptui.watch(gan.pairs, precision="fp16", scaler=scaler()) as monitor:

@@ -21,6 +21,7 @@ def _autocast_state() -> tuple[object, ...]:
 @pytest.mark.parametrize(
     ("name", "dtype"), [("fp32", None), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
+@pytest.mark.torch
 def test_its_autocast_is_torch_s(name: str, dtype: torch.dtype | None, cache_enabled: bool) -> None:
     amp = SwitchedAmp(torch.device("cpu"))
     amp.follow(amp.precisions[name])
@@ -58,6 +59,7 @@ def test_a_disabled_autocast_keeps_the_dtype_that_the_script_has_set() -> None:
         torch.set_autocast_dtype("cpu", torch.bfloat16)
 
 
+@pytest.mark.torch
 def test_a_whole_step_with_it_is_compiled_to_one_graph() -> None:
     amp = SwitchedAmp(torch.device("cpu"))
     amp.follow(amp.precisions["bf16"])

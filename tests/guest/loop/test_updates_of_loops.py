@@ -65,27 +65,6 @@ def test_a_measured_step_has_the_ratios_of_full_copies_and_a_skipped_one_none(
         assert ratios == pytest.approx(expected[step - 1], rel=1e-3)
 
 
-def test_a_closure_that_is_called_again_is_one_step() -> None:
-    model = net()
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, lr=0.1)
-    before = [p.detach().clone() for p in model.parameters()]
-    all_moved = []
-    with watching(model, optimizer) as seen:
-        for batch in batches():
-
-            def closure(batch: tuple[Tensor, Tensor] = batch) -> Tensor:
-                optimizer.zero_grad()
-                loss = loss_of(model, batch)
-                loss.backward()
-                return loss
-
-            optimizer.step(closure)
-            all_moved.append(moved(model, before))
-    (record, *_) = of(UpdatesMeasured, seen)
-    assert record.step == 1
-    assert record.ratios == pytest.approx(all_moved[0], rel=1e-3)
-
-
 def test_a_step_that_raises_leaves_nothing_for_the_next_one() -> None:
     model = net()
     optimizer, fails = sgd(model), [True]

@@ -180,6 +180,7 @@ def test_an_inner_loop_on_a_copy_is_an_optimizer_of_its_own() -> None:
     assert losses(records) == pytest.approx(truth)
 
 
+@pytest.mark.torch
 def test_torch_autograd_backward_is_seen_with_several_tensors() -> None:
     model = net()
     optimizer, truth = sgd(model), []
@@ -269,6 +270,7 @@ def test_an_optimizer_in_the_place_of_another_continues_its_steps(same_model: bo
 
 
 @pytest.mark.parametrize("divide", ["loss", "product", "no"])
+@pytest.mark.torch
 def test_a_new_scaler_in_each_epoch_is_followed(divide: str) -> None:
     model = net()
     optimizer, truth = sgd(model), []
