@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from amptui.diagnosis.summary import summary_lines
 from amptui.records.control import Control
 from amptui.records.keeping import WeightsSaved
@@ -85,6 +87,7 @@ def test_the_steps_of_a_precision_are_all_that_were_made_in_it() -> None:
     assert [line[:3] for line in lines[:2]] == [["FP32", "35", "10.0"], ["AMP", "bf16", "5"]]
 
 
+@pytest.mark.ci
 def test_thirteen_steps_with_two_switches_leave_an_impression() -> None:
     control = Control()
     log = Log(switching(control, {5: "bf16", 9: "fp32"}))
