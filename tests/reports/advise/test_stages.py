@@ -4,8 +4,6 @@ import math
 
 import pytest
 
-from amptui.engine.float8 import NO_LAYER
-from amptui.reports.advise.evidence import Exclusion
 from amptui.reports.advise.stages import STUCK_SECONDS, Stages
 from amptui.reports.advise.stages_shown import progress_words
 from tests.reports.advise.fake_run import FakeRun, short
@@ -22,23 +20,54 @@ def measure(run: FakeRun, *candidates: str, seconds: float = 1000.0, looks: int 
     return stages
 
 
-def test_each_precision_is_tried_then_compared_then_looked_into() -> None:
-    run = FakeRun()
-    stages = measure(run, "bf16", "fp16")
+@pytest.mark.parametrize(
+    ("run", "candidates", "asked"),
+    [
+        (
+            FakeRun(),
+            ("bf16", "fp16"),
+            [
+                "trace",
+                *("bf16", *TRIAL, "fp32"),
+                *("fp16", *TRIAL, "fp32"),
+                "compare fp32,bf16,fp16",
+                *("bf16", *TRIAL),
+                *("fp16", *TRIAL),
+                "fp32",
+            ],
+        ),
+        # Float8 has the factors of its products to be looked into, TF32 no autocast.
+        (
+            FakeRun(),
+            ("fp8",),
+            [
+                "trace",
+                *("fp8", *TRIAL, "histogram", "fp32"),
+                "compare fp32,fp8",
+                *("fp8", *TRIAL, "histogram"),
+                "fp32",
+            ],
+        ),
+        (FakeRun(), ("tf32",), ["trace", "tf32", "fp32", "compare fp32,tf32", "fp32"]),
+        (FakeRun(step_seconds={"fp32": 0.01, "fp16": 0.13}), ("fp16",), ["trace", "fp16", "fp32", "fp32"]),
+    ],
+    ids=["two", "FP8", "TF32", "far slower"],
+)
+def test_each_precision_is_tried_then_compared_then_looked_into(
+    run: FakeRun, candidates: tuple[str, ...], asked: list[str]
+) -> None:
+    stages = measure(run, *candidates)
     assert stages.over
-    assert [short(request) for request in run.asked] == [
-        "trace",
-        *("bf16", *TRIAL, "fp32"),
-        *("fp16", *TRIAL, "fp32"),
-        "compare fp32,bf16,fp16",
-        *("bf16", *TRIAL),
-        *("fp16", *TRIAL),
-        "fp32",
-    ]
+    assert [short(request) for request in run.asked] == asked
     evidence = stages.evidence
-    assert set(evidence.numerics) == {"fp32", "bf16", "fp16"}
-    assert evidence.window is not None
-    assert (evidence.exclusions, evidence.missing, evidence.lost_in) == ({}, {}, "")
+    assert (evidence.missing, evidence.lost_in) == ({}, "")
+    if run.step_seconds:
+        (result,) = evidence.exclusions.values()
+        assert (result.kind, round(result.value or 0)) == ("slow", 13)
+    else:
+        assert evidence.exclusions == {}
+        assert set(evidence.numerics) == {"fp32", *candidates} - {"tf32"}
+        assert evidence.window is not None
 
 
 def test_the_middle_of_three_batches_counts_where_the_first_one_differs() -> None:
@@ -53,29 +82,6 @@ def test_the_middle_of_three_batches_counts_where_the_first_one_differs() -> Non
     assert one_xray.layers[0].cosine == 0.8
 
 
-def test_fp8_is_looked_into_with_the_factors_of_its_products() -> None:
-    run = FakeRun()
-    measure(run, "fp8")
-    assert [short(request) for request in run.asked] == [
-        "trace",
-        *("fp8", *TRIAL, "histogram", "fp32"),
-        "compare fp32,fp8",
-        *("fp8", *TRIAL, "histogram"),
-        "fp32",
-    ]
-
-
-def test_a_model_without_a_layer_for_float8_has_the_reason() -> None:
-    run = FakeRun(refused={"fp8": ("unavailable", NO_LAYER)})
-    assert measure(run, "bf16", "fp8").evidence.exclusions == {"fp8": Exclusion("not here", NO_LAYER)}
-
-
-def test_tf32_has_no_autocast_to_look_into() -> None:
-    run = FakeRun()
-    measure(run, "tf32")
-    assert [short(request) for request in run.asked] == ["trace", "tf32", "fp32", "compare fp32,tf32", "fp32"]
-
-
 @pytest.mark.parametrize(("reason", "kind"), [("unavailable", "not here"), ("failed", "failed")])
 def test_a_refused_precision_is_excluded_with_the_reason(reason: object, kind: str) -> None:
     run = FakeRun(refused={"bf16": (reason, "no kernel")})  # type: ignore[dict-item]
@@ -83,14 +89,6 @@ def test_a_refused_precision_is_excluded_with_the_reason(reason: object, kind: s
     result = stages.evidence.exclusions["bf16"]
     assert (result.kind, result.detail) == (kind, "no kernel")
     assert "compare fp32,fp16" in [short(request) for request in run.asked]
-
-
-def test_a_precision_that_is_far_slower_is_left_after_a_few_steps() -> None:
-    run = FakeRun(step_seconds={"fp32": 0.01, "fp16": 0.13})
-    stages = measure(run, "fp16")
-    result = stages.evidence.exclusions["fp16"]
-    assert (result.kind, round(result.value or 0)) == ("slow", 13)
-    assert [short(request) for request in run.asked] == ["trace", "fp16", "fp32", "fp32"]
 
 
 def test_the_comparison_ends_when_its_time_is_up() -> None:
