@@ -1,24 +1,22 @@
 """A model with lazy layers trains as one whose sizes are written down, and its optimizer may be any."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
 from amptui.base.errors import ExperimentError
 from amptui.data.sources import Arrays, Source
 from amptui.engine.description import describe_run
-from amptui.records.control import Control
 from amptui.records.steps import StepRecord
-from tests.tiny import Drawing, Jittered, Log, Tiny, losses, prepare, resume, stopping, train
+from tests.tiny import Drawing, Jittered, Log, Tiny, losses, prepare, train
 
 
 def written() -> nn.Sequential:
@@ -35,27 +33,13 @@ def lazy() -> nn.Sequential:
     )
 
 
-class Stream(IterableDataset[tuple[Tensor, Tensor]]):
-    def __init__(self, samples: Jittered) -> None:
-        self.samples = samples
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return (self.samples[index] for index in range(len(self.samples)))
-
-
 class Wrapped(DataLoader[Any]):
     def __iter__(self) -> Any:
         return iter([(inputs, targets) for inputs, targets in super().__iter__()])
 
 
-def shuffled(samples: Jittered) -> Source:
-    return DataLoader(samples, 8, shuffle=True, generator=torch.Generator().manual_seed(5))
-
-
 SOURCES: dict[str, Callable[[Jittered], Source]] = {
     "dataset": lambda samples: samples,
-    "stream": Stream,
-    "own generator": shuffled,
     "samples": lambda samples: DataLoader(samples, None, sampler=torch.arange(64).split(8), collate_fn=tuple),
     "wrapped": lambda samples: Wrapped(samples, 8),
 }
@@ -88,18 +72,6 @@ def test_a_lazy_model_trains_like_one_with_explicit_sizes(source: str) -> None:
         logs.append(log)
     assert len(losses(logs[0])) == 24
     assert losses(logs[1]) == losses(logs[0])
-
-
-def test_a_lazy_model_resumes(tmp_path: Path) -> None:
-    def make() -> Shaped:
-        return Shaped(lazy, SOURCES["own generator"])
-
-    whole, first, second, control = Log(), Log(), Log(), Control()
-    train(prepare(make()), whole)
-    first.watch = stopping(control, 11)
-    train(prepare(make()), first, control, checkpoints=tmp_path)
-    assert resume(prepare(make()), tmp_path, second) == "done"
-    assert losses(first) + losses(second) == losses(whole)
 
 
 def test_nothing_is_drawn_and_every_layer_is_sized_before_the_optimizer_is_built() -> None:

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from amptui import warmup_cosine, weight_decay_groups
 from amptui.engine.compilation import missing_for_compile
 from amptui.records.control import Control
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, losses, no_waits, prepare, resume, stopping, switching, train
+from tests.experiments.recipe import Recipe
+from tests.tiny import Log, losses, no_waits, prepare, resume, stopping, switching, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,42 +22,19 @@ pytestmark = [
 ]
 
 
-class Recipe(Tiny):
-    """Parameter groups, LR warm-up and cosine decay, EMA of the weights; ``spoilt`` batches have an Inf."""
-
-    epochs: int = 2
-    batch_size: int = 8
-    samples: int = 88
-    """11 batches an epoch: with 4 a step, the last step of an epoch has 3."""
-    spoilt: str = ""
-    """Numbers of the calls of ``loss()`` in training whose gradients are made Inf, with commas."""
-    fused: bool = True
-
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        self.calls = 0
-        groups = weight_decay_groups(model, 0.1)
-        groups[1]["lr"] = 2 * self.learning_rate
-        return torch.optim.AdamW(groups, lr=self.learning_rate, fused=self.fused)
-
-    def build_scheduler(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler:
-        return warmup_cosine(optimizer, total_steps, warmup_steps=3)
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        if model.training:
-            self.calls += 1
-            if str(self.calls) in self.spoilt.split(","):
-                loss.register_hook(lambda gradient: gradient * torch.inf)
-        return loss
-
-    def after_step(self, model: nn.Module) -> None:
-        self.ema.update_parameters(model)
+ALL: dict[str, Any] = {
+    "samples": 88,
+    "epochs": 4,
+    "optimizer": "fused adam",
+    "groups": True,
+    "schedule": "warm-up and cosine",
+    "average": 0.9,
+}
+"""11 batches an epoch."""
 
 
 def recipe(spoilt: str = "") -> Recipe:
-    return Recipe(epochs=4, spoilt=spoilt)
+    return Recipe(**ALL, spoilt=spoilt)
 
 
 def lrs_by_applied_steps(log: Log) -> dict[int, set[float]]:
@@ -104,7 +79,7 @@ def test_torch_s_own_average_waits_for_the_device() -> None:
 
 
 def test_no_step_waits_for_the_device() -> None:
-    prepared = prepare(WithoutWaits(epochs=4, spoilt="9"), device="cuda", precision="fp16")
+    prepared = prepare(WithoutWaits(**ALL, spoilt="9"), device="cuda", precision="fp16")
     modes: list[int] = []
 
     def strict(record: Record) -> None:
@@ -128,10 +103,7 @@ def test_a_resumed_run_goes_on_in_its_schedule(tmp_path: Path) -> None:
     train(prepare(recipe("9"), **options), whole)
     first.watch = stopping(control, 13)
     train(prepare(recipe("9"), **options), first, control, checkpoints=tmp_path)
-    again = prepare(recipe("9"), **options)
-    assert isinstance(again.experiment, Recipe)
-    again.experiment.calls = 13  # no checkpoint keeps what the test counts
-    resume(again, tmp_path, second)
+    resume(prepare(recipe("9"), **options), tmp_path, second)
     lrs = [record.lr for log in (first, second) for record in log.of(StepRecord)]
     assert lrs == pytest.approx([record.lr for record in whole.of(StepRecord)], rel=1e-6)
 
@@ -163,9 +135,6 @@ def test_groups_may_have_a_tensor_and_a_number_for_a_learning_rate() -> None:
             optimizer.param_groups[0]["lr"] = torch.tensor(0.01, device="cuda")
             return optimizer
 
-        def build_scheduler(self, optimizer: torch.optim.Optimizer, total_steps: int | None) -> None:  # type: ignore[override]
-            del optimizer, total_steps
-
     log = Log()
-    assert train(prepare(Mixed(epochs=1), device="cuda"), log) == "done"
+    assert train(prepare(Mixed(**{**ALL, "epochs": 1, "schedule": ""}), device="cuda"), log) == "done"
     assert all(record.lr == pytest.approx(0.01) for record in log.of(StepRecord))

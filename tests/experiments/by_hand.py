@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
 from amptui import Arrays, Data, DataRequest
 from tests.experiments.recipe import ByEpoch, Recipe
@@ -75,7 +76,7 @@ class Loop:
     def __init__(
         self, training: Training, *, order: Sequence[Sequence[int]] = (), scaler: GradScaler | None = None
     ) -> None:
-        self.training, self.recipe, self.ledger = training, training.experiment(), Ledger()
+        self.training, self.recipe, self.ledger = training, training.experiment(lazy=False), Ledger()
         random.seed(training.seed)
         np.random.seed(training.seed % 2**32)
         torch.manual_seed(training.seed)
@@ -99,17 +100,13 @@ class Loop:
         """A loader's own; else the whole batches in the order that is known."""
         if not self.order:
             source: Any = self.data.train
-            return source if self.recipe.data != "stream" else self._of_stream(source)
+            stream = self.recipe.data == "stream"
+            return DataLoader(source, self.recipe.batch_size, drop_last=True) if stream else source
         train: Any = self.data.train
         inputs, targets = (train.inputs / 255, train.targets) if isinstance(train, Arrays) else train.tensors
         first = (epoch - 1) * self.batches_per_epoch
         chosen = self.order[first : first + self.batches_per_epoch]
         return [(inputs[list(numbers)], targets[list(numbers)]) for numbers in chosen]
-
-    def _of_stream(self, source: Iterable[Batch]) -> list[Batch]:
-        pairs, size = list(source), self.recipe.batch_size
-        whole = [pairs[first : first + size] for first in range(0, len(pairs) - size + 1, size)]
-        return [(torch.stack([x for x, _ in some]), torch.stack([y for _, y in some])) for some in whole]
 
     def epoch_numbers(self) -> Iterable[int]:
         """From 1 on."""

@@ -114,6 +114,11 @@ EXPERIMENTS = [
     row("dropout in fp16", CI, precision="fp16", dropout=0.3, accumulate=2),
     row("all of it", TORCH, precision="fp16", spoilt="3,9,20", **ALL),
     row("all of it in bf16", CI, precision="bf16", **ALL),
+    row("lazy layers", lazy=True, norm=True, data="jitter", dropout=0.2),
+    row("lazy layers and a stream", CI, precision="bf16", lazy=True, data="stream", dropout=0.2),
+    row("lazy layers, resumed", CI, lazy=True, norm=True, data="own order", ends=("term 5",)),
+    row("a second group after 5 steps", CI, unfreezes_after=5, optimizer="momentum", ends=("term 11",)),
+    row("a second group, stopped twice", CI, unfreezes_after=5, ends=("term 9", "term 13")),
     # ------------------------------------------------------------- data, lengths, seeds, validation
     row("a data set", CI, data="dataset"),
     row("a loader", CI, data="loader", dropout=0.2),

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from amptui import Data, DataRequest, Experiment
 from amptui.base.errors import RunFolderError, UsageError
+from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED
 from amptui.engine.checkpoint.file import checkpoints
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.records.control import Control
@@ -117,3 +119,41 @@ def test_the_optimizer_does_not_hold_on_to_what_was_read(tmp_path: Path) -> None
     restore(newest_checkpoint(tmp_path, print), prepared, print)
     (state, *_) = prepared.optimizer.state.values()
     assert state["exp_avg"].untyped_storage().nbytes() == state["exp_avg"].nbytes
+
+
+class Foreign(Tiny):
+    """After five steps its optimizer gets a parameter that is not the model's."""
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        self.optimizer, self.steps = super().build_optimizer(model), 0
+        return self.optimizer
+
+    def after_step(self, model: nn.Module) -> None:
+        self.steps += 1
+        if self.steps == 5:
+            self.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path: Path) -> None:
+    control = Control()
+    log = Log(stopping(control, 11))
+    train(prepare(Foreign()), log, control, checkpoints=tmp_path)
+    assert [note.severity for note in log.of(Note) if note.text == CANNOT_BE_RESUMED] == ["warning"]
+    with pytest.raises(
+        UsageError, match="cannot be resumed: while training, the optimizer got a parameter group"
+    ):
+        resume(prepare(Foreign()), tmp_path, Log())
+
+
+def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:
+    sizes = [2, 4]
+
+    class Grouped(Tiny):
+        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            parameters, count = list(model.parameters()), sizes.pop()
+            return torch.optim.SGD([{"params": parameters[n::count]} for n in range(count)], lr=0.01)
+
+    control = Control()
+    train(prepare(Grouped()), Log(stopping(control, 3)), control, checkpoints=tmp_path)
+    with pytest.raises(UsageError, match="its optimizer has 4 parameter groups, but now there are 2"):
+        resume(prepare(Grouped()), tmp_path, Log())
