@@ -11,6 +11,9 @@ from amptui.records.control import Request
 from amptui.records.run import PauseChanged, PrecisionChanged, Record, RunFinished
 from tests.tui.watching import Screen, started, steps, watching
 
+SIZE = (230, 40)
+"""Of a screen on which every key has room in the footer."""
+
 
 class Action(NamedTuple):
     """Something that happens, in words."""
@@ -99,18 +102,23 @@ def run(*more: Record, count: int = 5, **changes: Any) -> list[Record]:
 
 
 async def transcript(script: Script) -> str:
-    """What the screen says at first and what is new after each action."""
+    """What the screen of a run says at first and what is new after each action."""
+    async with watching(*_now(script.before), size=SIZE, **script.options) as screen:
+        return await said_after([Action("the screen opens", _shown), *script.actions], screen)
+
+
+async def said_after(actions: Sequence[Action], screen: Screen) -> str:
+    """What is new on the screen after each action, until it has left."""
     lines: list[str] = []
-    async with watching(*_now(script.before), size=(230, 40), **script.options) as screen:
-        before: dict[str, str] = {}
-        for action in (Action("the screen opens", _shown), *script.actions):
-            await action.do(screen)
-            now = _said(screen)
-            lines.append(f"> {action.words}")
-            lines += [f"    {name:8} {words}" for name, words in now.items() if before.get(name) != words]
-            before = now
-            if screen.has_left:
-                break
+    before: dict[str, str] = {}
+    for action in actions:
+        await action.do(screen)
+        now = _said(screen)
+        lines.append(f"> {action.words}")
+        lines += [f"    {name:8} {words}" for name, words in now.items() if before.get(name) != words]
+        before = now
+        if screen.has_left:
+            break
     return "\n".join(lines)
 
 
@@ -122,6 +130,7 @@ def _said(screen: Screen) -> dict[str, str]:
         "header": _collapsed(screen.lines[0] if overlay and overlay.covers_all else _header(screen.header)),
         "footer": _collapsed(re.sub(r"\d+\.\d fps .*", "", screen.footer)),
         "page": page,
+        "curves": f"zoom {screen.state.zoom}" + ", log" * screen.state.log_y,
         "message": f"{screen.state.message} ({screen.state.severity})" if screen.state.message else "none",
         "pending": "; ".join(map(_request, screen.session.view().pending)) or "nothing",
         "left": str(screen.app.left) if screen.has_left else "no",

@@ -11,10 +11,8 @@ from amptui.records.control import REQUESTS, HistogramRequest, TraceRequest
 from amptui.records.findings import Float16Window
 from amptui.records.run import PauseChanged, RunFinished
 from amptui.tui import screen as screen_module
-from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keyboard import MouseReported, Pointing
 from amptui.tui.keys import KEYS, RUN_KEYS
-from amptui.tui.layout import PANELS, RANKED_PANELS
 from tests.gan_journal import DISCRIMINATOR
 from tests.telemetry import record_samples as samples
 from tests.tui.overlays.opened import xray
@@ -136,60 +134,6 @@ async def test_the_help_lists_the_keys_that_work(
             await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         await screen.press("question_mark")
         assert {key.label for key in KEYS if key.meaning not in screen.text} == missing
-
-
-@awaited
-async def test_l_changes_the_axis_and_back() -> None:
-    async with watching(started(), *steps(200)) as screen:
-        linear = screen.text
-        await screen.press("l")
-        assert screen.state.log_y
-        assert screen.text != linear
-        await screen.press("l")
-        assert not screen.state.log_y
-
-
-@awaited
-async def test_zoom_has_two_limits_and_can_be_reset() -> None:
-    async with watching(started(), *steps(200)) as screen:
-        await screen.press("minus")
-        assert screen.state.zoom == 0
-        await screen.press("plus", "equals_sign", "minus")
-        assert screen.state.zoom == 1
-        screen.app._state = replace(screen.state, zoom=MAX_ZOOM - 1)
-        await screen.press("plus", "plus")
-        assert screen.state.zoom == MAX_ZOOM
-        await screen.press("0")
-        assert screen.state.zoom == 0
-
-
-@awaited
-async def test_tab_goes_through_the_panels_and_escape_shows_all() -> None:
-    async with watching(started(), *steps(20)) as screen:
-        walked = []
-        for _ in PANELS:
-            await screen.press("tab")
-            walked.append(screen.state.focus)
-            assert screen.text.count("╭") == 1
-        assert tuple(walked) == PANELS
-        await screen.press("tab")
-        assert screen.state.focus is None
-        await screen.press("tab", "escape")
-        assert screen.state.focus is None
-
-
-@awaited
-async def test_tab_goes_to_the_ranks_of_a_distributed_run() -> None:
-    async with watching(started(world_size=8), *steps(20)) as screen:
-        walked = []
-        for _ in RANKED_PANELS:
-            await screen.press("tab")
-            walked.append(screen.state.focus)
-        assert tuple(walked) == RANKED_PANELS
-        screen.app._state = replace(screen.state, focus="ranks")
-        screen.session.fold([started(world_size=1)])
-        await screen.press("tab")
-        assert screen.state.focus == PANELS[0]
 
 
 PAGES = {

@@ -21,6 +21,7 @@ from amptui.records.findings import ModuleRange, ModulesTraced, PrecisionMeasure
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import LossScaleChanged, Note, PhaseChanged, RunFailed
 from amptui.tui import screen as screen_module
+from amptui.tui.layout import PANELS as PANEL_NAMES
 from tests.golden import Goldens
 from tests.telemetry import record_samples as samples
 from tests.telemetry.record_samples import faster, measured
@@ -146,6 +147,21 @@ PAUSES = {
 }
 
 PAGES = {
+    "l changes the axis and back": Script(run(count=40), [press("l"), press("l")]),
+    "zoom has two limits and can be reset": Script(
+        run(count=40),
+        [press("minus"), press("plus", "equals_sign", "minus"), press(*["plus"] * 40), press("0")],
+    ),
+    "zoom and axis keys reach the charts": Script(
+        run(count=40), [press("g"), press("plus", "l"), press("escape")]
+    ),
+    "tab goes through the panels and escape shows all": Script(
+        run(), [*[press("tab")] * (len(PANEL_NAMES) + 1), press("tab", "escape")]
+    ),
+    "tab goes to the ranks of a distributed run": Script(
+        run(world_size=8),
+        [*[press("tab")] * len(PANEL_NAMES), feed("one rank", *run(world_size=1)), press("tab")],
+    ),
     "f leads from each page to the float16 panel": Script(
         run(), [press("f"), *(press(key, "f") for key in ("e", "t", "i", "g", "question_mark")), press("f")]
     ),

@@ -1,6 +1,7 @@
 """The screen of a replay: driven by keys, moved by the player, and refusing what only a training can do."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,13 +15,16 @@ from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, Control
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record, RunFailed
 from amptui.telemetry.view import Comparison
+from amptui.tui import screen as screen_module
 from amptui.tui.keys import KEYS, RUN_KEYS
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp
 from tests.diagnosis.amp_situations import SITUATIONS, view_of
+from tests.golden import Goldens
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import device, float8_window, step, traced, xray
 from tests.telemetry.record_samples import run as started
+from tests.tui.scripts import SIZE, Action, press, said_after
 from tests.tui.watching import Screen, awaited
 
 LEAVING = {"ask_quit", "interrupt"}
@@ -79,6 +83,56 @@ async def test_the_help_lists_the_keys_of_a_replay(tmp_path: Path) -> None:
         assert "switch the running training" not in screen.text
 
 
+async def _seek_the_end(screen: Screen) -> None:
+    await screen.press("end")
+    await screen.until(lambda: "replay ended" in screen.footer)
+
+
+END = Action("seek the end", _seek_the_end)
+IN_FP8 = (
+    PrecisionChanged(time=201.0, step=101, previous="fp32", current="fp8"),
+    step(101, precision="fp8", time=201.5),
+    replace(float8_window(101), time=202.0),
+)
+LATER = Note(time=202.0, severity="info", text="later")
+ASKED = PauseChanged(time=200.5, step=100, paused=True, reason="the loss scale fell below its floor")
+FAILED = RunFailed(time=201.0, step=0, error="out of memory", traceback="Traceback")
+
+SCRIPTS: dict[str, tuple[Sequence[Record], Sequence[Action]]] = {
+    "what only a training can do is refused": ([], [*map(press, "pmds")]),
+    "x shows the X-ray that was taken up to here": (
+        *([xray(101, time=201.0)], [press("x"), END, press("x"), press("escape")]),
+    ),
+    "f shows float8's operands where the run was in FP8": (
+        *(IN_FP8, [press("f"), press("f"), END, press("f"), press("f")]),
+    ),
+    "n shows the trace that was recorded up to here": (
+        *([traced(101, time=201.0), LATER], [press("n"), END, press("n"), press("q")]),
+    ),
+    "pages lead to each other and stay where there is nothing to show": (
+        [xray(101, time=201.0), traced(101, time=202.0)],
+        [press("t"), press("x"), press("n"), press("escape"), END, *map(press, "txng"), press("escape")],
+    ),
+    "a run that failed or paused to ask is only looked at": ([ASKED, FAILED], [END, press("t")]),
+    "keys that only look do what they do beside a training": ([], [press("l", "plus", "tab")]),
+    **{f"{key} leaves without a question": ([], [press(key)]) for key in ("q", "ctrl+q", "ctrl+c")},
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_replay_says_what_was_approved(
+    name: str, tmp_path: Path, goldens: Goldens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
+    records, actions = SCRIPTS[name]
+
+    async def play() -> str:
+        async with replaying(tmp_path, *records, size=SIZE) as screen:
+            return await said_after([press("f5"), *actions], screen)
+
+    goldens.check(f"scripts/replay/{name}", asyncio.run(play()))
+
+
 @pytest.mark.ci
 @awaited
 async def test_keys_move_it_through_the_run(tmp_path: Path) -> None:
@@ -106,96 +160,6 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
         control = screen.control
         assert control.stop_reason is None
         assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
-        assert not screen.has_left
-
-
-@awaited
-async def test_what_only_a_training_can_do_is_refused_in_words(tmp_path: Path) -> None:
-    async with replaying(tmp_path) as screen:
-        for key in ("p", "m", "d", "s"):
-            await screen.press(key)
-            assert "this is a replay: the recorded run cannot change" in screen.notice
-
-
-@awaited
-async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> None:
-    async with replaying(tmp_path, xray(101, time=201.0)) as screen:
-        await screen.press("x")
-        assert "no X-ray was recorded up to this point" in screen.notice
-        await screen.press("end")
-        await screen.until(lambda: screen.app._view.numerics.xray is not None)
-        await screen.press("x")
-        assert "X-ray" in screen.lines[0]
-        assert "replay ended" not in screen.lines[-1], "an overlay says there what its own keys do"
-        await screen.press("escape")
-        assert "replay ended" in screen.footer
-
-
-@awaited
-async def test_f_shows_float8s_operands_where_the_run_was_in_fp8(tmp_path: Path) -> None:
-    switched = PrecisionChanged(time=201.0, step=101, previous="fp32", current="fp8")
-    in_fp8 = step(101, precision="fp8", time=201.5)
-    records = switched, in_fp8, replace(float8_window(101), time=202.0)
-    async with replaying(tmp_path, *records) as screen:
-        await screen.press("f")
-        assert screen.state.focus == "numerics"
-        await screen.press("f", "end")
-        await screen.until(lambda: screen.app._view.numerics.float8_window is not None)
-        await screen.press("f")
-        assert screen.overlay == "float8"
-        assert "float8 operands of step 101" in screen.lines[0]
-        await screen.press("f")
-        assert screen.overlay is None
-
-
-@awaited
-async def test_pages_lead_to_each_other_and_stay_where_there_is_nothing_to_show(tmp_path: Path) -> None:
-    async with replaying(tmp_path, xray(101, time=201.0), traced(101, time=202.0)) as screen:
-        await screen.press("t")
-        for key in ("x", "n"):
-            await screen.press(key)
-            assert screen.overlay == "output"
-        await screen.press("escape", "end")
-        await screen.until(lambda: screen.app._view.numerics.trace is not None)
-        for key, name in {"t": "output", "x": "x-ray", "n": "events", "g": "metrics"}.items():
-            await screen.press(key)
-            assert screen.overlay == name
-        await screen.press("escape")
-        assert screen.overlay is None
-
-
-@pytest.mark.ci
-@awaited
-async def test_n_shows_the_trace_that_was_recorded_up_to_here(tmp_path: Path) -> None:
-    later = Note(time=202.0, severity="info", text="later")
-    async with replaying(tmp_path, traced(101, time=201.0), later) as screen:
-        await screen.press("n")
-        assert "no trace was recorded up to this point" in screen.notice
-        await screen.press("end")
-        await screen.until(lambda: screen.app._view.numerics.trace is not None)
-        await screen.press("n")
-        assert "event 2 of" in screen.lines[0]
-        assert "features.12.conv" in screen.text
-
-
-@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
-@awaited
-async def test_it_is_left_without_a_question(tmp_path: Path, key: str) -> None:
-    async with replaying(tmp_path) as screen:
-        await screen.press(key)
-        assert screen.has_left
-        assert screen.app.left == ("interrupted" if key == "ctrl+c" else "")
-
-
-@awaited
-async def test_a_run_that_failed_or_paused_to_ask_is_only_looked_at(tmp_path: Path) -> None:
-    pause = PauseChanged(time=200.5, step=100, paused=True, reason="the loss scale fell below its floor")
-    failed = RunFailed(time=201.0, step=0, error="out of memory", traceback="Traceback")
-    async with replaying(tmp_path, pause, failed) as screen:
-        await screen.press("end")
-        await screen.until(lambda: "replay ended" in screen.footer)
-        assert "out of memory" in screen.text
-        assert "failed" in screen.header
         assert not screen.has_left
 
 
