@@ -39,7 +39,7 @@ from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced, R
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import Storm, event_of, summary_of_xray
-from amptui.telemetry.health import judge_window
+from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, SessionView
@@ -82,6 +82,7 @@ WINDOWS: Mapping[str, Float16Window] = {
     "NaN in FP32": window(nonfinite=12),
     "all zero": window(zeros=10_000),
     "all zero in fp16": in_fp16(zeros=10_000),
+    "much is lost in fp16": in_fp16(**squares_of(subnormal=1.0, whole=2.0)),
     "no gradients": in_fp16(elements=0, zeros=0, counts=()),
 }
 
@@ -91,7 +92,10 @@ UNDERFLOW = UnderflowFound(
 
 
 def test_what_is_said_of_windows(goldens: Goldens) -> None:
-    rows = {name: f"{judge_window(seen).severity}: {window_facts(seen)}" for name, seen in WINDOWS.items()}
+    rows = {}
+    for name, seen in WINDOWS.items():
+        verdict = judge_window(seen)
+        rows[name] = f"{verdict.severity}, {verdict.state}: {window_facts(seen)}"
     foretold = replace(UNDERFLOW, precision="fp32", hypothetical=True, place="")
     alarms = list(event_lines([event_of(UNDERFLOW), event_of(foretold)]))
     goldens.check("words/float16 windows", table({**rows, "alarms": alarms}))
@@ -136,6 +140,7 @@ TRACES: Mapping[str, ModulesTraced] = {
     "Inf in FP32": traced(first=module(largest=math.inf), precision="fp32"),
     "lost weights": traced(nearest=(), precision="bf16", lost=("head.weight", "head.bias"), lost_count=9),
     "nothing": traced(),
+    "nothing measured": traced(nearest=()),
     "would overflow float16": traced(
         precision="fp32", loss_scale=None, nearest=(module(dtype="float32", largest=131_008.0),)
     ),
@@ -149,7 +154,7 @@ TRACES: Mapping[str, ModulesTraced] = {
 def test_what_is_said_of_traces(goldens: Goldens) -> None:
     rows = {
         name: [
-            f"{trace_verdict(trace).severity}: {trace_verdict(trace).text}",
+            f"{trace_verdict(trace).severity}, {judge_trace(trace).state}: {trace_verdict(trace).text}",
             f"first: {what_overflowed_first(trace) or 'none'}",
             *(f"near: {distance(one)}" for one in trace.nearest),
         ]
@@ -194,6 +199,7 @@ XRAYS: Mapping[str, XRayTaken] = {
     "worst below 0.9": with_cosines(0.89999, 1.0),
     "worst at 0.5": with_cosines(0.5, 0.9, 1.0),
     "worst below 0.5": with_cosines(0.4999, 0.7),
+    "two layers below 0.9": with_cosines(0.5, 0.8, 1.0),
     "worst below 0": with_cosines(-0.5),
     "worst at 0": with_cosines(0.0),
     "a layer without a gradient": with_cosines(None, 0.9999),
@@ -229,9 +235,10 @@ XRAYS: Mapping[str, XRayTaken] = {
 def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
     rows = {}
     for name, taken in XRAYS.items():
-        verdict = xray_verdict(taken)
+        verdict, judged = xray_verdict(taken), judge_xray(taken)
+        assert verdict.severity == judged.severity
         rows[name] = [
-            f"{verdict.severity}: {verdict.text}",
+            f"{verdict.severity}, {judged.state} {judged.count}/{judged.layers}: {verdict.text}",
             f"{xray_losses(taken)}; {losses_apart(taken) or 'not compared'}",
             saved_for_backward(taken) or "nothing of memory",
             *map(layer_line, taken.layers[:2]),

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from amptui.records.findings import LayerAgreement, ParameterWindow, ReferenceAg
 from amptui.telemetry.health import (
     XRAY_CAREFUL_COSINE,
     XRAY_SAFE_COSINE,
-    judge_trace,
     judge_window,
     judge_xray,
     layer_state,
@@ -22,7 +20,7 @@ from amptui.telemetry.health import (
 )
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, WORST_SHARE
 from tests.telemetry.float16_windows import spread, squares_of
-from tests.telemetry.record_samples import layer, module, parameter, traced, window, xray
+from tests.telemetry.record_samples import layer, parameter, window, xray
 
 # ------------------------------------------------------------------------------- the float16 window
 
@@ -79,63 +77,7 @@ def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_norm_on() -> N
     assert judge_window(window(worst=(parameter("from an older journal", flushed=99),))).worst is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "severity", "state"),
-    [
-        ({"nonfinite": 12}, "warning", "not finite"),
-        ({"zeros": 10_000}, "info", "all zero"),
-        ({"hypothetical": False, "zeros": 10_000}, "warning", "all zero"),
-        ({"hypothetical": False, "nonfinite": 12}, "info", "overflow"),
-        ({"hypothetical": False, "elements": 0, "zeros": 0, "counts": ()}, "info", "empty"),
-        ({"hypothetical": False, "zeros": 310, "subnormal": 40}, "info", "kept"),
-        ({"hypothetical": False, **squares_of(subnormal=1.0, whole=2.0)}, "warning", "underflows"),
-        (squares_of(subnormal=0.1, whole=10.0), "info", "survives"),
-    ],
-)
-def test_each_histogram_has_its_state(changes: dict[str, Any], severity: str, state: str) -> None:
-    verdict = judge_window(window(**changes))
-    assert (verdict.severity, verdict.state) == (severity, state)
-
-
-# ----------------------------------------------------------------------------------- traced modules
-
-
-@pytest.mark.parametrize(
-    ("changes", "severity", "state"),
-    [
-        ({"first": module(largest=math.inf)}, "warning", "overflowed"),
-        ({"first": module(largest=math.inf), "precision": "fp32"}, "error", "overflowed"),
-        ({}, "info", "fits"),
-        ({"nearest": (module(largest=131_008.0),)}, "warning", "would overflow"),
-        ({"nearest": (module(largest=0.0),)}, "info", "unknown"),
-        ({"nearest": ()}, "info", "unknown"),
-    ],
-)
-def test_each_trace_has_its_state(changes: dict[str, Any], severity: str, state: str) -> None:
-    verdict = judge_trace(traced(**changes))
-    assert (verdict.severity, verdict.state) == (severity, state)
-
-
 # ------------------------------------------------------------------------------------------- X-ray
-
-
-@pytest.mark.parametrize(
-    ("cosines", "state", "count", "layers"),
-    [
-        ((0.9, 1.0), "agree", 2, 2),
-        ((None, 0.9999), "agree", 1, 1),
-        ((0.89999, 1.0), "differ", 1, 2),
-        ((0.5, 0.8, 1.0), "differ", 2, 3),
-        ((0.4999, 0.7), "disagree", 1, 2),
-        ((0.9999, math.nan, math.nan), "overflow", 2, 3),
-        ((None,), "nothing to compare", 0, 0),
-    ],
-)
-def test_an_xray_counts_the_layers_of_its_state(
-    cosines: Sequence[float | None], state: str, count: int, layers: int
-) -> None:
-    result = judge_xray(xray(layers=tuple(layer("a", cosine) for cosine in cosines)))
-    assert (result.state, result.count, result.layers) == (state, count, layers)
 
 
 @pytest.mark.parametrize(
