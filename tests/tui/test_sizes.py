@@ -1,5 +1,7 @@
 """No surface of the screen cuts a word, a unit or a number, at any size from 40x12 to 200x60."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from amptui.tui.canvas import Canvas
@@ -7,18 +9,32 @@ from amptui.tui.panels.phrases import whole_words
 from tests.tui.cut_words import searching
 from tests.tui.surfaces import SURFACES
 
-SIZES = [pytest.param(size, marks=pytest.mark.ci) for size in ((40, 12), (60, 18), (80, 24), (120, 40))]
-MORE_SIZES = [pytest.param(size, marks=pytest.mark.nightly) for size in ((100, 30), (160, 50), (200, 60))]
+SIZES = [(40, 12), (60, 18), (80, 24), (100, 30), (120, 40), (160, 50), (200, 60)]
 
 
-@pytest.mark.parametrize("size", [*SIZES, *MORE_SIZES], ids=str)
-def test_no_surface_cuts_a_word(size: tuple[int, int]) -> None:
+def cut_at(size: tuple[int, int], names: Iterable[str]) -> list[str]:
+    """What the surfaces of these names cut on a screen of this size, each with its name."""
     cut = []
-    for name, draw in SURFACES.items():
+    for name in names:
         with searching() as search:
-            draw(Canvas(*size))
+            SURFACES[name](Canvas(*size))
         cut += [f"{name}: {text}" for text in search.cut()]
-    assert cut == []
+    return cut
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_no_word_is_cut(size: tuple[int, int]) -> None:
+    """Of the panels that are enlarged every seventh, at each size others."""
+    enlarged = [name for name in SURFACES if name.startswith("enlarged")]
+    others = [name for name in SURFACES if not name.startswith("enlarged")]
+    assert cut_at(size, [*others, *enlarged[SIZES.index(size) :: len(SIZES)]]) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_no_surface_cuts_a_word(size: tuple[int, int]) -> None:
+    assert cut_at(size, SURFACES) == []
 
 
 @pytest.mark.parametrize(

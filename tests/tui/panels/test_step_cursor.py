@@ -23,6 +23,7 @@ from amptui.tui.panels.step_cursor import (
     press,
 )
 from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
+from tests.golden import Goldens
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
 KEYS = [
@@ -129,28 +130,6 @@ def test_what_it_reads_depends_on_no_window_zoom_or_size(
     assert line[1] == (units.loss(mean) if math.isfinite(mean) else "NaN or Inf")
 
 
-def test_it_says_step_value_spread_precision_and_loss_scale() -> None:
-    loss = series_of([float(step) for step in range(1, 33)], buckets=8, recent=2)
-    scale = series_of([None] * 16 + [4.0] * 2 + [8.0] * 14, buckets=8, recent=2)
-    switches = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(17, "fp16"))
-    view = SessionView(loss=loss, loss_scale=scale, switches=switches)
-    assert words(cursor_line(view, loss, 18, units.loss)) == [
-        *("step 18", "18.5", "mean of 4 steps, 17.0 to 20.0", "▲ AMP fp16", "loss scale 4 to 8"),
-    ]
-    assert words(cursor_line(view, loss, 32, units.loss))[:3] == ["step 32", "32.0", "▲ AMP fp16"]
-    assert words(cursor_line(view, loss, 1, units.loss))[2:] == ["mean of 4 steps, 1.00 to 4.00", "■ FP32"]
-
-
-def test_what_is_not_finite_or_not_measured_is_said() -> None:
-    series = series_of([math.inf, None, 1.0, math.nan, None, None, 1.0], buckets=4, recent=1)
-    view = SessionView(loss=series)
-    assert words(cursor_line(view, series, 1, units.loss))[1:] == ["NaN or Inf"]
-    assert words(cursor_line(view, series, 3, units.loss))[1:] == [
-        *("1.00", "mean of 2 steps, 1.00 to 1.00", "1 NaN or Inf"),
-    ]
-    assert words(cursor_line(view, series, 5, units.loss))[1:] == ["not measured"]
-
-
 @given(st.data(), any_series())
 def test_the_precision_is_that_of_the_last_switch(data: st.DataObject, series: Series) -> None:
     switches = data.draw(any_switches(series))
@@ -165,42 +144,46 @@ def test_the_precision_is_that_of_the_last_switch(data: st.DataObject, series: S
 LONG = series_of([1.0] * 10_000)
 
 
-def test_it_begins_at_the_newest_step_and_moves_by_a_column() -> None:
-    extent = extent_of(LONG, columns=70)
-    column = extent.live.steps // 70
-    assert pressed(extent, ["left"]) == Cursor(10_000)
-    assert pressed(extent, ["left", "left"]) == Cursor(10_000 - column)
-    assert pressed(extent, ["right", "left_square_bracket"]) == Cursor(10_000 - 10 * column)
-    assert pressed(extent, ["right", "shift+left", "shift+right"]) == Cursor(10_000)
-    assert pressed(extent, ["home"]) == pressed(extent, ["end", "home"]) == Cursor(1)
+def validated(*steps: int) -> Extent:
+    """A run of 1,000 steps with a value at some of them."""
+    run = visible_window(series_of([1.0] * 1000), 0)
+    return Extent(series_of([0.5 if step in steps else None for step in range(1, 1001)]), run, run, 70)
 
 
-def test_it_zooms_around_itself_and_the_window_follows_it() -> None:
-    extent = extent_of(LONG, columns=70)
-    cursor = pressed(extent, ["end", *["left_square_bracket"] * 3])
-    zoomed = pressed(extent, ["plus"] * 4, cursor)
-    assert cursor is not None
-    assert zoomed is not None
-    assert zoomed.step == cursor.step
-    assert zoomed.window is not None
-    assert zoomed.window.steps == extent.whole.steps >> 4
-    far = pressed(extent, ["left_square_bracket"] * 8, zoomed)
-    assert far is not None
-    assert far.window is not None
-    assert far.window.steps == zoomed.window.steps
-    assert far.window.last_step < zoomed.step
-    assert pressed(extent, ["minus"] * 5, far) == Cursor(far.step)
-    assert pressed(extent, ["0"], far) == Cursor(far.step)
-
-
-def test_it_goes_from_one_validation_to_the_next() -> None:
-    values: list[float | None] = [None] * 1000
-    values[99] = values[499] = values[899] = 0.5
-    series, run = series_of(values), series_of([1.0] * 1000)
-    extent = Extent(series, visible_window(run, 0), visible_window(run, 0), 70)
-    steps = [pressed(extent, ["left"] * presses) for presses in range(1, 6)]
-    assert [cursor.step for cursor in steps if cursor] == [900, 500, 100, 100, 100]
-    assert pressed(extent, ["home", "right"]) == Cursor(500)
+def test_keys_lead_the_cursor_where_was_approved(goldens: Goldens) -> None:
+    long, validations = extent_of(LONG), validated(100, 500, 900)
+    back = "left_square_bracket"
+    lines = [
+        f"{keys}: {pressed(extent, keys.split())}"
+        for extent, scripts in (
+            (
+                long,
+                ("left", "left left", f"right {back}", "right shift+left shift+right", "home", "end home"),
+            ),
+            (long, (f"end {back} {back} plus", f"end {back} plus plus plus plus", "end plus left")),
+            (
+                long,
+                (
+                    f"end plus plus plus plus {back} {back} {back}",
+                    "end plus plus minus minus",
+                    "end plus plus 0",
+                ),
+            ),
+            (long, ("end" + " plus" * 12 + " left",)),
+            (validations, ("left", "left left", "left left left", "left left left left", "home right")),
+        )
+        for keys in scripts
+    ]
+    loss = series_of([float(step) for step in range(1, 33)], buckets=8, recent=2)
+    scale = series_of([None] * 16 + [4.0] * 2 + [8.0] * 14, buckets=8, recent=2)
+    switches = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(17, "fp16"))
+    broken = series_of([math.inf, None, 1.0, math.nan, None, None, 1.0], buckets=4, recent=1)
+    for view, series, steps in (
+        (SessionView(loss=loss, loss_scale=scale, switches=switches), loss, (1, 18, 32)),
+        (SessionView(loss=broken), broken, (1, 3, 5)),
+    ):
+        lines += [" | ".join(words(cursor_line(view, series, step, units.loss))) for step in steps]
+    goldens.check("scripts/cursor", "\n".join(lines))
 
 
 def test_it_stays_on_its_step_while_the_run_goes_on() -> None:
