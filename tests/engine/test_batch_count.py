@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from amptui import Data, DataRequest
 from amptui.base.errors import DataError
 from amptui.data.sources import Arrays, Source
-from amptui.records.control import Control
 from amptui.records.run import EpochFinished, Note
 from amptui.records.steps import StepRecord
-from tests.tiny import Drawing, Log, Tiny, losses, prepare, resume, stopping, train
+from tests.tiny import Log, Tiny, losses, prepare, train
 
 BATCHES = 8
 """Of 8 samples each: what an epoch of :class:`Tiny` has."""
@@ -102,32 +100,6 @@ def test_batches_that_are_none_are_skipped_and_counted(bad: set[int]) -> None:
         # The first is told at once, their number when the epoch is over.
         assert [any(text.startswith(total) for text in notes_of(log)) for total in totals] == [bool(bad)] * 2
         assert len(notes_of(log)) == (3 if bad else 0)
-
-
-@pytest.mark.parametrize(
-    "cut", [1, 4, 5, 7, *(pytest.param(cut, marks=pytest.mark.ci) for cut in (2, 3, 6, 8, 9))]
-)
-def test_a_run_with_skipped_batches_resumes_at_the_right_batch(cut: int, tmp_path: Path) -> None:
-    def make() -> Tiny:
-        class Noisy(Drawing):
-            def load_data(self, request: DataRequest) -> Data:
-                data = super().load_data(request)
-                assert isinstance(data.train, DataLoader)
-                loader = DataLoader(data.train.dataset, 8, shuffle=True, collate_fn=Dropping([1, 2, 7]))
-                return replace(data, train=loader)
-
-        return Noisy(source="loader")
-
-    whole, first, second, control = Log(), Log(), Log(), Control()
-    train(prepare(make()), whole)
-    first.watch = stopping(control, cut)
-    assert train(prepare(make()), first, control, checkpoints=tmp_path) == "stopped"
-    assert resume(prepare(make()), tmp_path, second) == "done"
-    assert len(losses(whole)) == 10
-    assert losses(first) + losses(second) == losses(whole)
-    # The batches that the first process left out count in the epoch's number.
-    totals = [text for text in notes_of(first) + notes_of(second) if text.startswith("epoch ")]
-    assert totals == [text for text in notes_of(whole) if text.startswith("epoch ")]
 
 
 @pytest.mark.parametrize("stream", [lambda pairs: Stream(pairs, 0), lambda pairs: Stream(pairs, 7), Once])

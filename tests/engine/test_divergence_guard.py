@@ -15,7 +15,7 @@ from amptui.engine.checkpoint.file import checkpoints
 from amptui.engine.divergence_guard import HOPELESS_STEPS, SUSPECT_STEPS
 from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.findings import ModulesTraced
-from amptui.records.keeping import CheckpointWritten
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import NonFinite, PauseChanged, Record
 from amptui.records.steps import StepRecord
 from tests.tiny import Log, Spoiled, Tiny, losses, prepare, resume, train
@@ -77,6 +77,8 @@ def test_an_interactive_run_pauses_once_and_names_the_checkpoint(
     # What came after the NaN did not push out what is good.
     assert [record.name for record in log.of(CheckpointWritten)] == ["step-000000008.pt"]
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]
+    told = [change.trouble for change in log.of(KeepingChanged)]
+    assert answer == "stop" or "contains NaN (earlier checkpoints are kept)" in told[0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -1,7 +1,6 @@
 """Learning-rate schedules: where a device counts the applied steps, those that cannot be, and validations."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -12,9 +11,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR, Red
 
 from amptui.base.errors import ExperimentError
 from amptui.engine.lr_schedule import LrSchedule
-from amptui.records.control import Control
-from amptui.records.run import Validated
-from tests.tiny import Log, Tiny, prepare, resume, stopping, train
+from tests.tiny import Log, Tiny, prepare, train
 
 
 def followed(optimizer: Optimizer, scheduler: LRScheduler) -> LrSchedule:
@@ -132,17 +129,3 @@ class Ended(Tiny):
 def test_a_scheduler_that_has_ended_names_the_method_that_built_it() -> None:
     with pytest.raises(ExperimentError, match=r"Tried to step 6 times.*OneCycleLR.*build_scheduler\(\).*; "):
         train(prepare(Ended()), Log())
-
-
-@pytest.mark.parametrize("cut", [3, 4, 5])
-def test_a_resumed_run_validates_after_the_same_steps_and_only_once(cut: int, tmp_path: Path) -> None:
-    whole, first, second, control = Log(), Log(), Log(), Control()
-    options = {"validate_every": 4}
-    train(prepare(Tiny(), **options), whole)
-    first.watch = stopping(control, cut)
-    train(prepare(Tiny(), **options), first, control, checkpoints=tmp_path)
-    resume(prepare(Tiny(), **options), tmp_path, second)
-    validations = [
-        (record.step, record.validation) for log in (first, second) for record in log.of(Validated)
-    ]
-    assert validations == [(record.step, record.validation) for record in whole.of(Validated)]

@@ -18,7 +18,7 @@ from amptui.engine import building, description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
 from amptui.records.run import FP8_PRECISIONS
-from tests.tiny import NO_TF32, Tiny, log_of, prepare
+from tests.tiny import NO_TF32, Tiny, prepare
 
 CPU = torch.device("cpu")
 
@@ -72,24 +72,6 @@ def test_a_benchmark_lasts_as_long_as_its_comparison_may_take(
     assert schedule.steps == steps
     assert schedule.epochs * (length or 1) >= max(100, steps or 0)
     assert (schedule.asked_steps, schedule.asked_epochs) == (None, True)
-
-
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_its_schedule_is_as_long_per_step_and_per_epoch(interval: str) -> None:
-    class Cycled(Tiny):
-        scheduler_interval = interval  # type: ignore[assignment]
-
-        def build_scheduler(
-            self, optimizer: torch.optim.Optimizer, total_steps: int | None
-        ) -> torch.optim.lr_scheduler.LRScheduler:
-            lengths.append((total_steps, self.epochs))
-            length = total_steps if interval == "step" else self.epochs
-            return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=length)
-
-    lengths: list[tuple[int | None, int]] = []
-    log = log_of(prepare(Cycled(epochs=1), min_steps=20, validation=False))
-    assert lengths == [(24, 3)]
-    assert max(getattr(record, "step", 0) for record in log) == 24
 
 
 def test_an_option_of_its_own_outweighs_set_and_a_cpu_s_default_outweighs_nothing() -> None:

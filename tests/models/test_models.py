@@ -45,7 +45,9 @@ def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize(("name", "count"), [("mnist-deep", 14_740_522), ("simple-cnn", 157_578)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("mnist-deep", 14_740_522), ("resnet50", 25_557_032), ("simple-cnn", 157_578)]
+)
 def test_a_model_is_as_large_as_its_documentation_says(name: str, count: int) -> None:
     assert parameters(load_class(parse_model(name))().build_model()) == count
 

@@ -63,14 +63,6 @@ def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Pat
     assert last.seconds < last.time - started.time + before.seconds
 
 
-def test_a_run_that_was_done_is_done_at_once(tmp_path: Path) -> None:
-    Worker(steps=5, checkpoint_dir=tmp_path).end()
-    worker = Worker(steps=5, checkpoint_dir=tmp_path, resume=True)
-    last = worker.end()
-    assert isinstance(last, RunFinished)
-    assert (last.steps, last.reason, worker.log.of(StepRecord)) == (5, "done", [])
-
-
 def test_a_run_without_a_folder_for_checkpoints_keeps_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

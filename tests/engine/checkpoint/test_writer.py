@@ -1,7 +1,6 @@
 """When checkpoints are written, that the training never waits for them, and what trouble with them costs."""
 
 import errno
-import math
 import os
 import shutil
 import threading
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.checkpoint.file import checkpoints, read, write
-from amptui.records.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.records.control import CheckpointRequest, Control, PauseRequest, StopRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, PauseChanged, PhaseChanged, Record
 from amptui.records.steps import StepRecord
@@ -205,27 +204,6 @@ def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
     assert [read(path).step for path in checkpoints(folder)] == [16, 8]
 
 
-def test_a_model_with_nan_does_not_replace_earlier_checkpoints(tmp_path: Path) -> None:
-    class Lost(Unhurried):
-        def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-            self.calls = getattr(self, "calls", 0) + model.training
-            loss = super().loss(model, batch)
-            assert isinstance(loss, Tensor)
-            return loss * (math.nan if self.calls > 12 else 1.0)
-
-    control = Control()
-
-    def go_on(record: Record) -> None:
-        if isinstance(record, PauseChanged):
-            control.ask(PauseRequest(False))
-
-    log = Log(go_on)
-    train(prepare(Lost(epochs=6)), log, control, interactive=True, checkpoints=tmp_path)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]
-    assert "contains NaN (earlier checkpoints are kept)" in troubles(log)[0]
-    assert len(log.of(StepRecord)) == 48
-
-
 def test_what_cannot_be_written_costs_the_checkpoint_but_not_the_run(tmp_path: Path) -> None:
     def journaled(step: int) -> None:
         if step == 8:
@@ -267,32 +245,6 @@ def test_a_failed_run_finishes_its_write_and_starts_no_other(tmp_path: Path) -> 
         train(prepare(Failing()), log, checkpoints=tmp_path, every=3, journaled=journal.wait)
     assert written(log) == [(3, "interval")]
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003.pt"]
-
-
-def test_there_is_none_before_a_precision_s_first_step(tmp_path: Path) -> None:
-    control = OnSecondWait(lambda: control.ask(PauseRequest(False)))
-    trials = list[bool]()
-
-    class Refusing(Tiny):
-        def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-            if torch.is_autocast_enabled("cpu"):
-                trials.append(True)
-                raise RuntimeError("no bfloat16 here")
-            return super().loss(model, batch)
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 4:
-            control.ask(PauseRequest(True))
-        if isinstance(record, PauseChanged) and record.paused:
-            control.ask(PrecisionRequest("bf16"))
-        stopping(control, 6)(record)
-
-    log = Waiting(ask)
-    train(prepare(Refusing()), log, control, checkpoints=tmp_path, every=4)
-    assert trials == [True]
-    assert {read(path).precision for path in checkpoints(tmp_path)} == {"fp32"}
-    assert log.of(StepRecord)[-1].step == 6
-    assert written(log) == [(5, "interval"), (6, "end")]
 
 
 def test_leftovers_of_a_killed_process_are_removed_at_the_start(tmp_path: Path) -> None:
