@@ -32,6 +32,10 @@ Script = Callable[[int], object]
 """Called as each step's loss is computed, with the step's number."""
 
 
+Asks = Mapping[int, Request | Sequence[Request]]
+"""What is asked as a step's loss is computed, by step."""
+
+
 @dataclass(eq=False)
 class Marks:
     """What came between one step's loss and the next one's: backward, optimizer, boundary, batch."""
@@ -151,7 +155,7 @@ class Trained:
 def run(
     experiment: Small | None = None,
     *,
-    asks: Mapping[int, Request | Sequence[Request]] = MappingProxyType({}),
+    asks: Asks = MappingProxyType({}),
     waits_are_errors: Container[int] = (),
     script: Script = lambda _step: None,
     checkpoints: Path | None = None,

@@ -33,7 +33,7 @@ aten = torch.ops.aten
 
 def row_of(values: Tensor, format_: Float8Format, scale: float = 1.0) -> list[float]:
     """Shares of zeros, flushed, subnormal and saturated, errors, scales, the largest channel, counts."""
-    return operand_numbers(values, torch.tensor(scale), format_).tolist()  # type: ignore[no-any-return]
+    return operand_numbers(values, torch.tensor(scale), format_).tolist()
 
 
 @FORMATS

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -158,7 +159,7 @@ def test_the_layout_of_convolutions_in_half_precision_is_noted() -> None:
     # Images of other than two dimensions have no layout to choose.
     for layer, size in ((nn.Conv1d(8, 8, 3), (9,)), (nn.Conv3d(8, 8, 3), (4, 4, 4))):
         half, inputs = layer.bfloat16(), torch.rand(2, 8, *size, dtype=torch.bfloat16)
-        assert count(half, lambda half=half, inputs=inputs: half(inputs)).nchw_flops == 0
+        assert count(half, partial(half, inputs)).nchw_flops == 0
 
 
 def linear(rows: int, columns: int, inner: int) -> tuple[nn.Module, tuple[int, ...], tuple[int, ...]]:

@@ -17,7 +17,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import EpochFinished, PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.simcuda.training import Pairs, Small, run
+from tests.simcuda.training import Asks, Pairs, Small, run
 from tests.tiny import Log, losses, prepare, resume
 
 
@@ -55,7 +55,7 @@ class OnDefault(Small):
 # A loader with workers that is collected as part of a cycle waits five seconds for each.
 @pytest.mark.parametrize("source", ["arrays", pytest.param("dataset", marks=pytest.mark.nightly), "loader"])
 def test_all_goes_on_as_without(source: Literal["arrays", "dataset", "loader"], tmp_path: Path) -> None:
-    asks = {
+    asks: Asks = {
         10: (TraceRequest(), PrecisionRequest("fp16")),
         18: XRayRequest(),
         33: StopRequest("the test"),

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from amptui.engine.failure import explain, is_device_lost
-from amptui.records.control import CheckpointRequest, PrecisionRequest, Request, TraceRequest, XRayRequest
+from amptui.records.control import CheckpointRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.simcuda import device
-from tests.simcuda.training import Trained, run
+from tests.simcuda.training import Asks, Trained, run
 from tests.tiny import Log, losses
 
 STEP, STEPS = 10, 14
@@ -31,14 +31,12 @@ MAY_FAIL = {
 }
 """What a training cannot do without."""
 
-Asks = dict[int, Request]
 
-
-def without_memory(operator: int, asks: Asks, *, at: int = STEP, **options: Any) -> Trained | str:
+def without_memory(operator: int, asks: Asks, **options: Any) -> Trained | str:
     """Let one operator find no memory, counted from a step's loss; the training, or where that ended it."""
 
     def script(step: int) -> None:
-        if step == at:
+        if step == STEP:
             device.configure(memory_out_in=operator)
 
     try:

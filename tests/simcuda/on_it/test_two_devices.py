@@ -14,7 +14,7 @@ from amptui.records.control import PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.simcuda.training import Whole, run
+from tests.simcuda.training import Asks, Whole, run
 from tests.tiny import losses
 
 
@@ -54,7 +54,7 @@ class Halved(Whole):
 def test_a_model_on_two_gpus_trains_and_is_looked_into_as_one(
     precision: str, clip_norm: float | None
 ) -> None:
-    asks = {10: TraceRequest(), 16: XRayRequest()}
+    asks: Asks = {10: TraceRequest(), 16: XRayRequest()}
     one, two = (
         run(each(), asks=asks, steps=60, precision=precision, clip_norm=clip_norm) for each in (Whole, Halved)
     )
