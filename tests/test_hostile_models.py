@@ -4,7 +4,6 @@ import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,13 +19,6 @@ from tests.living import (
 )
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
-
-
-def some_in_ci(names: tuple[str, ...], count: int) -> list[Any]:
-    return [
-        pytest.param(name, marks=pytest.mark.ci if number < count else pytest.mark.nightly)
-        for number, name in enumerate(names)
-    ]
 
 
 @pytest.mark.ci
@@ -62,7 +54,8 @@ def session_of(leader: int) -> set[int]:
     return members
 
 
-@pytest.mark.parametrize("method", some_in_ci(("spawn", "fork", "forkserver"), 1))
+@pytest.mark.ci
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_the_run(
     method: str, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -80,22 +73,14 @@ def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_t
 
 STEPS = 40
 
-LEAVES = ("_exit", "_exit in a thread", "execv", "execlp")
-
-COSTS_NOTHING = (
-    *("closerange and open", "close the streams", "fork", "fork that exits", "fork in the validation"),
-    *("closerange", "close and open in C", "sys.exit in a thread", "close the streams' numbers"),
-    *("close the streams and open", "fork in load_data", "fork that fails"),
-)
-"""The first five are told apart by what is done about them; CI tries these."""
-
 
 def troublesome(what: str, folder: Path, *options: str) -> list[str]:
     command = ["train", str(RECIPES / "troublesome.py"), "--device", "cpu", *options]
     return [*command, "--set", f"what={what}", "--set", f"folder={folder}", "--run-dir", str(folder / "run")]
 
 
-@pytest.mark.parametrize("what", some_in_ci((LEAVES[0], *LEAVES[2:], LEAVES[1]), 2))
+@pytest.mark.ci
+@pytest.mark.parametrize("what", ["_exit", "_exit in a thread", "execv"])
 def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSource, tmp_path: Path) -> None:
     done = warm.run(*troublesome(what, tmp_path, "--headless"))
     assert done.returncode == 1, done.stderr
@@ -108,7 +93,14 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     assert last_step(tmp_path / "run") in (19, 20)
 
 
-@pytest.mark.parametrize("what", some_in_ci(COSTS_NOTHING, 5))
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("closerange and open", "close and open in C", "close the streams", "sys.exit in a thread"),
+        *("fork", "fork that exits", "fork that fails", "fork in the validation"),
+    ],
+)
 def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     what: str, warm: WarmSource, tmp_path: Path
 ) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from amptui.base.notify_url import VARIABLE
 from amptui.guest.handover import RUN_DIR_VARIABLE
-from amptui.records.run import Note
 from tests.checkout import ROOT
-from tests.living import ended_afterwards, records_of, train_arguments, wait_for_end
+from tests.living import ended_afterwards, train_arguments, wait_for_end
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import ENVIRONMENT, WarmSource
 from tests.webhooks import SECRET, receiver
@@ -55,15 +54,24 @@ def assert_secret(run: Path, *outputs: str | bytes) -> None:
     assert not any(SECRET in str(output) for output in outputs)
 
 
-@pytest.mark.parametrize("by", ["option", pytest.param("variable", marks=pytest.mark.ci)])
+@pytest.mark.parametrize(
+    ("by", "options"),
+    [
+        ("option", ()),
+        pytest.param("variable", (), marks=pytest.mark.ci),
+        pytest.param("option", ("--nproc", "2"), marks=pytest.mark.ci),
+    ],
+    ids=["option", "variable", "of several ranks one"],
+)
 def test_the_end_is_sent_once_and_the_url_is_in_no_file(
-    by: str, warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by: str, options: tuple[str, ...], warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     with receiver() as server, ended_afterwards(run):
         if by == "variable":
             monkeypatch.setenv(VARIABLE, server.url)
-        options = ("--notify", server.url) if by == "option" else ()
+        else:
+            options = (*options, "--notify", server.url)
         done = warm.run(*train_arguments(run, "--headless", "--steps", "30", *options))
         assert done.returncode == 0
         (sent,) = server.posts
@@ -142,32 +150,6 @@ def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path)
         assert len(server.posts) == 1
     assert re.fullmatch(DONE, sent.text)
     assert_secret(run, screen.text)
-
-
-@pytest.mark.ci
-def test_a_server_that_refuses_is_one_quiet_event_after_the_end(warm: WarmSource, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with receiver(403) as server, ended_afterwards(run):
-        done = warm.run(*train_arguments(run, "--headless", "--steps", "30", "--notify", server.url))
-        assert len(server.posts) == 1
-    assert done.returncode == 0
-    notes = [it for it in records_of(run) if isinstance(it, Note) and "notify" in it.text]
-    assert [(it.severity, it.text) for it in notes] == [
-        ("warning", f"could not notify 127.0.0.1:{server.server_port}: HTTP 403")
-    ]
-    assert_secret(run, done.stdout, done.stderr)
-
-
-@pytest.mark.ci
-def test_of_several_ranks_one_sends(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with receiver() as server, ended_afterwards(run):
-        options = ("--headless", "--nproc", "2", "--steps", "30", "--notify", server.url)
-        done = run_to_end(amptui_command(*train_arguments(run, *options)))
-        assert done.returncode == 0, done.stderr
-        (sent,) = server.posts
-    assert re.fullmatch(DONE, sent.text)
-    assert_secret(run, done.stdout, done.stderr)
 
 
 @pytest.mark.ci

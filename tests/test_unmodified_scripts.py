@@ -171,7 +171,7 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        pytest.param("keras", "keras.optimizers", marks=pytest.mark.ci),
+        pytest.param("keras", "keras.optimizers", marks=pytest.mark.nightly),
         pytest.param("fastai.optimizer", "fastai.optimizer", marks=pytest.mark.nightly),
         pytest.param("another", "", marks=pytest.mark.ci),
     ],
@@ -331,7 +331,7 @@ def test_of_two_models_in_turn_each_has_steps_of_its_own(folder: Path) -> None:
         assert [(record.step, repr(record.loss)) for record in steps] == list(enumerate(losses, 1))
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 def test_what_the_script_lets_go_of_is_freed(folder: Path) -> None:
     text = """
         import weakref

@@ -117,7 +117,7 @@ def pid_of(rank: int, process: PipedProcess) -> int:
 # --------------------------------------------------------------------------------------------- starting
 
 NEIGHBOURLY = """
-from {module} import NAME
+from neighbour import NAME
 from tests.tiny import Tiny
 
 class Mine(Tiny):
@@ -125,34 +125,25 @@ class Mine(Tiny):
 """
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        pytest.param("neighbour", marks=pytest.mark.ci),
-        pytest.param("in_the_current_folder", marks=pytest.mark.nightly),
-    ],
-)
-def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path) -> None:
-    """Beside its file always; from the current folder where `python -m amptui` has it on its path."""
-    here, models = tmp_path / "here", tmp_path / "models"
+@pytest.mark.ci
+def test_ranks_import_the_model_and_what_lies_beside_it_and_nothing_of_the_current_folder(
+    tmp_path: Path,
+) -> None:
+    here, models, run = tmp_path / "here", tmp_path / "models", tmp_path / "run"
     here.mkdir()
     models.mkdir()
-    (here / "in_the_current_folder.py").write_text("NAME = 'here'\n")
     (models / "neighbour.py").write_text("NAME = 'beside'\n")
-    (models / "mine.py").write_text(NEIGHBOURLY.format(module=module))
-    start: Sequence[str] = ALONE
-    if module == "neighbour":  # the program `amptui` does not have the current folder on its path
-        start = (sys.executable, "-P", *ALONE[1:])
-        for name in ("json", "random", "logging", "signal"):
-            (here / f"{name}.py").write_text("open('imported', 'w')\nraise SystemExit(9)\n")
-    run = tmp_path / "run"
+    (models / "mine.py").write_text(NEIGHBOURLY)
+    for name in ("json", "random", "logging", "signal"):
+        (here / f"{name}.py").write_text("open('imported', 'w')\nraise SystemExit(9)\n")
     options = ("--device", "cpu", "--nproc", "2", "--steps", "2", "--run-dir", str(run))
+    # As the program `amptui`, which does not have the current folder on its path.
+    command = [sys.executable, "-P", *ALONE[1:], "train", str(models / "mine.py"), *options]
     with child_environment() as added:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **added, "PYTHONSAFEPATH": ""}
         process = subprocess.run(
-            [*start, "train", str(models / "mine.py"), *options],
-            cwd=here, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            command, cwd=here, env=environment, capture_output=True, text=True, check=False
+        )
     assert process.returncode == 0, process.stderr
     assert last_step(run) == 2
     assert not (here / "imported").exists()
