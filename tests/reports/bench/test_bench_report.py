@@ -190,7 +190,9 @@ def test_each_report_as_lines(goldens: Goldens) -> None:
 
 def test_each_report_as_strict_json(goldens: Goldens) -> None:
     for name in ("FLOP/s", "compiled, launch-bound when eager"):
-        goldens.check(f"reports/bench json, {name}", json_text(report_json(REPORTS[name]())))
+        goldens.check(
+            f"reports/bench json, {name.replace('/', ' per ')}", json_text(report_json(REPORTS[name]()))
+        )
     goldens.check_digests({name: json_text(report_json(make())) for name, make in REPORTS.items()})
 
 
