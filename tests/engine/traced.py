@@ -1,4 +1,4 @@
-"""One traced step on a CPU, and what it told."""
+"""One traced step on a CPU and what it told, and models with gradients that a test gives them."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +31,16 @@ def traced_step(
         scaler.scale(loss).backward()
     assert not any(module._forward_hooks for module in model.modules())
     return record_of(trace)
+
+
+def model_with_gradients(gradients: Sequence[Tensor | None]) -> nn.Module:
+    """Its parameters are ``p0``, ``p1`` and so on, each as large as its gradient."""
+    model = nn.Module()
+    for index, gradient in enumerate(gradients):
+        parameter = nn.Parameter(torch.zeros(3) if gradient is None else torch.zeros_like(gradient))
+        parameter.grad = gradient
+        model.register_parameter(f"p{index}", parameter)
+    return model
 
 
 def by_name(record: ModulesTraced, way: str) -> dict[str, ModuleRange]:

@@ -22,19 +22,10 @@ from amptui.engine.probes.float16_window import (
 )
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.records.findings import Float16Window, ParameterWindow
+from tests.engine.traced import model_with_gradients
 
 LARGE = 1 << 14
 """Elements of a parameter that is counted by itself."""
-
-
-def model_with_gradients(gradients: Sequence[Tensor | None]) -> nn.Module:
-    model = nn.Module()
-    for index, gradient in enumerate(gradients):
-        like = torch.zeros(3) if gradient is None else torch.zeros_like(gradient)
-        parameter = nn.Parameter(like)
-        parameter.grad = gradient
-        model.register_parameter(f"p{index}", parameter)
-    return model
 
 
 def window_of_model(model: nn.Module, factor: float = 1.0) -> Float16Window:

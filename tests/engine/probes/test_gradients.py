@@ -1,7 +1,7 @@
 """A row tells the norm, the largest value, and who holds NaN or Inf; CUDA's and a CPU's say the same."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from amptui.engine.probes.gradients import (
     in_memory_order,
     measure_fused,
 )
+from tests.engine.traced import model_with_gradients
 
 Measure = Callable[[GradientProbe], Tensor]
 
@@ -27,16 +28,6 @@ def fused(probe: GradientProbe) -> Tensor:
 
 
 both = pytest.mark.parametrize("measure", [GradientProbe.measure, fused], ids=["cpu", "cuda's way"])
-
-
-def model_with_gradients(gradients: Sequence[Tensor | None]) -> nn.Module:
-    model = nn.Module()
-    for index, gradient in enumerate(gradients):
-        like = torch.zeros(1) if gradient is None else torch.zeros_like(gradient)
-        parameter = nn.Parameter(like)
-        parameter.grad = gradient
-        model.register_parameter(f"p{index}", parameter)
-    return model
 
 
 def health_of(*gradients: Tensor | None, measure: Measure = GradientProbe.measure) -> GradientHealth:
