@@ -8,23 +8,9 @@ import pytest
 
 from amptui.engine.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
 from amptui.engine.estimate import BLOCK_STEPS
-from amptui.records.steps import StepRecord
+from tests.builders import make_step
 
-STEP = StepRecord(
-    time=0.0,
-    step=1,
-    epoch=1,
-    precision="fp32",
-    loss=0.5,
-    samples=8,
-    lr=0.1,
-    step_seconds=0.003,
-    data_seconds=0.0,
-    skipped=False,
-    settling=False,
-    loss_scale=None,
-    **dict.fromkeys(("growth_tracker", "grad_norm", "nonfinite_gradients")),
-)
+STEP = make_step(1, precision="fp32", step_seconds=0.003, samples=8)
 SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004, "fp32 eager": 0.006, "bf16 eager": 0.0025}
 
 

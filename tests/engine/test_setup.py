@@ -107,7 +107,7 @@ def test_gpus_are_counted_from_zero() -> None:
         setup.choose_device(f"cuda:{count}")
 
 
-DATA = {"name": "noise", "real": True, "train": TensorDataset(torch.zeros(4))}
+DATA: dict[str, Any] = {"name": "noise", "real": True, "train": TensorDataset(torch.zeros(4))}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
 MODEL = str(Path(__file__).parents[1] / "recipes" / "twisted.py")
 
+TIERS: tuple[list[pytest.MarkDecorator], ...] = ([], [pytest.mark.nightly], [pytest.mark.ci])
+
 ONE_TWIST = [
-    pytest.param({part: way}, marks=[(), pytest.mark.nightly, pytest.mark.ci][number % 3])
+    pytest.param({part: way}, marks=TIERS[number % 3])
     for part, ways in WAYS.items()
     for number, way in enumerate(ways)
 ]

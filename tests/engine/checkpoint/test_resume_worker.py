@@ -90,8 +90,7 @@ def test_the_batch_size_that_the_device_brought_stays(tmp_path: Path) -> None:
 def test_other_settings_end_the_run_before_anything_is_cut(tmp_path: Path) -> None:
     stopped(tmp_path)
     cuts = list[int]()
-    options = {"checkpoint_dir": tmp_path, "resume": True, "settings": {"at": "7"}}
-    worker = Worker(hooks={"cut": cuts.append}, **options)
+    worker = Worker(checkpoint_dir=tmp_path, resume=True, settings={"at": "7"}, hooks={"cut": cuts.append})
     last = worker.end()
     assert isinstance(last, RunFailed)
     assert "was written with at 5, but now it is 7" in last.error
