@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from amptui.records import codec
 from amptui.records.run import DataInfo, PrecisionChanged, Record, RunFinished
-from tests.telemetry.record_samples import device, dropped, followed, run, skip_row, step
+from tests.builders import make_started as run
+from tests.builders import make_step as step
+from tests.builders import write_journal
+from tests.telemetry.record_samples import device, dropped, followed, skip_row
 
 DISCRIMINATOR = "discriminator"
 
@@ -81,10 +83,7 @@ def gan_records(steps: int = 1200) -> Iterator[Record]:
 
 def write_gan_journal(folder: Path, steps: int = 1200) -> Path:
     """Write the run's folder; return it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"{codec.dumps(record)}\n" for record in gan_records(steps))
-    (folder / "journal.jsonl").write_text(lines, encoding="ascii")
-    return folder
+    return write_journal(folder, gan_records(steps))
 
 
 if __name__ == "__main__":
