@@ -163,6 +163,7 @@ EVENTS: dict[str, Sequence[Record]] = {
     "backoff alone": [backoff(7, 65536.0)],
     "skip": [growth(600, 65536.0), skip(612), backoff(612, 131072.0)],
     "skip before its backoff": [skip(612, names=())],
+    "two skips before the second backoff": [*skip_row(1, 1, 65536.0), skip(2, loss_scale=32768.0)],
     "skip that names what holds what": [
         skip(612, names=("a.b.weight", "c.bias"), kinds=("nan", "inf"), count=4),
         backoff(612, 131072.0),

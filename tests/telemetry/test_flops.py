@@ -248,6 +248,7 @@ def test_what_is_said_of_operations(goldens: Goldens) -> None:
         "a line": flops_line(line),
         "everything": hints(count("fp16", **TROUBLED)),
         "small shares": hints(count("fp16", unaligned=(samples.product(),), **SMALL)),
+        "a tenth": hints(count("fp16", **{**IN_FLOAT16, "unaligned_flops": 100, "nchw_flops": 100})),
         "full precision": hints(count("fp32", **TROUBLED)),
         "CPU": hints(count("bf16", **TROUBLED), device="cpu"),
         "nothing to pad": hints(
