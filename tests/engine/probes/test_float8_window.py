@@ -352,3 +352,12 @@ def test_what_cannot_be_measured_reaches_neither_pass(monkeypatch: pytest.Monkey
         output.float().sum().backward()
     assert "of another torchao" in str(probe.trouble)
     assert not probe.values().numel()
+
+
+def test_whether_a_layer_multiplied_is_known_even_if_it_fails() -> None:
+    model = layers(1)
+    for rows, columns, multiplied in ((8, 32, True), (8, 16, True), (0, 32, False)):
+        failure = pytest.raises((RuntimeError, AssertionError)) if columns == 16 else nullcontext()
+        with in_float8(model) as linears, Float8WindowProbe(linears) as probe, bfloat16(), failure:
+            model(torch.randn(rows, columns))
+        assert (probe.layers_called, probe.layers_multiplied) == (True, multiplied)
