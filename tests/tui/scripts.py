@@ -22,8 +22,14 @@ class Action(NamedTuple):
     do: Callable[[Screen], Awaitable[object]]
 
 
-def press(*keys: str) -> Action:
-    return Action(f"press {' '.join(keys)}", lambda screen: screen.press(*keys))
+Step = Action | str
+"""A text is keys."""
+
+
+def _action(step: Step) -> Action:
+    if isinstance(step, Action):
+        return step
+    return Action(f"press {step}", lambda screen: screen.press(*step.split()))
 
 
 def feed(words: str, *records: Record) -> Action:
@@ -91,7 +97,7 @@ class Script(NamedTuple):
     """A run so far, and what happens to its screen."""
 
     before: Sequence[Record]
-    actions: Sequence[Action]
+    actions: Sequence[Step]
     options: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
 
 
@@ -107,11 +113,11 @@ async def transcript(script: Script) -> str:
         return await said_after([Action("the screen opens", _shown), *script.actions], screen)
 
 
-async def said_after(actions: Sequence[Action], screen: Screen) -> str:
+async def said_after(steps: Sequence[Step], screen: Screen) -> str:
     """What is new on the screen after each action, until it has left."""
     lines: list[str] = []
     before: dict[str, str] = {}
-    for action in actions:
+    for action in map(_action, steps):
         await action.do(screen)
         now = _said(screen)
         lines.append(f"> {action.words}")

@@ -161,13 +161,7 @@ def test_no_size_or_view_is_an_error(
     pinned: list[tuple[str, str]],
 ) -> None:
     screen = ScreenState(
-        now=views.NOW,
-        focus=focus,
-        log_y=log_y,
-        zoom=zoom,
-        hints=HINTS,
-        cursor=cursor,
-        pinned=tuple(pinned),
+        now=views.NOW, focus=focus, log_y=log_y, zoom=zoom, hints=HINTS, cursor=cursor, pinned=tuple(pinned)
     )
     canvas = Canvas(*size)
     Frame().draw(canvas, VIEWS[name], screen)

@@ -193,12 +193,7 @@ def test_a_report_says_what_the_mouse_did_and_where() -> None:
     keyboard.expect_mouse(True)
     heard = keyboard.take(sent)
     assert names(heard) == ["q"]
-    assert pointings(heard) == [
-        ("press", 9, 19),
-        ("drag", 10, 19),
-        ("wheel up", 0, 0),
-        ("wheel down", 0, 0),
-    ]
+    assert pointings(heard) == [("press", 9, 19), ("drag", 10, 19), ("wheel up", 0, 0), ("wheel down", 0, 0)]
 
 
 @given(st.lists(reports, min_size=1, max_size=4), st.data(), st.sampled_from(["on", "just off"]))

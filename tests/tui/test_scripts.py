@@ -36,7 +36,6 @@ from tests.tui.scripts import (
     end,
     feed,
     paused,
-    press,
     run,
     switched,
     transcript,
@@ -88,25 +87,23 @@ def in_turns(
 
 PRECISIONS = {
     "p asks for AMP and it is switching until the run has switched": Script(
-        run(), [press("p"), IN_BF16, answer(PrecisionRequest)]
+        run(), ["p", IN_BF16, answer(PrecisionRequest)]
     ),
-    "p twice returns to the first precision": Script(run(), [press("p"), press("p")]),
+    "p twice returns to the first precision": Script(run(), ["p", "p"]),
     "p returns to the precision before AMP": Script(
-        run(switched(6, "ieee", "bf16"), step(6, "bf16"), precision="ieee"), [press("p")]
+        run(switched(6, "ieee", "bf16"), step(6, "bf16"), precision="ieee"), ["p"]
     ),
-    "p in a run that began in AMP asks for fp32": Script(run(precision="fp16"), [press("p")]),
-    "a precision can be chosen before the run has begun": Script([], [press("m"), press("4")]),
+    "p in a run that began in AMP asks for fp32": Script(run(precision="fp16"), ["p"]),
+    "a precision can be chosen before the run has begun": Script([], ["m", "4"]),
     "an unsupported precision is refused with the reason": Script(
-        run(unsupported=NO_TF32), [press("p"), press("m"), press("3"), press("question_mark")]
+        run(unsupported=NO_TF32), ["p", "m", "3", "question_mark"]
     ),
-    "m opens a menu that asks for the chosen precision": Script(
-        run(), [press("m"), press("down", "enter"), press("m", "escape")]
-    ),
-    "at the end a pending switch is no longer shown": Script(run(), [press("p"), end(FINISHED)]),
+    "m opens a menu that asks for the chosen precision": Script(run(), ["m", "down enter", "m escape"]),
+    "at the end a pending switch is no longer shown": Script(run(), ["p", end(FINISHED)]),
     "a switch that another screen asks for is shown and not reported": Script(
         run(),
         [
-            press("p"),
+            "p",
             elsewhere(PrecisionRequest("tf32")),
             feed("it runs in TF32", switched(6, "fp32", "tf32"), step(6, "tf32")),
             answer(PrecisionRequest),
@@ -115,9 +112,9 @@ PRECISIONS = {
     "a failed switch is reported only where it was asked for": Script(
         run(),
         [
-            press("p"),
+            "p",
             answer(PrecisionRequest, "failed", "the first step failed"),
-            press("l"),
+            "l",
             elsewhere(PrecisionRequest("tf32")),
             answer(PrecisionRequest, "unavailable", "no TF32 here"),
         ],
@@ -125,156 +122,143 @@ PRECISIONS = {
 }
 
 PAUSES = {
-    "space pauses and resumes": Script(run(), [press("space"), press("space")]),
-    "space resumes a run that was paused before": Script(run(paused()), [press("space"), press("space")]),
+    "space pauses and resumes": Script(run(), ["space", "space"]),
+    "space resumes a run that was paused before": Script(run(paused()), ["space", "space"]),
     "after another screen resumed, space pauses again": Script(
         run(),
         [
-            press("space"),
+            "space",
             feed("it is paused", paused()),
             answer(PauseRequest),
             elsewhere(PauseRequest(False)),
             feed("it goes on", RESUMED),
             answer(PauseRequest),
-            press("space"),
+            "space",
         ],
     ),
     **{
-        f"after the end {key} asks for nothing": Script(run(), [end(FINISHED), press(*key)])
+        f"after the end {key} asks for nothing": Script(run(), [end(FINISHED), " ".join(key)])
         for key in ("p", "s", "c", "x", "n", "m2")
     },
-    "after the end space asks for nothing": Script(run(), [end(FINISHED), press("space")]),
+    "after the end space asks for nothing": Script(run(), [end(FINISHED), "space"]),
 }
 
 PAGES = {
-    "l changes the axis and back": Script(run(count=40), [press("l"), press("l")]),
+    "l changes the axis and back": Script(run(count=40), ["l", "l"]),
     "zoom has two limits and can be reset": Script(
-        run(count=40),
-        [press("minus"), press("plus", "equals_sign", "minus"), press(*["plus"] * 40), press("0")],
+        run(count=40), ["minus", "plus equals_sign minus", " ".join(["plus"] * 40), "0"]
     ),
-    "zoom and axis keys reach the charts": Script(
-        run(count=40), [press("g"), press("plus", "l"), press("escape")]
-    ),
+    "zoom and axis keys reach the charts": Script(run(count=40), ["g", "plus l", "escape"]),
     "tab goes through the panels and escape shows all": Script(
-        run(), [*[press("tab")] * (len(PANEL_NAMES) + 1), press("tab", "escape")]
+        run(), [*["tab"] * (len(PANEL_NAMES) + 1), "tab escape"]
     ),
     "tab goes to the ranks of a distributed run": Script(
-        run(world_size=8),
-        [*[press("tab")] * len(PANEL_NAMES), feed("one rank", *run(world_size=1)), press("tab")],
+        run(world_size=8), [*["tab"] * len(PANEL_NAMES), feed("one rank", *run(world_size=1)), "tab"]
     ),
     "f leads from each page to the float16 panel": Script(
-        run(), [press("f"), *(press(key, "f") for key in ("e", "t", "i", "g", "question_mark")), press("f")]
+        run(), ["f", *(f"{key} f" for key in ("e", "t", "i", "g", "question_mark")), "f"]
     ),
     "a question and a search lead nowhere": Script(
         run(),
-        [
-            *(press("m"), press("e", "i"), press("escape", "q"), press("e", "i"), press("escape")),
-            *(press("t", "slash"), press("e", "i"), press("escape", "escape"), press("g", "slash", "e", "i")),
-        ],
+        [*("m", "e i", "escape q", "e i", "escape"), *("t slash", "e i", "escape escape", "g slash e i")],
     ),
     "e shows events while the run goes on": Script(
-        run(), [press("e"), feed("it is paused", paused()), press("p"), press("escape")]
+        run(), ["e", feed("it is paused", paused()), "p", "escape"]
     ),
-    "any key closes the help": Script(run(), [press("question_mark"), press("p")]),
+    "any key closes the help": Script(run(), ["question_mark", "p"]),
     "a run that is observed shows the keys that work": Script(
-        run(observed=True, refuses=OBSERVED),
-        [press("question_mark"), press("escape"), press("p"), press("c")],
+        run(observed=True, refuses=OBSERVED), ["question_mark", "escape"]
     ),
-    "after the end the help lists what still works": Script(run(), [end(FINISHED), press("question_mark")]),
-    "an unknown key does nothing": Script(run(), [press("z", "f5", "ctrl+p", "pageup", "up")]),
-    "o without another optimizer says so": Script(run(), [press("o")]),
+    "after the end the help lists what still works": Script(run(), [end(FINISHED), "question_mark"]),
+    "an unknown key does nothing": Script(run(), ["z f5 ctrl+p pageup up"]),
+    "o without another optimizer says so": Script(run(), ["o"]),
 }
 
 XRAYS = {
     "x asks for an X-ray that opens when it arrives": Script(
         run(),
         [
-            *(press("x"), feed("a step", step(6)), feed("it arrives", XRAY), answer(XRayRequest)),
-            *(press("escape"), feed("a step", step(7))),
+            *("x", feed("a step", step(6)), feed("it arrives", XRAY), answer(XRayRequest)),
+            *("escape", feed("a step", step(7))),
         ],
     ),
     "an X-ray waits for another overlay": Script(
-        run(),
-        [press("x", "e"), feed("it arrives", XRAY), answer(XRayRequest), press("escape"), press("escape")],
+        run(), ["x e", feed("it arrives", XRAY), answer(XRayRequest), "escape", "escape"]
     ),
     "where none can be taken, x closes no page": Script(
-        run(refuses={"x-ray": "this run is only observed"}), [press("e", "x")]
+        run(refuses={"x-ray": "this run is only observed"}), ["e x"]
     ),
-    "x on a page closes it": Script(run(), [press("e", "x"), feed("it arrives", XRAY), answer(XRayRequest)]),
+    "x on a page closes it": Script(run(), ["e x", feed("it arrives", XRAY), answer(XRayRequest)]),
     "another screen's X-ray does not open": Script(
         run(), [elsewhere(XRayRequest()), feed("it arrives", XRAY), answer(XRayRequest)]
     ),
     "x in an X-ray takes another in its place": Script(
         run(),
         [
-            *(press("x"), feed("it arrives", XRAY), answer(XRayRequest), press("s", "x")),
-            *(feed("the next one", replace(XRAY, step=1300)), answer(XRayRequest), press("escape")),
+            *("x", feed("it arrives", XRAY), answer(XRayRequest), "s x"),
+            *(feed("the next one", replace(XRAY, step=1300)), answer(XRayRequest), "escape"),
         ],
     ),
     "an X-ray that failed says why and leaves the keys where they are": Script(
-        run(), [press("x"), answer(XRayRequest, "failed", "CUDA out of memory in the X-ray")]
+        run(), ["x", answer(XRayRequest, "failed", "CUDA out of memory in the X-ray")]
     ),
     "X-rays and traces need a step": Script(
-        run(paused()),
-        [*(press("x"), press("n"), feed("it goes on", RESUMED), end(FINISHED)), press("x"), press("n")],
+        run(paused()), [*("x", "n", feed("it goes on", RESUMED), end(FINISHED)), "x", "n"]
     ),
-    "while the run is paused, x shows the last one": Script(run(XRAY, paused()), [press("x")]),
-    "after the end, x shows the last one": Script(run(XRAY), [end(FINISHED), press("x")]),
+    "while the run is paused, x shows the last one": Script(run(XRAY, paused()), ["x"]),
+    "after the end, x shows the last one": Script(run(XRAY), [end(FINISHED), "x"]),
 }
 
 MEASURED = {
     "n asks for a trace and shows its verdict": Script(
-        run(), [press("n"), press("x"), feed("it arrives", TRACED), answer(TraceRequest), press("g")]
+        run(), ["n", "x", feed("it arrives", TRACED), answer(TraceRequest), "g"]
     ),
     "a verdict over a page names e where that leads to the details": Script(
-        run(), [press("n", "g"), feed("it arrives", TRACED), answer(TraceRequest)]
+        run(), ["n g", feed("it arrives", TRACED), answer(TraceRequest)]
     ),
     "a verdict over the events does not name e": Script(
-        run(), [press("n", "e"), feed("it arrives", TRACED), answer(TraceRequest)]
+        run(), ["n e", feed("it arrives", TRACED), answer(TraceRequest)]
     ),
-    "f measures at once, and once": Script(
-        run(), [press("f"), press("f", "f"), answer(HistogramRequest), press("tab", "f")]
-    ),
+    "f measures at once, and once": Script(run(), ["f", "f f", answer(HistogramRequest), "tab f"]),
     "a histogram that cannot be measured says why": Script(
-        run(samples.window(1, time=0.0), count=20),
-        [press("f"), answer(HistogramRequest, "failed", "out of memory")],
+        run(samples.window(1, time=0.0), count=20), ["f", answer(HistogramRequest, "failed", "out of memory")]
     ),
     "where none can be measured, f asks for nothing": Script(
-        run(refuses={"histogram": "amptui only observes this script"}, observed=True), [press("f")]
+        run(refuses={"histogram": "amptui only observes this script"}, observed=True), ["f"]
     ),
-    "a paused run measures nothing": Script(run(paused()), [press("f")]),
+    "a paused run measures nothing": Script(run(paused()), ["f"]),
     "in FP8, f shows the operands of float8, which lead on to float16": Script(
         run(precision="fp8-emulated"),
         [
-            press("f"),
+            "f",
             feed(
                 "a window",
                 step(6, "fp8-emulated"),
                 replace(samples.float8_window(6, channel_error=0.9), time=0.0),
             ),
-            *(answer(HistogramRequest), press("f"), press("e", "f", "h"), press("f")),
+            *(answer(HistogramRequest), "f", "e f h", "f"),
         ],
     ),
 }
 
 COLLAPSED = {
     **{
-        f"{key} goes on as chosen": Script(run(precision="fp16"), [FLOOR, press(key)])
+        f"{key} goes on as chosen": Script(run(precision="fp16"), [FLOOR, key])
         for key in ("b", "f", "g", "d")
     },
     "the question opens once for each pause": Script(
         run(precision="fp16"),
         [
-            *(FLOOR, press("escape"), feed("a note", Note(time=0.0, severity="info", text="still there"))),
-            *(press("space"), press("escape"), press("space", "g")),
+            *(FLOOR, "escape", feed("a note", Note(time=0.0, severity="info", text="still there"))),
+            *("space", "escape", "space g"),
             *(feed("it goes on", RESUMED, step(6, "fp16")), answer(PauseRequest), FLOOR),
         ],
     ),
     "the question waits for the open overlay and closes with the pause": Script(
-        run(precision="fp16"), [press("e"), FLOOR, press("escape"), feed("it goes on", RESUMED)]
+        run(precision="fp16"), ["e", FLOOR, "escape", feed("it goes on", RESUMED)]
     ),
     "quitting in the question asks and returns to it": Script(
-        run(precision="fp16"), [FLOOR, press("q"), press("n"), press("q", "y")]
+        run(precision="fp16"), [FLOOR, "q", "n", "q y"]
     ),
     "a pause by a user opens no question": Script(run(), [feed("it is paused", paused())]),
 }
@@ -283,142 +267,137 @@ COMPARISONS = {
     "c compares FP32 and AMP, and its result is reported": Script(
         run(),
         [
-            *(press("c"), feed("it begins", in_turns()), answer(ComparisonRequest)),
+            *("c", feed("it begins", in_turns()), answer(ComparisonRequest)),
             *(feed("two rounds", in_turns(2, ROWS)), feed("it is over", samples.compared(time=0.0))),
-            *(feed("a step", step(6)), press("l")),
+            *(feed("a step", step(6)), "l"),
         ],
     ),
-    "c again ends it": Script(run(in_turns(2, ROWS)), [press("c")]),
-    "an earlier result is not reported again": Script(run(samples.compared(time=0.0)), [press("l")]),
+    "c again ends it": Script(run(in_turns(2, ROWS)), ["c"]),
+    "an earlier result is not reported again": Script(run(samples.compared(time=0.0)), ["l"]),
     "another screen's comparison refuses it": Script(
-        run(), [press("c"), feed("another's", in_turns()), answer(ComparisonRequest, "comparison running")]
+        run(), ["c", feed("another's", in_turns()), answer(ComparisonRequest, "comparison running")]
     ),
     "stopped before its first pair it says so": Script(
         run(in_turns()),
         [feed("it is stopped", samples.compared(time=0.0, rows=BEGUN, rounds=0, reason="stopped"))],
     ),
     "it compares the precisions in use": Script(
-        run(switched(6, "ieee", "fp16"), step(6, "fp16"), precision="ieee"), [press("c")]
+        run(switched(6, "ieee", "fp16"), step(6, "fp16"), precision="ieee"), ["c"]
     ),
-    "in a run that began in AMP it compares with FP32": Script(run(precision="fp16"), [press("c")]),
+    "in a run that began in AMP it compares with FP32": Script(run(precision="fp16"), ["c"]),
     "in FP8 it compares with bf16, and p goes its own way": Script(
         run(switched(6, "fp8", "bf16"), step(6, "bf16"), precision="fp8"),
         [
-            *(press("c"), answer(ComparisonRequest, "unavailable"), press("p"), answer(PrecisionRequest)),
-            *(feed("FP8", switched(7, "bf16", "fp8"), step(7, "fp8")), press("c"), answer(ComparisonRequest)),
+            *("c", answer(ComparisonRequest, "unavailable"), "p", answer(PrecisionRequest)),
+            *(feed("FP8", switched(7, "bf16", "fp8"), step(7, "fp8")), "c", answer(ComparisonRequest)),
             feed(
                 "in turns",
                 in_turns(2, IN_FLOAT8, baseline="bf16", chosen="fp8"),
                 *(switched(8, "fp8", "bf16"), step(8, "bf16")),
             ),
-            *(press("p"), answer(PrecisionRequest)),
+            *("p", answer(PrecisionRequest)),
             feed(
                 "it is over",
                 samples.compared(time=0.0, rows=IN_FLOAT8, baseline="bf16", chosen="fp8"),
                 *(switched(9, "bf16", "fp32"), step(9)),
             ),
-            press("c"),
+            "c",
         ],
     ),
     "emulated FP8 offers no comparison and says why": Script(
         run(),
         [
             feed("emulated", switched(6, "fp32", "fp8-emulated"), step(6, "fp8-emulated")),
-            *(press("c"), answer(ComparisonRequest, "unavailable", "its time says nothing")),
+            *("c", answer(ComparisonRequest, "unavailable", "its time says nothing")),
             feed("bf16", switched(7, "fp8-emulated", "bf16"), step(7, "bf16")),
         ],
     ),
     "p during a comparison switches from the precision before it": Script(
-        run(), [press("c"), feed("it begins", in_turns()), IN_BF16, press("p")]
+        run(), ["c", feed("it begins", in_turns()), IN_BF16, "p"]
     ),
     "a comparison needs steps": Script(
-        run(paused()), [press("c"), feed("it goes on", RESUMED), press("c"), end(FINISHED), press("c")]
+        run(paused()), ["c", feed("it goes on", RESUMED), "c", end(FINISHED), "c"]
     ),
-    "unsupported AMP is refused with the reason": Script(run(unsupported=NO_TF32), [press("c")]),
+    "unsupported AMP is refused with the reason": Script(run(unsupported=NO_TF32), ["c"]),
 }
 
 CHECKPOINTS = {
     "s asks for a checkpoint until that is written": Script(
         run(),
         [
-            *(press("s"), press("s"), feed("a step", step(6))),
+            *("s", "s", feed("a step", step(6))),
             feed("one that was due", replace(WRITTEN, step=4, reason="interval")),
             *(feed("it is written", WRITTEN), answer(CheckpointRequest)),
         ],
     ),
-    "a full disk is reported": Script(
-        run(), [press("s"), answer(CheckpointRequest, "failed", "the disk is full")]
-    ),
+    "a full disk is reported": Script(run(), ["s", answer(CheckpointRequest, "failed", "the disk is full")]),
     "another screen's checkpoint is shown and not reported": Script(
         run(), [elsewhere(CheckpointRequest()), feed("it is written", WRITTEN), answer(CheckpointRequest)]
     ),
     "a checkpoint can be written during a pause": Script(
-        run(paused()), [press("s"), feed("it is written", WRITTEN), answer(CheckpointRequest)]
+        run(paused()), ["s", feed("it is written", WRITTEN), answer(CheckpointRequest)]
     ),
     "a checkpoint is refused while the run stops and after its end": Script(
-        run(),
-        [feed("it stops", PhaseChanged(time=0.0, phase="stopping")), press("s"), end(STOPPED), press("s")],
+        run(), [feed("it stops", PhaseChanged(time=0.0, phase="stopping")), "s", end(STOPPED), "s"]
     ),
 }
 
 EARLY = {
     **{
         f"{key} is kept until the run begins and asked for once": Script(
-            [IMPORTING], [press(key), feed("it begins", *run()), feed("a step", step(6))]
+            [IMPORTING], [key, feed("it begins", *run()), feed("a step", step(6))]
         )
         for key in "pcxnfs"
     },
     "the same key again takes it back": Script(
-        [], [*(press(key, key) for key in "pcxns"), press("f", "f"), feed("it begins", *run())]
+        [], [*(f"{key} {key}" for key in "pcxns"), "f f", feed("it begins", *run())]
     ),
     "several are asked for in the order in which they were typed": Script(
-        [], [press(*"pcxnfs", "n"), feed("it begins", *run())]
+        [], ["p c x n f s n", feed("it begins", *run())]
     ),
     "in a run that begins in AMP the kept switch is to FP32": Script(
-        [], [press("p"), feed("it begins", *run(precision="bf16"))]
+        [], ["p", feed("it begins", *run(precision="bf16"))]
     ),
     "f leads to float8 once the run has begun in FP8": Script(
-        [], [press("f"), feed("it begins", *run(precision="fp8-emulated"))]
+        [], ["f", feed("it begins", *run(precision="fp8-emulated"))]
     ),
     "a kept comparison is with ieee where there is no TF32": Script(
-        [], [press("c"), feed("it begins", *run(precision="ieee"))]
+        [], ["c", feed("it begins", *run(precision="ieee"))]
     ),
     "what the device does not support is said when that is known": Script(
-        [], [press("p", "c"), feed("it begins", *run(unsupported=NO_TF32))]
+        [], ["p c", feed("it begins", *run(unsupported=NO_TF32))]
     ),
     "a pause is asked for at once and keeps the others waiting": Script(
-        [], [press("x", "space"), feed("it begins, paused", *run(paused()))]
+        [], ["x space", feed("it begins, paused", *run(paused()))]
     ),
     "a run that ends before it begins is asked for nothing": Script(
-        [IMPORTING], [press("p", "s"), end(replace(FAILED, step=0))]
+        [IMPORTING], ["p s", end(replace(FAILED, step=0))]
     ),
-    "detaching first says what would not be asked for": Script([], [press("p", "x", "d"), press("d")]),
-    "detaching in the question says it too": Script([], [press("p", "x", "q", "d"), press("d")]),
+    "detaching first says what would not be asked for": Script([], ["p x d", "d"]),
+    "detaching in the question says it too": Script([], ["p x q d", "d"]),
 }
 
 LEAVING = {
     **{
-        f"{key} asks and {no} goes back": Script(run(), [press(key), press(no)])
+        f"{key} asks and {no} goes back": Script(run(), [key, no])
         for key, no in (("q", "n"), ("ctrl+q", "enter"))
     },
-    "q asks in an attached screen too": Script(run(), [press("q"), press("n")], {"attached": True}),
+    "q asks in an attached screen too": Script(run(), ["q", "n"], {"attached": True}),
     **{
         f"yes stops and leaves once the trainer has, {attached=}": Script(
-            run(), [press("q", "y"), end(STOPPED)], {"attached": attached}
+            run(), ["q y", end(STOPPED)], {"attached": attached}
         )
         for attached in (False, True)
     },
-    "the question offers to detach": Script(run(), [press("q", "d")]),
-    "the end of the run closes the question": Script(run(), [press("q"), end(FINISHED)]),
-    "d leaves a run that has not begun": Script([], [press("d")]),
-    "d leaves at once and asks for nothing": Script(run(), [press("d")]),
-    "d leaves a run that stops": Script(run(), [press("q", "y"), press("d")]),
-    "ctrl+c in an attached screen detaches": Script(run(), [press("ctrl+c")], {"attached": True}),
-    "ctrl+c stops, twice at once, and three times leaves": Script(
-        run(), [press("ctrl+c"), press("ctrl+c"), press("ctrl+c")]
-    ),
+    "the question offers to detach": Script(run(), ["q d"]),
+    "the end of the run closes the question": Script(run(), ["q", end(FINISHED)]),
+    "d leaves a run that has not begun": Script([], ["d"]),
+    "d leaves at once and asks for nothing": Script(run(), ["d"]),
+    "d leaves a run that stops": Script(run(), ["q y", "d"]),
+    "ctrl+c in an attached screen detaches": Script(run(), ["ctrl+c"], {"attached": True}),
+    "ctrl+c stops, twice at once, and three times leaves": Script(run(), ["ctrl+c", "ctrl+c", "ctrl+c"]),
     **{
-        f"ctrl+c works over {key}": Script(run(), [press(key, "ctrl+c"), end(STOPPED)])
+        f"ctrl+c works over {key}": Script(run(), [f"{key} ctrl+c", end(STOPPED)])
         for key in ("question_mark", "m", "e", "q")
     },
     "a stop that was asked for elsewhere is shown and the screen stays": Script(
@@ -429,20 +408,12 @@ LEAVING = {
         ],
     ),
     **{
-        f"after the end {key} quits without a question": Script(
-            run(), [end(FINISHED), press("l"), press(key)]
-        )
+        f"after the end {key} quits without a question": Script(run(), [end(FINISHED), "l", key])
         for key in ("q", "d", "ctrl+c")
     },
-    "a run that ended is not detached from": Script(
-        run(), [end(FINISHED), press("ctrl+c")], {"attached": True}
-    ),
-    "a failure after steps keeps the screen open": Script(
-        run(), [end(FAILED), press("e", "escape"), press("t"), press("escape", "q")]
-    ),
-    "a run that disappears is lost, and nothing is pending": Script(
-        run(), [press("p", "x", "s"), end(), press("p"), press("q")]
-    ),
+    "a run that ended is not detached from": Script(run(), [end(FINISHED), "ctrl+c"], {"attached": True}),
+    "a failure after steps keeps the screen open": Script(run(), [end(FAILED), "e escape", "t", "escape q"]),
+    "a run that disappears is lost, and nothing is pending": Script(run(), ["p x s", end(), "p", "q"]),
 }
 
 SCRIPTS: Mapping[str, Mapping[str, Script]] = {

@@ -19,14 +19,7 @@ from amptui.records.run import (
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.events import Event, Storm
 from amptui.telemetry.history import Track
-from amptui.telemetry.view import (
-    Comparison,
-    Metric,
-    MetricKind,
-    PrecisionSwitch,
-    Series,
-    SessionView,
-)
+from amptui.telemetry.view import Comparison, Metric, MetricKind, PrecisionSwitch, Series, SessionView
 from tests.tui.view_parts import (
     BATCH_SIZE,
     GIB,
@@ -242,12 +235,7 @@ def failed() -> SessionView:
     event = Event(time=NOW, step=1204, kind="failed", severity="error", about=outcome)
     before = compared()
     return replace(
-        before,
-        state="failed",
-        eta_seconds=None,
-        outcome=outcome,
-        events=(event, *before.events),
-        errors=1,
+        before, state="failed", eta_seconds=None, outcome=outcome, events=(event, *before.events), errors=1
     )
 
 

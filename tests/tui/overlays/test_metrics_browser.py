@@ -17,7 +17,7 @@ from tests.tui import views
 from tests.tui.overlays.opened import SCREEN, drawn, lines, text
 
 CURSOR_KEYS = [
-    *("left", "right", "left_square_bracket", "right_square_bracket", "home", "end", "plus", "minus", "0"),
+    *("left", "right", "left_square_bracket", "right_square_bracket", "home", "end", "plus", "minus", "0")
 ]
 TITLES = [
     *("loss", "digit", "parity", "validation loss", "validation accuracy", "validation f1"),

@@ -1,7 +1,8 @@
 """What the keys of each overlay do: answers, selections and pages, which stay while records arrive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given
@@ -226,7 +227,7 @@ class Browsing:
         return [line for line in said if line]
 
 
-Happening = str | list[Record] | SessionView
+Happening = str | Sequence[Record] | SessionView
 """Keys in one text, records that arrive, or another view."""
 
 logged, xray = views.logged(), with_xray()
@@ -235,88 +236,89 @@ later_operands = with_float8_window(float8_window(step=1300, layers=tuple(revers
 first_of_two = [note(0, "\n" + "\n".join(f"first {i}" for i in range(60))), note(1, "\nsecond")]
 facts = [note(1, "\n" + "\n".join(f"fact {i}" for i in range(1, 101)))]
 
-BROWSED: dict[str, tuple[Callable[[], Overlay], list[Record] | SessionView, list[Happening]]] = {
-    "the newest event is selected until a key moves": (EventBrowser, notes(0, 4), [notes(5, 5)]),
-    "the selected event stays selected while new ones arrive, and a dropped one leaves the position": (
-        *(EventBrowser, notes(0, 99), ["down down j", notes(100, 499), "up", notes(500, 4999)]),
+
+class Browsed(NamedTuple):
+    """An overlay, what it is opened over, and what happens then."""
+
+    open: Callable[[], Overlay]
+    begin: Sequence[Record] | SessionView
+    happenings: Sequence[Happening]
+
+
+BROWSED = {
+    "the newest event is selected until a key moves": Browsed(EventBrowser, notes(0, 4), [notes(5, 5)]),
+    "the selected event stays selected while new ones arrive, and a dropped one leaves the position": Browsed(
+        EventBrowser, notes(0, 99), ["down down j", notes(100, 499), "up", notes(500, 4999)]
     ),
-    "a selected line whose count grows stays selected": (
-        *(EventBrowser, [nan_loss(10), note(1)], ["down", [nan_loss(11), nan_loss(12), note(2), note(3)]]),
+    "a selected line whose count grows stays selected": Browsed(
+        EventBrowser, [nan_loss(10), note(1)], ["down", [nan_loss(11), nan_loss(12), note(2), note(3)]]
     ),
-    "home, end and pages move": (
-        *(EventBrowser, notes(0, 299)),
+    "home, end and pages move": Browsed(
+        EventBrowser,
+        notes(0, 299),
         ["end", "down pagedown", "home", "pagedown", "pageup pageup", "G", "home"],
     ),
-    "the details of another event start at the top": (
-        EventBrowser,
-        first_of_two,
-        ["down right right", "up down"],
+    "the details of another event start at the top": Browsed(
+        EventBrowser, first_of_two, ["down right right", "up down"]
     ),
-    "enter opens one event and escape returns": (
-        *(EventBrowser, [note(1), note(2, "\nsecond line"), note(3)]),
+    "enter opens one event and escape returns": Browsed(
+        EventBrowser,
+        [note(1), note(2, "\nsecond line"), note(3)],
         ["down enter", notes(4, 49), "escape", "enter", "enter", "enter", "q"],
     ),
-    "arrows and pages scroll a long event to its end": (
-        *(EventBrowser, facts, ["enter", "down j up", "pagedown", "end down space", "home"]),
+    "arrows and pages scroll a long event to its end": Browsed(
+        EventBrowser, facts, ["enter", "down j up", "pagedown", "end down space", "home"]
     ),
-    "without an event there is nothing to select or open": (
-        *(EventBrowser, [], ["down up end home pagedown pageup right left", "enter down"]),
+    "without an event there is nothing to select or open": Browsed(
+        EventBrowser, [], ["down up end home pagedown pageup right left", "enter down"]
     ),
-    "the newest output stays in sight until somebody scrolls, and again from the end on": (
-        *(OutputBrowser, output(0, 59), [output(60, 60), "home", output(61, 61), "end", output(62, 62)]),
+    "the newest output stays in sight until somebody scrolls, and again from the end on": Browsed(
+        OutputBrowser, output(0, 59), [output(60, 60), "home", output(61, 61), "end", output(62, 62)]
     ),
-    "what is typed after a slash selects lines and escape shows all again": (
-        *(OutputBrowser, [printed("loss 0.3"), printed("saved"), printed("Loss 0.2")]),
+    "what is typed after a slash selects lines and escape shows all again": Browsed(
+        OutputBrowser,
+        [printed("loss 0.3"), printed("saved"), printed("Loss 0.2")],
         ["slash l o q backspace s", "enter", "escape", "escape"],
     ),
-    "arrows, pages and ends scroll the layers, and another order begins at the top": (
-        *(XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", "s", "end", xray]),
+    "arrows, pages and ends scroll the layers, and another order begins at the top": Browsed(
+        XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", "s", "end", xray]
     ),
-    "an order that another X-ray has not is left": (XRay, with_float8_xray(), ["s", "s", "s", "s", xray]),
-    "operators and layers have orders of their own": (XRay, xray, ["o", "s", "o", "s"]),
-    "all operands can be selected, and the selected one stays so in the next window": (
-        *(Float8Operands, OPERANDS, [*["down"] * 7, "home", "down", later_operands, "enter", "escape"]),
+    "an order that another X-ray has not is left": Browsed(
+        XRay, with_float8_xray(), ["s", "s", "s", "s", xray]
     ),
-    "arrows and pages select charts, and the selected one stays so when others come or go": (
-        *(MetricsBrowser, logged, ["right", "down", "up", "left", "left", "pagedown", "home", "end"]),
+    "operators and layers have orders of their own": Browsed(XRay, xray, ["o", "s", "o", "s"]),
+    "all operands can be selected, and the selected one stays so in the next window": Browsed(
+        Float8Operands, OPERANDS, [*["down"] * 7, "home", "down", later_operands, "enter", "escape"]
     ),
-    "a chart stays selected when others come, and one that is gone is not shown": (
-        *(MetricsBrowser, replace(logged, metrics=views.metrics()[6:])),
-        ["end", logged, "enter", EMPTY_VIEW],
+    "arrows and pages select charts, and the selected one stays so when others come or go": Browsed(
+        MetricsBrowser, logged, ["right", "down", "up", "left", "left", "pagedown", "home", "end"]
     ),
-    "typing finds charts by name": (
-        *(MetricsBrowser, logged),
+    "a chart stays selected when others come, and one that is gone is not shown": Browsed(
+        MetricsBrowser, replace(logged, metrics=views.metrics()[6:]), ["end", logged, "enter", EMPTY_VIEW]
+    ),
+    "typing finds charts by name": Browsed(
+        MetricsBrowser,
+        logged,
         [
-            *(
-                "slash G P U",
-                "space m enter",
-                "slash q g",
-                "backspace backspace backspace",
-                "escape",
-                "escape",
-            ),
-            "enter left slash G P U",
+            *("slash G P U", "space m enter", "slash q g", "backspace backspace backspace"),
+            *("escape", "escape", "enter left slash G P U"),
         ],
     ),
-    "enter enlarges a chart and the cursor reads": (
-        *(MetricsBrowser, logged, ["right enter", "home", "down", "escape", "escape"]),
+    "enter enlarges a chart and the cursor reads": Browsed(
+        MetricsBrowser, logged, ["right enter", "home", "down", "escape", "escape"]
     ),
-    "the cursor stays while steps arrive": (
-        *(
-            MetricsBrowser,
-            views.trained((("fp32", 500),)),
-            ["enter left left", views.trained((("fp32", 1500),))],
-        ),
+    "the cursor stays while steps arrive": Browsed(
+        MetricsBrowser, views.trained((("fp32", 500),)), ["enter left left", views.trained((("fp32", 1500),))]
     ),
-    "keys of all curves work on charts too": (MetricsBrowser, logged, ["plus", "minus", "0", "l"]),
+    "keys of all curves work on charts too": Browsed(MetricsBrowser, logged, ["plus", "minus", "0", "l"]),
 }
 
 
 @pytest.mark.usefixtures("one_time_zone")
 @pytest.mark.parametrize("name", BROWSED)
 def test_a_page_says_what_was_approved(name: str, goldens: Goldens) -> None:
-    opened, begin, happenings = BROWSED[name]
-    browsing = Browsing(opened(), *([] if isinstance(begin, SessionView) else begin))
+    open_overlay, begin, happenings = BROWSED[name]
+    browsing = Browsing(open_overlay(), *([] if isinstance(begin, SessionView) else begin))
     browsing.own_view = begin if isinstance(begin, SessionView) else None
     transcript, before = ["> it opens", *browsing.said()], browsing.said()
     for happening in happenings:

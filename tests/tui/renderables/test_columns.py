@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.axis import Kind
 from amptui.telemetry.view import Series
-from amptui.tui.renderables.columns import (
-    columns_above_zero,
-    nonfinite_columns,
-    sample,
-    shown_range,
-)
+from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns, sample, shown_range
 from amptui.tui.renderables.step_window import Window
 from tests.tui.renderables.tracks import any_series, series_of, windows_near
 

@@ -110,12 +110,7 @@ def test_narrow_canvases_are_drawn(width: int) -> None:
     assert all(len(line) == width for line in ratio_drawn(1.71, 1.6, 1.8, width))
 
 
-@given(
-    st.floats(1e-3, 1e3),
-    st.floats(1.0, 10.0),
-    st.floats(1.0, 10.0),
-    st.integers(3, 120),
-)
+@given(st.floats(1e-3, 1e3), st.floats(1.0, 10.0), st.floats(1.0, 10.0), st.integers(3, 120))
 def test_the_dot_is_on_the_side_of_the_ratio_and_within_its_whiskers(
     ratio: float, below: float, above: float, width: int
 ) -> None:
@@ -243,12 +238,7 @@ def test_every_size_of_a_float8_histogram_is_drawn_or_left_out(
 ) -> None:
     canvas = Canvas(width, height)
     one = float8_operand(
-        "input",
-        0.1,
-        format=format_,
-        elements=max(1, sum(counts)),
-        first_exponent=first,
-        counts=tuple(counts),
+        "input", 0.1, format=format_, elements=max(1, sum(counts)), first_exponent=first, counts=tuple(counts)
     )
     draw_operand(canvas, one)
     is_drawn = any(line.strip() for line in canvas.lines())

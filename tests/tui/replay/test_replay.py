@@ -89,14 +89,7 @@ Session.fold = endless
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("way_out", "status"),
-    [
-        ("\x03", 130),
-        ("q", 0),
-        (signal.SIGTERM, 143),
-    ],
-)
+@pytest.mark.parametrize(("way_out", "status"), [("\x03", 130), ("q", 0), (signal.SIGTERM, 143)])
 def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
     run: Path, warm: WarmSource, way_out: str | signal.Signals, status: int
 ) -> None:

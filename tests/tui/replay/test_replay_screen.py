@@ -1,7 +1,7 @@
 """The screen of a replay: driven by keys, moved by the player, and refusing what only a training can do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from tests.golden import Goldens
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import device, float8_window, step, traced, xray
 from tests.telemetry.record_samples import run as started
-from tests.tui.scripts import SIZE, Action, press, said_after
+from tests.tui.scripts import SIZE, Action, Script, said_after
 from tests.tui.watching import Screen, awaited
 
 LEAVING = {"ask_quit", "interrupt"}
@@ -84,8 +84,11 @@ async def test_the_help_lists_the_keys_of_a_replay(tmp_path: Path) -> None:
 
 
 async def _seek_the_end(screen: Screen) -> None:
+    assert isinstance(screen, Replay)
     await screen.press("end")
-    await screen.until(lambda: "replay ended" in screen.footer)
+    await screen.until(lambda: screen.player.position.state == "ended")
+    last = screen.player.look()
+    await screen.until(lambda: screen.app._view is last and "replay ended" in screen.footer)
 
 
 END = Action("seek the end", _seek_the_end)
@@ -98,24 +101,20 @@ LATER = Note(time=202.0, severity="info", text="later")
 ASKED = PauseChanged(time=200.5, step=100, paused=True, reason="the loss scale fell below its floor")
 FAILED = RunFailed(time=201.0, step=0, error="out of memory", traceback="Traceback")
 
-SCRIPTS: dict[str, tuple[Sequence[Record], Sequence[Action]]] = {
-    "what only a training can do is refused": ([], [*map(press, "pmds")]),
-    "x shows the X-ray that was taken up to here": (
-        *([xray(101, time=201.0)], [press("x"), END, press("x"), press("escape")]),
+SCRIPTS = {
+    "what only a training can do is refused": Script([], ["p", "m", "d", "s"]),
+    "x shows the X-ray that was taken up to here": Script([xray(101, time=201.0)], ["x", END, "x", "escape"]),
+    "f shows float8's operands where the run was in FP8": Script(IN_FP8, ["f", "f", END, "f", "f"]),
+    "n shows the trace that was recorded up to here": Script(
+        [traced(101, time=201.0), LATER], ["n", END, "n", "q"]
     ),
-    "f shows float8's operands where the run was in FP8": (
-        *(IN_FP8, [press("f"), press("f"), END, press("f"), press("f")]),
-    ),
-    "n shows the trace that was recorded up to here": (
-        *([traced(101, time=201.0), LATER], [press("n"), END, press("n"), press("q")]),
-    ),
-    "pages lead to each other and stay where there is nothing to show": (
+    "pages lead to each other and stay where there is nothing to show": Script(
         [xray(101, time=201.0), traced(101, time=202.0)],
-        [press("t"), press("x"), press("n"), press("escape"), END, *map(press, "txng"), press("escape")],
+        ["t", "x", "n", "escape", END, "t", "x", "n", "g", "escape"],
     ),
-    "a run that failed or paused to ask is only looked at": ([ASKED, FAILED], [END, press("t")]),
-    "keys that only look do what they do beside a training": ([], [press("l", "plus", "tab")]),
-    **{f"{key} leaves without a question": ([], [press(key)]) for key in ("q", "ctrl+q", "ctrl+c")},
+    "a run that failed or paused to ask is only looked at": Script([ASKED, FAILED], [END, "t"]),
+    "keys that only look do what they do beside a training": Script([], ["l plus tab"]),
+    **{f"{key} leaves without a question": Script([], [key]) for key in ("q", "ctrl+q", "ctrl+c")},
 }
 
 
@@ -124,11 +123,11 @@ def test_a_replay_says_what_was_approved(
     name: str, tmp_path: Path, goldens: Goldens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
-    records, actions = SCRIPTS[name]
+    records, actions, _ = SCRIPTS[name]
 
     async def play() -> str:
         async with replaying(tmp_path, *records, size=SIZE) as screen:
-            return await said_after([press("f5"), *actions], screen)
+            return await said_after(["f5", *actions], screen)
 
     goldens.check(f"scripts/replay/{name}", asyncio.run(play()))
 
