@@ -1,7 +1,5 @@
 """The runs of this machine as the list has them: live ones first, a row from both ends of a journal."""
 
-import io
-import json
 import os
 import threading
 import time
@@ -21,8 +19,6 @@ from amptui.records import codec
 from amptui.records.ranks import RankLost
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
-from amptui.reports.runs_table import list_runs
-from amptui.runs import recent
 from amptui.runs.elsewhere import note_elsewhere
 from amptui.runs.find import find_run
 from amptui.runs.lock import RunLock
@@ -158,16 +154,6 @@ def test_any_journal_has_a_row_that_can_be_drawn(
     assert row.state in canvas.lines()[2]
 
 
-def test_only_locks_that_name_a_process_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(recent, "holder", opened.append)
-    for number in range(200):
-        folder = kept(default_base() / f"run-{number}")
-        RunDir(folder).lock_path.write_text("" if number else "{}")
-    assert len(runs_here().entries()) == 200
-    assert opened == [str(default_base() / "run-0")]
-
-
 class Mount:
     """A file system that may stop to answer, as a dead NFS does: calls into it hang."""
 
@@ -215,21 +201,6 @@ def test_a_run_on_a_file_system_that_does_not_answer_hangs_nothing(tmp_path: Pat
     entries = source.entries()
     assert all(entry.is_reachable for entry in entries)
     assert {entry.read().state for entry in entries} == {"died"}
-
-
-@pytest.mark.ci
-def test_amptui_runs_names_what_it_cannot_reach(
-    tmp_path: Path, mount: Mount, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lost = [kept(tmp_path / "lost" / name, trained(20.0)) for name in "ba"]
-    kept(default_base() / "m-1", trained(5.0), written=5.0)
-    for folder in lost:
-        note_elsewhere(folder)
-    mount.dead = lost[0].parent
-    out = io.StringIO()
-    assert list_runs(json=True, out=out) == 0
-    assert [Path(json.loads(line)["folder"]).name for line in out.getvalue().splitlines()] == ["m-1"]
-    assert f"not listed: {lost[1]} and 1 more: " in capsys.readouterr().err
 
 
 def test_a_run_is_removed_and_no_longer_listed(tmp_path: Path) -> None:

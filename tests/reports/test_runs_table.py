@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import shlex
 import socket
 import subprocess
@@ -23,10 +22,8 @@ from amptui.recipe.request import PAGE_RUNS
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.reports.runs_table import list_runs
-from amptui.runs.elsewhere import note_elsewhere
 from amptui.runs.find import find_run, live_run, resumable
 from amptui.runs.lock import RunLock
-from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir, default_base
 from tests.golden import Goldens
 from tests.opened import Opened
@@ -179,26 +176,6 @@ def test_no_number_breaks_the_table(
         assert len(shown(columns=columns)) == 2
 
 
-def test_a_terminal_of_few_letters_gets_what_it_can_show() -> None:
-    kept("größe", [run()])
-    written = io.BytesIO()
-    out = io.TextIOWrapper(written, encoding="ascii")
-    list_runs(json=False, out=out)
-    out.flush()
-    assert b"gr??e" in written.getvalue()
-
-
-def test_a_folder_of_runs_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    default_base().mkdir(parents=True)
-
-    def refuse(_: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(RunFolderError, match=r"cannot read .*: permission denied"):
-        list_runs(json=False, out=io.StringIO())
-
-
 MANY = 120
 
 
@@ -289,11 +266,6 @@ def test_who_says_how_many_gets_as_many(
     assert capsys.readouterr().err == "", "who gave a limit knows that there may be more"
 
 
-def test_a_limit_and_all_together_are_refused() -> None:
-    with pytest.raises(UsageError, match="not allowed with"):
-        build_parser().parse_args(["runs", "--all", "--limit", "3"])
-
-
 def test_a_run_that_writes_no_journal_yet_is_on_the_first_page(many: list[str]) -> None:
     starting = RunDir(default_base() / "starting")
     starting.path.mkdir()
@@ -303,18 +275,6 @@ def test_a_run_that_writes_no_journal_yet_is_on_the_first_page(many: list[str]) 
         os.utime(starting.path, (NOW + 1, NOW + 1))
         assert shown()[1].split()[:2] == ["starting", "starting"]
     assert find_run("").parent.name == many[0], "there is nothing to replay in it"
-
-
-def test_a_folder_that_cannot_be_read_is_listed() -> None:
-    three_runs()
-    circle = default_base() / "circle"
-    circle.symlink_to(circle)
-    os.utime(circle, (NOW + 90, NOW + 90), follow_symlinks=False)
-    circle_line, *others = (line.split()[:2] for line in shown()[1:])
-    assert (circle_line, len(others)) == (["circle", "unreadable"], 3)
-    for use in (lambda: list(JournalReader(find_run(""))), lambda: resumable("")):
-        with pytest.raises(RunFolderError, match=r"^cannot read .*circle"):
-            use()
 
 
 def test_a_folder_without_permission_is_listed(nobody: Path) -> None:
@@ -327,38 +287,3 @@ def test_a_folder_without_permission_is_listed(nobody: Path) -> None:
                 find("")
     finally:
         run_dir.path.chmod(0o700)
-
-
-def test_only_locks_as_new_as_the_live_run_s_are_opened(many: list[str]) -> None:
-    for age, name in enumerate(many[:50]):
-        lock = RunDir(default_base() / name).lock_path
-        lock.write_text("left by a killed run")
-        os.utime(lock, (NOW - 10 * age, NOW - 10 * age))
-    live = RunDir(default_base() / many[3])
-    with RunLock.take(live.path):
-        os.utime(live.lock_path, (NOW - 30, NOW - 30))
-        with Opened() as opened:
-            assert live_run("") == live
-    assert opened.in_folders_of(default_base()) == set(many[:4])
-
-
-def test_a_run_elsewhere_stands_in_the_list_with_a_path_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / ("a long name of a folder for a run" * 2) / "mine"
-    folder.mkdir(parents=True)
-    (folder / "journal.jsonl").write_text(f"{codec.dumps(run())}\n")
-    note_elsewhere(folder)
-    for at, path in (
-        (tmp_path, f"./{folder.relative_to(tmp_path)}"),
-        (folder.parent, "./mine"),
-        (Path("/"), str(folder)),
-    ):
-        monkeypatch.chdir(at)
-        line = shown()[1]
-        assert line.startswith(f"{path}  ") or at == Path("/")
-        assert find_run(re.split(r" {2,}", line)[0]).resolve() == (folder / "journal.jsonl").resolve()
-    out = io.StringIO()
-    list_runs(json=True, out=out)
-    (listed,) = map(json.loads, out.getvalue().splitlines())
-    assert (listed["name"], listed["folder"]) == ("mine", str(folder))

@@ -45,34 +45,6 @@ class Outliers(Mlp):
         )
 
 
-class UnsafeLoss(Mlp):
-    """A sigmoid and ``binary_cross_entropy``, which CUDA's autocast rejects."""
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Sigmoid())
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        return functional.binary_cross_entropy(model(inputs).float().squeeze(1), (targets > 1).float())
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {"loss": self.loss(model, batch)}
-
-
-class Float64Weights(Mlp):
-    """All in double precision."""
-
-    def build_model(self) -> nn.Module:
-        return super().build_model().double()
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        return functional.cross_entropy(model(inputs.double()), targets)
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {"loss": self.loss(model, batch)}
-
-
 class RefusesBf16(Mlp):
     """Its own operator fails in bfloat16."""
 
@@ -95,22 +67,6 @@ class LateNaN(Mlp):
         self.calls = getattr(self, "calls", 0) + 1
         loss = functional.cross_entropy(outputs.float(), targets)
         return loss * float("nan") if outputs.dtype == torch.bfloat16 and self.calls > self.bad else loss
-
-
-class FailsLate(Mlp):
-    """Raises in step 31 in bfloat16 with another seed than 0: only the race of losses meets it."""
-
-    def build_model(self) -> nn.Module:
-        self.calls = 0
-        return super().build_model()
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        outputs = model(inputs)
-        self.calls += model.training
-        if outputs.dtype == torch.bfloat16 and torch.initial_seed() and self.calls > 30:
-            raise ValueError("no kernel for this step")
-        return functional.cross_entropy(outputs.float(), targets)
 
 
 class Diverging(Mlp):

@@ -147,29 +147,6 @@ def test_other_weights_leave_nothing_to_choose() -> None:
     assert (advice.precision, advice.reason) == ("fp32", "weights")
 
 
-def test_what_is_recommended_though_gradients_differ_says_so() -> None:
-    advice = recommend([candidate("bf16", 1.5, differing("bf16"))])
-    assert [item.subject for item in advice.cautions] == ["agreement"]
-
-
-def test_the_speed_of_fp8_is_that_over_fp32_though_its_answer_is_about_bf16() -> None:
-    advice = recommend([candidate("bf16", 1.6), candidate("fp8", 2.2, worth="same")])
-    assert (advice.precision, advice.reason) == ("fp8", "faster")
-    assert headline(advice).startswith("Use FP8: 2.20×")
-    speed = finding("speed", "slower", value=0.89, about="fp8")
-    rows = table_rows(EMPTY_VIEW, [candidate("fp8", None, speed, worth="slower")])
-    assert [row for row in rows if row[0] == "speed"] == [("speed", "baseline", "n/a")]
-
-
-def test_a_faster_fp8_that_is_not_safe_is_told_beside_what_is_recommended() -> None:
-    def said(speedup: float) -> list[str]:
-        found = [candidate("bf16", 1.6), candidate("fp8", speedup, LOST, losses=None)]
-        return [line for line in cautions(recommend(found), found, EMPTY_VIEW) if "FP8" in line]
-
-    assert [line.startswith("not FP8: ") for line in said(2.2)] == [True]
-    assert said(0.9) == []
-
-
 def test_compiling_is_recommended_only_where_it_was_faster() -> None:
     assert recommend([candidate("bf16", 1.5, compiling=1.2)]).compiles
     assert not recommend([candidate("bf16", 1.5, compiling=0.9)]).compiles
@@ -261,13 +238,7 @@ def test_columns_that_do_not_fit_stand_below() -> None:
 
 
 def test_a_report_as_strict_json(goldens: Goldens) -> None:
-    content = report_json(three())
-    goldens.check("reports/advise json", json_text(content))
-    assert (content["type"], content["recommended"], content["reason"]) == ("Advice", "bf16", "faster")
-    bf16, fp16, tf32 = content["candidates"]
-    assert (bf16["recommended"], bf16["memory_ratio"], bf16["measured"]["speedup"]) == (True, 0.71, 1.65)
-    assert {item["subject"]: item["value"] for item in fp16["answer"]["findings"]}["loss"] == "nan"
-    assert (tf32["measured"], tf32["answer"], tf32["excluded"]["kind"]) == (None, None, "not here")
+    goldens.check("reports/advise json", json_text(report_json(three())))
 
 
 def test_a_report_as_a_page_is_self_contained_and_safe_with_any_text(goldens: Goldens) -> None:

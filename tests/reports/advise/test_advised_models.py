@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,31 +146,18 @@ def test_fp16_is_not_recommended_where_its_range_is_left(warm: WarmSource) -> No
     [
         ("RefusesBf16", "failed", "my_kernel not implemented", "nothing to compare"),
         ("LateNaN", "weights lost", "", "unsafe"),
-        ("FailsLate", "failed", "ValueError: no kernel for this step", None),
     ],
 )
 def test_a_precision_that_fails_is_left_out_with_its_error(
-    warm: WarmSource, name: str, kind: str, detail: str, reason: str | None
+    warm: WarmSource, name: str, kind: str, detail: str, reason: str
 ) -> None:
-    """In its first steps, by losing the weights, or in the race of losses alone."""
+    """In its first steps, or by losing the weights."""
     lines = advise(warm, f"{EXPERIMENTS}:{name}", "--precisions", "bf16", minutes=0.5)
     excluded = of(lines, "bf16")["excluded"]
     assert excluded["kind"] == kind
     assert detail in (excluded["detail"] or "")
     assert lines["recommended"] == "fp32"
-    assert reason in (None, lines["reason"])
-
-
-@pytest.mark.nightly
-def test_an_unsafe_loss_is_something_to_look_out_for(warm: WarmSource) -> None:
-    lines = advise(warm, f"{EXPERIMENTS}:UnsafeLoss", *NO_LOSSES)
-    assert any("BCEWithLogitsLoss" in item["text"] for item in lines["notes"] if item["label"] == "look out")
-
-
-@pytest.mark.nightly
-def test_weights_that_are_not_float32_leave_nothing_to_choose(warm: WarmSource) -> None:
-    lines = advise(warm, f"{EXPERIMENTS}:Float64Weights")
-    assert (lines["recommended"], lines["reason"], lines["lines"]) == ("fp32", "weights", {})
+    assert lines["reason"] == reason
 
 
 # -------------------------------------------------------------------- what every change must not break
@@ -210,12 +196,8 @@ def test_a_script_is_driven_and_stopped(warm: WarmSource, tmp_path: Path) -> Non
     assert "amptui" not in lines["lines"]
 
 
-@pytest.mark.parametrize(
-    "signals", [pytest.param(1, marks=pytest.mark.ci), pytest.param(2, marks=pytest.mark.nightly)]
-)
-def test_ctrl_c_ends_a_script_that_ignores_it(
-    signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.ci
+def test_ctrl_c_ends_a_script_that_ignores_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a session of its own: nobody else would end it."""
     script, own, scratch = tmp_path / "deaf.py", tmp_path / "own.txt", tmp_path / "scratch"
     trains = SCRIPT.format(steps=10**9, pause=0).replace("monitor.steps(", "(")
@@ -227,10 +209,7 @@ def test_ctrl_c_ends_a_script_that_ignores_it(
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         wait_until(lambda: made_steps(scratch), "the script made no step", seconds=120)
         pid = int(own.read_text())
-        for _ in range(signals):
-            process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1)
+        process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130
     with pytest.raises(ProcessLookupError):

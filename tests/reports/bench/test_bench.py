@@ -4,8 +4,6 @@ import gc
 import io
 import json
 import math
-import os
-import pty
 import re
 import sys
 import tempfile
@@ -17,18 +15,16 @@ import torch
 
 from amptui.base.errors import UsageError
 from amptui.cli import main
-from amptui.engine import building, float8, precision
+from amptui.engine import building, precision
 from amptui.engine.compilation import missing_for_compile
 from amptui.engine.failure import explain
 from amptui.engine.float8 import NO_LAYER, why_no_float8
 from amptui.engine.precision import Tf32Flags
 from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
-from amptui.records.run import EpochFinished, PhaseChanged, RunStarted
+from amptui.records.run import EpochFinished, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.reports.bench import measure, plan_precisions
 from amptui.reports.bench.measure import float16_slowdown
-from amptui.reports.bench.progress import Progress
-from amptui.telemetry.view import SessionView
 from tests.builders import read
 from tests.checkout import ROOT
 from tests.terminal import Terminal, amptui_command
@@ -280,21 +276,6 @@ def test_a_model_without_a_layer_for_float8_is_measured_without_it_and_the_reaso
     assert "the speed of" not in captured.out
 
 
-@pytest.mark.ci
-@pytest.mark.usefixtures("float8_here")
-def test_where_torchao_cannot_be_used_the_others_are_compared_and_the_reason_is_told(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def of_another_torch(*_: object) -> None:
-        raise ImportError("no config of this name")
-
-    monkeypatch.setattr(float8, "_make_layer_class", of_another_torch)
-    assert bench("--json", "--precisions", "fp32,bf16,fp8") == 0
-    content = json.loads(capfd.readouterr().out)
-    assert [row["precision"] for row in content["measured"][0]["rows"]] == ["fp32", "bf16"]
-    assert content["left_out"]["fp8"].endswith("ImportError: no config of this name")
-
-
 def test_without_the_hardware_fp8_is_left_out_with_the_reason_and_never_emulated() -> None:
     plan = plan_precisions(None, CPU)
     assert "fp8" not in plan.precisions
@@ -349,25 +330,6 @@ def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() 
     optimizer = building.build_optimizer(Convolving(), other)
     assert optimizer.param_groups[0]["params"][0] is other.get_parameter("0.weight")
     assert other._compiled_call_impl is not None
-
-
-def test_a_terminal_shows_one_line_that_is_rewritten() -> None:
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w", encoding="utf-8") as out:
-        progress = Progress(out)
-        progress.update(loading("loading data"))
-        progress.update(loading("building the model"))
-        progress.line("something happened")
-        written = ""
-        while "\n" not in written:  # a terminal hands on what it has, in pieces
-            written += os.read(master, 4096).decode()
-    os.close(master)
-    assert "\rloading data\x1b[K\rbuilding the model\x1b[K\r\x1b[Ksomething happened" in written
-    assert written.count("\n") == 1
-
-
-def loading(detail: str) -> SessionView:
-    return SessionView(phase=PhaseChanged(time=0.0, phase="data", detail=detail))
 
 
 needs_compiler = pytest.mark.skipif(

@@ -142,12 +142,6 @@ def test_it_says_what_a_mean_of_some_runs_is_of() -> None:
     assert read(comparison, cursor, extent) == "step 1, smoothed  A 3.00 [1.00–5.00]"
 
 
-def test_nan_is_read_as_such() -> None:
-    comparison = runs_of([[1.0] * 30 + [math.nan] * 30, [2.0] * 60], by_precision=True)
-    cursor, extent = pressed(comparison, ["end"])
-    assert read(comparison, cursor, extent) == "step 60, smoothed  A NaN or Inf  B 2.00"
-
-
 # ------------------------------------------------------------------------------------- the keys
 
 
@@ -166,25 +160,6 @@ def test_the_cursor_is_in_sight_between_the_first_and_the_last_value(
     draw_cursor(canvas, cursor, extent)
     column = curves.shown.column_of(cursor.position, extent.columns) // across
     assert {line[8 + column] for line in canvas.lines()[:-1]} == {"│"}
-
-
-@pytest.mark.ci
-@given(axes, some_keys, st.sampled_from(["left", "right", "left_square_bracket", "shift+right"]))
-def test_an_arrow_moves_the_line_by_a_cell_and_others_by_ten(axis: str, keys: list[str], key: str) -> None:
-    comparison = runs_of([[1.0 + 1 / step for step in range(1, 1001)]])
-    cursor, extent = pressed(comparison, keys, axis=axis)
-    moved, now = pressed(comparison, [key], axis=axis, cursor=cursor)
-    ends = (extent.grid.measured.low, extent.grid.measured.high)
-    if now.grid.shown != extent.grid.shown or moved.position in ends or cursor.position in ends:
-        assert moved.position in now.grid.shown  # panned, or stopped at an end
-        return
-    cells = (now.grid.shown.column_of(it.position, now.columns) / now.across for it in (cursor, moved))
-    before, after = cells
-    if extent.grid.shown.width >= 60:
-        # A whole step need not be in the middle of a column.
-        assert after - before == pytest.approx(MOVES[key], abs=0 if axis != "steps" else 1)
-    elif axis == "steps":
-        assert moved.position == cursor.position + MOVES[key]
 
 
 def test_an_arrow_moves_by_a_step_only_where_steps_are_wider_than_cells() -> None:
@@ -214,16 +189,6 @@ def test_the_cursor_stays_while_runs_go_on() -> None:
     far_longer = drawn_grid(runs_of([[1.0] * 4_000]), "steps", 120, cursor)
     assert far_longer.shown.width == pytest.approx(far_longer.min_width)
     assert cursor.position in far_longer.shown
-
-
-def test_a_position_that_a_resumed_run_took_back_has_no_value() -> None:
-    cursor, _ = pressed(runs_of([[1.0] * 100]), ["end"])
-    shorter = runs_of([[1.0] * 50])
-    extent = Extent(drawn_grid(shorter, "steps", 120, cursor), 120, 2, range(5))
-    assert read(shorter, cursor, extent) == f"step 100, smoothed  {units.NOT_AVAILABLE}"
-    canvas = Canvas(68, 5)
-    draw_cursor(canvas, cursor, extent)
-    assert "│" not in "".join(canvas.lines())
 
 
 # -------------------------------------------------------------------------------- means on an axis

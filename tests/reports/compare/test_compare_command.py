@@ -107,14 +107,6 @@ def test_what_it_refuses_is_told_in_one_line(
     assert report.err.count("\n") == 1
 
 
-def test_the_same_run_under_two_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = folder(tmp_path / "run", whole_run())
-    link = tmp_path / "link"
-    link.symlink_to(run)
-    assert main(["compare", str(run), str(link / "journal.jsonl")]) == 2
-    assert "the same run" in capsys.readouterr().err
-
-
 @pytest.mark.ci
 def test_neither_torch_nor_textual_is_imported_for_plain_text() -> None:
     program = "import sys; from amptui.cli import main; main(sys.argv[1:]); print([*sys.modules])"

@@ -14,7 +14,7 @@ from amptui.records import codec
 from amptui.reports.compare import compare_screen
 from amptui.reports.compare import following as module
 from amptui.reports.compare.axis_cursor import AxisCursor
-from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
+from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.compare_screen import CompareApp
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.following import Following, read_all
@@ -126,15 +126,6 @@ def test_unusual_runs_are_drawn(goldens: Goldens) -> None:
     }
     pictures = "\n".join(f"== {name}\n{text(canvas)}" for name, canvas in frames.items())
     goldens.check("reports/compare screen, unusual runs", pictures)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("height", range(1, 45, 6))
-def test_no_size_makes_it_fail(recorded: Compared, height: int) -> None:
-    for width in range(1, 130, 17):
-        drawn(recorded, (width, height))
-        drawn(recorded, (width, height), by_run=True, shows_help=True)
-        drawn(recorded, (width, height), cursor=AxisCursor(12.0, Span(10.0, 20.0)))
 
 
 # ---------------------------------------------------------------------------------------------- keys
@@ -291,21 +282,3 @@ async def test_a_running_run_is_followed(tmp_path: Path) -> None:
         with journals[0].open("a") as file:
             file.writelines(f"{codec.dumps(step)}\n" for step in trained([1.0] * 47, first=31))
         await screen.shows("77")
-
-
-@awaited
-async def test_a_journal_that_cannot_be_read_ends_the_screen(tmp_path: Path) -> None:
-    async with shown([FP32[0], tmp_path / "none"]) as screen:
-        for _ in range(int(ENOUGH_SECONDS / 0.02)):
-            if screen.app.left is not None:
-                break
-            await screen.pilot.pause(0.02)
-        assert screen.app.left == ""
-        assert screen.following.failure is not None
-
-
-def test_each_key_has_an_action() -> None:
-    for key in KEYS:
-        assert callable(getattr(CompareApp, f"action_{key.action}"))
-    presses = [press for key in KEYS for press in key.presses]
-    assert len(presses) == len(set(presses))

@@ -8,12 +8,10 @@ from typing import Any, get_args
 
 import pytest
 
-from amptui.diagnosis.labels import precision_label
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import BlockFinished, Record, RunFailed
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import (
-    CONFIDENCE,
     Check,
     Compared,
     Kind,
@@ -226,25 +224,7 @@ def test_runs_of_every_state_as_text_and_as_json(goldens: Goldens) -> None:
     comparison = compared([*runs, reading, live, figures([], name="nothing")])
     goldens.check("reports/compare every state", "\n".join(plain_lines(comparison)))
     goldens.check("reports/compare every state, 80 columns", "\n".join(plain_lines(comparison, 80)))
-    content = as_json(comparison)
-    states = {run["name"]: run["state"] for group in content["groups"] for run in group["runs"]}
-    assert states["fp32-0"] == "done"
-    assert (states["dead"], states["failed"]) == ("unfinished", "failed")
-    assert (states["reading"], states["live"]) == ("reading 25%", "running")
-    goldens.check_digests({"compare every state, json": json_text(content)})
-
-
-def test_losses_apart_by_more_than_the_seeds_differ() -> None:
-    (contrast,) = compared([*seeds(NEAR), *seeds(FAR, precision="bf16")]).contrasts
-    assert contrast.outcome == "differ"
-    assert contrast.interval is not None
-    # Both variances are 0.01: freedom 4, standard error 0.1 * sqrt(2 / 3).
-    reach = 2.776 * 0.1 * math.sqrt(2 / 3)
-    assert contrast.difference == pytest.approx(1.0)
-    assert contrast.interval.freedom == pytest.approx(4)
-    assert contrast.interval.low == pytest.approx(1 - reach, abs=1e-3)
-    assert contrast.interval.high == pytest.approx(1 + reach, abs=1e-3)
-    assert contrast.interval.confidence == CONFIDENCE
+    goldens.check_digests({"compare every state, json": json_text(as_json(comparison))})
 
 
 def test_runs_at_the_same_time_on_one_gpu_are_told() -> None:
@@ -258,33 +238,6 @@ def test_runs_at_the_same_time_on_one_gpu_are_told() -> None:
     assert "overlap" not in kinds(compared([at(100, "GPU-1"), at(110, "GPU-2", precision="bf16")]))
 
 
-def test_whom_a_limit_is_about() -> None:
-    found = {one.kind: (one.groups, one.values) for one in compared(hard_to_compare()).checks}
-    assert found["several devices"][0] == ("moved",)
-    assert found["unread"] == (("unread",), ("1 line",))
-    assert found["untimed"][0] == ("untimed",)
-    assert check(compared([*seeds(NEAR), *died_and_failed()]), "unfinished").groups == ("dead", "failed")
-    assert check(compared([uneven(), figures(whole_run(steps=100))]), "uneven").groups == ("uneven",)
-    again = compared([*seeds(NEAR), *(figures(whole_run(loss, precision="bf16")) for loss in FAR)])
-    assert (check(again, "repeated seed").groups, check(again, "repeated seed").values) == (("B",), (0,))
-    longer = compared([*seeds(NEAR), *bf16(FAR, steps=60)])
-    assert check(longer, "samples").values == ("300", "600")
-
-
-def test_the_first_run_s_group_is_the_baseline_of_all_others() -> None:
-    runs = [*seeds(FAR, precision="bf16"), *seeds(NEAR), *seeds(NEAR, precision="fp16")]
-    comparison = compared(runs)
-    assert [(item.baseline.letter, item.other.letter) for item in comparison.contrasts] == [
-        ("A", "B"),
-        ("A", "C"),
-    ]
-    assert [item.difference for item in comparison.contrasts] == pytest.approx([-1.0, -1.0])
-    # Two intervals that hold at once.
-    assert [item.interval.confidence for item in comparison.contrasts if item.interval] == pytest.approx(
-        [0.975] * 2
-    )
-
-
 def test_times_of_emulated_float8_are_not_compared_but_losses_are() -> None:
     comparison = compared([*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")])
     (contrast,) = comparison.contrasts
@@ -295,7 +248,6 @@ def test_times_of_emulated_float8_are_not_compared_but_losses_are() -> None:
     assert any("emulated" in line for line in sentences.how_measured(comparison))
     for figure in (median_of, rate_of):
         assert [figure(run) is None for run in comparison.runs] == [False] * len(NEAR) + [True] * len(FAR)
-    assert compared([*seeds(NEAR), *seeds(FAR, precision="fp8")]).contrasts[0].speedup is not None
     other_devices = compared([*seeds(NEAR), *bf16(FAR, device_name="NVIDIA A100")])
     assert other_devices.contrasts[0].speedup is None
 
@@ -316,29 +268,12 @@ def test_the_peak_of_emulated_steps_is_not_that_of_the_run() -> None:
     assert peak("fp8-emulated") is None
     assert peak("bf16", "fp8-emulated") == 1000
     assert peak("bf16", "fp8") == 2000
-
-
-@pytest.mark.parametrize(("precision", "expected"), [("bf16", 9), ("fp8-emulated", None)])
-def test_the_process_of_emulated_steps_has_no_peak_of_its_own(precision: str, expected: int | None) -> None:
-    run = figures([started(precision=precision), *trained([1.0] * 10, precision=precision)])
-    assert process_peak_of(replace(run, peak_process_bytes=9)) == expected
+    run = figures([started(precision="fp8-emulated"), *trained([1.0] * 10, precision="fp8-emulated")])
+    assert process_peak_of(replace(run, peak_process_bytes=9)) is None
 
 
 def letters(comparison: Compared) -> list[str]:
     return [contrast.baseline.letter + contrast.other.letter for contrast in comparison.contrasts]
-
-
-@pytest.mark.parametrize("fp8", ["fp8", "fp8-emulated"])
-def test_fp8_is_also_judged_against_bf16_of_the_same_training(fp8: str) -> None:
-    comparison = compared([*seeds(NEAR), *seeds(FAR, precision=fp8), *seeds(NEAR, precision="bf16")])
-    assert letters(comparison) == ["AB", "AC", "CB"]
-    contrast = comparison.contrasts[-1]
-    assert contrast.outcome == "differ"
-    assert contrast.difference == pytest.approx(1.0)
-    assert contrast.interval is not None
-    assert contrast.interval.confidence == pytest.approx(1 - (1 - CONFIDENCE) / 3)
-    assert (contrast.speedup is None) == (fp8 == "fp8-emulated")
-    assert sentences.verdict(contrast, comparison).startswith(f"B {precision_label(fp8)} against C AMP bf16")
 
 
 def test_where_bf16_comes_first_or_differs_in_more_fp8_has_no_second_verdict() -> None:
@@ -386,28 +321,23 @@ def test_final_losses_are_those_of_validations_where_every_run_has_one() -> None
     assert mixed.contrasts[0].difference == pytest.approx(2.0 - 5.0)
 
 
-def test_the_target_is_the_highest_final_loss() -> None:
-    rising = figures(whole_run([3.0] * 30 + [1.0] * 30 + [2.0] * 30))
-    comparison = compared([rising, figures(whole_run([1.5] * 90))])
-    assert comparison.target == pytest.approx(2.0)
-    assert [comparison.seconds_to_target(run) for run in comparison.runs] == pytest.approx([20.0, 10.0])
-
-
-def test_a_run_that_ended_at_nan_has_its_best_loss_for_a_target() -> None:
-    broken = figures(whole_run([3.0] * 30 + [math.nan] * 30))
-    assert compared([broken, figures(whole_run([1.5] * 60))]).target == pytest.approx(3.0)
-
-
-def test_a_target_may_be_asked_for() -> None:
-    comparison = compared(
-        [figures(whole_run([3.0] * 30 + [1.0] * 30)), figures(whole_run([2.0] * 60))], target=1.5
-    )
-    assert comparison.target_asked
-    times = [comparison.seconds_to_target(run) for run in comparison.runs]
-    assert times[0] == pytest.approx(22.5)
-    assert times[1] is None
-
-
-def test_without_enough_steps_there_is_no_target() -> None:
-    comparison = compared([figures(whole_run()), figures(whole_run(steps=5, precision="bf16"))])
-    assert comparison.target is None
+@pytest.mark.parametrize(
+    ("losses", "asked", "target", "seconds"),
+    [
+        (([3.0] * 30 + [1.0] * 30 + [2.0] * 30, [1.5] * 90), None, 2.0, [20.0, 10.0]),
+        (([3.0] * 30 + [math.nan] * 30, [1.5] * 60), None, 3.0, [10.0, 10.0]),
+        (([3.0] * 30 + [1.0] * 30, [2.0] * 60), 1.5, 1.5, [22.5, None]),
+        (([1.0] * 30, [1.0] * 5), None, None, [None, None]),
+    ],
+    ids=["the highest final loss", "the best loss of one that ended at NaN", "asked for", "too few steps"],
+)
+def test_how_long_runs_train_until_their_target(
+    losses: tuple[list[float], ...],
+    asked: float | None,
+    target: float | None,
+    seconds: list[float | None],
+) -> None:
+    comparison = compared([figures(whole_run(one)) for one in losses], target=asked)
+    assert comparison.target == pytest.approx(target)
+    assert comparison.target_asked == (asked is not None)
+    assert [comparison.seconds_to_target(run) for run in comparison.runs] == pytest.approx(seconds)

@@ -102,20 +102,6 @@ def test_an_unreadable_journal_ends_it(journals: list[Path]) -> None:
     assert isinstance(watched.following.failure, RunFolderError)
 
 
-def test_nothing_is_published_twice(journals: list[Path]) -> None:
-    published = []
-    following = Following(journals, target=None, changed=lambda: published.append(following.newest))
-    for _ in range(3):
-        following._read_for_a_while()
-        following._publish()
-    assert len(published) == 1
-    append(journals[0], *trained([1.0], first=31))
-    following._read_for_a_while()
-    following._publish()
-    assert len(published) == 2
-    following.stop()
-
-
 def test_what_could_not_be_read_is_told(tmp_path: Path, journals: list[Path]) -> None:
     with journals[1].open("a") as file:
         file.write("{broken\n")

@@ -93,19 +93,6 @@ def test_labels_tell_groups_apart() -> None:
     assert "0.2" in labels[2]
 
 
-def test_machines_are_in_a_label_only_where_nothing_else_differs() -> None:
-    runs = [whole_run(), whole_run(versions={"torch": "2.10"})]
-    assert "2.10" in grouped([figures(run) for run in runs])[1].label
-    runs = [whole_run(), whole_run(versions={"torch": "2.10"}, config={"learning_rate": 0.2})]
-    assert "2.10" not in grouped([figures(run) for run in runs])[1].label
-
-
-def test_differences_are_the_options_that_are_not_the_same() -> None:
-    runs = [figures(whole_run()), figures(whole_run(precision="bf16", config={"extra": 1}))]
-    result = {difference.name: difference.values for difference in differences(runs)}
-    assert result == {"precision": ("FP32", "AMP bf16"), "extra": ("", "1")}
-
-
 @pytest.mark.parametrize(
     ("precisions", "expected"),
     [
@@ -134,8 +121,3 @@ def test_a_seed_that_ran_twice_counts_once() -> None:
     group = grouped([figures(run) for run in runs])[0]
     assert group.seeds == (0, 1)
     assert group.by_seed(lambda run: run.final_training) == pytest.approx([2.0, 7.0])
-
-
-def test_seeds_that_are_not_told_count_as_one() -> None:
-    runs = [figures(whole_run(loss, seed=None)) for loss in (1.0, 3.0)]
-    assert len(grouped(runs)[0].by_seed(lambda run: run.final_training)) == 1

@@ -15,7 +15,7 @@ from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, Trace, final_m
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import Series
 from tests.builders import in_blocks
-from tests.reports.compare.compared_runs import figures, finished, started, trained, validated, whole_run
+from tests.reports.compare.compared_runs import figures, finished, started, trained, validated
 from tests.telemetry import record_samples
 
 
@@ -32,24 +32,6 @@ def test_samples_and_seconds_add_up_along_the_steps() -> None:
     assert run.curve.seconds.tolist() == [0.5, 1.0, 1.5]
     assert run.curve.loss.tolist() == [3, 2, 1]
     assert (run.samples, run.seconds) == (30, 1.5)
-
-
-def test_batches_do_not_matter() -> None:
-    records: list[Record] = whole_run([4 / step for step in range(1, 91)])
-    records.insert(50, validated(49, 0.7))
-    whole = figures(records)
-    trace = Trace("runs/x")
-    for start in range(0, len(records), 7):
-        trace.add(in_blocks(records[start : start + 7]))
-    parts = trace.figures("run", is_live=False, request={}, passed_over="", read_share=1.0)
-    assert parts.lows == whole.lows
-    assert parts.validations == whole.validations
-    assert np.array_equal(parts.curve.samples, whole.curve.samples)
-    assert (parts.samples, parts.seconds, parts.final_training) == (
-        whole.samples,
-        whole.seconds,
-        whole.final_training,
-    )
 
 
 def test_a_long_run_keeps_its_totals_in_buckets() -> None:
@@ -76,20 +58,6 @@ def test_the_final_loss_is_the_mean_of_the_last_steps(steps: int) -> None:
     values: list[float | None] = [float(step) for step in range(1, steps + 1)]
     expected = sum(range(max(1, steps - count + 1), steps + 1)) / min(count, steps)
     assert final_mean(series(values)) == pytest.approx(expected)
-
-
-def test_the_final_loss_of_a_very_long_run_is_that_of_its_buckets() -> None:
-    values: list[float | None] = [float(step) for step in range(1, 1001)]
-    # 50 steps are 7 buckets of 8 steps, of which the last is full.
-    result = final_mean(series(values, buckets=128, recent=16))
-    assert result == pytest.approx((1000 - 55 + 1000) / 2)
-
-
-def test_the_final_loss_after_a_resume_needs_no_recent_values() -> None:
-    track = Track.empty(recent=8)
-    track.extend([float(step) for step in range(1, 101)])
-    track.rewind(95)
-    assert final_mean(track.snapshot()) == pytest.approx(sum(range(75, 95)) / 20)
 
 
 @pytest.mark.parametrize(
@@ -182,15 +150,6 @@ def test_steps_that_a_resumed_run_repeats_count_once() -> None:
     assert all(low.step <= 20 or low.step > 30 for low in run.lows)
 
 
-@pytest.mark.ci
-def test_a_run_resumed_from_far_back_counts_from_its_bucket() -> None:
-    again = trained([0.5] * 10, first=101)
-    run = figures([started(), *trained([2.0] * 9000), record_samples.resumed(100), *again])
-    # A bucket holds eight steps here.
-    assert run.samples == pytest.approx(1100, abs=80)
-    assert run.view.step == 110
-
-
 def test_steps_that_arrive_late_are_left_out_and_those_that_are_missing_leave_a_gap() -> None:
     run = figures([started(), *trained([1.0] * 10), *trained([9.0] * 3, first=2)])
     assert (run.samples, len(run.curve.loss)) == (100, 10)
@@ -216,10 +175,3 @@ def test_the_peak_of_the_process_is_the_highest_sample() -> None:
         DeviceSample(time=1.0, gpus=(), host=HostSample(process_rss_bytes=value)) for value in (5, 9, None, 7)
     ]
     assert figures([started(), *samples]).peak_process_bytes == 9
-
-
-def test_huge_numbers_raise_nothing() -> None:
-    records: list[Record] = [started(), *trained([1e308, -1e308] * 30, samples=2**62, step_seconds=1e308)]
-    run = figures(records)
-    assert run.final_training is not None
-    assert math.isfinite(run.final_training)

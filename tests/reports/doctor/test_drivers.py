@@ -54,11 +54,8 @@ def test_refused_figures_are_named_once_for_all_gpus(fake_drivers: Path, look: L
 def test_a_mig_instance_without_sensors_is_as_it_should_be(fake_drivers: Path, look: Look) -> None:
     checks = nvml(look, fake_drivers, gpus="1", mig="1")
     assert [check["severity"] for check in checks] == ["info"] * 3
-    assert [check["text"].endswith("a MIG instance has no sensors of its own") for check in checks] == [
-        False,
-        True,
-        True,
-    ]
+    ends = [check["text"].endswith("a MIG instance has no sensors of its own") for check in checks]
+    assert ends == [False, True, True]
 
 
 @pytest.mark.ci
@@ -109,12 +106,6 @@ def test_the_kernels_folders_tell_of_gpus_and_of_the_loaded_driver(tmp_path: Pat
     assert driver.loaded_version == "570.133.20"
     assert driver.device_files == ("nvidia0", "nvidiactl")
     assert driver.shows_a_gpu
-
-
-def test_a_machine_without_nvidia_shows_nothing(tmp_path: Path) -> None:
-    driver = read_driver(tmp_path, initialize=False)
-    assert not driver.shows_a_gpu
-    assert driver.loaded_version is None
 
 
 @pytest.mark.gpu

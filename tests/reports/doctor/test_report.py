@@ -19,7 +19,6 @@ from amptui.reports.doctor.storage import check_data_folder
 from amptui.reports.doctor.terminal_checks import check_kind
 from tests import poison
 from tests.terminal import Terminal
-from tests.test_imports import loaded_by
 
 PROGRAM = "import sys; from amptui.reports.doctor import doctor; sys.exit(doctor(json='--json' in sys.argv))"
 
@@ -139,8 +138,3 @@ def test_what_drivers_folders_and_environments_say_steers_nothing(
 def test_no_trouble_is_told_without_a_hint() -> None:
     with pytest.raises(AssertionError, match="a problem without a hint"):
         poor("x", "bad", "")
-
-
-@pytest.mark.ci
-def test_the_doctor_itself_needs_nothing_that_may_be_missing() -> None:
-    assert loaded_by("import amptui.reports.doctor") == set()

@@ -1,6 +1,5 @@
 """What is found here: cores, memory, packages, folders and the terminal; and what a precision gains."""
 
-import importlib.util
 import os
 import re
 import sys
@@ -13,11 +12,10 @@ from torchvision.datasets import CIFAR10
 
 from amptui.data.download import DOWNLOAD_AGAIN
 from amptui.data.mnist import FILES, FOLDER
-from amptui.engine.float8 import torchao_trouble
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.setup import choose_device
-from amptui.reports.doctor.machine import check_shared_memory, machine_checks, thread_checks
-from amptui.reports.doctor.precisions import TORCHAO, check_precision, measure, precision_checks
+from amptui.reports.doctor.machine import machine_checks
+from amptui.reports.doctor.precisions import check_precision, measure, precision_checks
 from amptui.reports.doctor.software import NEEDED, compile_checks, release, software_checks
 from amptui.reports.doctor.storage import (
     check_cifar10,
@@ -27,7 +25,6 @@ from amptui.reports.doctor.storage import (
     storage_checks,
     why_unwritable,
 )
-from amptui.reports.doctor.terminal_checks import terminal_checks
 from tests import terminal as pseudo
 from tests.checkout import ROOT
 
@@ -36,19 +33,6 @@ CPU = torch.device("cpu")
 
 def test_this_machine_is_told_without_a_failure() -> None:
     assert [check.name for check in machine_checks()] == ["cores", "memory", "shared-memory"]
-
-
-def test_torchs_own_thread_count_is_what_is_judged() -> None:
-    torch.set_num_threads(len(os.sched_getaffinity(0)) + 3)
-    (check,) = thread_checks()
-    assert (check.severity, check.facts["threads"]) == ("warning", torch.get_num_threads())
-
-
-def test_room_for_workers_is_told(tmp_path: Path) -> None:
-    check = check_shared_memory(tmp_path)
-    assert check.facts["free_bytes"] == pytest.approx(
-        os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize, rel=0.2
-    )
 
 
 # -------------------------------------------------------------------------------------- packages
@@ -69,23 +53,10 @@ def test_a_missing_compiler_is_told_and_hinders_no_training(monkeypatch: pytest.
     assert check.hint == "install g++, or set CXX"
 
 
-def test_all_versions_stand_in_one_line() -> None:
-    versions = software_checks()[0]
-    assert {"amptui", "python", *NEEDED} == set(versions.facts)
-    assert all(str(version) in versions.text for version in versions.facts.values())
-
-
 def test_the_needed_packages_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = (re.match(r"([a-z-]+)>=([\d.]+)", line) for line in project["dependencies"])
     assert {found[1]: release(found[2]) for found in asked if found} == NEEDED
-
-
-def test_the_oldest_torchao_is_that_of_the_project() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    least = f"torchao>={'.'.join(map(str, TORCHAO))}"
-    assert least in extras["fp8"]
-    assert least in extras["test"]
 
 
 # ------------------------------------------------------------------------- what a precision gains
@@ -119,29 +90,6 @@ def test_what_cannot_be_measured_says_why() -> None:
     check = check_precision("bf16", found, "why", 512, "fp32")
     assert check.severity == "warning"
     assert check.facts["speedup"] is None
-
-
-@pytest.mark.ci
-def test_this_machine_is_told_what_it_makes_of_fp8() -> None:
-    (check,) = [check for check in precision_checks() if check.name == "fp8"]
-    if torch.cuda.is_available():
-        assert check.facts
-    elif importlib.util.find_spec("torchao") is None:
-        assert check.hint == "pip install 'amptui[fp8]'"
-    elif trouble := torchao_trouble():
-        assert (check.severity, check.facts["usable"]) == ("warning", False)
-        assert trouble in check.text
-    else:
-        assert (check.severity, check.facts["emulated"], check.facts["usable"]) == ("info", True, True)
-
-
-def test_float8_products_are_measured_like_the_others() -> None:
-    """On a GPU that has them; torch has the operator for CPUs as well."""
-    (found,) = measure(CPU, ("fp8",), size=32, budget_seconds=0.02).values()
-    if found.trouble:
-        pytest.skip(f"this torch multiplies no float8 on a CPU: {found.trouble}")
-    assert found.ratio is not None
-    assert found.ratio.value > 0
 
 
 @pytest.mark.gpu
@@ -178,10 +126,6 @@ def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> N
     assert "not a directory" in runs.text
     assert "--run-dir" in runs.hint
     assert "--data-dir" in data.hint
-
-
-def test_a_file_system_without_files_of_users_cannot_be_written() -> None:
-    assert why_unwritable(Path("/proc/amptui"))
 
 
 def test_a_read_only_folder_cannot_be_written(nobody: Path) -> None:
@@ -248,10 +192,3 @@ def test_a_small_dumb_terminal_is_told_so() -> None:
         terminal.wait_for(r"colours \w+")
     named = ("terminal", "size", "characters", "colours")
     assert terminal.text.split() == [word for name in named for word in (name, "warning")]
-
-
-def test_without_a_terminal_plain_lines_are_as_it_should_be() -> None:
-    checks = {check.name: check for check in terminal_checks()}
-    assert checks["terminal"].severity == "info"
-    assert "plain lines" in checks["terminal"].text
-    assert "size" not in checks

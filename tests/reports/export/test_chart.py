@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from amptui.reports.export.chart import Chart, Curve, Point, draw
 from amptui.reports.export.step_axis import MAX_COLUMNS, StepRange, columns
-from amptui.telemetry.axis import Kind
 from amptui.telemetry.history import RateTrack, Track
 from amptui.telemetry.view import PrecisionSwitch
 from tests.golden import Goldens
@@ -36,64 +35,49 @@ def lines(figure: str) -> list[tuple[str, int]]:
     return [(name, len(re.findall(r"[ML]", path))) for path, name in lines]
 
 
-def test_each_stretch_has_its_precision_s_colour_and_joins_the_previous_one() -> None:
-    assert lines(drawn([1.0 + n / 100 for n in range(100)])) == [("fp32", 40), ("fp16", 31), ("other", 31)]
-
-
-def test_unmeasured_steps_leave_a_gap_only_at_a_switch() -> None:
-    values: list[float | None] = [1.0 + n / 100 if n % 10 == 5 else None for n in range(100)]
-    assert lines(drawn(values)) == [("fp32", 4), ("fp16", 3), ("other", 3)]
-    assert lines(drawn(values, sparse=True)) == [("fp32", 4), ("fp16", 4), ("other", 4)]
-
-
-def test_the_axis_of_a_share_ends_at_100_percent() -> None:
-    labels = re.findall(r'y="\d+">([\d.]+)</text>', drawn([99.9] * 100, kind="linear", ceiling=100.0))
-    assert max(map(float, labels)) == 100
-
-
-def test_a_single_value_is_a_dot_that_can_be_seen() -> None:
-    figure = drawn([None, 2.0, *[None] * 98])
-    assert re.search(r'd="M15\.0 \d+\.\dh\.1" class="line fp32"', figure)
-
-
 @pytest.mark.parametrize("values", [[None] * 5, [math.nan, math.inf], []])
 def test_there_is_no_chart_without_a_finite_value(values: list[float | None]) -> None:
     chart = Chart(title="loss", curves=(Curve("loss", series(values)),))
     assert draw(chart, steps()) is None
 
 
-def test_nan_and_skips_are_crosses_of_their_own() -> None:
-    skips = series([float(n in (5, 6)) for n in range(100)])
-    figure = drawn([math.nan if n == 50 else 1.0 for n in range(100)], skips=skips)
-    crosses = re.findall(r'<text x="([\d.]+)%" y="10" class="(\w+)">×', figure)
+def test_each_kind_of_curve_is_drawn_as_before(goldens: Goldens) -> None:
+    """Where precisions change, nothing was measured, values are few, not finite or beyond the axis."""
+    rising = [1.0 + n / 100 for n in range(100)]
+    gaps = [value if n % 10 == 5 else None for n, value in enumerate(rising)]
+    outlier = [1 + n % 7 / 10 for n in range(100)]
+    below = list(outlier)
+    outlier[30], below[30] = 400.0, -400.0
+    extreme: list[float | None] = [1e308, 5e-324, -1e308, 0.0, 1.0] * 8
+    figures = {
+        "three precisions": drawn([*rising]),
+        "gaps": drawn([*gaps]),
+        "gaps, sparse": drawn([*gaps], sparse=True),
+        "a share": drawn([99.9] * 100, kind="linear", ceiling=100.0),
+        "one value": drawn([None, 2.0, *[None] * 98]),
+        "NaN and skips": drawn(
+            [math.nan if n == 50 else 1.0 for n in range(100)],
+            skips=series([float(n in (5, 6)) for n in range(100)]),
+        ),
+        "a band": drawn([float(n % 7) for n in range(5000)]),
+        "one far above": drawn([*outlier], noisy=True, kind="linear"),
+        "one far below": drawn([*below], noisy=True, kind="linear"),
+        "all of it": drawn([*outlier], kind="linear"),
+    }
+    for kind in (None, "linear", "log10", "log2"):
+        figures[f"extremes, {kind}"] = drawn(extreme, kind=kind, noisy=True)
+    goldens.check_digests(figures)
+    assert lines(figures["gaps"]) == [("fp32", 4), ("fp16", 3), ("other", 3)]
+    assert lines(figures["gaps, sparse"]) == [("fp32", 4), ("fp16", 4), ("other", 4)]
+    crosses = re.findall(r'<text x="([\d.]+)%" y="10" class="(\w+)">×', figures["NaN and skips"])
     assert crosses == [("5.50", "skip"), ("6.50", "skip"), ("50.50", "nonfinite")]
-    assert "marks" not in drawn([1.0] * 100)
-
-
-def test_long_runs_have_a_band_from_the_least_to_the_largest_value() -> None:
-    figure = drawn([float(n % 7) for n in range(5000)])
-    assert figure.count('class="band') == len(lines(figure)) == 3
-    assert 'class="band' not in drawn([1.0] * 500)
-
-
-def test_steps_before_the_first_switch_are_not_known() -> None:
-    stretches = StepRange(1, 100, (PrecisionSwitch(51, "fp16"),)).stretches()
-    assert stretches == [(0.0, 0.5, None), (0.5, 1.0, "fp16")]
-
-
-def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
+    beyond = [re.findall(r'class="beyond">(.)<', figure) for figure in figures.values()]
+    assert beyond[7:10] == [["↑"], ["↓"], []]
     track = RateTrack.empty()
     seconds = [0.006] * 60 + [1e-6] + [0.006] * 39
     track.extend([256 / duration for duration in seconds], [256] * 100, list(seconds))
-    chart = Chart(title="throughput", curves=(Curve("throughput", track.snapshot()),), kind="linear")
-    figure = draw(chart, steps(100))
-    assert figure is not None
-    ticks = [float(tick.replace(",", "")) for tick in re.findall(r">([\d,.e+]+)</text>", figure)]
-    assert max(ticks) < 200_000
-    assert re.findall(r'<text x="([\d.]+)%" y="(\w+)%?" class="beyond">(.)<', figure) == [
-        ("60.50", "12", "↑")
-    ]
-    assert "↑: values beyond the axis." in figure
+    rates = Chart(title="throughput", curves=(Curve("throughput", track.snapshot()),), kind="linear")
+    assert "↑: values beyond the axis." in (draw(rates, steps(100)) or "")
 
 
 def test_a_chart_is_drawn_with_all_it_can_have(goldens: Goldens) -> None:
@@ -117,26 +101,6 @@ def test_a_chart_is_drawn_with_all_it_can_have(goldens: Goldens) -> None:
     # The ribbon has a letter where there is room for it.
     assert re.findall(r'class="letter">(.)<', drawn([1.0] * 100)) == ["F", "A", "?"]
     assert re.findall(r'class="letter">(.)<', narrow) == ["?"]
-
-
-@pytest.mark.parametrize("kind", [None, "linear", "log10", "log2"])
-def test_the_largest_and_the_smallest_numbers_make_a_chart(kind: Kind | None) -> None:
-    values = [1e308, 5e-324, -1e308, 0.0, 1.0] * 8
-    assert "<svg" in drawn([*values], kind=kind, noisy=True)
-    assert "<svg" in drawn([*values], kind=kind)
-
-
-@pytest.mark.parametrize("outlier", [400.0, -400.0])
-def test_one_loss_far_from_all_others_is_marked_and_does_not_set_the_axis(outlier: float) -> None:
-    values: list[float | None] = [1 + n % 7 / 10 for n in range(100)]
-    values[30] = outlier
-    figure = drawn(values, noisy=True, kind="linear")
-    ticks = [float(tick) for tick in re.findall(r'<text x="100%" y="\d+">([\d.-]+)</text>', figure)]
-    assert 0 <= min(ticks) < max(ticks) <= 2
-    assert re.findall(r'class="beyond">(.)<', figure) == ["↑" if outlier > 0 else "↓"]
-    whole = drawn(values, kind="linear")
-    assert "beyond" not in whole
-    assert max(abs(float(tick)) for tick in re.findall(r'y="\d+">([\d.-]+)</text>', whole)) >= 400
 
 
 # -------------------------------------------------------------------------- columns of a history

@@ -39,12 +39,6 @@ def test_damage_is_counted_and_reported(small: Path, tmp_path: Path) -> None:
     )
 
 
-def test_existing_files_are_replaced(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text("old")
-    export(small, html=tmp_path / "a.html")
-    assert "old" not in (tmp_path / "a.html").read_text()[:100]
-
-
 def test_a_link_stays_a_link(small: Path, tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
     export(small, csv=tmp_path / "link.csv")
@@ -88,11 +82,6 @@ def test_a_journal_without_a_record_is_refused_and_nothing_is_written(tmp_path: 
     with pytest.raises(RunFolderError, match=r"journal\.jsonl holds no records"):
         export(tmp_path, html=tmp_path / "a.html")
     assert names(tmp_path) == ["journal.jsonl"]
-
-
-def test_a_missing_journal_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"none\.jsonl: no such file"):
-        export(tmp_path / "none.jsonl", csv=tmp_path / "a.csv")
 
 
 def test_without_tensorboard_there_is_a_hint_and_no_file(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +14,6 @@ from tests.reports.export.browser import Tab, browser
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import steps
-
-if TYPE_CHECKING:
-    from amptui.records.run import Record
 
 pytestmark = pytest.mark.ci
 
@@ -145,12 +141,3 @@ def test_the_page_of_a_comparison_is_drawn(tab: Tab, tmp_path: Path) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         lines = tab.evaluate("[...document.querySelectorAll('path.line')].map(p => p.getTotalLength())")
         assert min(lines) > 0
-
-
-def test_a_nearly_empty_page_works_too(tab: Tab, tmp_path: Path) -> None:
-    nearly_empty: list[list[Record]] = [[started()], [started(), *steps(1, 1)]]
-    for records in nearly_empty:
-        folder = tmp_path / str(len(records))
-        export(write(folder / "run", records), html=folder / "run.html")
-        tab.open(folder / "run.html", width=390, height=844)
-        assert tab.complaints == []

@@ -1,7 +1,6 @@
 """The table: every field of every step, and nothing that was not measured."""
 
 import csv
-import math
 from dataclasses import fields
 from pathlib import Path
 
@@ -74,19 +73,6 @@ def test_each_step_has_its_optimizer(tmp_path: Path) -> None:
     assert [row["optimizer"] for row in found] == ["first"] * 600 + ["second"] * 10
 
 
-def test_what_is_not_finite_is_named_and_what_was_not_measured_is_empty(tmp_path: Path) -> None:
-    table_rows = table(
-        tmp_path,
-        step(1, loss=math.nan, grad_norm=None),
-        step(2, loss=math.inf, grad_norm=-math.inf, skipped=True),
-        step(3, loss=None, step_seconds=None),
-    )
-    assert [row["loss"] for row in table_rows] == ["nan", "inf", ""]
-    assert [row["grad_norm"] for row in table_rows] == ["", "-inf", "1.0"]
-    assert [row["skipped"] for row in table_rows] == ["false", "true", "false"]
-    assert table_rows[2]["step_seconds"] == ""
-
-
 @pytest.mark.ci
 def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
     early = [step(n, losses={"a": float(n)}) for n in range(1, 5001)]
@@ -95,15 +81,6 @@ def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
     assert [row["losses.a"] for row in table_rows[:2]] == ["1.0", "2.0"]
     assert [row["losses.b,?"] for row in table_rows] == [""] * 5000 + ["2.0"] * 4000
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "steps.csv"]
-
-
-def test_repeated_steps_have_two_rows(tmp_path: Path) -> None:
-    assert [row["step"] for row in table(tmp_path, *steps(1, 3), *steps(2, 4))] == list("123234")
-
-
-def test_a_run_without_steps_has_only_a_header(tmp_path: Path) -> None:
-    assert table(tmp_path, record_samples.run()) == []
-    assert (tmp_path / "steps.csv").read_text().startswith("time,step,epoch,precision,loss,")
 
 
 @pytest.mark.parametrize(
@@ -150,22 +127,6 @@ def test_a_distributed_run_has_a_table_of_its_ranks_beside_the_steps(tmp_path: P
     assert [float(row["compute_seconds"]) for row in table[:4]] == list(samples[0].compute_seconds)
     assert [row["throttled"] for row in table[:4]] == ["", "", "thermal (hw)", ""]
     assert {row["host"] for row in table} == {"node-1"}
-
-
-def test_numbers_that_no_rank_measured_are_empty_cells(tmp_path: Path) -> None:
-    sample = RanksSampled(time=1.0, step=3, steps=3, world_size=2, ranks=(0, 1), grad_norm=(math.nan, None))
-    export(write(tmp_path / "run", [sample]), csv=tmp_path / "steps.csv")
-    table = rows(tmp_path / "steps.ranks.csv")
-    assert [row["grad_norm"] for row in table] == ["nan", ""]
-    assert {row["compute_seconds"] + row["host"] + row["sm_clock_mhz"] for row in table} == {""}
-
-
-def test_a_single_process_has_no_table_of_ranks(tmp_path: Path) -> None:
-    exported = export(
-        write(tmp_path / "run", [record_samples.run(), *steps(1, 3)]), csv=tmp_path / "steps.csv"
-    )
-    assert exported.ranks_csv is None
-    assert not (tmp_path / "steps.ranks.csv").exists()
 
 
 NEAR = st.sampled_from([1e-4, 9.999999999999999e-05, 1e16, 9999999999999998.0, 0.0, -0.0, 5e-324, 65536.0])

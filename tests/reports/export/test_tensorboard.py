@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from amptui.records.findings import Float8LayerWindow, StepTimed, UpdatesMeasured
+from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export
-from amptui.reports.export.exporting import EVENT_FILE_NAME
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.reports.export import hostile
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import backoff, device, float8_operand, float8_window, skip, step, steps
+from tests.telemetry.record_samples import backoff, device, skip, step, steps
 from tests.telemetry.record_samples import run as started
-from tests.telemetry.timed_steps import BUSY, HOST, phases
 
 pytestmark = pytest.mark.ci
 
@@ -60,17 +58,6 @@ def test_update_ratios_are_scalars_by_layer_and_optimizer(tmp_path: Path) -> Non
     assert curve(events, "d/update_ratio/c") == [(2, 0.25)]
 
 
-def test_what_float8_loses_is_scalars_by_layer_and_operand(tmp_path: Path) -> None:
-    zeros = float8_operand("gradient", math.nan, zeros=1.0, flushed=0.0)
-    layer = Float8LayerWindow(name="mlp.fc", operands=(float8_operand("input", 0.25, row_error=0.5), zeros))
-    events = exported(tmp_path, *steps(1, 3), float8_window(3, layer))
-    assert curve(events, "float8/mlp.fc/input_channel_error") == [(3, 0.25)]
-    assert curve(events, "float8/mlp.fc/input_row_error") == [(3, 0.5)]
-    assert curve(events, "float8/mlp.fc/input_subnormal") == [(3, 0.25)]
-    assert curve(events, "float8/mlp.fc/gradient_flushed") == [(3, 0.0)]
-    assert "float8/mlp.fc/gradient_channel_error" not in events.Tags()["scalars"]
-
-
 def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record], tmp_path: Path) -> None:
     trained = [record for record in records if isinstance(record, StepRecord)]
     assert export(run, tensorboard=tmp_path).steps == len(trained)
@@ -90,13 +77,6 @@ def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record],
     assert "model: tiny" in text(events, "run")
 
 
-def test_a_steady_value_is_written_at_changes_and_at_the_end(tmp_path: Path) -> None:
-    scales = [65536.0] * 5 + [32768.0] * 5
-    fp16 = [step(n, precision="fp16", loss_scale=scale) for n, scale in enumerate(scales, 1)]
-    events = exported(tmp_path, started(), *fp16)
-    assert curve(events, "amp/loss_scale") == [(1, 65536.0), (5, 65536.0), (6, 32768.0), (10, 32768.0)]
-
-
 def test_headroom_of_steps_outside_float16_is_a_curve_of_its_own(tmp_path: Path) -> None:
     events = exported(
         tmp_path,
@@ -107,23 +87,6 @@ def test_headroom_of_steps_outside_float16_is_a_curve_of_its_own(tmp_path: Path)
     )
     assert curve(events, "float16/headroom_doublings") == [(2, 3.0)]
     assert curve(events, "float16/headroom_doublings_if_float16_ran") == [(1, 2.0), (3, 0.0)]
-
-
-def test_times_of_emulated_float8_are_curves_of_their_own(tmp_path: Path) -> None:
-    precisions = ("bf16", "fp8-emulated", "fp8")
-    events = exported(
-        tmp_path,
-        *(step(n, precision=name, step_seconds=0.5 * n) for n, name in enumerate(precisions, 1)),
-        StepTimed(
-            time=103.0, step=3, precision="fp8-emulated", settling=False, phases=phases(*HOST, device=BUSY)
-        ),
-    )
-    assert curve(events, "throughput/step_seconds") == [(1, 0.5), (3, 1.5)]
-    assert curve(events, "throughput/step_seconds_fp8_emulated") == [(2, 1.0)]
-    assert [at for at, _ in curve(events, "throughput/samples_per_second_fp8_emulated")] == [2]
-    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("phases/")]
-    assert tags
-    assert all(tag.endswith("_fp8_emulated") for tag in tags)
 
 
 def test_what_is_not_finite_stays_so_and_what_was_not_measured_is_not_there(tmp_path: Path) -> None:
@@ -158,13 +121,6 @@ def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: 
         assert all(line.startswith("    ") for line in lines)
         assert any(hostile.EVIL in line for line in lines)
     assert "FP32 → AMP fp16" in text(events, "events")
-
-
-def test_a_second_export_replaces_the_first(run: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        export(run, tensorboard=tmp_path)
-    assert [path.name for path in (tmp_path / "tiny-run").iterdir()] == [EVENT_FILE_NAME]
-    assert len(read(tmp_path / "tiny-run").Scalars("loss")) == 36
 
 
 def test_each_optimizer_has_tags_of_its_own(tmp_path: Path) -> None:
