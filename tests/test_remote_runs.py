@@ -19,24 +19,23 @@ from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFaile
 from amptui.runs.protocol import PROTOCOL, hello_line
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import last_step, records_of, screens_told, wait_until
-from tests.remote import HOST, RemoteMachine, Server, kill, skip_without_ssh, ssh_processes
+from tests.remote import HOST, RemoteMachine, kill, ssh_processes
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
 pytestmark = pytest.mark.ci
 
 
-@pytest.fixture(scope="module", params=["asyncssh", pytest.param("sshd", marks=pytest.mark.nightly)])
-def machine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RemoteMachine]:
-    server: Server = request.param
-    skip_without_ssh(server)
-    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh", server)
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteMachine]:
+    for program in ("ssh", "ssh-keygen"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program} here")
+    pytest.importorskip("asyncssh")
+    machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh")
     machine.prepare()
     machine.start()
     try:
-        machine.skip_unless_reached()
         yield machine
     finally:
         machine.stop()
@@ -240,40 +239,6 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
         terminal.press("q")
         assert terminal.wait() == 1
         stop(run)
-
-
-@pytest.fixture
-def start_up(box: RemoteMachine) -> Iterator[Path]:
-    """The start-up file of the shell there, where there is one."""
-    start_up = box.home / ".bashrc"
-    start_up.write_text("echo read\n")
-    try:
-        if "read" not in box.reach().stdout:
-            pytest.skip("the login shell of this user does not read .bashrc")
-        yield start_up
-    finally:
-        start_up.unlink()
-        shutil.rmtree(box.home / ".local", ignore_errors=True)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("machine", ["sshd"], indirect=True)
-def test_a_login_shell_that_greets_and_is_slow_does_not_matter_and_one_that_exits_is_named(
-    box: RemoteMachine, start_up: Path, lives: Lives, warm: WarmSource
-) -> None:
-    start_up.write_text("echo welcome\nstty sane\nsleep 1\nprintf 'no end of line: '\n")
-    with headless_run(lives, box.home / ".local" / "state" / "amptui" / "runs" / "greeted") as run:
-        _, row = listed(f"{HOST}:").stdout.splitlines()
-        assert row.startswith("greeted  running")
-        with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
-            terminal.wait_for(r"step\s+[\d,]+")
-            terminal.press("d")
-            assert terminal.wait() == 0
-        stop(run)
-    start_up.write_text("echo bye\nexit 0\n")
-    done, line = listed(f"{HOST}:"), refused(f"{HOST}:")
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", line)
-    assert line.startswith(f"amptui: {HOST} exited with status 0 without an answer: bye; a start-up file of")
 
 
 @pytest.mark.parametrize(("lines", "added"), [((), True), (("ServerAliveInterval 60",), False)])

@@ -305,19 +305,6 @@ def test_where_rank_0_does_not_watch_one_line_says_so(
 
 
 @pytest.mark.nightly
-def test_a_fault_of_one_rank_costs_one_line_and_no_bit(
-    warm: WarmSource, bare: Steps, tmp_path: Path, runs: Path
-) -> None:
-    out = tmp_path / "out"
-    with started(warm, out, "faulty", 200) as process:
-        wait_until(lambda: "on purpose" in said(out), "no fault", seconds=120)
-    assert process.returncode == 0
-    assert [steps[:200] for steps in steps_in(out)] == bare
-    assert said(out).count("on purpose") == 1
-    assert isinstance(records_of(the_run(runs))[-1], RunFinished)
-
-
-@pytest.mark.nightly
 def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(
     warm: WarmSource, tmp_path: Path, runs: Path
 ) -> None:

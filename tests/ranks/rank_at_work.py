@@ -47,7 +47,7 @@ from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, St
 from amptui.records.steps import StepRecord
 from tests.builders import one_by_one
 from tests.ranks.hindered_writing import die_at_second_part, empty_disk, fill_disk
-from tests.ranks.recorded import COMPILED, STEPS, Recorded
+from tests.ranks.recorded import STEPS, Recorded
 from tests.warm import WarmSource, start_anew
 
 T = TypeVar("T")
@@ -240,7 +240,6 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
             for record in run.records
             if isinstance(record, RequestTaken | RequestRefused)
         ],
-        "compiled": COMPILED,
         "troubles": [record.trouble for record in run.of(KeepingChanged)],
         "refusals": [refusal.detail for refusal in refusals],
         "checkpoints": [record.step for record in run.of(CheckpointWritten)],
@@ -338,28 +337,6 @@ def _through_float8(run: Run) -> None:
         run.wait_for(StepRecord, len(run.of(StepRecord)) + 2)
 
 
-def _float8_in_vain(folder: Path) -> Run:
-    """Rank 1 cannot import the package for it."""
-    if os.environ["RANK"] == "1":
-        sys.modules["torchao.float8"] = None  # type: ignore[assignment]
-    return _with_requests(folder, _ask_for_float8)
-
-
-def _ask_for_float8(run: Run) -> None:
-    run.control.ask(PrecisionRequest("fp8-emulated"))
-    run.wait_for(RequestRefused)
-    run.wait_for(StepRecord, len(run.of(StepRecord)) + 3)
-
-
-def _validate_in_each(run: Run) -> None:
-    """bf16 and fp32, each before a validation."""
-    run.wait_for(EpochFinished)
-    for precision in ("bf16", "fp32"):
-        before = len(run.of(EpochFinished))
-        run.control.ask(PrecisionRequest(precision))
-        run.wait_for(EpochFinished, before + 2)
-
-
 def _with_full_disk(folder: Path, **options: Any) -> Run:
     """Rank 1 cannot write its checkpoints."""
     if os.environ["RANK"] == "1":
@@ -382,10 +359,6 @@ TASKS: dict[str, Callable[..., Run]] = {
     "refused": partial(_with_requests, ask=_xray_in_vain),
     "switched": partial(_with_requests, ask=_switch_in_vain),
     "float8": partial(_with_requests, ask=_through_float8),
-    "float8 in vain": _float8_in_vain,
-    "compiled": partial(
-        _with_requests, ask=_validate_in_each, options={"compile_mode": "default"}, slow_seconds="0"
-    ),
     "full disk": _with_full_disk,
     "killed while writing": _killed_while_writing,
 }

@@ -41,8 +41,6 @@ class Recorded(Tiny):
     unused: bool = False
     """Has a parameter without a part in the loss."""
     dropout: float = 0.0
-    compile_seconds: float = 0.0
-    """How long rank 1 compiles; 0 with torch's own backend."""
     communicates: bool = False
     """Its loss is averaged over the ranks by itself."""
     lag_seconds: float = 0.0
@@ -52,10 +50,7 @@ class Recorded(Tiny):
     xray_seconds: float = 0.0
     """How long each pass of an X-ray takes."""
     fails_on_rank: int = -1
-    """The rank that raises an error, or hangs, in its third step or in the first one of a precision."""
-    fails_with: str = ""
-    """The words of a RuntimeError that it raises then."""
-    hangs: bool = False
+    """The rank that raises an error in its third step or in the first one of a precision."""
     fails_in: str = ""
     """The precision in which it does."""
     fails_late: bool = False
@@ -89,8 +84,6 @@ class Recorded(Tiny):
         model = nn.Sequential(*[layer for layer in layers if keep or type(layer) is not nn.BatchNorm1d])
         if self.dropout:
             model.insert(2, nn.Dropout(self.dropout))
-        if self.compile_seconds:
-            model = SlowlyCompiled(*model, seconds=self.compile_seconds)
         if self.unused:
             model[1].register_parameter("unused", nn.Parameter(torch.zeros(3)))
         return model
@@ -129,9 +122,6 @@ class Recorded(Tiny):
 
     def _fail(self, *, late: bool) -> None:
         if self.fails_late == late and os.environ.get("RANK") == str(self.fails_on_rank):
-            time.sleep(1000 * self.hangs)
-            if self.fails_with:
-                raise RuntimeError(self.fails_with)
             raise ArithmeticError("a wrong number")
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
@@ -174,28 +164,6 @@ class _InfGradient(torch.autograd.Function):
     @staticmethod
     def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
         return gradients[0] * math.inf
-
-
-COMPILED: list[str] = []
-"""For what this process has compiled a model."""
-
-
-class SlowlyCompiled(nn.Sequential):
-    """Compiled with a backend that needs no compiler, and on rank 1 takes its time."""
-
-    def __init__(self, *layers: nn.Module, seconds: float) -> None:
-        super().__init__(*layers)
-        self.seconds = seconds if os.environ.get("RANK") == "1" else 0.0
-
-    def compile(self, **_mode: object) -> None:
-        super().compile(backend=self._compile)
-
-    def _compile(self, graph: Any, inputs: Any) -> Any:
-        from torch._dynamo.backends.debugging import aot_eager
-
-        COMPILED.append(f"{precision_now()}{'' if torch.is_grad_enabled() else ', validating'}")
-        time.sleep(self.seconds)
-        return aot_eager(graph, inputs)
 
 
 def precision_now() -> str:

@@ -150,17 +150,6 @@ def _have_obeyed(ranks: list[Rank], count: int = 1) -> bool:
     return all(len(rank.obeyed) >= count for rank in ranks)
 
 
-def test_a_rank_that_hears_late_makes_the_others_wait_and_all_obey() -> None:
-    ranks = Ranks()
-    leader, other = ranks.all
-    agreement_of_leader: Any = leader.control._agreement
-    other.hears = lambda: agreement_of_leader._held_since is not None or agreement_of_leader.pending
-    ranks.ask(PrecisionRequest("bf16"))
-    ranks.make_steps(partial(_have_obeyed, ranks.all))
-    assert leader.obeyed == other.obeyed
-    assert ranks.refusals() == []
-
-
 def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
     ranks = Ranks()
     paused = threading.Barrier(3)
@@ -192,21 +181,6 @@ def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
     asking.join(PATIENCE_SECONDS)
     assert ranks.all[0].obeyed == ranks.all[1].obeyed
     assert len({step for step, _ in ranks.all[0].obeyed}) == 1
-
-
-def test_all_ranks_stop_at_the_same_step_and_none_before() -> None:
-    ranks = Ranks()
-    stopped: dict[int, int] = {}
-    ranks.ask(StopRequest("q"))
-    assert ranks.all[0].control.stop_reason is None
-
-    def train(rank: Rank) -> None:
-        while rank.control.stop_reason is None:
-            rank.make_step()
-        stopped[rank.rank] = rank.step
-
-    ranks.run(train)
-    assert stopped[0] == stopped[1]
 
 
 def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:

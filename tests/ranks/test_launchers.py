@@ -1,13 +1,11 @@
 """Which rank a process is, by the variables of whoever started it."""
 
-import resource
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from amptui.base.errors import DeviceError, UsageError
-from amptui.ranks.group import allow_open_files, needed_files
+from amptui.base.errors import UsageError
 from amptui.ranks.launchers import variables_of, world_of, world_of_variables
 from amptui.ranks.world import World, refuse_unsupported
 from amptui.recipe.request import TrainRequest
@@ -155,17 +153,3 @@ def test_what_ranks_cannot_do_is_refused_and_nothing_else(
 ) -> None:
     with pytest.raises(UsageError, match=f"^{what}") if what else nullcontext():
         refuse_unsupported(TrainRequest(model="mine.py", **options), ranks)
-
-
-def test_a_rank_of_many_may_have_as_many_files_open_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [(1024, 4096)]  # the newest is last
-    monkeypatch.setattr(resource, "getrlimit", lambda _which: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda _which, both: limits.append(both))
-    allow_open_files(64, keeps_store=True)
-    assert limits == [(1024, 4096)]
-    allow_open_files(512, keeps_store=False)
-    assert limits[1:] == [(needed_files(512, keeps_store=False), 4096)]
-    assert limits[-1][0] > 2 * 512
-    with pytest.raises(DeviceError, match=r"^4,096 ranks need 8,448 open files in each process"):
-        allow_open_files(4096, keeps_store=False)
-    assert len(limits) == 2

@@ -14,7 +14,6 @@ from amptui.ranks.ends.progress import (
     AwaitedNews,
     Heartbeat,
     ProgressTable,
-    beat_seconds,
 )
 from amptui.ranks.store.place import Place
 from amptui.records.ranks import RankPhase, RanksAwaited
@@ -46,15 +45,6 @@ def after(seconds: int, *ranks: Heartbeat, **options: Any) -> tuple[Awaited | No
     """Who is awaited and who is given up when nobody has moved for so long."""
     progress = table(*ranks, seconds=seconds, **options)
     return progress.awaited(seconds + 1.0), progress.hung(seconds + 1.0)
-
-
-def test_of_thousands_of_ranks_each_tells_less_often_and_is_silent_later() -> None:
-    assert (beat_seconds(2), beat_seconds(1000), beat_seconds(2500)) == (1.0, 1.0, 2.5)
-    many = ProgressTable(2500, 600.0)
-    for now in (0.0, 2.5, 5.0, 7.5, 10.0, 12.5):
-        many.take(now, [WORKS._replace(number=0 if rank == 7 else int(2 * now)) for rank in range(2500)])
-        silent = many.awaited(now)
-        assert (None if silent is None else silent.ranks) == ((7,) if now >= 12.5 else None)
 
 
 def test_the_rank_that_has_begun_fewer_collectives_makes_the_others_wait() -> None:
@@ -91,14 +81,6 @@ def test_a_process_that_does_not_answer_is_named_whatever_its_place() -> None:
     ahead = WORKS._replace(place=at(9))
     assert after(30, WORKS, ahead, silent=[1])[0] == Awaited((1,), "silent", 3, 30.0)
     assert after(60, WORKS, ahead, silent=[1])[1] == Awaited((1,), "silent", 3, 60.0)
-
-
-def test_a_process_that_is_a_little_late_is_not_said_to_be_silent_beside_one_that_is() -> None:
-    progress = table(WORKS, WORKS, WORKS, silent=[1], seconds=20)
-    beats = [WORKS._replace(number=21), WORKS._replace(number=1), WORKS._replace(number=22)]
-    for now in range(22, 28):
-        progress.take(now, [*beats[:2], beats[2]._replace(number=now)])
-    assert progress.awaited(27.0) == Awaited((1,), "silent", 3, 26.0)
 
 
 @pytest.mark.parametrize("hang_seconds", [0.0, 600.0])

@@ -6,14 +6,13 @@ from functools import partial
 from itertools import count
 
 import pytest
-from torch._C._distributed_c10d import HashStore
 
 from amptui.engine.step import NORMS, WEIGHTS, WINDOW
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks, RankControl
-from amptui.ranks.agreement.rows import PostedRows, RankNumbers
+from amptui.ranks.agreement.rows import RankNumbers
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
 from tests.ranks.agreeing import KeptRows, Ranks
@@ -89,21 +88,6 @@ def test_all_ranks_do_what_is_wanted_at_the_same_boundary_and_once(
     ranks.boundaries(lambda: next(more) > 20, work)
     assert seen[0] == seen[1] == seen[2]
     assert [found for _, found in seen[0]] == [what]
-
-
-def test_all_ranks_hash_their_weights_at_the_same_boundary(of: Of) -> None:
-    ranks = of(2)
-    hashed: list[list[int]] = [[], []]
-    for points, control in zip(hashed, ranks.controls, strict=True):
-        control.hash_weights = partial(_note_point, points, control)
-    ranks.controls[0].want_hash()
-    ranks.boundaries(lambda: hashed[0])
-    assert hashed[0] == hashed[1]
-    assert len(hashed[0]) == 1
-
-
-def _note_point(points: list[int], control: RankControl) -> None:
-    points.append(control.arrived())
 
 
 def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it_is_done_with(of: Of) -> None:
@@ -214,19 +198,6 @@ def test_what_ranks_refuse_is_refused_at_once(of: Of) -> None:
     assert ranks.controls[0].newest(XRayRequest) is None
 
 
-def test_an_order_that_is_composed_as_the_training_ends_takes_no_request_with_it(of: Of) -> None:
-    ranks = of(2)
-
-    def train(rank: int, control: RankControl) -> None:
-        control.finish()
-        if rank == 0:
-            control.ask(CheckpointRequest())
-            assert control.compose()["checkpoint"] == 0
-
-    ranks.run(train)
-    assert ranks.controls[0].take(CheckpointRequest) is not None
-
-
 def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> None:
     ranks = of(3)
     boundaries: list[list[int]] = [[] for _ in ranks.controls]
@@ -313,68 +284,3 @@ def test_the_rows_of_all_ranks_are_received_in_their_order(size: int) -> None:
     measured = [row for row in norms if not any(map(math.isnan, row))]
     assert len(measured) > 2
     assert all(row == [float(rank) for rank in range(size)] for row in measured)
-
-
-STEPS = 5
-
-
-class TwoRanks:
-    """Both ranks' rows, whose threads come to them as a test says; a step a point."""
-
-    def __init__(self) -> None:
-        self.report = KeptRows()
-        self.board = Board(HashStore(), "test")
-        self.leader, self.other = (PostedRows(self.board, rank, 2, self.report) for rank in range(2))
-        self._measured = [0, 0]
-
-    def train(self, step: int, *, finishes: bool = False) -> None:
-        """The point after ``step`` on both ranks."""
-        for rank, posted in enumerate((self.leader, self.other)):
-            if finishes or step >= posted.due:
-                more, self._measured[rank] = step - self._measured[rank], step
-                (posted.finish if finishes else posted.put)(RankNumbers(steps=more, last_step=step))
-
-    def lead(self) -> None:
-        """Rank 0's thread comes."""
-        self.leader.announce(2)
-
-    def follow(self) -> None:
-        """Rank 1's thread comes."""
-        self.other.follow(*self.board.read(["sample"])[0])
-
-
-Threads = Callable[[TwoRanks], None]
-
-
-def neither(_ranks: TwoRanks) -> None:
-    """Both threads are late."""
-
-
-@pytest.mark.parametrize("before", [TwoRanks.lead, neither], ids=["asked", "not asked"])
-@pytest.mark.parametrize("then", [TwoRanks.follow, neither], ids=["heard", "not heard"])
-@pytest.mark.parametrize("later", [TwoRanks.follow, neither], ids=["posted", "not posted"])
-@pytest.mark.parametrize("last", [TwoRanks.lead, neither], ids=["taken", "not taken"])
-def test_each_step_of_each_rank_is_told_once(
-    before: Threads, then: Threads, later: Threads, last: Threads
-) -> None:
-    """Also those that were measured for a row which not all had posted when the training ended."""
-    ranks = TwoRanks()
-    threads = {1: (before, then), 3: (later, last)}
-    for step in range(1, STEPS):
-        for come in threads.get(step, ()):
-            come(ranks)
-        ranks.train(step)
-    ranks.train(STEPS, finishes=True)
-    for come in (last, later):  # a thread may come once more
-        come(ranks)
-    ranks.leader.take_last()
-    assert [sum(rows.column("steps")[rank] for rows in ranks.report.rows) for rank in range(2)] == [STEPS] * 2
-    assert ranks.report.is_closed
-
-
-def test_where_a_rank_has_told_nothing_the_report_is_closed_without_it() -> None:
-    ranks = TwoRanks()
-    ranks.leader.finish(RankNumbers(steps=1, last_step=1))
-    ranks.leader.take_last()
-    assert ranks.report.rows == []
-    assert ranks.report.is_closed

@@ -24,7 +24,6 @@ from amptui.ranks.numbers.meter import (
     ranks_at_fault,
     unpacked,
 )
-from amptui.records import codec
 from amptui.records.ranks import (
     MAX_RANKS_SAMPLED,
     RanksDisagree,
@@ -37,7 +36,6 @@ from amptui.records.ranks import (
 from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
 from tests.builders import in_blocks, make_step, make_steps
-from tests.telemetry.simulated_ranks import SimulatedRanks
 from tests.tiny import Log, no_waits
 
 
@@ -231,28 +229,6 @@ def test_gradients_are_checked_where_the_scale_is_searched_and_after_trouble_and
     assert checked == [*searched[:2], *after[:-1], *grown[1:-1]]
 
 
-def test_a_row_of_losses_that_are_not_finite_begins_anew_after_a_while() -> None:
-    own = LocalOverflows([], CPU)  # a model without gradients of its own tells of losses alone
-
-    def bad_steps(first: int, last: int) -> None:
-        for number in range(first, last + 1):
-            own.begin(number, scaled=True)
-            own.keep(torch.tensor(math.inf))
-
-    bad_steps(1, 200)
-    own.judge(1000)  # of another process
-    assert own.overflowed is None
-    own = LocalOverflows([], CPU)
-    bad_steps(1, 200)
-    for number in (3, 50, 149, 199):
-        own.judge(number)
-        assert own.bad_since == 3
-    assert unpacked(*own.report()) == {199: LOSS}
-    bad_steps(201, 310)
-    own.judge(300)
-    assert own.bad_since == 300
-
-
 def test_states_travel_in_one_float64() -> None:
     states = {
         100 - shift: (UNKNOWN, FINITE, GRADIENTS, LOSS)[shift % 4] for shift in range(REPORTED_STEPS + 9)
@@ -353,13 +329,6 @@ def test_a_large_run_keeps_the_ranks_that_stand_out_and_percentiles() -> None:
     entry = condensed(nothing)
     assert entry.compute_percentiles == entry.data_percentiles == ()
     assert {0, 5} <= set(entry.ranks)
-
-
-@pytest.mark.parametrize("world_size", [64, 65, 1024])
-def test_a_journal_grows_by_the_second_and_not_by_the_rank(world_size: int) -> None:
-    standing_out = StandingOut()
-    for sample in SimulatedRanks(world_size, 1, slow="clocks", slow_rank=7).samples(3):
-        assert len(codec.dumps(condensed(sample, standing_out))) < 6000
 
 
 def test_a_slow_rank_stands_out_among_many_with_hiccups_and_other_ranks_begin_anew() -> None:

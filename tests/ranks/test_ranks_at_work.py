@@ -1,18 +1,15 @@
 """Real ranks over gloo: they train as one process would, obey together, and tell who ended."""
 
 import math
-import statistics
 from pathlib import Path
 
 import pytest
 import torch
 
-from amptui.engine.compilation import missing_for_compile
 from amptui.engine.float8 import NO_FSDP
 from amptui.records.steps import StepRecord
 from tests.ranks.rank_at_work import train_ranks
 from tests.ranks.recorded import Recorded
-from tests.ranks.test_rank_failure import NO_SPACE, SHARED_MEMORY
 from tests.tiny import Log, losses, prepare, train
 from tests.warm import WarmSource
 
@@ -158,30 +155,6 @@ def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(
     assert ranks[0].results["error"].startswith("rank 1: ArithmeticError: a wrong number")
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
-def test_a_rank_that_compiles_is_not_called_hung(warm: WarmSource, tmp_path: Path) -> None:
-    """It makes the others wait, in training and in validation, longer than one that hangs could."""
-    slow = {"compile_seconds": "6", "options": {"compile_mode": "default", "hang_timeout": 3.0}}
-    ranks = train_ranks("compiled", 2, tmp_path, warm=warm, **slow)
-    assert ranks[0].steps == ranks[1].steps
-    for rank in ranks:
-        compiled = rank.results["compiled"]
-        assert sorted(compiled) == ["bf16", "bf16, validating", "fp32", "fp32, validating"]
-    assert ranks[0].results["records"].count("ModelCompiled") == 4
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
-def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    hangs = {"fails_in": "fp32", "fails_on_rank": "1", "hangs": "yes", "compile_seconds": "0.1"}
-    options = {"compile_mode": "default", "hang_timeout": 4.0}
-    ranks = train_ranks("compiled", 2, tmp_path, warm=warm, **hangs, options=options, status=1)
-    assert ranks[0].results["error"].startswith("rank 1 hung")
-
-
 @pytest.mark.parametrize(("rank", "fsdp"), [(0, False), (1, True)])
 def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(
     warm: WarmSource, tmp_path: Path, rank: int, fsdp: bool
@@ -193,21 +166,6 @@ def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(
     assert "ArithmeticError: a wrong number" in error
     assert error.startswith("rank 1: ") == (rank == 1)
     assert ("RankLost" in ranks[0].results["records"]) == (rank == 1)
-
-
-@pytest.mark.parametrize(
-    ("rank", "raised", "said"),
-    [
-        (1, SHARED_MEMORY, f"NCCL unhandled system error: {NO_SPACE} (in step 3); enlarge /dev/shm"),
-        (0, "the nccl and gloo of my model", "RuntimeError: the nccl and gloo of my model ("),
-    ],
-    ids=["NCCL", "the model"],
-)
-def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
-    warm: WarmSource, tmp_path: Path, rank: int, raised: str, said: str
-) -> None:
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, fails_on_rank=str(rank), fails_with=raised, status=1)
-    assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(said)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
@@ -224,17 +182,6 @@ def test_a_parameter_without_a_gradient_is_explained(warm: WarmSource, tmp_path:
     ranks = train_ranks("plain", 2, tmp_path, warm=warm, unused="yes", status=1)
     error = ranks[0].results["error"].removeprefix("rank 1: ")
     assert error.startswith("a parameter of the model took no part in loss()")
-
-
-@pytest.mark.nightly  # a threshold of time
-def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(warm: WarmSource, tmp_path: Path) -> None:
-    """DDP gives out those of batch norm before each forward pass."""
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, epochs="1", lag_seconds="1")
-    waiting, slow = (
-        statistics.median(seconds for seconds in rank.results["compute"] if not math.isnan(seconds))
-        for rank in ranks
-    )
-    assert waiting - slow < 0.5
 
 
 # FP8: each rank scales its own operands, and all keep the same weights and switch together.
@@ -263,14 +210,6 @@ def test_ranks_enter_and_leave_float8_at_the_same_steps(warm: WarmSource, tmp_pa
     order = [name for name, before in zip(precisions, ["", *precisions], strict=False) if name != before]
     assert order == ["fp32", "fp8-emulated", "fp32", "fp8-emulated", "bf16"]
     assert ranks[0].results["disagreements"] == []
-
-
-@pytest.mark.usefixtures("usable_torchao")
-def test_where_one_rank_cannot_all_stay_as_they_are(warm: WarmSource, tmp_path: Path) -> None:
-    ranks = train_ranks("float8 in vain", 2, tmp_path, warm=warm)
-    assert ranks[0].steps == ranks[1].steps
-    assert set(ranks[0].results["precisions"]) == {"fp32"}
-    assert any("torchao cannot be used" in note for note in ranks[0].results["notes"])
 
 
 @pytest.mark.usefixtures("usable_torchao")

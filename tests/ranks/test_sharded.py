@@ -81,20 +81,6 @@ def group() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.usefixtures("group")
-def test_a_rank_that_cannot_count_tells_the_others_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    summed: list[Tensor] = []
-    monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
-    gradients = ShardedGradients(nn.Linear(2, 2), 1)
-
-    def count() -> Tensor:
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        gradients.sum_of_counts(count, 3)
-    assert summed[0].tolist() == [-math.inf] * 3
-
-
 @pytest.mark.torch
 @pytest.mark.usefixtures("group")
 def test_rows_of_one_rank_are_those_of_a_single_process() -> None:

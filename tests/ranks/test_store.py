@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from amptui.base.errors import DeviceError
 from amptui.ranks.agreement.board import Board, collectives_by_group, is_ahead, is_same_place
 from amptui.ranks.ends.peer_ends import PeerEnds
-from amptui.ranks.store.failover_store import FailoverStore, LostKeyError, connected, pauses
+from amptui.ranks.store.failover_store import FailoverStore, LostKeyError, connected
 from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
 from amptui.ranks.store.place import Machine, Place, device_of, here, place_of, started_ticks
 from amptui.ranks.world import World
@@ -117,14 +116,6 @@ def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
     lonely = FailoverStore(leader.torch_store, "without a spare")
     with pytest.raises(RuntimeError):
         lonely.add("count", 1)
-
-
-def test_many_ranks_look_less_often_the_longer_they_wait() -> None:
-    """A few every 50 ms; of many at most 8,000 a second together at first, and 1,000 later."""
-    for ranks, first, last in ((1, 0.05, 0.05), (512, 0.064, 0.512)):
-        seconds = list(islice(pauses(ranks), 20))
-        assert seconds == sorted(seconds)
-        assert (seconds[0], seconds[-1]) == (first, last)
 
 
 # Boards, and how far ranks are in the collectives of all their groups.

@@ -13,7 +13,6 @@ from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.control import (
     KINDS,
-    CheckpointRequest,
     Control,
     PauseRequest,
     Request,
@@ -218,13 +217,6 @@ def test_how_a_connection_ended_is_known(scripted: Scripted, told: list[bytes], 
     assert not watching.client.send(b"too late\n")
 
 
-def test_a_line_without_an_end_is_not_gathered_for_ever(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scripted.watching.client, "_lines", protocol.Lines(1000))
-    assert scripted.tell(RUN_HELLO, b"x" * 2000).client.error == "a line of more than 1000 bytes"
-
-
 def test_a_fault_of_the_session_ends_the_reading_with_a_word(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,12 +226,6 @@ def test_a_fault_of_the_session_ends_the_reading_with_a_word(
     monkeypatch.setattr(scripted.watching.client, "_fold", broken)
     watching = scripted.tell(RUN_HELLO, line(note(0)))
     assert watching.client.error == "cannot follow the run: ZeroDivisionError: in a fold"
-
-
-def test_a_run_that_closed_with_something_unheard_has_still_ended_well(scripted: Scripted) -> None:
-    scripted.watching.client.send(b"unheard\n")
-    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), line(FINISHED))
-    assert (watching.client.error, watching.told) == ("", [FINISHED])
 
 
 def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path: Path) -> None:
@@ -299,15 +285,6 @@ def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, 
     assert watching.client.error == ""
     watching.client.leave(kind)
     watching.client.ask(PauseRequest(True))
-
-
-def test_leaving_before_the_start_is_possible(scripted: Scripted) -> None:
-    assert not scripted.watching.client.started
-    number = scripted.watching.client.ask(CheckpointRequest())
-    scripted.watching.client.leave("hung up", ENOUGH_SECONDS)
-    said = scripted.connection.makefile("rb").read()
-    asked = [protocol.Hello(), protocol.Ask(number, CheckpointRequest()), protocol.Leave("hung up")]
-    assert [protocol.parse(line) for line in said.splitlines()] == asked
 
 
 def test_leaving_a_run_that_hears_nothing_takes_no_longer_than_it_may(scripted: Scripted) -> None:

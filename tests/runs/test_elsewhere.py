@@ -41,48 +41,6 @@ def test_a_run_elsewhere_is_listed_once_however_it_is_named_and_among_the_others
         assert find_run("") == RunDir(folders[2]).journal_path, "replayed is the newest saved one"
 
 
-def test_an_entry_whose_run_is_gone_is_dropped_and_one_on_a_disk_that_is_away_stays_for_a_year(
-    tmp_path: Path,
-) -> None:
-    """Another machine has the same home and other disks."""
-    gone, moved = run_in(tmp_path / "gone"), run_in(tmp_path / "moved")
-    away = run_in(tmp_path / "disk" / "run")
-    for folder in (gone, moved, away):
-        note_elsewhere(folder)
-    RunDir(gone).journal_path.unlink()
-    moved.rename(tmp_path / "other")
-    (tmp_path / "disk").rename(tmp_path / "unmounted")
-    assert runs_elsewhere().runs == []
-    (tmp_path / "unmounted").rename(tmp_path / "disk")
-    assert runs_elsewhere().runs == [str(away)]
-    (entry,) = index_folder().iterdir()
-    (tmp_path / "disk").rename(tmp_path / "unmounted")
-    os.utime(entry, (0, 0), follow_symlinks=False)
-    assert runs_elsewhere().runs == []
-    assert list(index_folder().iterdir()) == []
-
-
-def test_what_is_no_entry_or_no_run_of_this_user_s_lists_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, never_noted = run_in(tmp_path / "mine"), run_in(tmp_path / "never")
-    note_elsewhere(mine)
-    (index_folder() / "text").write_text(str(never_noted))
-    (index_folder() / ("0123456789abcdef" * 2)).symlink_to(never_noted)
-    (index_folder() / "relative").symlink_to("../../..")
-    assert runs_elsewhere().runs == [str(mine)]
-    assert len(list(index_folder().iterdir())) == 4, "what amptui did not make is left alone"
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        assert runs_elsewhere().runs == []
-    assert runs_elsewhere().runs == [str(mine)], "another user who looked has dropped nothing"
-    index_folder().rename(tmp_path / "documents")
-    index_folder().symlink_to(tmp_path / "documents")
-    note_elsewhere(never_noted)
-    assert runs_elsewhere().runs == []
-    assert len(list((tmp_path / "documents").iterdir())) == 4
-
-
 class Disks:
     """Answers with the folder's name; for those on a dead disk only once that is back."""
 

@@ -1,6 +1,5 @@
 """Finding a run: by folder, journal or name; what is not there is told in one line."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.process.launch import can_go_on
@@ -20,7 +17,7 @@ from amptui.records.run import RunFinished
 from amptui.runs import liveness
 from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
 from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RunDir, create_run_dir, default_base
+from amptui.runs.rundir import RunDir, default_base
 
 
 def kept(name: str, age_seconds: int = 0) -> Path:
@@ -88,23 +85,6 @@ def test_whatever_is_written_is_a_run_or_a_usage_error_in_one_line(
             find(text)
         assert "\n" not in str(caught.value)
         assert (caught.value.exit_status, bool(caught.value.hint)) == (2, True)
-
-
-@given(text=st.text(min_size=1))
-def test_no_text_breaks_the_search(text: str) -> None:
-    for find in (find_run, resumable, live_run):
-        with contextlib.suppress(UsageError, RunFolderError):
-            find(text)
-
-
-def test_a_name_is_that_of_a_run_as_training_names_it() -> None:
-    run_dir = create_run_dir(None, "a/b/my_model.py")
-    run_dir.journal_path.touch()
-    assert find_run("my_model") == run_dir.journal_path
-    shutil.rmtree(default_base())
-    default_base().touch()  # no folder holds no runs
-    with pytest.raises(UsageError, match="no runs in"):
-        find_run("")
 
 
 def test_a_run_is_called_by_its_folder_or_by_its_renamed_journal(
@@ -262,18 +242,6 @@ def test_a_run_that_died_on_another_machine_goes_on_here(
     checkpoint(signed_elsewhere).unlink()
     assert can_go_on(signed_elsewhere.path) is False
     assert not signed_elsewhere.journal_path.exists(), "it is set aside for a new start"
-
-
-def test_only_what_another_machine_wrote_recently_is_waited_for(
-    signed_elsewhere: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(liveness, "_HEARTBEATS_SECONDS", float("inf"))
-    long_ago = time.time() - liveness.RECENT_SECONDS - 60
-    os.utime(signed_elsewhere.journal_path, (long_ago, long_ago))
-    assert resumable("mnist-1") == signed_elsewhere
-    os.utime(signed_elsewhere.journal_path)
-    RunLock.take(signed_elsewhere.path).release()
-    assert resumable("mnist-1") == signed_elsewhere
 
 
 # What attach shows.

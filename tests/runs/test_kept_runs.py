@@ -209,26 +209,6 @@ def test_runs_are_listed_from_the_one_that_was_written_last(monkeypatch: pytest.
     assert look_at(RunDir(Path())).name == "a"
 
 
-@pytest.mark.parametrize("between", [b"", b"\n"])
-def test_what_only_looks_like_many_records_is_given_up_soon(
-    between: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_dir = kept("m", [make_started(), make_step(3)])
-    words = ("StepRecord", "Steps", "RunFailed", "RunStarted")
-    crowd = between.join([f'{{"type":"{word}"'.encode() for word in words] * 2000)
-    run_dir.journal_path.write_bytes(run_dir.journal_path.read_bytes() + crowd + b"\n")
-    reads, loads = list[str](), codec.loads
-
-    def hear(line: str) -> Record | None:
-        reads.append(line)
-        return loads(line)
-
-    monkeypatch.setattr(codec, "loads", hear)
-    assert look_at(run_dir).model == "mnist-deep"
-    assert sum(map(len, reads)) < 3 * len(crowd) + 100_000
-    assert len(reads) < 1000
-
-
 # A run has stalled if it makes no headway for much longer than a step takes; a pause is none of that.
 
 LAST = 106.0

@@ -5,8 +5,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from amptui.runs.pins import read_pins, write_pins
 
@@ -28,13 +26,6 @@ def test_pins_come_back_and_are_this_user_s_alone(file: Path) -> None:
     assert write_pins(()) == ""
     assert read_pins() == ()
     assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text(max_size=50))
-def test_any_name_comes_back(file: Path, name: str) -> None:
-    assert write_pins((("part", name),)) == ""
-    assert read_pins() == (("part", name),)
 
 
 FORGED = [

@@ -15,7 +15,7 @@ from amptui.cli import main
 from amptui.runs.kept_run import look_at
 from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
-from amptui.runs.remote import RefusedError, Remote, Ssh, UnreachableError, connect, remote_of
+from amptui.runs.remote import RefusedError, Remote, UnreachableError, connect, remote_of
 from amptui.runs.remote_runs import remote_runs
 from amptui.runs.rundir import RunDir
 from tests.builders import make_run, write_journal
@@ -192,13 +192,6 @@ def test_what_another_machine_answers_is_told_in_one_line(
     assert getattr(refused.value, "needs_user", False) == ("Host key" in told)
 
 
-def test_a_header_behind_what_a_shell_prints_is_found(ssh: FakeSsh) -> None:
-    ssh.runs(f"echo welcome; printf '\\033]0;box\\007'; {relayed()}; exec cat")
-    link = connect(BOX)
-    assert link.header.folder == "/there/run"
-    link.ssh.close()
-
-
 def test_a_machine_that_hangs_is_not_waited_for_in_a_batch(
     ssh: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,13 +200,6 @@ def test_a_machine_that_hangs_is_not_waited_for_in_a_batch(
     monkeypatch.setattr("amptui.runs.remote._EXIT_SECONDS", 0.1)
     with pytest.raises(UnreachableError, match=r"cannot reach box: no answer for 0\.2 s"):
         remote_runs(BOX, batch=True)
-
-
-@pytest.mark.parametrize("folder", ["/a\0b", "/a\ud800b"])
-def test_a_name_that_no_argument_can_hold_is_refused(folder: str, ssh: FakeSsh) -> None:
-    ssh.runs("true")
-    with pytest.raises(RemoteError, match="cannot start ssh"):
-        Ssh(BOX, ["relay", "--", folder], batch=True)
 
 
 def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

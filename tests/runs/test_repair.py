@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
@@ -10,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Note, PrecisionChanged, Record, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export
 from amptui.runs.journal import Journal
-from amptui.runs.repair import StepRanges, cut_after
-from tests.builders import in_blocks, make_resumed, make_started, make_step, make_steps, read
+from amptui.runs.repair import cut_after
+from tests.builders import make_resumed, make_started, make_step, make_steps, read
 from tests.runs.test_journal import room_for
 from tests.telemetry.record_strategies import RECORDS
 
@@ -47,20 +45,6 @@ def is_counted(record: Record) -> TypeGuard[StepRecord]:
 
 def moved(journal: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(journal.parent.glob("journal.after-step-*.jsonl")))
-
-
-@given(there=st.lists(st.integers(1, 30)), last=st.integers(1, 30))
-def test_steps_that_a_journal_lacks_are_found_in_any_order(there: list[int], last: int) -> None:
-    kept = [number for number in there if number <= last]
-    ranges = StepRanges()
-    records = in_blocks([make_started(), *(make_step(number) for number in kept)])
-    assert len(list(ranges.seen(records))) == len(records)
-    found = ranges.missing(last, starts_at_one=True)
-    missing = [number for first, end in found for number in range(first, end + 1)]
-    assert missing == sorted(set(range(1, last + 1)) - set(kept))
-    assert all(end + 1 < first for (_, end), (first, _) in pairwise(found)), "each range is whole"
-    later = ranges.missing(last, starts_at_one=False)
-    assert later == ([each for each in found if each[0] > min(kept)] if kept else found)
 
 
 def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_as_one(
@@ -171,14 +155,3 @@ def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
     assert not any(isinstance(each, RunFinished | RunFailed) for each in left[last_step + 1 :])
     assert cut_after(path, cut) == 0, "what was cut needs no cutting"
     assert path.read_bytes() + moved(path) in (content, content + b"\n")
-
-
-def test_a_line_longer_than_a_record_is_moved_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 600)
-    long = b"x" * 50_000 + b"\n"
-    path = written(tmp_path, [make_started(hardware={}), *make_steps(1, 3)], long)
-    before = path.read_bytes()
-    path.write_bytes(before + line(make_step(4)) + long)
-    assert cut_after(path, 3) == 1
-    assert path.read_bytes() == before
-    assert moved(path) == line(make_step(4)) + long

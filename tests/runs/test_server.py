@@ -1,9 +1,6 @@
 """A run serves screens: each knows everything, none delays the run, and the socket is always to be found."""
 
 import contextlib
-import json
-import os
-import socket
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -141,19 +138,6 @@ def test_what_was_published_can_be_called_out_of_date(run: Run) -> None:
     assert screen.known == [0, 1, 2]
 
 
-def test_a_history_that_cannot_be_told_ends_who_waits_for_it(run: Run) -> None:
-    def broken() -> str:
-        raise TypeError("no\nway")
-
-    screen = run.adopt_screen()
-    until(lambda: run.server.viewers == 1)
-    # It waits for a history once the hello has been sent to it.
-    until(lambda: run.server.viewers == 0, meanwhile=lambda: run.server.publish(b"", broken))
-    told = {"error": "cannot send the history: TypeError: no way"}
-    assert screen.read_to_the_end()[1:] == [told]
-    assert attached(run).histories == 1
-
-
 def test_histories_take_a_small_share_of_the_pump_s_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HISTORY_SHARE", 1e-9)
     attached(run)
@@ -288,45 +272,3 @@ def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> Non
         run.publish(1)
         good.catch_up(run)
         assert run.server.trouble == ""
-
-
-def test_a_closed_socket_is_opened_again_and_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
-    with running(tmp_path) as run:
-        for _ in range(2):
-            until(lambda: run.server._listening)
-            listening = run.server._listening
-            assert listening is not None
-            os.close(listening.socket.fileno())
-            until(lambda closed=listening: run.server._listening is not closed)  # type: ignore[misc]
-            until(lambda: run.server._listening)
-            attached(run)
-    told = capsys.readouterr().err
-    assert told == "amptui: other code closed the socket that screens attach to; it is opened again\n"
-
-
-@given(st.lists(st.binary(min_size=1, max_size=80) | st.just(HELLO), max_size=6), st.booleans())
-def test_whatever_is_said_the_answer_is_lines_and_the_next_one_is_served(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], close: bool
-) -> None:
-    with running(tmp_path_factory.mktemp("run")) as run:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            theirs.settimeout(ENOUGH_SECONDS)
-            run.server.adopt(ours)
-            with contextlib.suppress(BrokenPipeError):
-                for piece in pieces:
-                    theirs.sendall(piece)
-            if close:
-                theirs.shutdown(socket.SHUT_WR)
-            run.adopt_screen().catch_up(run)
-            run.server.close(0.0 if not close else ENOUGH_SECONDS)
-            answer = b""
-            with contextlib.suppress(ConnectionResetError):
-                while data := theirs.recv(2**16):
-                    answer += data
-        assert run.server.trouble == ""
-        for line in answer.splitlines():
-            assert set(json.loads(line)) <= {"hello", "history", "error"}

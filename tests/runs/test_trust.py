@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.base.errors import RunFolderError
 from amptui.cli import build_parser
 from amptui.recipe.request import TrainRequest
-from amptui.runs import trust
 from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir
 from amptui.runs.trust import is_own, named_files, resume_command
 
@@ -54,16 +52,6 @@ def test_defaults_and_amptui_s_own_models_name_no_file(
     (tmp_path / "cosine").touch()
     (named,) = named_files(TrainRequest(model="mnist-deep", settings=settings))
     assert (named.field, len(named.words)) == ("settings", 4)
-
-
-def test_without_a_home_the_folder_of_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = TrainRequest(model="mnist-deep", data_dir=default_data_dir())
-
-    def homeless() -> Path:
-        raise RunFolderError("this user has no home folder")
-
-    monkeypatch.setattr(trust, "default_data_dir", homeless)
-    assert [named.field for named in named_files(asked)] == ["data_dir"]
 
 
 def test_the_command_to_go_on_has_the_model_where_resume_asks_for_it(tmp_path: Path) -> None:
