@@ -123,6 +123,10 @@ class Training:
         if self.situation.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.situation.clip_norm)
 
+    def grad_norm(self) -> float:
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        return torch.stack([gradient.norm() for gradient in gradients]).norm().item()
+
     def after_step(self, *, skipped: bool = False) -> None:
         """What a loop does after each step; some leave the schedule alone after one that was ``skipped``."""
         if not skipped:
@@ -163,6 +167,8 @@ class Step:
     lr: float
     samples: int
     micro_batches: int
+    grad_norm: float
+    """Of the unscaled gradients, before clipping; of a closure's last call."""
 
 
 @dataclass
@@ -230,7 +236,7 @@ def train_by_hand(
             precision, lr = situation.precision(len(steps) + 1), training.optimizer.param_groups[0]["lr"]
             model = twin if precision == "fp8-emulated" else training.model
             scales, scale = precision == "fp16", scaler.get_scale()
-            loss = _step(training, taken, model, precision, scaler if scales else None)
+            loss, grad_norm = _step(training, taken, model, precision, scaler if scales else None)
             skipped = scales and scaler.get_scale() < scale
             training.after_step(skipped=skipped and pauses_schedule(situation))
             steps.append(
@@ -244,6 +250,7 @@ def train_by_hand(
                     lr=lr,
                     samples=SAMPLES * situation.accumulate,
                     micro_batches=situation.accumulate,
+                    grad_norm=grad_norm,
                 )
             )
         for _ in batches:  # the end of the epoch
@@ -257,8 +264,8 @@ def _step(
     model: nn.Module,
     precision: str,
     scaler: torch.amp.GradScaler | None,
-) -> float:
-    """Forward, backward, unscale, clip, step, update; return the loss."""
+) -> tuple[float, float]:
+    """Forward, backward, unscale, clip, step, update; return the loss and the gradients' norm."""
     situation, optimizer, total = training.situation, training.optimizer, 0.0
 
     def one_pass(batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -277,22 +284,23 @@ def _step(
             return loss
 
         optimizer.step(closure)  # type: ignore[arg-type] # torch's own annotation is of a float
-        return losses[0]
+        return losses[0], training.grad_norm()
     if situation.zeroes:
         optimizer.zero_grad(set_to_none=False)
     for batch in batches:
         total += one_pass(batch).item()
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+    grad_norm = training.grad_norm()
+    training.clip()
     if scaler is None:
-        training.clip()
         optimizer.step()
     else:
-        scaler.unscale_(optimizer)
-        training.clip()
         scaler.step(optimizer)
         scaler.update()
     if not situation.zeroes:
         optimizer.zero_grad()
-    return total
+    return total, grad_norm
 
 
 def autocast(precision: str) -> AbstractContextManager[Any]:

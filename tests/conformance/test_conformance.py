@@ -97,7 +97,9 @@ def test_weights_and_numbers_are_those_of_the_loop_by_hand(
     training, scaler = trained(watcher, situation, runs, requests)
     assert training.digests() == truth.digests
     assert scaler in (None, truth.scaler)
-    check(only_run(runs), watcher, situation, truth)
+    check(run := only_run(runs), watcher, situation, truth)
+    answers = [(line["step"], line["request"]["precision"]) for line in run.of("RequestTaken")]
+    assert answers == list(wanted.items())
 
 
 def check(run: Recorded, watcher: Watcher, situation: Situation, truth: Truth) -> None:
@@ -113,7 +115,13 @@ def check(run: Recorded, watcher: Watcher, situation: Situation, truth: Truth) -
     assert numbers(rows, "loss_scale") == [step.loss_scale for step in steps]
     assert [int(row["step"]) for row in rows if row["skipped"] == "true"] == truth.skipped
     assert [int(row["micro_batches"]) for row in rows] == [step.micro_batches for step in steps]
+    norms = {number: norm for number, norm in enumerate(numbers(rows, "grad_norm")) if norm is not None}
+    assert {0, 1} & {*norms}  # the first are always measured
+    if not situation.closure:  # of which call is another's choice
+        expected = {number: steps[number].grad_norm for number in norms}
+        assert norms == pytest.approx(expected, rel=1e-3, nan_ok=True)
     if watcher.counts_samples(situation):
+        assert all(row["data_seconds"] for row in rows)
         assert [int(row["samples"]) for row in rows] == [step.samples for step in steps]
     changes = [
         (step, before, after)
