@@ -5,7 +5,6 @@ import random
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,33 +107,6 @@ def test_a_good_mirror_makes_up_for_bad_ones(web: Any, watch: Watch, tmp_path: P
     download([*bad, good], tmp_path / "file", md5=MD5, request=watch().request, patience=patience)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert web.asked == ["nowhere", "wrong", "short", "good"]
-
-
-def test_a_slow_disk_is_not_blamed_on_the_mirror(web: Any, watch: Watch, tmp_path: Path) -> None:
-    watched = watch()
-    report = watched.request.report
-    slow = threading.Event()
-
-    def take_long(progress: Progress) -> None:
-        report(progress)
-        slow.wait(0.4 if progress.done else 0.0)  # longer than a mirror may send nothing
-
-    request = replace(watched.request, report=take_long)
-    patience = replace(STALLS, stall_bytes=len(CONTENT) + 1)
-    content = CONTENT[:3]  # in one piece, and its end right behind it
-    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    download([web.serve("file", content)], tmp_path / "file", md5=md5, request=request, patience=patience)
-    assert (tmp_path / "file").read_bytes() == content
-
-
-def test_a_place_that_cannot_be_written_is_an_oserror_at_the_first_mirror(
-    web: Any, watch: Watch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_bytes(b"in the way")
-    urls = [web.serve("one", CONTENT), web.serve("two", CONTENT)]
-    with pytest.raises(FileExistsError):
-        download(urls, tmp_path / "file" / "file", md5=MD5, request=watch().request)
-    assert web.asked == ["one"]
 
 
 def test_stopping_ends_the_wait_and_leaves_nothing(web: Any, watch: Watch, tmp_path: Path) -> None:

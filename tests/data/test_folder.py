@@ -180,10 +180,9 @@ def test_more_classes_than_the_model_has_are_refused_and_validation_may_be_missi
     assert image_folder(watch("real").request, wanted()).validation is None
 
 
-@pytest.mark.parametrize("kind", ["auto", "real", "synthetic"])
-def test_stopping_ends_the_search_without_a_fallback(watch: Watch, folder: Path, kind: str) -> None:
-    del folder
-    watched = watch(kind)
+@pytest.mark.usefixtures("folder")
+def test_stopping_ends_the_search_without_a_fallback(watch: Watch) -> None:
+    watched = watch("auto")
     watched.stop.set()
     with pytest.raises(DataError, match="stopped"):
         image_folder(watched.request, wanted())

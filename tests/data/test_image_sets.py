@@ -82,12 +82,10 @@ def test_mnist_is_read_as_it_lies_in_its_files_packed_or_not(laid_out: Any) -> N
     ("name", "damage", "said"),
     [
         ("train-images", lambda content: content[:-1], "bytes instead of [0-9]+"),
-        ("t10k-labels", lambda content: content + b"!", "bytes instead of [0-9]+"),
         ("train-images", lambda content: content[:-1] + b"!", "wrong checksum"),
-        ("t10k-labels", lambda content: b"!" + content[1:], "wrong checksum"),
         ("t10k-labels", lambda _content: b"", "corrupt: 0 bytes"),
     ],
-    ids=["truncated", "too long", "other pixels", "other header", "empty"],
+    ids=["truncated", "other pixels", "empty"],
 )
 def test_a_damaged_file_is_named_and_left_alone(
     laid_out: Any, name: str, damage: Callable[[bytes], bytes], said: str
@@ -103,16 +101,6 @@ def test_a_damaged_file_is_named_and_left_alone(
     assert DOWNLOAD_AGAIN in raised.value.hint
     assert path.read_bytes() == damaged
     assert sorted(folder.iterdir()) == before
-
-
-@pytest.mark.parametrize("keep", [0, 5, 30])
-def test_a_truncated_packed_file_is_named(laid_out: Any, keep: int) -> None:
-    request, files, folder = laid_out
-    content = (folder / "train-images").read_bytes()
-    (folder / "train-images").unlink()
-    (folder / "train-images.gz").write_bytes(packed(content)[:keep])
-    with pytest.raises(DataError, match=r"train-images\.gz is"):
-        read_mnist(request, files)
 
 
 def test_missing_files_are_downloaded_once(web: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +119,6 @@ def test_missing_files_are_downloaded_once(web: Any, watch: Watch, monkeypatch: 
     assert torch.equal(first.inputs, second.inputs)
     assert web.asked == [f"{name}.gz" for name in contents]
     assert sorted(path.name for path in (request.data_dir / FOLDER).iterdir()) == sorted(web.asked)
-
-
-def test_torchvision_knows_a_checksum_of_every_packed_file() -> None:
-    assert {f"{file.name}.gz" for file in FILES} == set(dict(MNIST.resources))
 
 
 @pytest.mark.nightly
@@ -255,7 +239,6 @@ def test_a_damaged_batch_is_named_and_never_unpickled(watch: Watch, damage: Call
     ("spoil", "said"),
     [
         (lambda archive, _: archive[:40], ""),
-        (lambda archive, _: archive[:2000], ""),
         (
             lambda _, contents: archived({name: contents[name] for name in ("batch_2", "batch_1")}, "small"),
             r" \(test is missing\)",
@@ -340,26 +323,6 @@ def test_a_damaged_file_is_named_in_the_fallbacks_warning(watch: Watch, few_imag
     )
     with pytest.raises(DataError, match="download it again, or use --data synthetic"):
         vision.mnist(watch("real").request)
-
-
-@pytest.mark.parametrize(
-    ("load", "in_the_way"),
-    [
-        (vision.mnist, f"{FOLDER}/t10k-images-idx3-ubyte"),
-        (vision.cifar10, "cifar-10-batches-py/data_batch_1"),
-    ],
-)
-def test_a_place_that_cannot_be_read_is_a_trouble_with_the_data(
-    watch: Watch, load: Any, in_the_way: str, offline: None
-) -> None:
-    request = watch("real").request
-    for file in FILES:
-        (request.data_dir / FOLDER / file.name).mkdir(parents=True)
-    (request.data_dir / in_the_way).mkdir(parents=True, exist_ok=True)
-    with pytest.raises(
-        DataError, match=r"cannot use .*data/.* \(Is a directory\).*another folder with --data"
-    ):
-        load(request)
 
 
 @pytest.mark.parametrize("kind", ["auto", "real", "synthetic"])

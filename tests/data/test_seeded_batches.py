@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 from amptui import Data, DataRequest
-from amptui.base.errors import DataError
 from amptui.data.batches import Batches, open_batches
 from amptui.data.sources import Arrays
 from amptui.engine import setup
@@ -168,13 +167,3 @@ def test_workers_that_nothing_is_there_for_are_told_of(kind: Any, told: list[str
     asked = DataRequest(data_dir=Path("unused"), workers=2, warn=found.append)
     setup.assemble(request, kind(), setup.choose(request), data_request=asked)
     assert found == told
-
-
-def test_what_a_sample_raises_in_a_worker_names_its_own_line(opened: Any) -> None:
-    class Failing(Augmented):
-        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-            assert get_worker_info() is not None
-            raise DataError(f"image {index} is damaged")
-
-    with pytest.raises(DataError, match=r"^image \d+ is damaged$"):
-        contents(opened(Failing(arrays(8)), workers=1), 1)

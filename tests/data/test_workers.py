@@ -33,10 +33,7 @@ print(pickle.loads(eval(sys.argv[2]))[1].name)
 pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["my net", "json", "v1.2", "__main__", "a'b;c", pytest.param("漢", marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize("name", ["json", "v1.2", "__main__", "a'b;c"])
 def test_a_class_of_a_model_file_is_found_by_its_name_in_another_process(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
@@ -114,10 +111,7 @@ def opened(how: str, **options: Any) -> Batches:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("SIGTERM", "was killed by SIGTERM"),
         ("SIGKILL", "was killed by SIGKILL; if the machine ran out of memory"),
-        ("SIGUSR1", "was killed by SIGUSR1"),
-        ("exit0", "exited with status 0"),
         ("exit3", "exited with status 3"),
     ],
 )
