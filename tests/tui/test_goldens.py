@@ -1,13 +1,15 @@
 """Every surface of the screen looks as it was last approved: its text, and the colours of each line."""
 
 from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
 
 import pytest
 
 from amptui.tui.canvas import Canvas
 from amptui.tui.contrast import BLACK, WHITE
 from amptui.tui.style import STYLES, styles_on
-from tests.golden import Goldens
+from tests.golden import FOLDER, Goldens
 from tests.tui.overlays.drawings import DETAILS
 from tests.tui.panels.drawings import DRAWINGS
 from tests.tui.pictures import picture, style_name
@@ -91,21 +93,44 @@ def test_a_surface_looks_as_approved(surface: str, size: tuple[int, int], golden
     goldens.check(f"screens/{kind}/{name} {width}x{height}", drawn(surface, size))
 
 
-def test_all_other_surfaces_and_sizes_look_as_approved(goldens: Goldens) -> None:
-    texts = {}
+def others() -> Iterator[tuple[str, tuple[int, int]]]:
+    """The surfaces of which there are digests, each with its size."""
     for surface in SURFACES:
-        enlarged = kind_of(surface) == "enlarged"
-        if enlarged and not surface.endswith(ENLARGED):
-            continue
-        for size in SIZES[1:3] if enlarged else SIZES:
-            if (surface, size) not in PICTURES:
-                texts[f"{surface} {size[0]}x{size[1]}"] = drawn(surface, size)
+        is_enlarged = kind_of(surface) == "enlarged"
+        if not is_enlarged or surface.endswith(ENLARGED):
+            yield from ((surface, size) for size in (SIZES[1:3] if is_enlarged else SIZES))
     for view in ("compared", "no_nvml", "8 ranks in trouble", "two optimizers", "failed"):
-        for size in SIZES_OF_OTHER_LAYOUTS:
-            texts[f"dashboard {view} {size[0]}x{size[1]}"] = drawn(f"dashboard {view}", size)
-    for surface in READ_IN_ALL_SIZES:
-        texts[f"{surface} in ASCII"] = drawn(surface, (120, 40), ascii_only=True)
-    goldens.check_digests(texts)
+        yield from ((f"dashboard {view}", size) for size in SIZES_OF_OTHER_LAYOUTS)
+
+
+DIGESTS = {
+    f"{kind} {size[0]}x{size[1]}": [surface for surface, _ in some]
+    for (kind, size), some in groupby(
+        sorted({*others()} - {*PICTURES}, key=lambda it: (kind_of(it[0]), it[1], it[0])),
+        lambda it: (kind_of(it[0]), it[1]),
+    )
+}
+"""By kind and size."""
+
+
+@pytest.mark.parametrize("group", DIGESTS)
+def test_surfaces_of_other_sizes_look_as_approved(
+    group: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    (FOLDER / "screens" / "digests").mkdir(parents=True, exist_ok=True)
+    goldens = Goldens(
+        f"screens/digests/{group.replace(' ', '-')}",
+        update=request.config.getoption("--update-goldens"),
+        scratch=tmp_path,
+    )
+    width, _, height = group.rpartition(" ")[2].partition("x")
+    size = int(width), int(height)
+    goldens.check_digests({surface: drawn(surface, size) for surface in DIGESTS[group]})
+
+
+def test_a_terminal_without_utf8_gets_what_was_approved(goldens: Goldens) -> None:
+    surfaces = READ_IN_ALL_SIZES
+    goldens.check_digests({surface: drawn(surface, (120, 40), ascii_only=True) for surface in surfaces})
 
 
 @pytest.mark.parametrize("panel", DRAWINGS)
