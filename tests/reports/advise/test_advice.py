@@ -55,10 +55,8 @@ SITUATIONS: list[tuple[str, Sequence[Candidate], str | None, Reason]] = [
     ("fp16 is skipped", [candidate("bf16", 1.2), candidate("fp16", 1.9, SKIPPED)], "bf16", "faster"),
     ("fp16 is all there is, skipped", [candidate("fp16", 1.9, SKIPPED)], "fp32", "unsafe"),
     ("fp16 underflows", [candidate("bf16", 1.5), candidate("fp16", 1.9, UNDERFLOW)], "bf16", "faster"),
-    ("fp16 underflows alone", [candidate("fp16", 1.9, UNDERFLOW)], "fp32", "unsafe"),
     ("fp16 overflows forward", [candidate("fp16", 1.9, OUTSIDE)], "fp32", "unsafe"),
     ("all are slower", [candidate("bf16", 0.8), candidate("fp16", 0.7)], "fp32", "slower"),
-    ("bf16 slower, fp16 far slower", [candidate("bf16", 0.8), slow("fp16")], "fp32", "slower"),
     ("fp16 is far slower", [slow("fp16")], "fp32", "slower"),
     (
         "launch-bound",
@@ -86,15 +84,12 @@ SITUATIONS: list[tuple[str, Sequence[Candidate], str | None, Reason]] = [
     ("FP8 is clearly faster than bf16", [candidate("bf16", 1.6), candidate("fp8", 2.2)], "fp8", "faster"),
     ("FP8 is hardly faster than bf16", [candidate("bf16", 1.6), candidate("fp8", 1.62)], "bf16", "faster"),
     ("FP8 loses, the loss is the same", [candidate("fp8", 2.2, LOST)], "fp8", "faster"),
-    ("FP8 loses, no loss", [candidate("fp8", 2.2, LOST, losses=None)], "fp32", "unsafe"),
     (
         "FP8 loses, bf16 is safe",
         [candidate("bf16", 1.6), candidate("fp8", 2.2, LOST, losses=None)],
         "bf16",
         "faster",
     ),
-    ("FP8's loss is higher", [candidate("fp8", 2.2, losses=HIGHER_LOSSES)], "fp32", "unsafe"),
-    ("FP8 is slower, AMP gains little", [candidate("bf16", 1.0), candidate("fp8", 0.8)], "fp32", "same"),
     (
         "weights became NaN",
         [candidate("bf16", exclusion=Exclusion("weights lost"), losses=None), slow("fp16")],

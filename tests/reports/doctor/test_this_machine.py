@@ -15,7 +15,7 @@ from amptui.data.mnist import FILES, FOLDER
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.setup import choose_device
 from amptui.reports.doctor.machine import machine_checks
-from amptui.reports.doctor.precisions import check_precision, measure, precision_checks
+from amptui.reports.doctor.precisions import measure
 from amptui.reports.doctor.software import NEEDED, compile_checks, release, software_checks
 from amptui.reports.doctor.storage import (
     check_cifar10,
@@ -81,24 +81,6 @@ def test_measuring_leaves_the_tf32_flags_as_they_were() -> None:
         assert Tf32Flags.current() == kept
     finally:
         before.apply()
-
-
-def test_what_cannot_be_measured_says_why() -> None:
-    (found,) = measure(CPU, ("bf16",), size=10_000_000).values()  # 400 TB
-    assert found.ratio is None
-    assert "memory" in found.trouble
-    check = check_precision("bf16", found, "why", 512, "fp32")
-    assert check.severity == "warning"
-    assert check.facts["speedup"] is None
-
-
-@pytest.mark.gpu
-@pytest.mark.real_gpu("how fast a GPU multiplies matrices")
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_on_a_gpu_every_precision_is_told_and_float16_measured() -> None:
-    checks = {check.name: check for check in precision_checks()}
-    assert set(checks) == {"tf32", "fp16", "bf16", "fp8"}
-    assert checks["fp16"].facts["speedup"]
 
 
 # --------------------------------------------------------------------------------------- folders
