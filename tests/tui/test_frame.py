@@ -130,16 +130,16 @@ VIEWS = {
 }
 
 
-def test_an_ascii_terminal_gets_only_ascii() -> None:
+@pytest.mark.parametrize("focus", [None, "numerics", "throughput", "ranks"])
+def test_an_ascii_terminal_gets_only_ascii(focus: str | None) -> None:
     for view in VIEWS.values():
-        for focus in (None, "numerics", "throughput", "ranks"):
-            texts = []
-            for ascii_only in (False, True):
-                canvas = Canvas(120, 40, ascii_only=ascii_only)
-                Frame().draw(canvas, view, replace(SCREEN, focus=focus))
-                texts.append("".join(canvas.lines()))
-            assert texts[1].isascii()
-            assert texts[1].count("?") == texts[0].count("?"), "a character without a replacement"
+        texts = []
+        for ascii_only in (False, True):
+            canvas = Canvas(120, 40, ascii_only=ascii_only)
+            Frame().draw(canvas, view, replace(SCREEN, focus=focus))
+            texts.append("".join(canvas.lines()))
+        assert texts[1].isascii()
+        assert texts[1].count("?") == texts[0].count("?"), "a character without a replacement"
 
 
 @given(

@@ -146,7 +146,7 @@ PAUSES = {
 PAGES = {
     "l changes the axis and back": Script(run(count=40), ["l", "l"]),
     "zoom has two limits and can be reset": Script(
-        run(count=40), ["minus", "plus equals_sign minus", " ".join(["plus"] * 40), "0"]
+        run(count=40), ["minus", "plus equals_sign minus", " ".join(["plus"] * 18), "0"]
     ),
     "zoom and axis keys reach the charts": Script(run(count=40), ["g", "plus l", "escape"]),
     "tab goes through the panels and escape shows all": Script(
