@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -57,23 +58,22 @@ def attach(argument: str, *options: str) -> list[str]:
     return amptui_command("attach", argument, *options, *FRAMES)
 
 
-def refused(argument: str, *options: str) -> str:
-    """What `attach` says on a terminal instead of showing a screen."""
-    with Terminal(attach(argument, *options), size=(500, 40)) as terminal:
-        assert terminal.wait() != 0
-        assert b"\x1b[?1049h" not in terminal.written
-        return terminal.text.strip()
+@contextmanager
+def watched(lives: Lives, warm: WarmSource, folder: Path) -> Iterator[tuple[Path, Terminal]]:
+    """A run, and a screen that shows its steps through ssh."""
+    with (
+        headless_run(lives, folder) as run,
+        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
+    ):
+        terminal.wait_for(r"step\s+[\d,]+")
+        yield run, terminal
 
 
 def test_a_remote_run_is_watched_and_switched(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
     folder = tmp_path / 'a run\'s "name" $HOME'
-    with (
-        headless_run(lives, folder) as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[\d,]+")
+    with watched(lives, warm, folder) as (run, terminal):
         terminal.press("p")
         terminal.wait_for(r"AMP bf16 .*running")
         terminal.press("?")
@@ -93,11 +93,7 @@ def test_a_remote_run_is_watched_and_switched(
 def test_a_lost_connection_is_restored_by_itself(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
-    with (
-        headless_run(lives, tmp_path / "run") as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[\d,]+")
+    with watched(lives, warm, tmp_path / "run") as (run, terminal):
         terminal.press("p")
         terminal.wait_for(r"AMP bf16 .*running")
         before = last_step(run)
@@ -127,11 +123,7 @@ def _step_on(terminal: Terminal) -> int:
 def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request_and_its_end_is_told(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
-    with (
-        headless_run(lives, tmp_path / "run") as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[\d,]+")
+    with watched(lives, warm, tmp_path / "run") as (run, terminal):
         box.stop()
         try:
             terminal.wait_for(f"connection to {HOST} lost; reconnecting")
@@ -158,11 +150,7 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request_and_its_e
 def test_a_request_that_the_lost_connection_swallowed_is_refused(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
-    with (
-        headless_run(lives, tmp_path / "run") as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[\d,]+")
+    with watched(lives, warm, tmp_path / "run") as (run, terminal):
         (ssh,) = ssh_processes(terminal.process.pid)
         os.kill(ssh, signal.SIGSTOP)
         terminal.press("s")
@@ -224,11 +212,7 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
 def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
-    with (
-        headless_run(lives, tmp_path / "run") as run,
-        Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[\d,]+")
+    with watched(lives, warm, tmp_path / "run") as (run, terminal):
         (ssh,) = ssh_processes(terminal.process.pid)
         box.configure("PubkeyAuthentication no")
         try:

@@ -47,8 +47,6 @@ class Recorded(Tiny):
     """How long rank ``lags_on_rank`` takes after each step, or after ``lag_step`` only."""
     lags_on_rank: int = 1
     lag_step: int = 0
-    xray_seconds: float = 0.0
-    """How long each pass of an X-ray takes."""
     fails_on_rank: int = -1
     """The rank that raises an error in its third step or in the first one of a precision."""
     fails_in: str = ""
@@ -76,7 +74,6 @@ class Recorded(Tiny):
         return as_loaders(data, self.batch_size)
 
     def build_model(self) -> nn.Module:
-        self.trained = id(self)  # an X-ray's passes run on copies
         if self.odd:
             return OddModel(unused=self.unused, outside=self.outside)
         layers = super().build_model().children()
@@ -93,8 +90,6 @@ class Recorded(Tiny):
             time.sleep(random.random() * 2 * self.slow_seconds)
         while self.held and len(STEPS) == 19 and not Path(self.held).exists():
             time.sleep(0.01)
-        if id(self) != self.trained:
-            time.sleep(self.xray_seconds)
         self.precision = precision_now()
         loss = model.loss(*batch) if isinstance(model, OddModel) else super().loss(model, batch)
         if self.communicates:

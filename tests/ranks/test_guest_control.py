@@ -269,17 +269,6 @@ def test_a_rank_that_does_not_come_makes_nobody_wait_for_long_and_does_later_as_
     assert not ranks.all[0].control.over  # it may come the next time
 
 
-def test_what_a_rank_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "PATIENCE_SECONDS", 0.01)
-    ranks = Ranks()
-    ranks.all[1].hears = lambda: False
-    ranks.ask(PrecisionRequest("bf16"))
-    ranks.make_steps(ranks.refusals)
-    assert ranks.refusals() == [("precision", "failed")]
-    assert ranks.all[0].obeyed == ranks.all[1].obeyed == []
-    assert not ranks.all[0].control.over
-
-
 def test_the_end_of_the_agreement_ends_a_pause_and_a_comparison() -> None:
     ranks = Ranks()
     for rank in ranks.all:

@@ -1,12 +1,10 @@
 """Who makes the others wait, and when ranks are given up: by beats at made-up times."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from amptui.ranks.ends.hang_watch import Hang
 from amptui.ranks.ends.progress import (
     AWAITED_SECONDS,
     BUSY_SECONDS,
@@ -15,7 +13,6 @@ from amptui.ranks.ends.progress import (
     Heartbeat,
     ProgressTable,
 )
-from amptui.ranks.store.place import Place
 from amptui.records.ranks import RankPhase, RanksAwaited
 
 
@@ -145,45 +142,3 @@ def test_a_wait_is_told_again_as_it_grows_and_when_it_is_over() -> None:
         (14.0, True),
         None,
     ]
-
-
-HERE = Place(
-    host="node-1",
-    pid=1,
-    device="cpu",
-    device_name="",
-    gpu_uuid=None,
-    memory_total_bytes=None,
-    boot_id="a",
-    pid_namespace=4,
-)
-
-
-@pytest.mark.parametrize(
-    ("silent", "boot_ids", "teller"),
-    [
-        ((1,), "aaa", 0),
-        ((0, 1), "aaa", 2),
-        ((0,), "aba", 2),  # near rank 0's journal
-        ((0,), "abb", 1),
-        ((0, 1, 2), "aaa", 0),
-    ],
-)
-def test_one_rank_tells_of_a_hang(silent: tuple[int, ...], boot_ids: str, teller: int) -> None:
-    places = [replace(HERE, boot_id=boot_id) for boot_id in boot_ids]
-    assert Hang(silent, "silent", 3, 60.0).teller(places) == teller
-
-
-def test_a_hang_is_told_in_one_line() -> None:
-    several = Hang((1, 2, 5), "loading", 1000, 60.4).error()
-    assert (several.rank, several.what) == (
-        1,
-        "rank 1 and 2 others hung: it made the others wait for 60 s, loading data, step 1,000",
-    )
-    silent = Hang((0,), "silent", 3, 5.1).error()
-    assert (silent.rank, silent.what) == (0, "rank 0 hung: its process has not answered for 5 s")
-    nobody = Hang((), "training", 3, 60.0).error()
-    assert (nobody.rank, nobody.what) == (
-        -1,
-        "no rank came further for 60 s, and none is behind: in its step, step 3",
-    )

@@ -198,26 +198,6 @@ def test_what_ranks_refuse_is_refused_at_once(of: Of) -> None:
     assert ranks.controls[0].newest(XRayRequest) is None
 
 
-def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> None:
-    ranks = of(3)
-    boundaries: list[list[int]] = [[] for _ in ranks.controls]
-
-    def train(rank: int, control: RankControl) -> None:
-        for boundary in range(50):
-            if rank == 0:
-                control.ask(CheckpointRequest())
-            control.at_boundary()
-            if control.take(CheckpointRequest):
-                boundaries[rank].append(boundary)
-        control.finish()
-
-    ranks.run(train)
-    assert boundaries[0] == boundaries[1] == boundaries[2]
-    left = ranks.controls[0].take(CheckpointRequest)
-    assert ranks.controls[1].take(CheckpointRequest) is None
-    assert bool(boundaries[0]) or left is not None
-
-
 # Where a rank or the store is lost.
 
 

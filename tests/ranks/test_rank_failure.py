@@ -22,7 +22,6 @@ NO_SPACE = (
 )
 SHARED_MEMORY = str(nccl("unhandled system error", "ncclSystemError", NO_SPACE))
 TWICE = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000"
-OLD = "Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'"
 SYSTEM = (
     f"{_NCCL}unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. "
@@ -30,7 +29,6 @@ SYSTEM = (
 SECOND_GROUP = (
     "Failed to initialize NCCL communicator: unhandled system error (run with NCCL_DEBUG=INFO for details)"
 )
-REDUCED = "NCCL AllReduce failed: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"
 REMOTE = (
     f"{_NCCL}remote process exited or there was a network error, NCCL version 2.27.5\n"
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
@@ -58,18 +56,12 @@ INTERFACE = f"{_GLOO}device.cc:84] ifa != nullptr. Unable to find address for: e
             f"NCCL invalid usage: {TWICE}",
             "each rank needs a GPU",
         ),
-        (
-            nccl("unhandled cuda error", "ncclUnhandledCudaError", OLD),
-            f"NCCL unhandled cuda error: {OLD}",
-            "update the NVIDIA driver",
-        ),
         (dist.DistBackendError(SYSTEM), " ".join(SYSTEM.split()), "run again with NCCL_DEBUG=INFO"),
         (
             RuntimeError(SECOND_GROUP),
             SECOND_GROUP,
             "run again with NCCL_DEBUG=INFO: NCCL then says which; often /dev/",
         ),
-        (RuntimeError(REDUCED), REDUCED, "run again with NCCL_DEBUG=INFO"),
         (RuntimeError(INTERFACE), INTERFACE, "name the network interface"),
     ],
 )

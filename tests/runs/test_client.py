@@ -217,17 +217,6 @@ def test_how_a_connection_ended_is_known(scripted: Scripted, told: list[bytes], 
     assert not watching.client.send(b"too late\n")
 
 
-def test_a_fault_of_the_session_ends_the_reading_with_a_word(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(_records: object) -> None:
-        raise ZeroDivisionError("in a fold")
-
-    monkeypatch.setattr(scripted.watching.client, "_fold", broken)
-    watching = scripted.tell(RUN_HELLO, line(note(0)))
-    assert watching.client.error == "cannot follow the run: ZeroDivisionError: in a fold"
-
-
 def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path: Path) -> None:
     control = Control()
     reached: list[tuple[Request, int]] = []
@@ -321,17 +310,3 @@ def unreachable(folder: Path) -> str:
     with pytest.raises(RunFolderError) as caught:
         connect(folder)
     return str(caught.value)
-
-
-def test_why_there_is_no_new_connection_is_the_error() -> None:
-    def refuse() -> None:
-        raise protocol.ProtocolError("it must ask for a password")
-
-    lost, connection = socket.socketpair()
-    watching = Watching(connection, refuse)
-    lost.sendall(RUN_HELLO)
-    lost.close()
-    watching.client.start()
-    assert watching.ended.wait(ENOUGH_SECONDS)
-    assert watching.client.error == "it must ask for a password"
-    watching.client.leave("detached", ENOUGH_SECONDS)

@@ -186,15 +186,6 @@ def test_of_long_journals_only_the_ends_are_read(monkeypatch: pytest.MonkeyPatch
     assert (found.model, found.step) == (None, None), "what is too far from both ends is not known"
 
 
-def test_records_of_a_later_version_hide_nothing() -> None:
-    later = '{"type":"FromTheFuture","time":1.0,"step":99,"steps":[7,8,9]}\n'
-    run_dir = kept("m", BEGUN)
-    for last, state in (("", "died"), (f"{codec.dumps(DONE)}\n", "finished")):
-        with run_dir.journal_path.open("a") as journal:
-            journal.write(later + last + later)
-        assert (look_at(run_dir).state, look_at(run_dir).step) == (state, 6)
-
-
 def test_runs_are_listed_from_the_one_that_was_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_names() == []
     for name, written in (("a", 10.0), ("b", 30.0), ("c", 20.0)):

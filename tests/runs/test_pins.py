@@ -28,15 +28,9 @@ def test_pins_come_back_and_are_this_user_s_alone(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-FORGED = [
-    *(b"", b"{}", b"null", b"[1]", b'["ab"]', b'[["part"]]', b'[["part", 1]]', b"\xff\xfe", b"[" * 5000),
-    *(b'[["part", "' + b"x" * 10_000 + b'"]]', b'[[["a"], "b"]]', b'[["a", "b", "c"]]'),
-]
-
-
 def test_what_is_forged_or_no_regular_file_is_ignored_and_replaced(file: Path, tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
-    for content in FORGED:
+    for content in (b"{}", b"[1]", b'[["part", 1]]', b'[["a", "b", "c"]]', b"\xff\xfe", b"[" * 5000):
         file.write_bytes(content)
         assert read_pins() == (), content[:20]
     file.unlink()

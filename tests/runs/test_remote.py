@@ -170,8 +170,6 @@ UPGRADE_THERE = (
             RemoteError,
             "amptui on box is too old for this; upgrade it there",
         ),
-        (relayed(version="1; rm -rf ~"), RemoteError, "box exited with status 0 without an answer: "),
-        (relayed(folder="not/absolute"), RemoteError, "box exited with status 0 without an answer: "),
         ("head -c 100000 /dev/zero", RemoteError, "box does not speak amptui's protocol"),
         ("echo refused: why >&2; exit 255", UnreachableError, "cannot reach box: refused: why"),
         (

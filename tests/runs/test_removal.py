@@ -107,15 +107,6 @@ def test_a_live_run_a_link_to_one_and_what_is_no_run_of_this_user_s_are_refused(
     plan_removal(folder)
 
 
-@pytest.mark.ci
-def test_a_run_that_begins_between_question_and_answer_is_not_removed(tmp_path: Path) -> None:
-    folder = whole_run(tmp_path / "run")
-    plan = plan_removal(folder)
-    with RunLock.take(folder), patch("amptui.runs.removal._refuse_live"), pytest.raises(RunFolderError):
-        remove(plan)
-    assert len(everything(folder)) == 14
-
-
 @pytest.mark.parametrize(
     ("name", "files"),
     [("checkpoints/step-000000040.pt", 15), ("notes.txt", 15), ("journal.jsonl", 14)],

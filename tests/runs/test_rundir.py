@@ -17,7 +17,6 @@ from amptui.runs.rundir import (
     folder_name,
     open_run_dir,
     read_run_json,
-    run_argument,
 )
 
 
@@ -142,18 +141,3 @@ def test_a_run_json_that_cannot_be_read_is_told_in_one_line(
     with pytest.raises(RunFolderError, match=why) as caught:
         read_run_json(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_user_without_a_home_is_told_so_and_may_keep_runs_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nobody(_number: int) -> None:
-        raise KeyError
-
-    monkeypatch.delenv("HOME")
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-    with pytest.raises(RunFolderError, match="no home folder; set HOME"):
-        default_base()
-    assert create_run_dir(tmp_path / "run", "m").path == tmp_path / "run"
-    assert run_argument(tmp_path / "run") == str(tmp_path / "run")

