@@ -208,7 +208,7 @@ def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
     [
         pytest.param(None, 143, ("--fsdp", "--max-restarts", "3"), marks=pytest.mark.ci, id="the launcher"),
         pytest.param(0, 143, (), marks=pytest.mark.nightly, id="rank 0"),
-        pytest.param(1, 0, (), marks=pytest.mark.ci, id="another rank"),
+        pytest.param(1, 0, (), marks=pytest.mark.nightly, id="another rank"),
     ],
 )
 def test_sigterm_stops_all_ranks_cleanly_and_none_is_started_again(
@@ -223,8 +223,9 @@ def test_sigterm_stops_all_ranks_cleanly_and_none_is_started_again(
     assert (RunDir(run).holds_checkpoints, weights.exists(), of(RunResumed, run)) == (True, True, [])
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kills", [True, False])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(True, marks=pytest.mark.ci), pytest.param(False, marks=pytest.mark.nightly)]
+)
 def test_ranks_that_wait_for_another_end_when_it_is_killed_or_they_are_stopped(
     *, kills: bool, warm: WarmSource, run: Path
 ) -> None:
@@ -249,9 +250,7 @@ def test_ranks_that_wait_for_another_end_when_it_is_killed_or_they_are_stopped(
     ("rank", "stuck", "start"),
     [
         pytest.param(0, False, ALONE, marks=pytest.mark.ci, id="0 does not answer"),
-        pytest.param(1, True, ALONE, marks=pytest.mark.ci, id="1 is stuck in after_step"),
-        pytest.param(1, False, TORCHRUN, marks=pytest.mark.nightly, id="1 does not answer"),
-        pytest.param(0, True, ALONE, marks=pytest.mark.nightly, id="0 is stuck in after_step"),
+        pytest.param(1, True, TORCHRUN, marks=pytest.mark.nightly, id="1 is stuck in after_step"),
     ],
 )
 def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
@@ -280,7 +279,7 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
         assert "trainer.py" in stacks[1 - rank]
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(warm: WarmSource, run: Path) -> None:
     seconds = AWAITED_SECONDS + 4
     lags = ("--set", "lags_on_rank=1", "--set", "lag_step=3", "--set", f"lag_seconds={seconds}")
@@ -337,14 +336,17 @@ def assert_is_one_whole_run(run: Path, steps: int) -> None:
     assert outcome(run) is RunFinished
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("start", "own"),
     [
-        (ALONE, ("--max-restarts", "1", "--fsdp")),
-        ((*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:]), ()),
+        pytest.param(ALONE, ("--max-restarts", "1", "--fsdp"), marks=pytest.mark.ci, id="nproc, fsdp"),
+        pytest.param(
+            (*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:]),
+            (),
+            marks=pytest.mark.nightly,
+            id="torchrun",
+        ),
     ],
-    ids=["nproc, fsdp", "torchrun"],
 )
 def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     warm: WarmSource, run: Path, go_on: Path, start: Sequence[str], own: Sequence[str]
@@ -376,8 +378,13 @@ def test_ranks_without_a_checkpoint_start_again_from_the_beginning(
     assert re.match(r"rank 0 .*killed: pid \d", again.cause)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("rank", "own"), [(0, ()), (1, ("--fsdp",))], ids=["0 of ddp", "1 of fsdp"])
+@pytest.mark.parametrize(
+    ("rank", "own"),
+    [
+        pytest.param(0, (), marks=pytest.mark.ci, id="0 of ddp"),
+        pytest.param(1, ("--fsdp",), marks=pytest.mark.nightly, id="1 of fsdp"),
+    ],
+)
 def test_a_killed_rank_ends_the_run_with_its_name_and_the_way_on(
     warm: WarmSource, run: Path, go_on: Path, rank: int, own: Sequence[str]
 ) -> None:
@@ -393,23 +400,22 @@ def test_a_killed_rank_ends_the_run_with_its_name_and_the_way_on(
     assert last(RunFailed, run).error.endswith(f": {resume_command(run)}")
 
 
-def resumed(run: Path, warm: WarmSource, *options: str, start: Sequence[str] = ALONE) -> tuple[int, str]:
+def resumed(run: Path, warm: WarmSource, *options: str) -> tuple[int, str]:
     words = shlex.split(resume_command(run))[2:]
-    with start_piped([*start, "train", *words, *options], warm=warm) as process:
+    with start_piped([*ALONE, "train", *words, *options], warm=warm) as process:
         _, said = process.communicate(timeout=240)
     return process.wait(), said
 
 
 @pytest.mark.parametrize(
-    ("start", "own", "size"),
+    ("own", "size"),
     [
-        pytest.param(ALONE, (), 2, marks=pytest.mark.ci, id="as many"),
-        pytest.param(ALONE, ("--nproc", "1"), 1, marks=pytest.mark.nightly, id="one"),
-        pytest.param(TORCHRUN, (), 2, marks=pytest.mark.nightly, id="torchrun's"),
+        pytest.param((), 2, marks=pytest.mark.ci, id="as many"),
+        pytest.param(("--nproc", "1"), 1, marks=pytest.mark.nightly, id="one"),
     ],
 )
 def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_not_fit(
-    warm: WarmSource, run: Path, start: Sequence[str], own: Sequence[str], size: int
+    warm: WarmSource, run: Path, own: Sequence[str], size: int
 ) -> None:
     with ranks(run, "--epochs", "2", warm=warm) as process:
         process.communicate(timeout=60)
@@ -419,7 +425,7 @@ def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_
     assert "3 ranks cannot share" in said
     assert (run / "journal.jsonl").read_bytes() == before
 
-    status, said = resumed(run, warm, "--epochs", "3", *own, start=start)
+    status, said = resumed(run, warm, "--epochs", "3", *own)
     assert status == 0, said
     assert_is_one_whole_run(run, 18)
     assert [record.world_size for record in of(RunResumed, run)] == [size]

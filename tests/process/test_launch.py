@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import sys
 import threading
@@ -78,12 +77,9 @@ def test_everything_asked_for_reaches_the_training(tmp_path: Path) -> None:
     ("options", "told"),
     [
         ({"init_weights": "gone.pt"}, "--init-weights {}: no such file or directory; check the path"),
-        ({"init_weights": "."}, "--init-weights {}: not a file; check the path"),
         ({"save_weights": "."}, "--save-weights {}: not a file; name another file"),
         ({"save_weights": "gone/w.pt"}, "--save-weights {}: no such folder; name another file"),
         ({"save_weights": "file/w.pt"}, "--save-weights {}: not a directory; name another file"),
-        ({"save_weights": "w" * 256}, "--save-weights {}: file name too long; name another file"),
-        ({"save_weights": "/dev/null"}, "--save-weights {}: not a file; name another file"),
     ],
 )
 def test_a_model_or_weights_that_cannot_be_read_or_written_leave_no_folder(
@@ -253,15 +249,6 @@ def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
         assert launch.plan_resumed({}, text).spec.path == Path(KNOBS)
     monkeypatch.chdir(run_dir.path)
     assert launch.plan_resumed({}, ".").spec.path == Path(KNOBS)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-@pytest.mark.parametrize("what", ["", "run.json"])
-def test_what_another_user_put_among_the_runs_is_not_one_s_own(what: str) -> None:
-    run_dir = own()
-    os.chown(run_dir.path / what, 65534, -1)
-    with pytest.raises(UsageError, match="is not one of your runs"):
-        launch.plan_resumed({}, run_dir.path.name)
 
 
 def test_data_lie_in_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,20 +131,6 @@ for epoch in trange(3, desc="epochs", mininterval=0, file=sys.stdout):
 print("end")
 """
 
-RICH = """
-from rich.console import Console
-from rich.progress import Progress
-console = Console(force_terminal=True, width=100, legacy_windows=False)
-with Progress(console=console, auto_refresh=False) as progress:
-    tasks = [progress.add_task(name, total=50) for name in ("epochs", "steps")]
-    for number in range(50):
-        for task in tasks:
-            progress.update(task, advance=1, refresh=True)
-        if number % 10 == 0:
-            progress.print(f"number {number}")
-print("end")
-"""
-
 
 def output_of(program: str) -> bytes:
     command = [sys.executable, "-c", program]
@@ -160,12 +146,3 @@ def test_bars_of_tqdm() -> None:
     assert [line for line in lines if "%|" not in line] == written
     bars = [line for line in lines if "%|" in line]
     assert [bar.partition("|")[0] for bar in bars] == ["one: 100%", "epochs:   0%", "epochs: 100%"]
-
-
-def test_bars_of_rich() -> None:
-    lines = lines_of(output_of(RICH))
-    assert [line for line in lines if "%" not in line] == [*(f"number {n}" for n in range(0, 50, 10)), "end"]
-    bars = [line for line in lines if "%" in line]
-    assert [bar.split()[0] for bar in bars[-2:]] == ["epochs", "steps"]
-    assert all("100%" in bar for bar in bars[-2:])
-    assert len(bars) <= 4

@@ -3,7 +3,6 @@
 import atexit
 import ctypes
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -11,22 +10,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import MappingProxyType
 
-import psutil
 import pytest
 
 from amptui.process.rank_process import leave
 from amptui.records.ranks import RanksStarted
-from amptui.records.run import Note, RunFailed, RunFinished, RunStarted
+from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.runs.trust import resume_command
-from tests.living import ended_afterwards, steps_of, wait_until
+from tests.living import ended_afterwards, steps_of
 from tests.process.test_elastic import (
     ALONE,
     MODEL,
     TORCHRUN,
     family,
-    has_begun,
     is_building,
     last,
     of,
@@ -73,7 +69,7 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     assert statuses == [1, 1]
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(warm: WarmSource, run: Path) -> None:
     options = ("--set", "loading_seconds=600", "--max-restarts", "2")
     with ranks(run, *options, until=is_building, warm=warm) as process:
@@ -98,15 +94,13 @@ def started(
     *variables: Mapping[str, object],
     warm: WarmSource | None = None,
     options: Sequence[str] = (),
-    command: Sequence[str] = ALONE,
-    around: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> Iterator[list[PipedProcess]]:
     """A process of ``amptui train`` for each of ``variables``, which its environment has besides.
 
-    ``around`` has commands that start those with a rank. With ``warm`` they start with torch imported.
+    With ``warm`` they start with torch imported.
     """
     bare = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
-    words = [*command, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
+    words = [*ALONE, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
     with ended_afterwards(run), ExitStack() as stack:
         processes = []
         for place in variables:
@@ -115,8 +109,7 @@ def started(
                 "OMP_NUM_THREADS": "1",
                 **{name: str(value) for name, value in place.items()},
             }
-            start = [*around.get(int(str(place.get("RANK", -1))), ()), *words]
-            process = start_piped(start, environment=environment, warm=warm)
+            process = start_piped(words, environment=environment, warm=warm)
             stack.enter_context(process)
             stack.callback(_kill, process.pid)
             processes.append(process)
@@ -145,7 +138,7 @@ SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
     [
         pytest.param(PLAIN, (), marks=pytest.mark.nightly, id="plain, ddp"),
         pytest.param(OPEN_MPI, ("--fsdp",), marks=pytest.mark.ci, id="mpirun, fsdp"),
-        pytest.param(SLURM, (), marks=pytest.mark.ci, id="srun, ddp"),
+        pytest.param(SLURM, (), marks=pytest.mark.nightly, id="srun, ddp"),
     ],
 )
 def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], own: tuple[str, ...]) -> None:
@@ -173,73 +166,6 @@ def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, ru
         said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1]
     assert [text.count("\n") for text in said] == [1, 0], said
-
-
-@pytest.mark.ci
-def test_one_of_two_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    """The ranks of the other one, which has the store, stop too."""
-    run, where = tmp_path / "run", ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
-    with ExitStack() as stack:
-        machines = []
-        for node in (0, 1):
-            words = ("--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(node), *where)
-            command = (*TORCHRUN[:3], *words, *TORCHRUN[5:])
-            machines += stack.enter_context(started(run, {}, options=SLOWLY, command=command, warm=warm))
-        wait_until(lambda: has_begun(run), "it did not begin", seconds=120)
-        (orphan,) = family(machines[1].pid)[1:]
-        machines[1].kill()
-        machines[0].communicate(timeout=120)
-        gone, _ = psutil.wait_procs([orphan], timeout=60)
-    assert gone == [orphan]
-    assert machines[0].returncode == 1
-    end = last(RunFailed, run)
-    whose = f"of rank 1 on {socket.gethostname()}"
-    assert end.error.startswith(f"the launcher {whose} is gone: stopped after step {end.step:,}; ")
-    assert (run / "checkpoints" / f"step-{end.step:09}.pt").is_file()
-
-
-def hiding(folder: Path) -> tuple[str, ...]:
-    """What starts a command that sees an empty ``folder``, as on a machine of its own; or skip."""
-    script = f'mount -t tmpfs none {shlex.quote(str(folder))} && exec "$@"'
-    start = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh")
-    try:
-        process = subprocess.run([*start, "true"], capture_output=True, check=False, timeout=60)
-    except OSError:
-        pytest.skip("there is no unshare(1)")
-    if process.returncode:
-        pytest.skip("this user may not mount anything")
-    return start
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        pytest.param((), marks=pytest.mark.nightly, id="ddp"),
-        pytest.param(("--fsdp",), marks=pytest.mark.ci, id="fsdp"),
-    ],
-)
-def test_a_run_folder_that_a_rank_does_not_see_is_told_before_the_first_step(
-    tmp_path: Path, own: tuple[str, ...]
-) -> None:
-    """Every rank of FSDP writes there; of DDP only rank 0 does."""
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    around = {1: hiding(runs)}
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    both = [common | place(rank, *PLAIN) for rank in (0, 1)]
-    with started(runs / "run", *both, options=("--epochs", "1", *own), around=around) as processes:
-        said = [process.communicate(timeout=120)[1] for process in processes]
-    blind = f"rank 1, on {socket.gethostname()}, does not see {runs / 'run'}"
-    if own:
-        assert [process.returncode for process in processes] == [1, 1], said
-        assert steps_of(runs / "run") == []
-        end = last(RunFailed, runs / "run")
-        assert end.error.startswith(blind)
-    else:
-        assert [process.returncode for process in processes] == [0, 0], said
-        assert [record.text for record in of(Note, runs / "run") if record.text.startswith(blind)]
 
 
 @pytest.mark.parametrize("status", [0, 3])

@@ -3,9 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,21 +13,16 @@ from amptui.base.errors import RunFolderError
 from amptui.diagnosis.event_words import event_text
 from amptui.process.recorder import Recorder
 from amptui.process.recording import Recording
-from amptui.records.control import PauseRequest, Request, new_number
+from amptui.records.control import Request
 from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged, ViewersChanged, unsaved_status
 from amptui.records.run import Note, Printed, Record, RunFailed, RunFinished
 from amptui.records.samples import DeviceSample, HostSample
-from amptui.runs import protocol
-from amptui.runs.elsewhere import runs_elsewhere
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 from tests.tui import views
-
-if TYPE_CHECKING:
-    from amptui.runs.server import Server
 
 ENOUGH_SECONDS = 60.0
 
@@ -148,18 +143,6 @@ def test_run_json_says_what_was_asked_and_what_was_found(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {"journal.jsonl", "run.json"}
 
 
-def test_a_run_json_that_cannot_be_written_is_told_even_at_the_very_end(tmp_path: Path) -> None:
-    (tmp_path / "run.json").mkdir()
-    pump = Pump(tmp_path)
-    pump.recorder.emit(views.run_started())
-    started, told = pump.close()
-    assert started == views.run_started()
-    assert isinstance(told, KeepingChanged)
-    assert (told.what, told.unsaved) == ("run.json", 1)
-    assert told.trouble.startswith(f"cannot write {tmp_path / 'run.json'}: ")
-    assert [(change.what, change.unsaved) for change in pump.recorder.unsaved] == [("run.json", 1)]
-
-
 def test_a_run_json_that_could_not_be_written_is_written_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "run.json").mkdir()
     told = threading.Event()
@@ -193,37 +176,6 @@ def test_a_checkpoint_waits_for_all_that_was_emitted_before_it(tmp_path: Path) -
     pump.recorder.wait_until_kept(1)
     assert texts(list(JournalReader(tmp_path / "journal.jsonl"))) == ["1"]
     pump.close()
-
-
-class Unhurried:
-    """A server whose screen is sent its history while the journal is to be cut."""
-
-    def __init__(self) -> None:
-        self.sends, self.is_cut = threading.Event(), threading.Event()
-        self.was_cut_meanwhile: list[bool] = []
-
-    def publish(self, _lines: bytes, history: Callable[[], str]) -> None:
-        if not self.sends.is_set():
-            history()
-            self.sends.set()
-            self.was_cut_meanwhile.append(self.is_cut.wait(0.3))
-
-    def renew(self) -> None:
-        self.is_cut.set()
-
-
-def test_a_screen_keeps_no_history_of_before_the_cut(tmp_path: Path) -> None:
-    first = Pump(tmp_path)
-    first.recorder.emit(views.run_started())
-    first.close()
-    recorder, server = Recorder(Session(), RunDir(tmp_path), request={}, goes_on=True), Unhurried()
-    recorder.show_to(cast("Server", server))
-    recorder.start()
-    assert server.sends.wait(ENOUGH_SECONDS)
-    recorder.cut_after(1)
-    assert recorder.close(ENOUGH_SECONDS)
-    assert server.is_cut.is_set(), "then it is sent another one"
-    assert server.was_cut_meanwhile == [False]
 
 
 def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: Path) -> None:
@@ -307,18 +259,6 @@ def test_what_cannot_be_started_leaves_no_thread_no_socket_and_no_lock(
         connect(tmp_path)
 
 
-def test_a_run_is_listed_wherever_its_folder_is_and_no_index_costs_no_run(
-    no_thread: set[str], tmp_path: Path
-) -> None:
-    for name in ("listed", "unlisted"):
-        with opened(tmp_path / name) as recording:
-            start(recording)
-            recording.emit(FINISHED)
-        assert list(JournalReader(tmp_path / name / "journal.jsonl"))
-        no_thread.add("amptui-index")
-    assert runs_elsewhere().runs == [str(tmp_path / "listed")]
-
-
 def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_path: Path) -> None:
     opened(tmp_path / "never began").close()
     assert holder(tmp_path / "never began") is None
@@ -330,23 +270,6 @@ def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_p
             recording.close()  # once more, which must not release what is another's now
             assert holder(tmp_path) is not None
     assert list(JournalReader(tmp_path / "journal.jsonl"))[-1] == FINISHED
-
-
-def test_a_request_of_a_screen_comes_to_whoever_answers(tmp_path: Path) -> None:
-    asked: list[tuple[Request, int]] = []
-    request, number = PauseRequest(paused=True), new_number()
-    answered = threading.Event()
-
-    def answer(request: Request, number: int) -> None:
-        asked.append((request, number))
-        answered.set()
-
-    with opened(tmp_path) as recording:
-        recording.start(answer, read_allocator=lambda: None)
-        with connect(tmp_path) as screen:
-            screen.sendall(protocol.encode(protocol.Hello()) + protocol.encode(protocol.Ask(number, request)))
-            assert answered.wait(60)
-    assert asked == [(request, number)]
 
 
 def test_the_last_lines_of_the_output_come_before_the_last_record(tmp_path: Path) -> None:
