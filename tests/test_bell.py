@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.living import ended_afterwards, train, train_arguments, wait_until
+from tests.living import train, train_arguments, wait_until
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -90,21 +90,3 @@ def test_a_pipe_hears_no_bell(warm: WarmSource, tmp_path: Path) -> None:
     assert process.returncode == 1
     assert b"failed" in process.stdout
     assert not set(b"\x07\x1b") & set(process.stdout + process.stderr)
-
-
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
-        ({"TERM": "tmux-256color", "TMUX": "tmux,1,0", "STY": ""}, rf"\x07\x1bPtmux;\x1b{DONE[4:]}\x1b\\"),
-        ({"TERM": "dumb", "TMUX": "", "STY": ""}, r"\x07"),
-    ],
-    ids=["tmux", "dumb"],
-)
-def test_what_stands_between_gets_it_wrapped_and_a_poor_terminal_the_bell_alone(
-    env: dict[str, str], expected: str, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    command = amptui_command(*train_arguments(run, "--headless", *ENDS))
-    with ended_afterwards(run), Terminal(command, env=env) as terminal:
-        assert terminal.wait() == 0
-        assert re.fullmatch(expected, rung(terminal))

@@ -3,12 +3,8 @@
 import csv
 import io
 import json
-import os
 import re
-import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Collection, Mapping
 from itertools import islice
 from pathlib import Path
@@ -41,17 +37,6 @@ def model(tmp_path: Path) -> Path:
     shutil.copy(Path(__file__).parent / "recipes" / "poisoned.py", path)
     (tmp_path / "poison.json").write_text(json.dumps(list(islice(poison.words(), 50))))
     return path
-
-
-def test_what_terminals_obey_would_be_seen_and_what_only_others_do_is_shown_as_it_is() -> None:
-    for text in (*poison.STEERING, poison.FORGED):
-        raw = f"amptui: {text}".encode("utf-8", "surrogatepass")
-        assert poison.strange_in_lines(raw + b"\n"), text
-        assert poison.strange_on_terminal(raw.replace(b"\n", b"\r\n") + b"\r\n", SIZE), text
-    for text in poison.MARKUP:
-        assert not poison.strange_in_lines(text.encode()), text
-        assert not poison.strange_on_terminal(text.encode(), SIZE), text
-    assert {type(record) for record in poison.poisoned_records()} == set(get_args(Record))
 
 
 # -------------------------------------------------------------------------------- a model file
@@ -103,12 +88,11 @@ def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path
 # ------------------------------------------------------------------------------------ journals
 
 
-@pytest.fixture(params=["known precisions", pytest.param("unknown precisions", marks=pytest.mark.nightly)])
-def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@pytest.fixture
+def forged(tmp_path: Path) -> Path:
     """The folder of a run whose journal somebody forged."""
-    keep = poison.PRECISION_FIELDS if request.param == "known precisions" else ()
     long = Note(time=100.9, severity="error", text="long " * 20_000)
-    return write_journal(tmp_path / EVIL_NAME, [*poison.poisoned_records(keep=keep), long])
+    return write_journal(tmp_path / EVIL_NAME, [*poison.poisoned_records(), long])
 
 
 @pytest.mark.ci
@@ -170,6 +154,7 @@ def test_forged_records_are_lines_of_ascii_as_json() -> None:
     assert out.getvalue().isascii()
     assert not poison.strange_in_lines(out.getvalue().encode())
     assert len(out.getvalue().splitlines()) == len(poison.poisoned_records())
+    assert {type(record) for record in poison.poisoned_records()} == set(get_args(Record))
 
 
 def test_a_forged_journal_exported(forged: Path, tmp_path: Path) -> None:
@@ -256,69 +241,25 @@ def test_hostile_command_lines_and_kept_runs(
 # -------------------------------------------------------------------------------- environments
 
 ODD = (
-    {
-        "HOME": None,
-        "TERM": None,
-        "COLUMNS": "0",
-        "LINES": "0",
-        "CUDA_VISIBLE_DEVICES": "",
-        "TZ": "",
-        "PATH": None,
-    },
+    {"HOME": None, "TERM": None, "COLUMNS": "0", "LINES": "0", "CUDA_VISIBLE_DEVICES": "", "TZ": ""},
     {
         "HOME": "",
         "TERM": "",
         "COLUMNS": "-5",
         "LINES": "abc",
         "CUDA_VISIBLE_DEVICES": "garbage",
-        "TZ": "garbage",
+        "PATH": None,
     },
-    {"HOME": "relative", "TERM": "\x1b[31m", "CUDA_VISIBLE_DEVICES": "99", "TZ": ":/dev/null", "LC_ALL": ""},
-    {"XDG_STATE_HOME": "relative", "XDG_CACHE_HOME": "relative", "COLUMNS": "100000", "LC_ALL": "xx_YY.bad"},
-    {
-        "XDG_STATE_HOME": "/dev/null",
-        "XDG_CACHE_HOME": "/dev/null",
-        "TERM": "x" * 5000,
-        "LC_ALL": "C",
-        "PATH": "",
-    },
-    {"XDG_STATE_HOME": "/proc", "TMPDIR": "/nonexistent", "USER": None, "LOGNAME": None, "SHELL": None},
-    {"XDG_STATE_HOME": "", "NO_COLOR": "1", "FORCE_COLOR": "1", "PATH": "/dev/null"},
-    {"X" * 1000: "y" * 100_000, "ODD": "\udcff\n\x1b[2J"},
+    {"HOME": "relative", "TERM": "\x1b[31m", "TZ": ":/dev/null", "LC_ALL": "xx_YY.bad"},
+    {"XDG_STATE_HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null", "TERM": "x" * 5000, "LC_ALL": "C"},
+    {"XDG_STATE_HOME": "/proc", "TMPDIR": "/nonexistent", "USER": None, "SHELL": None, "ODD": "\udcff\n"},
     {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "SLURM_JOB_ID": "x"},
 )
 """What a command line reads of them when it runs; None: not there."""
 
-ODD_AT_THE_START = (
-    {"PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "garbage"},
-    {
-        "PYTHONUTF8": "0",
-        "LC_ALL": "C",
-        "PYTHONOPTIMIZE": "2",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
-    },
-    {"PYTHONIOENCODING": "utf-16", "PYTHONWARNINGS": "always", "PYTHONDEVMODE": "1", "OMP_NUM_THREADS": "0"},
-    {"PYTHONIOENCODING": "latin-1", "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "64"},
-)
-"""What the interpreter and libraries read when a process starts."""
-
-LIMITS = {"address space": (resource.RLIMIT_AS, 1_500_000_000), "stack": (resource.RLIMIT_STACK, 1 << 20)}
-
 
 def training_in(folder: Path, environment: Mapping[str, str | None]) -> list[str]:
-    command = [
-        "train",
-        KNOBS,
-        "--device",
-        "cpu",
-        "--headless",
-        "--json",
-        "--steps",
-        "3",
-        "--set",
-        "step_ms=0",
-    ]
+    command = ["train", KNOBS, "--device", "cpu", "--headless", "--json", "--steps", "3"]
     # Where runs are kept is a matter of the environment too.
     is_odd = any(name.startswith(("HOME", "XDG")) for name in environment)
     return command if is_odd else [*command, "--run-dir", str(folder / "run")]
@@ -363,39 +304,3 @@ def test_a_training_in_an_odd_environment_trains_or_says_why_not(
     would_be_a_rank = "WORLD_SIZE" in environment
     assert (done.returncode == UsageError.exit_status) == would_be_a_rank
     assert_sound(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.mark.parametrize(
-    ("environment", "limit"),
-    [
-        *(
-            pytest.param(each, None, marks=pytest.mark.ci, id=next(iter(each.values())))
-            for each in ODD_AT_THE_START[:2]
-        ),
-        *(
-            pytest.param(each, None, marks=pytest.mark.nightly, id=next(iter(each.values())))
-            for each in ODD_AT_THE_START[2:]
-        ),
-        *(pytest.param({}, limit, marks=pytest.mark.ci, id=what) for what, limit in LIMITS.items()),
-    ],
-)
-def test_a_training_started_in_an_odd_environment_or_under_a_limit_trains_or_says_why_not(
-    environment: Mapping[str, str], limit: tuple[int, int] | None, tmp_path: Path
-) -> None:
-    def lower() -> None:
-        if limit is not None:
-            resource.setrlimit(limit[0], (limit[1], limit[1]))
-
-    wanted = {**os.environ, **environment}
-    done = subprocess.run(
-        [sys.executable, "-m", "amptui", *training_in(tmp_path, environment)],
-        env=wanted,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=400,
-        check=False,
-        preexec_fn=lower,
-    )
-    encoding = wanted.get("PYTHONIOENCODING", "utf-8")
-    assert_sound(done.returncode, done.stdout, done.stderr.decode(encoding, "replace").encode())

@@ -17,7 +17,7 @@ from tests.living import (
     wait_for_end,
     wait_until,
 )
-from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
+from tests.terminal import KNOBS
 from tests.warm import WarmSource
 
 
@@ -117,15 +117,3 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
         assert done.stderr.count(b"returned into the training loop") == 1
     if "open" in what:
         assert {path.read_bytes() for path in tmp_path.glob("file *")} == {b""}
-
-
-@pytest.mark.ci
-def test_behind_a_screen_a_model_that_closes_the_streams_ends_well(warm: WarmSource, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = amptui_command(*troublesome("close the streams and open", tmp_path, *FRAMES))
-    with ended_afterwards(run), Terminal(command, warm=warm) as terminal:
-        terminal.wait_for("done")
-        terminal.press("q")
-        assert terminal.wait() == 0
-    assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
-    assert outcome(run) is RunFinished

@@ -9,23 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from amptui.base.errors import AmptuiError
 from amptui.cli import main
-from amptui.engine import weights
-from amptui.engine.checkpoint.disk_file import save_whole
 from amptui.engine.checkpoint.file import checkpoint_name
-from amptui.guest import handover
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
-from amptui.reports.export import exporting
 from amptui.runs.rundir import RunDir, create_run_dir
 from tests.reports.compare.compared_runs import whole_run
 from tests.reports.export.recorded import write
 from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 from tests.terminal import KNOBS
-from tests.tiny import Tiny
 
 SECRET = b"the only copy\n"
 
@@ -140,16 +134,14 @@ def command(kind: str, **paths: Path) -> list[str]:
     return [part.format(**paths) for part in ARGUMENTS[kind]]
 
 
-def each_by_one_command() -> Iterator[Any]:
-    """Every target with every command and either run: one of these eight is a test of CI."""
-    eight = [*product(ARGUMENTS, ("read", "other"))]
-    for target, telling in zip(TARGETS, cycle(eight), strict=False):
-        for each in eight:
-            mark = pytest.mark.ci if each == telling else pytest.mark.nightly
-            yield pytest.param(*each, *target, marks=mark)
-
-
-@pytest.mark.parametrize(("kind", "whose", "name", "form"), [*each_by_one_command()])
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("kind", "whose", "name", "form"),
+    [
+        (*each, *target)
+        for target, each in zip(TARGETS, cycle(product(ARGUMENTS, ("read", "other"))), strict=False)
+    ],
+)
 def test_no_file_of_a_run_is_the_target_of_any_command(
     kind: str, whose: str, name: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,16 +179,6 @@ def test_a_journal_of_any_name_is_not_replaced_by_what_is_made_of_it(
             assert main(command(kind, read=copied, other=other, out=out)) == 2
 
 
-def test_another_name_of_a_journal_elsewhere_is_replaced_and_the_journal_stays(
-    read: Path, other: Path, tmp_path: Path
-) -> None:
-    """Which run such a file is of could be learned only from all runs there are."""
-    before = contents(other)
-    (tmp_path / "out.html").hardlink_to(other / "journal.jsonl")
-    assert main(["export", str(read), "--html", str(tmp_path / "out.html")]) == 0
-    assert contents(other) == before
-
-
 def test_files_of_other_names_and_folders_without_a_run_are_the_user_s(read: Path, tmp_path: Path) -> None:
     mine = [read / name for name in ("run.csv", "w.json", "journal.csv", "checkpoints.csv", "page.html")]
     for path in (*mine, tmp_path / "mine" / "checkpoints" / "run.json"):
@@ -215,27 +197,6 @@ def test_two_formats_in_one_file_are_refused(
     with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
         arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / second)]
         assert main(["export", str(read), *arguments]) == 2
-
-
-def test_of_two_that_write_one_file_at_once_each_writes_a_whole_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, file = tmp_path / "page.html", tmp_path / "w.pt"
-    with exporting._replacing(page) as first, exporting._replacing(page) as second:
-        assert first != second
-        first.write_text("first")
-        second.write_text("second")
-    assert page.read_text() == "first", "the one that was finished last"
-
-    def save_meanwhile(state: object, descriptor: int) -> int:
-        monkeypatch.setattr(weights, "save_whole", save_whole)
-        weights.save_weights(torch.nn.Linear(1, 1), Tiny(), file)
-        return save_whole(state, descriptor)
-
-    monkeypatch.setattr(weights, "save_whole", save_meanwhile)
-    weights.save_weights(torch.nn.Linear(2, 2), Tiny(), file)
-    assert torch.load(file)["weight"].shape == (2, 2)
-    assert {each.name for each in tmp_path.iterdir()} == {"page.html", "w.pt"}
 
 
 def test_a_link_where_the_table_of_ranks_is_written_is_not_followed(tmp_path: Path) -> None:
@@ -262,30 +223,13 @@ def test_another_user_s_link_is_not_followed(
         assert main(["export", str(read), "--html", str(out)]) == AmptuiError.exit_status
 
 
-@pytest.mark.parametrize("plant", [symbolic, Path.hardlink_to])
-def test_the_names_of_optimizers_are_not_written_through_a_link(
-    plant: Callable[[Path, Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    victim = tmp_path / "victim"
-    victim.write_bytes(SECRET)
-    plant(tmp_path / handover.OPTIMIZERS_FILE, victim)
-    monkeypatch.setattr(handover, "_run_dir", str(tmp_path))
-    handover.note_optimizers("keras.optimizers")
-    assert victim.read_bytes() == SECRET
-    assert (tmp_path / handover.OPTIMIZERS_FILE).read_text() == "keras.optimizers"
-
-
 # ----------------------------------------------------------------------------- forged run folders
 
 FORGED: dict[str, tuple[dict[str, Any], str]] = {
     "save_weights": ({"save_weights": "{victim}"}, "writes {victim}"),
-    "save_weights of a line break": ({"save_weights": "{victim}\nx"}, "writes {victim}?x"),
-    "new save_weights": ({"save_weights": "{victim}.pt"}, "--save-weights={victim}.pt"),
     "data_dir": ({"data_dir": "{home}"}, "reads data in {home}"),
     "relative data_dir": ({"data_dir": ".."}, "--data-dir=.."),
     "text": ({"model": "char-gpt", "settings": {"text": "{victim}"}}, "uses text={victim}"),
-    "relative text": ({"model": "char-gpt", "settings": {"text": "victim"}}, "--set=text=victim"),
-    "text in a home": ({"model": "char-gpt", "settings": {"text": "~root"}}, "uses text=~root"),
     "model": (
         {"model": "{home}/their model.py"},
         "executes {home}/their model.py; if you trust that: amptui train '{home}/their model.py' --resume ",

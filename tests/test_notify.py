@@ -3,14 +3,12 @@
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from amptui.base.notify_url import VARIABLE
-from amptui.guest.handover import RUN_DIR_VARIABLE
 from tests.checkout import ROOT
 from tests.living import ended_afterwards, train_arguments, wait_for_end
 from tests.terminal import FRAMES, Terminal, amptui_command
@@ -113,21 +111,6 @@ def test_a_script_sends_its_failure_and_its_children_know_no_url(kind: str, tmp_
         (sent,) = server.posts
     assert "child 0" in done.stdout
     assert re.fullmatch(r"script: failed: ValueError: on purpose.* \(run on .+\)", sent.text)
-    assert_secret(run, done.stdout, done.stderr)
-
-
-@pytest.mark.ci
-def test_a_script_with_a_wrong_url_trains_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, script = tmp_path / "run", tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("raise ValueError", "print"))
-    monkeypatch.setenv(VARIABLE, f"gopher://{SECRET}")
-    monkeypatch.setenv(RUN_DIR_VARIABLE, str(run))
-    run.mkdir()
-    done = run_to_end([sys.executable, str(script), "calls amptui"])
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count(f"amptui: {VARIABLE}: ") == 1
     assert_secret(run, done.stdout, done.stderr)
 
 

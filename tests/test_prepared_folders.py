@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from amptui.base.errors import AmptuiError, RunFolderError
-from amptui.base.runfiles import temporary_beside
 from amptui.cli import main
 from amptui.engine.checkpoint.file import (
     DamagedError,
@@ -31,7 +30,6 @@ from amptui.reports.export import export
 from amptui.runs import socket_place
 from amptui.runs.find import find_run, resumable
 from amptui.runs.kept_run import look_at
-from amptui.runs.lasting import LastingFile
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.reader import JournalReader
 from amptui.runs.repair import cut_after
@@ -68,20 +66,10 @@ KINDS: dict[str, Callable[[Path, Path], object]] = {
     "link": Path.symlink_to,
     "hard link": Path.hardlink_to,
     "fifo": lambda path, _: os.mkfifo(path),
-    "link to a device": lambda path, _: path.symlink_to("/dev/zero"),
     "link to a folder": lambda path, victim: path.symlink_to(victim.parent),
     "folder": lambda path, _: path.mkdir(),
-    "link to nothing": lambda path, victim: path.symlink_to(victim.with_name("not there yet")),
     "socket": socket_file,
 }
-
-
-def keep_and_remake_a_journal(folder: Path) -> None:
-    path = folder / "journal.jsonl"
-    kept = LastingFile(path)
-    os.write(kept.descriptor, b"{}\n")
-    path.rename(path.with_name("moved.jsonl"))
-    kept.close()
 
 
 def print_something(folder: Path) -> None:
@@ -106,7 +94,6 @@ WRITERS: tuple[Callable[[Path], object], ...] = (
     lambda folder: RunLock.take(folder).release(),
     lambda folder: recorded(folder, RUN),
     lambda folder: cut_after(folder / "journal.jsonl", 3),
-    keep_and_remake_a_journal,
     lambda folder: RunDir(folder).write_run_json({"asked": {}}),
     print_something,
     lambda folder: _redirect_output(folder / "output.log", []),
@@ -199,18 +186,6 @@ def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
         assert export(find_run(str(tmp_path / name)), csv=tmp_path / "steps.csv").steps == 9
 
 
-def test_a_link_where_an_export_is_about_to_be_written_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept, victim = recorded(tmp_path / "run", RUN), tmp_path / "victim"
-    victim.write_bytes(SECRET)
-    monkeypatch.setattr(os, "urandom", bytes)  # as if somebody had foreseen the name
-    temporary_beside(tmp_path / "steps.csv").symlink_to(victim)
-    with pytest.raises(AmptuiError, match=r"cannot write .*: file exists"):
-        export(kept, csv=tmp_path / "steps.csv")
-    assert victim.read_bytes() == SECRET
-
-
 # ---------------------------------------------------------------------------------------------- modes
 
 
@@ -253,9 +228,6 @@ def test_a_folder_that_was_there_keeps_its_mode_and_all_that_is_made_is_private(
     found = modes(mine)
     assert found.pop("checkpoints") == 0o700
     assert set(found.values()) == {0o600}
-    create_run_dir(tmp_path / "a" / "b", "m")
-    assert modes(tmp_path / "a") == {"b": 0o700}
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o777, "what leads there is the person's"
 
 
 @pytest.mark.ci

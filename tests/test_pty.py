@@ -3,10 +3,8 @@
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from amptui.records.answers import RequestMade, RequestTaken
@@ -185,10 +183,15 @@ def test_a_failure_stays_readable_until_the_person_leaves(warm: WarmSource, tmp_
 
 
 @pytest.mark.ci
-def test_a_failure_before_the_first_step_leaves_at_once(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run", "--precision", "tf32") as terminal:
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_failure_before_the_first_step_leaves_at_once(
+    *, detached: bool, warm: WarmSource, tmp_path: Path
+) -> None:
+    option = ("--detach",) if detached else ()
+    with train(warm, tmp_path / "run", "--precision", "tf32", *option) as terminal:
         assert terminal.wait(seconds=60) == 2
-        assert_restored(terminal)
+        if not detached:
+            assert_restored(terminal)
         assert "precision tf32: " in " ".join(terminal.text.split())
 
 
@@ -261,51 +264,6 @@ def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(
         assert f"amptui attach {run}" in "".join(terminal.text.split("\n"))
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
-
-
-@pytest.mark.ci
-def test_a_terminal_that_is_closed_while_a_detached_run_prepares_does_not_end_it(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with train(None, run, "--detach") as terminal:
-        terminal.wait_for("importing torch")
-        terminal.hang_up()
-        assert terminal.wait() == 128 + signal.SIGHUP
-        wait_until(lambda: last_step(run) > 0, "training did not go on")
-
-
-@pytest.mark.ci
-def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run", "--detach", "--precision", "tf32") as terminal:
-        assert terminal.wait(seconds=60) == 2
-        assert "precision tf32: " in " ".join(terminal.text.split())
-
-
-@pytest.mark.ci
-def test_a_stalled_link_does_not_stop_the_training(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run", "--steps", "800") as terminal:
-        terminal.wait_for(r"step\s+[1-9]")
-        # From here on nobody reads: the terminal's buffer fills and every write to it blocks.
-        process = psutil.Process(terminal.process.pid)
-        limit = time.monotonic() + 60
-        while not of(RunFinished, records_of(tmp_path / "run")):
-            with pytest.raises(psutil.TimeoutExpired):
-                process.wait(timeout=0.5)
-            assert time.monotonic() < limit, "the training stopped with the link"
-        terminal.press("q")
-        terminal.wait_for("done after|finished")
-        assert terminal.wait() == 0
-        assert_restored(terminal)
-
-
-@pytest.mark.ci
-def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run", size=(20, 5)) as terminal:
-        terminal.wait_for("too\\s+small")
-        for columns, lines in ((120, 40), (3, 2), (80, 24)):
-            terminal.resize(columns, lines)
-        terminal.wait_for("FP32")
-        terminal.press("\x03")
-        assert terminal.wait() == 130
 
 
 @pytest.mark.ci

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import AmpMonitor
-from amptui.guest import amp_monitor
 from amptui.records.answers import RequestRefused
-from amptui.records.control import ComparisonRequest, PrecisionRequest, XRayRequest
-from amptui.records.findings import PrecisionsCompared, XRayTaken
+from amptui.records.control import ComparisonRequest, PrecisionRequest
+from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import Note, PrecisionChanged, RunStarted
 from amptui.records.steps import StepRecord
 from tests.builders import of
@@ -100,18 +99,6 @@ def test_the_request_for_fp16_is_refused_with_the_reason_while_it_runs(kind: str
     assert len(of(StepRecord, records(runs))) == 5
 
 
-@pytest.mark.parametrize("kind", REASONS)
-def test_where_amp_would_be_fp16_it_is_what_works(
-    kind: str, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(amp_monitor, "default_amp", lambda _device: "fp16")  # as on a GPU
-    model, optimizer = script(kind)
-    with amptui.watch(model, optimizer) as monitor:
-        train(monitor, model, optimizer, 1)
-    (started,) = of(RunStarted, records(runs))
-    assert started.amp_precision == "bf16"
-
-
 def test_a_switch_that_changes_nothing_is_told_once_and_not_compared(runs: Path) -> None:
     model = net(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -153,19 +140,3 @@ def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, *, switches:
     assert told.startswith("steps in bf16 were computed in fp32")
     assert told_before_the_second_step(runs, 4 if switches else 1) == [told]
     assert {step.precision for step in of(StepRecord, records(runs))} == {"fp32"}
-
-
-def test_an_xray_in_fp32_is_not_taken_for_an_autocast_of_the_script(runs: Path) -> None:
-    own = Own()
-
-    def before(step: int) -> None:
-        if step in (3, 6):
-            ask(monitor, XRayRequest())
-
-    with own.watch() as monitor:
-        own.watched(monitor, "closure", 8, before)
-    assert len(of(XRayTaken, records(runs))) == 2
-    assert not warnings_of(runs)
-    steps = of(StepRecord, records(runs))
-    assert {step.precision for step in steps} == {"fp32"}
-    assert {(step.loss_form, step.micro_batches) for step in steps} == {("", 1)}

@@ -1,6 +1,5 @@
 """`amptui run` on a real terminal and without one: the script's output, screen and exit status."""
 
-import os
 import re
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amptui.guest.run_script import LEFT, NEVER_CALLED, script_name
-from amptui.records.run import Note, PrecisionChanged, Printed, RunFailed, RunFinished
+from amptui.records.run import Note, Printed, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
@@ -21,10 +20,7 @@ from tests.living import (
     assert_restored,
     ended_afterwards,
     records_of,
-    run_pid,
-    screens_told,
     steps_of,
-    wait_for_end,
     wait_until,
 )
 from tests.terminal import Terminal, amptui_command
@@ -68,22 +64,6 @@ exec(sys.argv[1])
 """
 
 LEAVES_WHEN_TOLD = LEAVES.replace("loop.run(3)", "while not os.path.exists(sys.argv[2]):\n    loop.run(1)")
-
-FAILS_BEFORE_ITS_SCREEN = """
-import gc, os, signal, time, amptui
-from amptui.runs.server import Server
-from tests.observed import Loop
-loop = Loop("fp32")
-amptui.observe(loop.model, loop.optimizer)
-loop.run(3)
-(server,) = [value for value in gc.get_objects() if isinstance(value, Server)]
-while not server._connected:
-    loop.run(1)
-    time.sleep(0.001)
-os.kill(os.getppid(), signal.SIGSTOP)
-loop.run(20)
-raise ValueError("on purpose")
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -150,37 +130,19 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, '{"a":1}\n')
 
 
-@pytest.mark.ci
-def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
-    """As the program of that name; amptui is started here as the program `amptui` is."""
-    (tmp_path / "json.py").write_text("open('taken', 'w')\n")
-    command = [sys.executable, "-P", *amptui_command("run", "--headless", "torchrun", "--help")[1:]]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "--nproc-per-node" in result.stdout
-    assert not (tmp_path / "taken").exists()
-
-
 HOW_SCRIPTS_END = (
     ("sys.exit(3)", 3, "the script exited with status 3"),
     ("raise ValueError('on purpose')", 1, "ValueError: on purpose"),
     ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
     ("os._exit(7)", 7, f"the script exited with status 7, {LEFT}"),
     ("os._exit(0)", 0, ""),
-    ("sys.exit(0)", 0, ""),
-    ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
     ("os.execv('/bin/sh', ['sh', '-c', 'exit 4'])", 4, f"the script exited with status 4, {LEFT}"),
 )
-"""What it does at its end, its exit status, and what its run says of that; CI tries the first five."""
+"""What it does at its end, its exit status, and what its run says of that."""
 
 
-@pytest.mark.parametrize(
-    ("how", "status", "error"),
-    [
-        *(pytest.param(*each, marks=pytest.mark.ci) for each in HOW_SCRIPTS_END[:5]),
-        *(pytest.param(*each, marks=pytest.mark.nightly) for each in HOW_SCRIPTS_END[5:]),
-    ],
-)
+@pytest.mark.ci
+@pytest.mark.parametrize(("how", "status", "error"), HOW_SCRIPTS_END)
 def test_how_a_script_ends_is_its_run_s_last_record_and_the_exit_status(
     how: str, status: int, error: str, tmp_path: Path
 ) -> None:
@@ -230,22 +192,6 @@ def test_the_screen_and_its_last_lines_tell_how_a_script_ended(
         assert re.search(rf"failed at step \d+: .*{said}", " ".join(terminal.text.split()))
     assert isinstance(records_of(folder)[-1], RunFailed)
     assert [type(record) for record in records_of(folder)].count(RunFailed) == 1
-
-
-@pytest.mark.ci
-def test_a_script_that_fails_before_its_screen_can_ask_is_shown_until_q(tmp_path: Path) -> None:
-    folder, path = tmp_path / "run", script(tmp_path, FAILS_BEFORE_ITS_SCREEN)
-    command = amptui_command("run", "--run-dir", str(folder), path)
-    with ended_afterwards(folder), Terminal(command) as terminal:
-        wait_until(lambda: of(RunFailed, records_of(folder)), "the script did not fail")
-        wait_for_end(folder)
-        terminal.process.send_signal(signal.SIGCONT)
-        terminal.wait_for("failed: ValueError: on purpose")
-        step = steps_of(folder)[-1].step
-        terminal.wait_for(rf"step\s+{step}\b")
-        terminal.press("q")
-        assert terminal.wait() == 1
-        assert f"failed at step {step}: ValueError: on purpose" in terminal.text
 
 
 COUNTS_INTERRUPTS = """
@@ -307,18 +253,6 @@ exec(sys.argv[2])
 
 NEVER_TRAINS = "print('input', repr(sys.stdin.read())); sys.exit(7)"
 
-WATCHES = """
-from tests.own_loops import Own
-own = Own()
-with own.watch() as monitor:
-    for batch in own.loader(100_000):
-        with monitor.autocast():
-            loss = own.loss(batch)
-        monitor.backward(loss)
-        monitor.step()
-        time.sleep(0.01)
-"""
-
 
 def test_a_script_has_its_screen_at_once_and_its_output_in_the_end(tmp_path: Path) -> None:
     folder, opens, path = tmp_path / "run", tmp_path / "opens", script(tmp_path, WAITS)
@@ -338,21 +272,6 @@ def test_a_script_has_its_screen_at_once_and_its_output_in_the_end(tmp_path: Pat
 
 
 @pytest.mark.ci
-def test_a_key_typed_before_a_script_has_begun_its_run_waits_for_it(tmp_path: Path) -> None:
-    folder, opens, path = tmp_path / "run", tmp_path / "opens", script(tmp_path, WAITS)
-    command = amptui_command("run", "--run-dir", str(folder), path, str(opens), WATCHES)
-    with ended_afterwards(folder), Terminal(command, size=(80, 24)) as terminal:
-        terminal.wait_for("waiting for amptui.watch")
-        terminal.press("p")
-        opens.touch()
-        terminal.wait_for("AMP bf16 +running")
-        terminal.press("\x03")
-        terminal.wait()
-        assert_restored(terminal)
-    assert [r.current for r in of(PrecisionChanged, records_of(folder))] == ["bf16"]
-
-
-@pytest.mark.ci
 def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -> None:
     opens, path = tmp_path / "opens", script(tmp_path, WAITS)
     with Terminal(amptui_command("run", path, str(opens), ""), size=(80, 24)) as terminal:
@@ -364,8 +283,13 @@ def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -
         assert "KeyboardInterrupt" in terminal.text
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("by", ["a closed terminal", "a kill"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param("a closed terminal", marks=pytest.mark.ci),
+        pytest.param("a kill", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_screen_that_is_gone_before_the_run_has_begun_does_not_end_the_script(
     by: str, tmp_path: Path
 ) -> None:
@@ -405,29 +329,6 @@ def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_pat
     assert "printed in step 3" in [record.text for record in of(Printed, records)]
     log = (folder / "output.log").read_text()
     assert "interrupted\nTraceback" in log
-
-
-@pytest.mark.ci
-def test_a_script_goes_on_without_its_screen_and_can_be_watched_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
-    with ended_afterwards(folder):
-        with Terminal(command) as terminal:
-            terminal.wait_for("AMP fp16 .*running")
-            terminal.press("d")
-            assert terminal.wait() == 0
-            assert "amptui attach" in terminal.text
-        pid = run_pid(folder)
-        assert pid is not None
-        with Terminal(amptui_command("attach", str(folder))) as terminal:
-            terminal.wait_for("AMP fp16 .*running")
-            terminal.hang_up()
-            terminal.wait()
-        assert run_pid(folder) == pid
-        wait_until(lambda: "hung up" in screens_told(folder), "that the screen has left")
-        os.kill(pid, signal.SIGINT)
-        wait_for_end(folder)
-    assert screens_told(folder) == ["attached", "detached", "attached", "hung up"]
 
 
 @pytest.mark.parametrize(

@@ -174,18 +174,6 @@ def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
     assert_whole(run)
 
 
-@pytest.mark.nightly
-def test_a_step_of_twenty_seconds_is_waited_for(warm: WarmSource, tmp_path: Path) -> None:
-    with in_a_slow_step(warm, tmp_path) as (process, run, gate):
-        process.send_signal(SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(20.0)
-        gate.touch()
-        assert process.wait(60) == 128 + SIGTERM
-    assert last_step(run) == 3
-    assert_whole(run)
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("saves", [True, False], ids=["with a checkpoint", "without one"])
 def test_a_second_signal_or_the_stop_timeout_ends_the_run_in_its_step_and_says_what_is_lost(
@@ -359,19 +347,6 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
         assert terminal.wait() == 1
         assert_restored(terminal)
         assert f"was killed by {number.name}" in said_by(terminal)
-
-
-@pytest.mark.ci
-def test_a_screen_that_is_killed_after_its_run_ended_does_not_say_it_goes_on(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    with train(warm, run, "--steps", "20") as terminal:
-        terminal.wait_for("finished")
-        wait_for_end(run)
-        terminal.process.kill()
-        terminal.wait_for("the run has ended")
-        assert_restored(terminal)
 
 
 HEARING = """

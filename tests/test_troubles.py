@@ -1,23 +1,18 @@
 """Each trouble of mixed precision, made to happen in a real training, is told in words, with what to do."""
 
 import math
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 
-from amptui import Data, DataRequest, Experiment
+from amptui import Experiment
 from amptui.base.errors import ExperimentError
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import finding_words
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.float16_verdicts import trace_verdict, xray_verdict
-from amptui.diagnosis.speed import explanations
 from amptui.engine.description import describe_run
 from amptui.engine.prepared import Prepared
 from amptui.models.selective import Selective
@@ -31,7 +26,7 @@ from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import SessionView
 from tests.builders import view_of
 from tests.models.on_images import learned, on_images
-from tests.tiny import Log, Tiny, prepare, switching, train
+from tests.tiny import Log, Tiny, prepare, train
 
 
 def watch(prepared: Prepared) -> SessionView:
@@ -237,10 +232,6 @@ def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> Non
     assert math.isnan(view.validated.validation.loss or 0)
 
 
-def test_buffers_that_stay_sound_are_not_spoken_of() -> None:
-    assert "buffer" not in told(watch(unstable("buffers", steps=40))).lower()
-
-
 # --------------------------------------------------------------------------------------- underflow
 
 
@@ -290,85 +281,6 @@ def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
 
 
 # ------------------------------------------------------------------------ AMP that does not pay
-
-
-class Clock:
-    """A clock that only moves when somebody says that time has passed."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pass_seconds(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class _Disk(IterableDataset[Any]):
-    """Samples that arrive one after another, each after the same time."""
-
-    def __init__(self, clock: Clock, samples: int, seconds: float) -> None:
-        self.clock, self.samples, self.seconds = clock, samples, seconds
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for number in range(self.samples):
-            self.clock.pass_seconds(self.seconds)
-            yield torch.full((1, 4, 4), number / self.samples), torch.tensor(number % 4)
-
-
-class _ReadsFromDisk(Tiny):
-    """Its pass through the model takes 2 ms in FP32 and half of that in AMP; a batch takes 80 ms to come."""
-
-    def load_data(self, request: DataRequest) -> Data:
-        clock = time.perf_counter
-        assert isinstance(clock, Clock)
-        return Data(name="disk", real=True, train=_Disk(clock, samples=1_000, seconds=0.01))
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-        clock = time.perf_counter
-        assert isinstance(clock, Clock)
-        clock.pass_seconds(0.001 if torch.is_autocast_enabled("cpu") else 0.002)
-        return super().loss(model, batch)
-
-
-def test_amp_that_waits_for_data_gains_nothing_and_the_comparison_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(time, "perf_counter", Clock())
-    prepared = prepare(_ReadsFromDisk(batch_size=8), steps=80)
-    log, control = started(prepared), Control()
-    log.watch = switching(control, {40: "bf16"})
-    train(prepared, log, control)
-    view = view_of(*log)
-    comparison = view.comparison
-    assert comparison.speedup == pytest.approx(82 / 81)
-    assert [row.data_fraction for row in comparison.rows] == pytest.approx([80 / 82, 80 / 81])
-    (why,) = explanations(view)
-    assert "input-bound" in why
-    assert "97.6%" in why
-    assert "data loading" in why
-
-
-class _Wide(Tiny):
-    """Four million weights and a batch of two: next to the weights, activations are nothing."""
-
-    batch_size: int = 2
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(16, 2000), nn.Linear(2000, 2000), nn.Linear(2000, 4))
-
-
-def test_where_weights_dominate_the_x_ray_says_that_amp_cannot_lower_memory() -> None:
-    prepared = prepare(_Wide(), steps=1)
-    log, control = started(prepared), Control()
-    control.ask(XRayRequest())
-    train(prepared, log, control)
-    xray = view_of(*log).numerics.xray
-    assert xray is not None
-    assert xray.saved_bytes_fp32 is not None
-    assert xray.saved_bytes_fp32 < xray.weights_bytes
-    assert "AMP cannot save" in told(view_of(*log))
 
 
 # ----------------------------------------------------------------------------------------- hazards

@@ -66,10 +66,6 @@ def test_the_narrower_of_cpu_set_and_quota_counts(
     assert (cores.usable, cores.seconds) == (usable, seconds)
 
 
-def test_this_process_may_use_something() -> None:
-    assert 0 < read_cores(read_limits()).seconds <= read_cores(read_limits()).machine
-
-
 def test_where_there_is_no_affinity_mask_all_cores_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
     assert read_cores(Limits(cores=None, memory_bytes=None)).allowed == os.cpu_count()

@@ -1,7 +1,5 @@
 """Errors of a script's signal handlers are told from all others, and work of ours survives them."""
 
-import functools
-import gc
 import os
 import signal
 import sys
@@ -15,8 +13,6 @@ import pytest
 
 import amptui
 from amptui.base.script_signals import HeldWith, aside, in_background, is_from_signal_handler, suppressed
-from amptui.guest import run as guest_run
-from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.records.run import RunFinished
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
@@ -30,15 +26,6 @@ class AlarmError(TimeoutError):
 
 def ring(*_: object) -> None:
     raise AlarmError
-
-
-def ring_once(number: int, _frame: object) -> None:
-    signal.signal(number, signal.SIG_DFL)
-    raise AlarmError
-
-
-def ring_deep(_number: int, frame: object) -> None:
-    ring(frame)
 
 
 class Bell:
@@ -62,11 +49,8 @@ def ring_now() -> None:
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     "function": ring,
-    "one that resets itself": ring_once,
-    "one that calls another": ring_deep,
     "bound method": Bell().ring,
     "object": Bell(),
-    "partial": functools.partial(Bell.ring, Bell()),
 }
 
 
@@ -87,28 +71,6 @@ def test_other_errors_are_suppressed_and_not_taken_for_a_handler_s() -> None:
     assert not is_from_signal_handler(raised.value)
 
 
-def test_work_aside_is_finished_after_an_alarm_that_passes_at_once() -> None:
-    signal.signal(signal.SIGUSR1, ring)
-    let_go, abandoned = threading.Event(), threading.Event()
-    results = []
-
-    def work() -> str:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        let_go.wait()
-        return "done"
-
-    def settle(result: str) -> None:
-        results.append(result)
-        abandoned.set()
-
-    with pytest.raises(AlarmError):
-        aside(work, abandoned=settle)
-    assert not results
-    let_go.set()
-    abandoned.wait()
-    assert results == ["done"]
-
-
 def test_work_aside_returns_its_result_or_raises_its_error() -> None:
     threads = []
     assert aside(lambda: threads.append(threading.current_thread()) or 3) == 3  # type: ignore[func-returns-value]
@@ -119,11 +81,6 @@ def test_work_aside_returns_its_result_or_raises_its_error() -> None:
     done = threading.Event()
     in_background(done.set)
     done.wait()
-
-
-def test_nothing_is_kept_of_work_that_is_done() -> None:
-    kept = weakref.ref(aside(Bell))
-    wait_until(lambda: kept() is None, "the result is kept")
 
 
 def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
@@ -143,37 +100,6 @@ def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
         monitor.close()
     wait_until(lambda: holder(path) is None, "the run was not closed")
     assert isinstance(list(JournalReader(path / "journal.jsonl"))[-1], RunFinished)
-
-
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [(guest_run.ScriptRun, "open_loop"), (guest_run, "write_line")],
-    ids=["hooks", "line"],
-)
-def test_a_run_whose_opening_an_alarm_interrupts_is_closed_and_nothing_watches(
-    owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    signal.signal(signal.SIGUSR1, ring)
-    original = getattr(owner, name)
-
-    def interrupted(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        return result
-
-    monkeypatch.setattr(owner, name, interrupted)
-    loop = Loop("fp32")
-    listeners = HOOKS._listeners
-    with pytest.raises(AlarmError):
-        amptui.observe(loop.model, loop.optimizer)
-    done = threading.Event()
-    in_background(done.set)  # after what is still to be closed
-    done.wait()
-    assert HOOKS._listeners == listeners
-    runs = list(tmp_path.rglob("journal.jsonl"))
-    assert runs
-    assert all(holder(journal.parent) is None for journal in runs)
 
 
 class Unhashable:
@@ -198,12 +124,4 @@ def test_what_is_held_with_an_owner_goes_with_it_and_runs_no_line_of_python() ->
         sys.setprofile(None)
     assert calls == []
     assert held.get() is None
-    assert alive() is None
-
-
-def test_an_owner_outlives_what_holds_with_it() -> None:
-    owner, value = Unhashable(), Bell()
-    alive, held = weakref.ref(value), HeldWith(owner, value)
-    del value, held
-    gc.collect()
     assert alive() is None

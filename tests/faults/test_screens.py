@@ -15,15 +15,12 @@ import pytest
 from amptui.records.run import RunFinished
 from amptui.runs.socket_place import connect
 from tests.faults.watched import Lives, headless_run, lost, shown_step, stop
-from tests.faults.watched import train_arguments as watched
 from tests.living import (
     assert_restored,
     ended_afterwards,
     last_step,
     outcome,
-    run_pid,
     screens_told,
-    train,
     train_arguments,
     wait_until,
 )
@@ -40,33 +37,7 @@ def goes_on(run: Path) -> None:
     wait_until(lambda: last_step(run) > before + 20, "training did not go on")
 
 
-LONGEST_WATCH_SECONDS = 0.8
-"""From the start of a screen to its end: some are closed before they drew a frame, most while they watch."""
-
 GARBAGE = 100
-
-
-@pytest.mark.nightly
-def test_closed_terminals_cost_no_step(warm: WarmSource, tmp_path: Path) -> None:
-    moments, run, closings = random.Random(5), tmp_path / "run", 20
-    with ended_afterwards(run):
-        for closing in range(closings):
-            command = watched(run) if closing == 0 else ["attach", str(run)]
-            with Terminal(amptui_command(*command), warm=warm) as terminal:
-                if closing == 0:
-                    wait_until(lambda: run_pid(run), "the run did not begin")
-                if closing == closings - 1:
-                    terminal.wait_for(r"step\s+[\d,]+")
-                closed = time.monotonic() + moments.uniform(0, LONGEST_WATCH_SECONDS)
-                while (left := closed - time.monotonic()) > 0:
-                    terminal.read(left)
-                terminal.hang_up()
-                assert terminal.wait() in (128 + signal.SIGHUP, -signal.SIGHUP)
-        goes_on(run)
-        wait_until(lambda: "hung up" in screens_told(run), "no screen told that it hung up")
-        stop(run)
-    assert lost(run) == (0, 0)
-    assert outcome(run) is not None
 
 
 @pytest.mark.ci
@@ -127,17 +98,6 @@ def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, warm: WarmSou
 
 # ------------------------------------------------- faults of the screen itself, and bytes that no key sends
 
-HOSTILE_BYTES = (
-    *(b"\xff", b"\x9b", b"\xe9", b"\xe6\xbc", b"\x1b[113;1:3u", b"\x1b[;;u", b"\x1b[99999999999u"),
-    *(
-        b"\x1b[M\xff\xff\xff",
-        b"\x1b[48;9999999;9999999;1;1t",
-        b"\x1b[200~" + b"\xffq" * 500,
-        b"\x1b]0;" + b"q" * 500,
-    ),
-)
-"""Of an encoding that is not ours, cut off, forged, or of a protocol that no one asked for."""
-
 
 BROKEN_SCREEN = """
 import sys
@@ -197,13 +157,6 @@ def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
         Terminal([*program, *train_arguments(run)], warm=warm, answers={}) as terminal,
     ):
         terminal.wait_for(r"step\s+[1-9]")
-        with Terminal([*program, "attach", str(run)], warm=warm, answers={}) as attached:
-            attached.wait_for(r"step\s+[1-9]")
-            attached.press("q")
-            attached.wait_for("the screen crashed")
-            attached.press("\x03")
-            assert attached.wait() == 130
-            assert f"amptui attach {run}" in "".join(attached.text.split("\n"))
         terminal.press("q")
         terminal.wait_for("the screen crashed")
         goes_on(run)
@@ -211,45 +164,6 @@ def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
         terminal.press("\x03")
         assert terminal.wait() == 130
     assert outcome(run) is RunFinished
-
-
-BLIND = """
-import sys
-from amptui.cli import main
-from amptui.telemetry.session import Session
-
-whole = Session.{method}
-
-def broken(self, *records):
-    if self._optimizers.first.tracks.last_step > 20:
-        raise ZeroDivisionError("a fault of the session")
-    return whole(self, *records)
-
-Session.{method} = broken
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("method", ["view", "fold"])
-def test_a_screen_that_cannot_follow_a_run_says_that_it_goes_on(
-    method: str, warm: WarmSource, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    with train(warm, run, "--headless") as training:
-        wait_until(lambda: last_step(run) > 0, "training did not begin")
-        program = [sys.executable, "-c", BLIND.format(method=method), "attach", str(run)]
-        with Terminal(program, warm=warm) as terminal:
-            if method == "fold":
-                terminal.wait_for("a fault of the session; training continues")
-                terminal.press("q")
-            assert terminal.wait(seconds=60) == 1
-            assert_restored(terminal)
-            said = "".join(terminal.text.split("\n"))
-            assert "a fault of the session" in said
-            assert f"amptui attach {run}" in said
-        goes_on(run)
-        assert training.process.poll() is None
 
 
 DEAF_SCREEN = """
@@ -276,20 +190,4 @@ def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_pa
             terminal.press("\x03")
             terminal.read(0.5)
         assert terminal.wait() == 130
-        assert_restored(terminal)
-
-
-@pytest.mark.ci
-def test_no_byte_ends_the_screen(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run") as terminal:
-        terminal.wait_for(r"step\s+[1-9]")
-        for sent in HOSTILE_BYTES:
-            os.write(terminal.master, sent + b"\x1b[201~\x1b\\")
-            # The help opens and closes: keys are heard.
-            terminal.press("?")
-            terminal.wait_for("between logarithmic and linear")
-            terminal.press("?")
-            terminal.wait_until_gone("between logarithmic and linear")
-        terminal.press("d")
-        assert terminal.wait() == 0
         assert_restored(terminal)

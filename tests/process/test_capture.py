@@ -223,22 +223,6 @@ def test_a_log_that_cannot_be_written_is_told_once_and_never_raises_into_a_print
     assert len(found.log) in (0, 10)  # a disk takes what still fits
 
 
-def test_a_screen_library_in_sys_stdout_is_put_aside(tmp_path: Path) -> None:
-    found = run(
-        tmp_path,
-        """
-        import io
-        theirs = io.StringIO()
-        sys.stdout = sys.stderr = theirs
-        print("to the library")
-        capture.reclaim()
-        print("to us", flush=True)
-        """,
-        after="assert theirs.getvalue() == 'to the library' + chr(10)",
-    )
-    assert found.log == b"to us\n"
-
-
 def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -363,21 +363,6 @@ def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     assert [(row.restarts, row.max_restarts) for row in of(RanksStarted, run)] == [(0, 1), (1, 1)]
 
 
-@pytest.mark.nightly
-def test_ranks_without_a_checkpoint_start_again_from_the_beginning(
-    warm: WarmSource, run: Path, go_on: Path
-) -> None:
-    one_epoch = ("--steps", "30", "--set", "samples=4800", *held(go_on))
-    with ranks(run, *one_epoch, "--max-restarts", "1", warm=warm) as process:
-        kill(0, process, go_on)
-        _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert_is_one_whole_run(run, 30)
-    (again,) = of(RunResumed, run)
-    assert (again.step, again.checkpoint, again.restarts) == (0, "", 1)
-    assert re.match(r"rank 0 .*killed: pid \d", again.cause)
-
-
 @pytest.mark.parametrize(
     ("rank", "own"),
     [
@@ -430,14 +415,3 @@ def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_
     assert_is_one_whole_run(run, 18)
     assert [record.world_size for record in of(RunResumed, run)] == [size]
     assert RunDir(run).holds_checkpoints
-
-
-@pytest.mark.nightly
-def test_what_no_restart_can_help_is_refused_once(warm: WarmSource, run: Path) -> None:
-    options = ("--precision", "tf32", "--max-restarts", "2")
-    with ranks(run, *options, until=lambda run: outcome(run) is RunFailed, warm=warm) as process:
-        _, said = process.communicate(timeout=120)
-    assert process.returncode == 2
-    # The other rank may be importing torch yet, and say that it stops.
-    (line,) = (line for line in said.splitlines() if not line.startswith("amptui: stopping "))
-    assert line.startswith("amptui: precision tf32: ")

@@ -44,18 +44,6 @@ def test_how_a_part_ended_and_what_it_says_is_handed_back(
     assert capfd.readouterr().err.endswith(printed)
 
 
-IGNORED_CHILDREN = """
-import signal, sys
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-from amptui.process.foreground import in_foreground
-sys.exit(in_foreground(lambda: (5, "")).status)
-"""
-
-
-def test_how_it_ended_is_known_where_a_parent_ignored_its_children() -> None:
-    assert subprocess.run([sys.executable, "-c", IGNORED_CHILDREN], check=False).returncode == 5
-
-
 PASSES_ON = """
 import os, signal, sys, time
 from amptui.process.foreground import in_foreground

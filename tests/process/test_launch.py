@@ -1,6 +1,5 @@
 """How one training is put together and ended, in this process, and which front it gets."""
 
-import importlib.util
 import json
 import re
 import sys
@@ -17,8 +16,7 @@ from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
-from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir, read_run_json
+from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
 from tests.builders import of, read
 from tests.terminal import KNOBS
 
@@ -93,14 +91,6 @@ def test_a_model_or_weights_that_cannot_be_read_or_written_leave_no_folder(
         train(tmp_path / "run", request(**options))
     assert str(raised.value) == told.format(*options.values())
     assert not (tmp_path / "run").exists()
-
-
-def test_weights_need_what_reads_and_writes_their_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
-        launch.plan_new(request(save_weights=str(tmp_path / "x.safetensors")), tmp_path / "run")
 
 
 def test_weights_may_go_into_the_new_run_s_folder_and_a_resumed_run_is_told_at_once_that_theirs_is_gone(
@@ -251,12 +241,6 @@ def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
     assert launch.plan_resumed({}, ".").spec.path == Path(KNOBS)
 
 
-def test_data_lie_in_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cache, folder in (("/var/cache/me", "/var/cache/me"), ("relative", ""), ("", "")):
-        monkeypatch.setenv("XDG_CACHE_HOME", cache)
-        assert default_data_dir() == Path(folder or Path.home() / ".cache") / "amptui"
-
-
 def command(run: Path) -> list[str]:
     return ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
 
@@ -278,14 +262,3 @@ def test_one_command_line_begins_a_run_goes_on_with_it_and_begins_again_where_no
     second = list(read(run / "journal.jsonl"))
     assert (len(of(RunFinished, second)), of(RunResumed, second)) == (1, [])
     assert (run / "run.before-1.json").exists()
-
-
-@pytest.mark.ci
-def test_a_folder_that_trains_is_not_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "journal.jsonl").touch()
-    with RunLock.take(run):
-        assert main(["train", KNOBS, "--headless", "--run-dir", str(run), "--resume"]) == 1
-    assert f"is training in {run} " in capsys.readouterr().err
-    assert [each.name for each in run.iterdir() if each.name != "run.lock"] == ["journal.jsonl"]

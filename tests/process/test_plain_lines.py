@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.rank_words import rank_lost, run_words
-from amptui.process.plain_lines import JsonLines, PlainFront, event_line, status_line
+from amptui.process.plain_lines import JsonLines, PlainFront, status_line
 from amptui.records import codec
 from amptui.records.ranks import RankLost
 from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record, RunFinished
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import EMPTY_VIEW, NumericsView
+from amptui.telemetry.view import NumericsView
 from tests.telemetry import record_samples
 from tests.terminal import KNOBS
 from tests.tui import rank_views, views
@@ -93,16 +92,6 @@ def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> Non
     assert "validating" not in text
 
 
-def test_a_status_line_has_the_facts_of_the_moment() -> None:
-    view = views.with_skips()
-    assert view.last is not None
-    view = replace(view, last=replace(view.last, loss=0.0577), smoothed_loss=0.0675)
-    assert status_line(view) == (
-        "step 1,204/2,350  epoch 6  AMP fp16  loss 0.0577  smoothed 0.0675  2.02 ms  127 k samples/s"
-        "  scale 8,192  skipped 3  grad norm 1.00  allocated 1.20 GiB  GPU 3.10 GiB of 139 GiB  ETA 0:02"
-    )
-
-
 @pytest.mark.parametrize(("headroom", "words"), [(3.21, "headroom 3.2"), (-math.inf, "headroom -inf")])
 def test_the_headroom_of_float16_steps_is_in_the_status_line(headroom: float, words: str) -> None:
     numerics = NumericsView(headroom=headroom)
@@ -110,23 +99,6 @@ def test_the_headroom_of_float16_steps_is_in_the_status_line(headroom: float, wo
     supposed = replace(numerics, hypothetical=True)
     assert "headroom" not in status_line(replace(views.with_skips(), numerics=supposed))
     assert "headroom" not in status_line(replace(views.fp32_only(), numerics=numerics))
-
-
-def test_what_was_not_measured_is_not_in_the_status_line() -> None:
-    assert status_line(EMPTY_VIEW) == "step 0  epoch 0  "
-    line = status_line(views.no_nvml())
-    assert "GPU" not in line
-    assert "allocated" not in line
-    assert "scale" not in line
-    assert "process 1.20 GiB" in line
-    assert status_line(views.synthetic()).endswith("synthetic data")
-
-
-def test_an_event_line_has_clock_sign_and_step() -> None:
-    failed = views.failed().events[0]
-    line = event_line(failed)
-    assert line[8:] == f" x step 1,204: {event_text(failed)}"
-    assert line[2] == line[5] == ":"
 
 
 def test_the_end_is_told_with_the_summary() -> None:

@@ -104,24 +104,6 @@ def test_a_listener_that_raises_costs_nobody_else_a_record_and_is_told_once(tmp_
     assert sorted(texts(shown)) == sorted(kept)
 
 
-class BrokenSession(Session):
-    """One that cannot take anything."""
-
-    def fold(self, records: object) -> None:
-        raise ZeroDivisionError("in a fold")
-
-
-def test_a_session_that_raises_stops_neither_journal_nor_listeners(tmp_path: Path) -> None:
-    shown: list[Record] = []
-    recorder = Recorder(BrokenSession(), RunDir(tmp_path), request={}, listeners=[shown.extend])
-    recorder.start()
-    recorder.emit(note(1))
-    assert recorder.close(ENOUGH_SECONDS)
-    kept = list(JournalReader(tmp_path / "journal.jsonl"))
-    assert texts(kept) == ["1", "some records could not be shown: ZeroDivisionError: in a fold"]
-    assert shown == kept
-
-
 def test_run_json_says_what_was_asked_and_what_was_found(tmp_path: Path) -> None:
     pump = Pump(tmp_path)
     pump.recorder.emit(note(0))

@@ -8,11 +8,9 @@ from amptui.engine.checkpoint.file import checkpoints
 from amptui.process import launch
 from amptui.records.run import RunFailed
 from amptui.runs.trust import resume_command
-from tests.living import records_of, wait_until
-from tests.process.test_elastic import ranks
+from tests.living import records_of
 from tests.process.test_launch import request, start, train
 from tests.terminal import KNOBS
-from tests.warm import WarmSource
 
 
 @pytest.mark.parametrize("every", [2, None])
@@ -44,34 +42,3 @@ def test_a_resumed_run_that_came_no_further_does_not_name_its_own_command(
     assert last_line.startswith(f"amptui: no checkpoint in {run / 'checkpoints'} ")
     assert last_line.endswith(" without --resume")
     assert resume_command(run) not in last_line
-
-
-FAILING = """
-import os
-from tests.recipes.knobs import Knobs
-
-class Failing(Knobs):
-    def go_wrong(self, loss):
-        return super().go_wrong(loss) if os.environ["RANK"] == "1" else loss
-"""
-
-
-@pytest.mark.ci
-def test_an_error_on_another_rank_ends_with_the_command_that_resumes_the_run(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    run, gate, model = tmp_path / "run", tmp_path / "gate", tmp_path / "failing.py"
-    model.write_text(FAILING)
-    knobs = ("trouble=loss", "at=7", f"gate={gate}", "step_ms=0")
-    options = [word for knob in knobs for word in ("--set", knob)]
-    with ranks(run, "--checkpoint-every", "3", *options, model=str(model), warm=warm) as process:
-        wait_until(lambda: checkpoints(run / "checkpoints"), "there is no checkpoint")
-        gate.touch()
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    last = records_of(run)[-1]
-    assert isinstance(last, RunFailed)
-    assert said.splitlines()[-1] == f"amptui: {last.error}"
-    what, _, way_on = last.error.partition("; to resume from ")
-    assert what.startswith("rank 1: ValueError: bad label")
-    assert way_on == f"{checkpoints(run / 'checkpoints')[0].name}: {resume_command(run)}"
