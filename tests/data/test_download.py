@@ -28,19 +28,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def without_length(web: Any, *, trickles: bool = False) -> str:
-    """Sends the file without a word on its length; or a byte now and then, for ever."""
+def without_length(web: Any) -> str:
+    """Sends the file without a word on its length."""
 
     def answer(handler: Any) -> None:
         handler.send_response(200)
         handler.end_headers()
-        if not trickles:
-            handler.wfile.write(CONTENT)
-        while trickles and not web.closing.wait(0.02):
-            try:
-                handler.wfile.write(b".")
-            except OSError:
-                return
+        handler.wfile.write(CONTENT)
 
     web.answers["file"] = answer
     return str(web.url + "file")
@@ -72,16 +66,11 @@ def test_a_good_file_arrives_whole_with_progress(web: Any, watch: Watch, tmp_pat
             None,
         ),
         (lambda web: web.serve("file", b""), "wrong checksum", None),
-        (
-            lambda web: web.url + "file",
-            NOT_FOUND,
-            None,
-        ),
+        (lambda web: web.url + "file", NOT_FOUND, None),
         (lambda web: web.stall("file"), "did not answer in time", Patience(answer_seconds=0.4)),
         (lambda web: web.stall("file", b"some"), "stalled", STALLS),
-        (lambda web: without_length(web, trickles=True), "stalled", STALLS),
     ],
-    ids=["other", "shorter", "empty", "missing", "silent", "stalls", "trickles"],
+    ids=["other", "shorter", "empty", "missing", "silent", "stalls"],
 )
 def test_a_mirror_without_the_file_is_refused_in_one_line(
     web: Any,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from amptui import Data, DataRequest
 from amptui.data.batches import Batches, open_batches
@@ -19,7 +19,7 @@ from amptui.engine import setup
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control
 from amptui.records.steps import StepRecord
-from tests.data.samples import CPU, Numbers, arrays
+from tests.data.samples import CPU, arrays
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 
 
@@ -92,17 +92,6 @@ def test_loading_in_the_training_s_own_process_takes_nothing_from_its_generators
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
-def test_without_a_number_of_workers_a_cpu_s_samples_draw_as_in_a_loop_of_one_s_own(opened: Any) -> None:
-    class Noise(Numbers):
-        def __getitem__(self, index: int) -> Any:
-            return torch.rand(1), torch.tensor(index)
-
-    torch.manual_seed(7)
-    (inputs, _), *_ = contents(opened(Noise(40)), 1)
-    torch.manual_seed(7)
-    assert inputs == [torch.rand(1).tolist() for _ in range(4)]
-
-
 # ------------------------------------------------------------------------- a whole training
 
 
@@ -149,18 +138,9 @@ def test_batches_are_made_as_the_experiment_makes_them() -> None:
     assert next(prepare(Augmenting()).training.epoch(1))[0].dtype == torch.float32
 
 
-class Telling(Augmenting):
-    """Its own loader asks how many workers are wanted."""
-
-    def load_data(self, request: DataRequest) -> Data:
-        data = super().load_data(request)
-        rows: Any = data.train
-        return replace(data, train=DataLoader(rows, 8, num_workers=request.workers or 0), validation=None)
-
-
 @pytest.mark.parametrize(
     ("kind", "told"),
-    [(Tiny, ["--workers 2 has no effect: the data is in memory already"]), (Augmenting, []), (Telling, [])],
+    [(Tiny, ["--workers 2 has no effect: the data is in memory already"]), (Augmenting, [])],
 )
 def test_workers_that_nothing_is_there_for_are_told_of(kind: Any, told: list[str]) -> None:
     request, found = TrainRequest(model="tiny", device="cpu", workers=2), list[str]()

@@ -20,7 +20,6 @@ from amptui.records.ranks import RankLost
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
 from amptui.runs.elsewhere import note_elsewhere
-from amptui.runs.find import find_run
 from amptui.runs.lock import RunLock
 from amptui.runs.newest_steps import STALLED_SECONDS
 from amptui.runs.rundir import RunDir, default_base
@@ -65,17 +64,6 @@ def test_live_runs_come_first_and_keep_their_places(tmp_path: Path) -> None:
             assert [Path(entry.run).name for entry in entries] == ["second", "first", "newest", "old"]
             assert [entry.is_live for entry in entries] == [True, True, False, False]
     assert [Path(entry.run).name for entry in runs_here().entries()] == ["first", "newest", "old", "second"]
-
-
-def test_every_entry_is_found_by_what_it_is_called(tmp_path: Path) -> None:
-    saved, other = kept(default_base() / "m-1"), kept(tmp_path / "mine")
-    note_elsewhere(other)
-    entries = {entry.name: entry for entry in runs_here().entries()}
-    assert set(entries) == {"m-1", str(other)}
-    assert [find_run(entry.run) for entry in (entries["m-1"], entries[str(other)])] == [
-        RunDir(saved).journal_path,
-        RunDir(other).journal_path,
-    ]
 
 
 def test_a_row_says_how_a_run_stands(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.cli import build_parser
@@ -157,25 +155,6 @@ def test_names_are_only_text() -> None:
     assert f"a{HOSTILE}" in names
 
 
-@given(
-    steps=st.integers(-(2**70), 2**70),
-    total=st.none() | st.integers(-(2**70), 2**70),
-    began=st.floats(),
-    columns=st.none() | st.integers(1, 300),
-)
-def test_no_number_breaks_the_table(
-    tmp_path_factory: pytest.TempPathFactory,
-    steps: int,
-    total: int | None,
-    began: float,
-    columns: int | None,
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        kept("m", [run(total_steps=total, time=began), step(steps)])
-        assert len(shown(columns=columns)) == 2
-
-
 MANY = 120
 
 
@@ -242,15 +221,6 @@ def test_a_terminal_gets_what_fits_and_a_line_about_the_rest(
     assert lines[-1] == f"{MANY - 7} older runs not listed: use `amptui runs --all` or `--limit N`"
     assert capsys.readouterr().err == ""
     assert shown(columns=20)[-1] == f"{MANY - 21} older: --all"
-
-
-def test_runs_that_just_fit_need_no_line_about_others() -> None:
-    names = [f"m-{number}" for number in range(8)]
-    for name in names:
-        kept(name, [run()])
-    assert len(listed(rows=10)[0].splitlines()) == 1 + 8
-    assert listed(rows=9)[0].splitlines()[-1].startswith("2 older runs not listed")
-    assert listed(rows=1)[0].splitlines()[-1].startswith("7 older runs not listed"), "one at least"
 
 
 @pytest.mark.parametrize("rows", [None, 10])

@@ -161,13 +161,6 @@ def test_a_script_is_known_by_its_source(tmp_path: Path, source: str, expected: 
     assert is_script(str(path)) is expected
 
 
-def test_names_missing_files_and_folders_are_no_scripts(tmp_path: Path) -> None:
-    (tmp_path / "folder.py").mkdir()
-    for text in ("mnist-deep", "missing.py", str(tmp_path / "folder.py"), "models/unstable.py:Unstable"):
-        assert not is_script(text)
-    assert not is_script(str(ROOT / "models" / "unstable.py"))
-
-
 def test_what_follows_a_script_is_its_own_and_options_after_a_model_are_ours() -> None:
     script = str(ROOT / "demo" / "own_loop.py")
     options = build_parser().parse_args(

@@ -224,14 +224,8 @@ def test_ctrl_c_ends_a_script_that_ignores_it(tmp_path: Path, monkeypatch: pytes
         (OBSERVES, 1, "is only observed: its own loop chooses the precision; let amptui.watch()"),
         (SCRIPT.format(steps=300, pause=0.01), 0, "the rest: the script ended after"),
         (SCRIPT.format(steps=8, pause=0) + "sys.exit(3)\n", 1, "ended after 8 steps"),
-        (SCRIPT.format(steps=8, pause=0) + "sys.exit(3)\n", 1, "with status 3"),
-        (
-            SCRIPT.format(steps=10**9, pause=0).replace("randn(4, 8)", "randn(4, 8) / 0 * 0"),
-            1,
-            "amptui: in FP32, the loss is not finite",
-        ),
     ],
-    ids=["observed", "ends early", "ends at once", "its status", "NaN in FP32 as well"],
+    ids=["observed", "ends early", "ends at once"],
 )
 def test_a_script_that_cannot_be_measured_whole_says_so(
     warm: WarmSource, tmp_path: Path, source: str, status: int, said: str

@@ -27,20 +27,10 @@ losses = st.lists(st.floats(-100, 100) | st.none() | st.just(math.nan), min_size
 few_runs = st.lists(losses, min_size=1, max_size=3)
 
 
-def runs_of(losses: Sequence[Sequence[float | None]], *, by_precision: bool = False) -> Compared:
-    """Runs with different seeds, or in different precisions."""
+def runs_of(losses: Sequence[Sequence[float | None]]) -> Compared:
+    """Runs with different seeds."""
     return compared(
-        [
-            figures(
-                whole_run(
-                    list(one),
-                    seed=0 if by_precision else place,
-                    precision=("fp32", "bf16", "fp16")[place] if by_precision else "fp32",
-                ),
-                name=f"run{place}",
-            )
-            for place, one in enumerate(losses)
-        ]
+        [figures(whole_run(list(one), seed=place), name=f"run{place}") for place, one in enumerate(losses)]
     )
 
 

@@ -27,7 +27,7 @@ from amptui.reports.compare.tables import SEVERAL
 from amptui.tui.canvas import Canvas
 from tests.checkout import ROOT
 from tests.forging import forged_journals
-from tests.living import assert_restored, wait_until
+from tests.living import assert_restored
 from tests.reports.compare.compared_runs import BF16, FP32, folder, whole_run
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
@@ -140,23 +140,9 @@ def test_on_a_terminal_it_is_a_screen_or_a_table_that_fits(warm: WarmSource) -> 
 @pytest.mark.parametrize(
     ("ending", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), ("hang-up", 129)]
 )
-def test_a_signal_leaves_the_terminal_as_it_was(
+def test_a_signal_leaves_the_terminal_and_the_mouse_as_they_were(
     warm: WarmSource, ending: signal.Signals | str, status: int
 ) -> None:
-    with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
-        terminal.wait_for("B AMP bf16 against A FP32")
-        if isinstance(ending, str):
-            terminal.hang_up()
-            assert terminal.wait() == status
-        else:
-            terminal.process.send_signal(ending)
-            assert terminal.wait() == status
-            assert terminal.modes == terminal.modes_before
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_screen_that_is_ended_gives_the_mouse_back(warm: WarmSource, number: signal.Signals) -> None:
     with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
         terminal.wait_for("B AMP bf16 against A FP32")
         assert b"\x1b[?1002h" not in terminal.written
@@ -165,10 +151,14 @@ def test_a_screen_that_is_ended_gives_the_mouse_back(warm: WarmSource, number: s
         assert b"\x1b[?1006h\x1b[?1002h" in terminal.written
         terminal.answer(b"\x1b[<0;60;5M\x1b[<32;40;5M\x1b[<0;40;5m")
         terminal.wait_for("step (1[0-9]|2[0-9]), smoothed")
-        terminal.process.send_signal(number)
-        # After a kill it is the guard that restores the terminal, a moment later.
-        wait_until(lambda: terminal.read(0.1) and MOUSE_OFF.encode() in terminal.written, "the mouse is back")
-        assert terminal.wait() != 0
+        if isinstance(ending, str):
+            terminal.hang_up()
+            assert terminal.wait() == status
+        else:
+            terminal.process.send_signal(ending)
+            assert terminal.wait() == status
+            assert terminal.modes == terminal.modes_before
+            assert MOUSE_OFF.encode() in terminal.written
 
 
 @pytest.mark.ci

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -88,105 +87,60 @@ def kinds(found: Compared) -> list[str]:
     return [check.kind for check in found.checks]
 
 
-SITUATIONS: dict[str, tuple[Callable[[], list[RunFigures]], list[str], set[str]]] = {
-    "apart by more than the seeds": (lambda: [*seeds(NEAR), *bf16(FAR)], ["differ"], set()),
-    "within the seeds' spread": (lambda: [*seeds(NEAR), *bf16([1.05, 0.95, 1.06])], ["not shown"], set()),
-    "one seed each": (lambda: [*seeds(NEAR[:1]), *bf16(FAR[:1])], ["few seeds"], set()),
-    "one seed of the other": (lambda: [*seeds(NEAR), *bf16(FAR[:1])], ["few seeds"], set()),
-    "no spread": (lambda: [*seeds([1.0, 1.0]), *bf16([2.0, 2.0])], ["no spread"], set()),
-    "NaN in one run": (lambda: [*seeds(NEAR), *bf16([2.0, math.nan, 2.0])], ["diverged"], set()),
-    "NaN in one group, the third as good": (
-        lambda: [*seeds(NEAR), *bf16([math.nan] * 2), *seeds(NEAR, precision="fp16")],
-        ["diverged", "not shown"],
-        set(),
-    ),
-    "one higher, one lower": (
-        lambda: [*seeds(NEAR), *bf16(FAR), *seeds([0.1, 0.2, 0.3], precision="fp16")],
-        ["differ", "differ"],
-        set(),
-    ),
-    "a seed that ran three times": (
-        lambda: [*seeds(NEAR), *(figures(whole_run(loss, precision="bf16")) for loss in FAR)],
-        ["few seeds"],
-        {"repeated seed"},
-    ),
-    "no loss": (lambda: [*seeds(NEAR), *silent()], ["no loss"], set()),
-    "one group": (lambda: seeds(NEAR), [], set()),
-    "nothing recorded": (lambda: [figures([]), figures([])], [], {"unknown seed", "unfinished"}),
-    "twice as long": (lambda: [*seeds(NEAR), *bf16(FAR, steps=60)], ["not comparable"], {"samples"}),
-    "other data": (lambda: [*seeds(NEAR), *bf16(FAR, data=SYNTHETIC)], ["not comparable"], {"data"}),
-    "another model": (lambda: [*seeds(NEAR), *bf16(FAR, model="other")], ["not comparable"], {"model"}),
-    "other devices": (
-        lambda: [*seeds(NEAR), *bf16(FAR, device_name="NVIDIA A100")],
-        ["differ"],
-        {"devices"},
-    ),
-    "another option": (lambda: [*seeds(NEAR), *bf16(FAR, config={"width": 3})], ["differ"], set()),
-    "a last batch that was smaller": (
-        lambda: [*seeds(NEAR), *(replace(run, samples=run.samples - 2) for run in bf16(FAR))],
-        ["differ"],
-        set(),
-    ),
-    "one still trains": (
-        lambda: [*seeds(NEAR), figures(whole_run(2.0, precision="bf16")[:-1], is_live=True)],
-        ["running"],
-        set(),
-    ),
-    "one is still read": (
-        lambda: [*seeds(NEAR), replace(figures(whole_run(2.0, precision="bf16")[:-5]), read_share=0.5)],
-        ["reading"],
-        set(),
-    ),
-    "died and failed": (lambda: [*seeds(NEAR), *died_and_failed()], ["differ"], {"unfinished"}),
-    "uneven steps": (
-        lambda: [uneven(), figures(whole_run(2.0, precision="bf16", steps=100), name="even")],
-        ["few seeds"],
-        {"uneven"},
-    ),
-    "hard to compare": (
-        hard_to_compare,
-        ["few seeds"] * 2,
-        {"several devices", "devices", "unread", "untimed", "unknown seed", "unfinished"},
-    ),
-    "FP8, AMP and FP32": (
-        lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8"), *bf16(NEAR)],
-        ["differ", "not shown", "differ"],
-        set(),
-    ),
-    "emulated FP8": (lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")], ["differ"], set()),
-    "several optimizers": (lambda: [figures(list(gan_records(60)), name="gan")], [], set()),
+SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
+    "apart by more than the seeds": lambda: [*seeds(NEAR), *bf16(FAR)],
+    "within the seeds' spread": lambda: [*seeds(NEAR), *bf16([1.05, 0.95, 1.06])],
+    "one seed each": lambda: [*seeds(NEAR[:1]), *bf16(FAR[:1])],
+    "one seed of the other": lambda: [*seeds(NEAR), *bf16(FAR[:1])],
+    "no spread": lambda: [*seeds([1.0, 1.0]), *bf16([2.0, 2.0])],
+    "NaN in one run": lambda: [*seeds(NEAR), *bf16([2.0, math.nan, 2.0])],
+    "NaN in one group, the third as good": lambda: [
+        *seeds(NEAR),
+        *bf16([math.nan] * 2),
+        *seeds(NEAR, precision="fp16"),
+    ],
+    "one higher, one lower": lambda: [*seeds(NEAR), *bf16(FAR), *seeds([0.1, 0.2, 0.3], precision="fp16")],
+    "a seed that ran three times": lambda: [
+        *seeds(NEAR),
+        *(figures(whole_run(loss, precision="bf16")) for loss in FAR),
+    ],
+    "no loss": lambda: [*seeds(NEAR), *silent()],
+    "one group": lambda: seeds(NEAR),
+    "nothing recorded": lambda: [figures([]), figures([])],
+    "twice as long": lambda: [*seeds(NEAR), *bf16(FAR, steps=60)],
+    "other data": lambda: [*seeds(NEAR), *bf16(FAR, data=SYNTHETIC)],
+    "another model": lambda: [*seeds(NEAR), *bf16(FAR, model="other")],
+    "other devices": lambda: [*seeds(NEAR), *bf16(FAR, device_name="NVIDIA A100")],
+    "another option": lambda: [*seeds(NEAR), *bf16(FAR, config={"width": 3})],
+    "a last batch that was smaller": lambda: [
+        *seeds(NEAR),
+        *(replace(run, samples=run.samples - 2) for run in bf16(FAR)),
+    ],
+    "one still trains": lambda: [*seeds(NEAR), figures(whole_run(2.0, precision="bf16")[:-1], is_live=True)],
+    "one is still read": lambda: [
+        *seeds(NEAR),
+        replace(figures(whole_run(2.0, precision="bf16")[:-5]), read_share=0.5),
+    ],
+    "died and failed": lambda: [*seeds(NEAR), *died_and_failed()],
+    "uneven steps": lambda: [uneven(), figures(whole_run(2.0, precision="bf16", steps=100), name="even")],
+    "hard to compare": hard_to_compare,
+    "FP8, AMP and FP32": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8"), *bf16(NEAR)],
+    "emulated FP8": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")],
+    "several optimizers": lambda: [figures(list(gan_records(60)), name="gan")],
     **{
-        f"a precision of others, {name}": (
-            lambda name=name: [*seeds(NEAR), *seeds(FAR, precision=name)],  # type: ignore[misc]
-            ["differ"],
-            set(),
-        )
+        f"a precision of others, {name}": lambda name=name: [*seeds(NEAR), *seeds(FAR, precision=name)]  # type: ignore[misc]
         for name in OTHER_PRECISIONS
     },
 }
 
 
-@cache
-def situation(name: str) -> Compared:
-    return compared(SITUATIONS[name][0]())
-
-
-@pytest.mark.parametrize("name", SITUATIONS)
-def test_each_situation_has_its_verdict_and_what_limits_it(name: str) -> None:
-    _, outcomes, kinds = SITUATIONS[name]
-    comparison = situation(name)
-    assert [contrast.outcome for contrast in comparison.contrasts] == outcomes
-    # All of them train at the same time, which has a test of its own below.
-    assert {check.kind for check in comparison.checks} - {"overlap"} == kinds
-    for contrast in comparison.contrasts:
-        assert (contrast.interval is None) == (contrast.outcome not in ("differ", "not shown"))
-
-
-def test_each_situation_has_its_words(goldens: Goldens) -> None:
+def test_each_situation_has_its_verdict_and_what_limits_it(goldens: Goldens) -> None:
     """Below the tables of which `test_the_recorded_runs_as_text_and_as_json` shows one."""
     lines = []
-    for name in SITUATIONS:
-        comparison = situation(name)
+    for name, make in SITUATIONS.items():
+        comparison = compared(make())
+        for contrast in comparison.contrasts:
+            assert (contrast.interval is None) == (contrast.outcome not in ("differ", "not shown"))
         bad = [sentences.severity(contrast) for contrast in comparison.contrasts]
         lines += [f"== {name}: {', '.join(map(str, bad))}", sentences.heading(comparison)]
         lines += "\n".join(plain_lines(comparison)).split("\n\n", 4)[4:]

@@ -24,27 +24,6 @@ TOO_WIDE = """
   .map((e) => e.tagName + "." + e.className)
 """
 
-# WCAG 2.1: relative luminance, and contrast between text and what it stands on.
-MIN_CONTRAST = """
-(() => {
-  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = (text) => rgb(text).slice(0, 3).map((v) => v / 255)
-    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const ground = (e) => {
-    const own = getComputedStyle(e).backgroundColor;
-    return rgb(own)[3] === 0 && e.parentElement ? ground(e.parentElement) : own;
-  };
-  let least = 99;
-  const texts = "h1, h2, h3, p, li, td, th, dt, dd, small, summary, pre, time, .step, .chip, .badge, .sign";
-  for (const e of document.querySelectorAll(texts)) {
-    const [a, b] = [light(getComputedStyle(e).color), light(ground(e))].sort();
-    least = Math.min(least, (b + 0.05) / (a + 0.05));
-  }
-  return least;
-})()
-"""
-
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
@@ -75,7 +54,6 @@ def test_the_page_fits_any_width_and_both_colour_schemes(
         tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
         assert tab.evaluate(TOO_WIDE.replace("WIDTH", str(width))) == []
         assert tab.evaluate("document.documentElement.scrollWidth") == width
-        assert tab.evaluate(MIN_CONTRAST) >= 4.5
         assert tab.evaluate("document.querySelectorAll('figure').length") >= 5
         assert tab.requests == [path.as_uri()]
         assert tab.complaints == []
