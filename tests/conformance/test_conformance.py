@@ -55,7 +55,7 @@ def cases(situations: Collection[str], *, without: Collection[type[Watcher]] = (
                 watcher,
                 SITUATIONS[name],
                 id=f"{watcher.name}-{name}",
-                marks=[pytest.mark.ci] * (watcher.tier == "ci") + [pytest.mark.torch] * (name in ON_TORCH),
+                marks=pytest.mark.ci if watcher.tier == "ci" else [pytest.mark.torch] * (name in ON_TORCH),
             )
             for watcher in WATCHERS
             for name in situations
