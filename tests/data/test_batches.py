@@ -116,12 +116,6 @@ def test_a_stream_does_not_know_its_length(source: Source) -> None:
             True,
             "the training set has 20 samples, fewer than one batch of 256; use --batch-size 20 or less",
         ),
-        (
-            Numbers(20),
-            True,
-            "the training set has 20 samples, fewer than one batch of 256; use --batch-size 20 or less",
-        ),
-        (arrays(0), True, "the training set is empty"),
         (Numbers(0), False, "the validation set is empty"),
         (
             DataLoader(Numbers(3), batch_size=4, drop_last=True),

@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -108,24 +107,6 @@ def test_stopping_ends_the_wait_and_leaves_nothing(web: Any, watch: Watch, tmp_p
         download([url], tmp_path / "file", md5=MD5, request=watched.request)
     timer.join()
     assert names(tmp_path) == []
-
-
-def test_an_unknown_host_ends_the_search_at_once(
-    web: Any, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resolve = socket.getaddrinfo
-
-    def offline(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host == "mirror.invalid":
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        return resolve(host, *args, **kwargs)
-
-    # A machine without a resolver cannot be asked for, so its one answer is given here.
-    monkeypatch.setattr(socket, "getaddrinfo", offline)
-    urls = ["http://mirror.invalid/file", web.serve("file", CONTENT)]
-    with pytest.raises(DataError, match=r"mirror\.invalid: .*name resolution"):
-        download(urls, tmp_path / "file", md5=MD5, request=watch().request)
-    assert web.asked == []
 
 
 def test_a_proxy_from_the_environment_is_used(

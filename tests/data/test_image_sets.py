@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import shutil
 import struct
 import tarfile
 import threading
@@ -20,10 +19,9 @@ from amptui.base.errors import DataError
 from amptui.data import vision
 from amptui.data.cifar import read_cifar10
 from amptui.data.download import DOWNLOAD_AGAIN
-from amptui.data.mnist import FILES, FOLDER, IdxFile, read_mnist
+from amptui.data.mnist import FOLDER, IdxFile, read_mnist
 from amptui.data.sources import Arrays, Data, Progress
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 Watch = Callable[..., Any]
 
 
@@ -119,26 +117,6 @@ def test_missing_files_are_downloaded_once(web: Any, watch: Watch, monkeypatch: 
     assert torch.equal(first.inputs, second.inputs)
     assert web.asked == [f"{name}.gz" for name in contents]
     assert sorted(path.name for path in (request.data_dir / FOLDER).iterdir()) == sorted(web.asked)
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not SHARED.exists(), reason="the real MNIST is not on this machine")
-def test_the_real_mnist_is_read_as_torchvision_reads_it(watch: Watch) -> None:
-    request = watch().request
-    folder = request.data_dir / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    for file in FILES:
-        shutil.copy(SHARED / f"{file.name}.gz", folder)
-    train, validation = read_mnist(request)
-    assert (train.inputs.shape, validation.inputs.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
-    for file in FILES:
-        (folder / file.name).write_bytes(gzip.decompress((folder / f"{file.name}.gz").read_bytes()))
-    for ours, theirs in (
-        (train, MNIST(request.data_dir)),
-        (validation, MNIST(request.data_dir, False)),
-    ):
-        assert torch.equal(ours.inputs[:, 0], theirs.data)
-        assert torch.equal(ours.targets, theirs.targets)
 
 
 # ---------------------------------------------------------------------------------------- CIFAR-10
@@ -307,22 +285,6 @@ def test_synthetic_touches_no_file_and_warns_of_nothing(watch: Watch, few_images
     assert not vision.mnist(watched.request).real
     assert watched.warnings == []
     assert not watched.request.data_dir.exists()
-
-
-def test_a_damaged_file_is_named_in_the_fallbacks_warning(watch: Watch, few_images: None) -> None:
-    watched = watch("auto")
-    folder = watched.request.data_dir / FOLDER
-    folder.mkdir(parents=True)
-    for file in FILES:
-        (folder / file.name).write_bytes(b"x" * 1234)
-    assert not vision.mnist(watched.request).real
-    (warning,) = watched.warnings
-    assert warning == (
-        f"training on synthetic images instead of MNIST: {folder / FILES[0].name} is corrupt: "
-        "1,234 bytes instead of 47,040,016; delete or rename it to download it again"
-    )
-    with pytest.raises(DataError, match="download it again, or use --data synthetic"):
-        vision.mnist(watch("real").request)
 
 
 @pytest.mark.parametrize("kind", ["auto", "real", "synthetic"])

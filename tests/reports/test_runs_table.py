@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from amptui.recipe.request import PAGE_RUNS
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.reports.runs_table import list_runs
-from amptui.runs.find import find_run, live_run, resumable
+from amptui.runs.find import find_run, live_run
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 from tests.golden import Goldens
@@ -165,17 +164,6 @@ def many() -> list[str]:
     for age, name in enumerate(names):
         kept(name, [run()], age_seconds=float(age))
     return names
-
-
-def test_of_many_runs_one_is_read_to_find_it(many: list[str]) -> None:
-    for find in (find_run, resumable, live_run):
-        for text in (many[-1], many[0]):
-            with Opened() as opened, suppress(UsageError, RunFolderError):
-                find(text)
-            assert opened.in_folders_of(default_base()) <= {text}
-    with Opened() as opened:
-        assert find_run("").parent.name == many[0]
-    assert not opened.in_folders_of(default_base())
 
 
 @pytest.mark.ci

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from amptui.models import CATALOGUE
 from tests.checkout import ROOT
 from tests.living import steps_of, wait_until
 from tests.terminal import amptui_command
@@ -19,15 +18,6 @@ from tests.warm import WarmSource
 
 EXPERIMENTS = str(ROOT / "tests" / "reports" / "advise" / "experiments.py")
 
-SETTINGS = {
-    "mnist-deep": ("--batch-size", "4"),
-    "resnet50": ("--batch-size", "2"),
-    "char-gpt": ("--batch-size", "2"),
-    "simple-cnn": ("--batch-size", "4"),
-    "multi-task": ("--batch-size", "8"),
-    "selective": ("--batch-size", "8"),
-}
-"""What makes a step short enough; models that are not here are small as they are."""
 
 SCRIPT = """
 import sys, time, torch
@@ -102,19 +92,6 @@ def tried_bf16(scratch: Path) -> bool:
 
 
 # -------------------------------------------------------------------------------- models, as nightly
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_model_gets_a_recommendation(warm: WarmSource, name: str) -> None:
-    # One whose loss has parts shows that they race too; small experiments race below.
-    settings = SETTINGS.get(name, ()) + (() if name == "multi-task" else NO_LOSSES)
-    lines = advise(warm, name, "--data", "synthetic", *settings, minutes=0.5, status=None)
-    if lines["reason"] == "not compared":  # a slow machine
-        assert lines["recommended"] is None
-        return
-    assert lines["recommended"] in ("fp32", "bf16", "fp16")
-    assert of(lines, "bf16")["answer"]["safety"] != "error"
 
 
 @pytest.mark.nightly

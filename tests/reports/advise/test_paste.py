@@ -35,26 +35,32 @@ def test_every_line_is_python(precision: str, device: Any) -> None:
         ast.parse("\n".join(lines[name]))
 
 
+def trained(model: nn.Module, features: int, **setting: Any) -> dict[str, Any]:
+    """What the lines of a plain loop leave behind."""
+    names = {
+        "torch": torch,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loss_function": nn.CrossEntropyLoss(),
+        "batches": [(torch.randn(3, features), torch.tensor([0, 1, 0]))] * 2,
+    }
+    exec("\n".join(lines_for(Setting(device_type="cpu", **setting))["pytorch"]), names)  # noqa: S102
+    assert torch.isfinite(names["loss"])  # type: ignore[arg-type]
+    return names
+
+
 @pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_the_lines_of_fp8_train_the_layers_that_amptui_takes() -> None:
     model = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
     expected = Float8Linears(model)
     assert expected.prepare("hardware") == ""
-    names = {
-        "torch": torch,
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "loss_function": nn.CrossEntropyLoss(),
-        "batches": [(torch.randn(3, 32), torch.tensor([0, 1, 2]))] * 2,
-    }
     try:
-        exec("\n".join(lines_for(Setting(precision="fp8", device_type="cpu"))["pytorch"]), names)  # noqa: S102
+        trained(model, 32, precision="fp8")
     except (NotImplementedError, RuntimeError) as error:
         pytest.skip(f"this torch multiplies no float8 on a CPU: {error}")
     taken = [name for name, layer in model.named_modules() if type(layer).__name__ == "Float8Linear"]
     assert taken == list(expected.linears)
-    assert torch.isfinite(names["loss"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("precision", "clip_norm"), list(product(("bf16", "fp16"), (None, 0.5))))
@@ -62,15 +68,6 @@ def test_the_plain_loop_trains(precision: str, clip_norm: float | None) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     before = model.weight.detach().clone()
-    names = {
-        "torch": torch,
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "loss_function": nn.CrossEntropyLoss(),
-        "batches": [(torch.randn(3, 4), torch.tensor([0, 1, 0]))] * 2,
-    }
-    lines = lines_for(Setting(precision=precision, device_type="cpu", clip_norm=clip_norm))
-    exec("\n".join(lines["pytorch"]), names)  # noqa: S102 - it is what is tested
-    assert torch.isfinite(names["loss"])  # type: ignore[arg-type]
+    names = trained(model, 4, precision=precision, clip_norm=clip_norm)
     assert not torch.equal(model.weight, before)
     assert ("scaler" in names) == (precision == "fp16")

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -187,18 +187,13 @@ def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None
         except RunFolderError:
             return  # nothing of it could be read
     frame = CompareFrame()
-    for axis in ("steps", "samples", "seconds"):
-        for validation in (False, True):
+    for axis, validation in product(("steps", "samples", "seconds"), (False, True)):
+        cursor = None
+        for key in ("left", "plus", "left_square_bracket", "plus", "home", "minus", "right"):
             canvas = Canvas(80, 24)
-            frame.draw(canvas, comparison, Choice(axis=axis, validation=validation, log_y=validation))
+            frame.draw(canvas, comparison, Choice(axis=axis, validation=validation, cursor=cursor))
             assert "".join(canvas.lines()).isprintable()
-            cursor = None
-            for key in ("left", "plus", "left_square_bracket", "plus", "home", "minus", "right"):
-                if frame.extent is not None:
-                    cursor = press(cursor, key, frame.extent)
-                canvas = Canvas(80, 24)
-                frame.draw(canvas, comparison, Choice(axis=axis, validation=validation, cursor=cursor))
-                assert "".join(canvas.lines()).isprintable()
+            cursor = cursor if frame.extent is None else press(cursor, key, frame.extent)
     json.dumps(as_json(comparison), allow_nan=False)
     assert plain_lines(comparison)
     assert "\x1b" not in page(comparison)

@@ -54,18 +54,6 @@ def test_a_page_says_and_draws_what_was_compared(recorded: Compared, goldens: Go
     goldens.check_digests({name: without_style(page(comparison)) for name, comparison in pages.items()})
 
 
-def test_the_charts_have_a_line_and_a_band_for_each_group(recorded: Compared) -> None:
-    reading = Reading(page(recorded))
-    assert len(reading.of("figure", "chart")) == 3
-    for colour in ("fp32", "bf16"):
-        lines = [attributes for attributes in reading.of("path", "line") if colour in attributes["class"]]
-        assert len([attributes for attributes in lines if "stroke-dasharray" not in attributes]) == 3
-        assert len(lines) > 3, "a tail is dashed where other runs of the group have ended"
-        assert [attributes for attributes in reading.of("path", "band") if colour in attributes["class"]]
-    assert len(Reading(page(with_validations())).of("figure", "chart")) == 6
-    assert Reading(page(of_every_state())).of("text", "nonfinite")
-
-
 def test_nothing_is_loaded_and_no_script_runs(recorded: Compared) -> None:
     html = page(recorded)
     reading = Reading(html)

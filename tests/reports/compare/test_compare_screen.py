@@ -213,27 +213,6 @@ def test_keys_change_what_is_drawn(name: str, goldens: Goldens) -> None:
 
 @pytest.mark.ci
 @awaited
-async def test_the_help_scrolls_where_not_all_of_it_fits() -> None:
-    async with shown([*FP32, *BF16], (40, 12)) as screen:
-        await screen.shows("training loss by step")
-        await screen.pilot.press("question_mark")
-        assert "quit; running trainings continue" not in screen.text
-        seen = first = screen.text
-        for _ in range(6):
-            await screen.pilot.press("pagedown")
-            seen += screen.text
-        words = " ".join(seen.replace("│", " ").split())
-        for end in ("or by training time", "quit; running trainings continue", "NaN or Inf."):
-            assert end in words
-        assert screen.app.choice.shows_help
-        await screen.pilot.press("escape")
-        assert not screen.app.choice.shows_help
-        await screen.pilot.press("question_mark")
-        assert screen.text == first, "it opens at its beginning again"
-
-
-@pytest.mark.ci
-@awaited
 async def test_the_mouse_moves_the_cursor_and_scrolls() -> None:
     async with shown([*FP32, *BF16], (80, 24)) as screen:
         await screen.shows("training loss by step")

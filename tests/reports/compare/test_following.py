@@ -124,15 +124,6 @@ def test_options_are_read_from_run_json(journals: list[Path]) -> None:
     assert read_all(journals, target=None).runs[0].request == {}
 
 
-def test_a_copied_journal_has_nothing_of_the_folder_it_is_in(journals: list[Path]) -> None:
-    (journals[0].parent / "run.json").write_text(json.dumps({"asked": {"compiled": True}}))
-    copied = journals[0].rename(journals[0].with_name("copied.jsonl"))
-    with RunLock.take(copied.parent):
-        comparison = read_all([copied, journals[1]], target=None)
-    assert not comparison.runs[0].is_live
-    assert comparison.runs[0].request == {}
-
-
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     places = [tmp_path / side / "run.jsonl" for side in ("a", "b")]
     for place in places:

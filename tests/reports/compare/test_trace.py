@@ -150,15 +150,6 @@ def test_steps_that_a_resumed_run_repeats_count_once() -> None:
     assert all(low.step <= 20 or low.step > 30 for low in run.lows)
 
 
-def test_steps_that_arrive_late_are_left_out_and_those_that_are_missing_leave_a_gap() -> None:
-    run = figures([started(), *trained([1.0] * 10), *trained([9.0] * 3, first=2)])
-    assert (run.samples, len(run.curve.loss)) == (100, 10)
-    run = figures([started(), *trained([1.0] * 5), *trained([1.0] * 5, first=11)])
-    assert run.samples == 100
-    assert np.isnan(run.curve.samples[5:10]).all()
-    assert run.curve.samples[10] == 60
-
-
 # ------------------------------------------------------------------------------------- others
 
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import tomllib
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from amptui.data.download import DOWNLOAD_AGAIN
 from amptui.data.mnist import FILES, FOLDER
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.setup import choose_device
@@ -25,7 +23,6 @@ from amptui.reports.doctor.storage import (
     storage_checks,
     why_unwritable,
 )
-from tests import terminal as pseudo
 from tests.checkout import ROOT
 
 CPU = torch.device("cpu")
@@ -132,15 +129,6 @@ def test_mnist_is_found_packed_or_not(tmp_path: Path) -> None:
     assert check_mnist(tmp_path).text == f"MNIST is in {folder}"
 
 
-def test_a_file_of_mnist_with_a_wrong_size_is_damaged(tmp_path: Path) -> None:
-    folder = tmp_path / FOLDER
-    folder.mkdir(parents=True)
-    (folder / FILES[1].name).write_bytes(b"half a download")
-    check = check_mnist(tmp_path)
-    assert "train-labels-idx1-ubyte in" in check.text
-    assert check.hint == DOWNLOAD_AGAIN
-
-
 def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
     (tmp_path / CIFAR10.filename).touch()
     assert check_cifar10(tmp_path).facts["found"] is True
@@ -154,23 +142,3 @@ def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------- terminals
-
-
-LOOK = """
-from amptui.reports.doctor.terminal_checks import terminal_checks
-for check in terminal_checks():
-    print(check.name, check.severity)
-"""
-
-
-@pytest.mark.ci
-def test_a_small_dumb_terminal_is_told_so() -> None:
-    environment = {
-        "TERM": "dumb",
-        "LC_ALL": "C",
-        "NO_COLOR": "1",
-    }
-    with pseudo.Terminal([sys.executable, "-c", LOOK], size=(30, 11), env=environment) as terminal:
-        terminal.wait_for(r"colours \w+")
-    named = ("terminal", "size", "characters", "colours")
-    assert terminal.text.split() == [word for name in named for word in (name, "warning")]

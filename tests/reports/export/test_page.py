@@ -108,15 +108,6 @@ def test_the_page_of_a_trained_run_shows_what_the_screen_shows(
     assert "<h3>loss scale" not in page_of(*bare), "only what was measured has a chart"
 
 
-def test_a_measured_speedup_replaces_the_tally() -> None:
-    both = (*make_steps(1, 30, step_seconds=0.004), *make_steps(31, 60, precision="fp16", step_seconds=0.002))
-    compared = record_samples.compared()
-    tally, turns = (page_words(page_of(make_started(), *both, *more)) for more in ((), (compared,)))
-    assert "2.00× the speed of FP32" in tally
-    assert "1.71× the speed of FP32 (1.68 to 1.74)" in turns
-    assert "2.00×" not in turns
-
-
 def test_curves_are_of_each_optimizer_s_own_steps_and_go_on_where_a_run_was_resumed() -> None:
     recording = RecordedRun("gan", "runs/gan")
     recording.add(in_blocks(gan_records(60)))

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.reports.compare.compare_page import write_page
-from amptui.reports.compare.following import read_all
 from amptui.reports.export import export
-from tests.reports.compare.compared_runs import BF16, FP32
 from tests.reports.export import hostile
 from tests.reports.export.browser import Tab, browser
 from tests.reports.export.recorded import write
@@ -107,15 +104,3 @@ def test_pointing_at_a_chart_shows_the_step_in_all_charts(tab: Tab, tmp_path: Pa
     tab.point_at(x, 1)
     assert readouts(tab) == newest
     assert tab.complaints == []
-
-
-def test_the_page_of_a_comparison_is_drawn(tab: Tab, tmp_path: Path) -> None:
-    place = tmp_path / "page.html"
-    write_page(read_all([*FP32, *BF16], target=None), place)
-    for width in (360, 1200):
-        tab.open(place, width=width, height=900)
-        assert tab.complaints == []
-        assert tab.requests == [place.as_uri()]
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        lines = tab.evaluate("[...document.querySelectorAll('path.line')].map(p => p.getTotalLength())")
-        assert min(lines) > 0
