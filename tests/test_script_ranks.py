@@ -124,16 +124,11 @@ def test_watch_trains_as_the_bare_script_and_opens_one_run(
     assert isinstance(records[-1], RunFinished)
 
 
-@pytest.mark.parametrize(
-    "observe",
-    [pytest.param(True, id="--observe"), pytest.param(False, id="observe()", marks=pytest.mark.nightly)],
-)
 def test_observed_ranks_train_as_the_bare_script(
-    warm: WarmSource, observe: bool, bare: Steps, tmp_path: Path, runs: Path
+    warm: WarmSource, bare: Steps, tmp_path: Path, runs: Path
 ) -> None:
-    start = amptui_command("run", "--headless", *(["--observe"] if observe else []), "torchrun")
-    kind = "bare" if observe else "observe"
-    result = launched(warm, tmp_path / "out", kind, 200, (*start, *TORCHRUN[3:]))
+    start = amptui_command("run", "--headless", "--observe", "torchrun")
+    result = launched(warm, tmp_path / "out", "bare", 200, (*start, *TORCHRUN[3:]))
     done(result, tmp_path / "out", bare)
     run = the_run(runs)
     assert run.name.startswith("rank_script")
@@ -143,8 +138,8 @@ def test_observed_ranks_train_as_the_bare_script(
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.observed) == (2, True)
     assert (started.parallel, started.data_parallel) == ("ddp", 2)
-    # Counted by what the model is called with, 8 samples on each rank; observe() was not told.
-    assert {step.samples for step in steps} - {0} == ({16} if observe else set())
+    # Counted by what the model is called with, 8 samples on each rank.
+    assert {step.samples for step in steps} - {0} == {16}
 
 
 class Screen:
@@ -408,11 +403,10 @@ def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
 # On a device mesh of two by two: samples that its ranks share are counted once.
 
 
-@pytest.mark.parametrize("kind", ["watch", pytest.param("bare", marks=pytest.mark.nightly)])
-def test_ranks_that_share_their_samples_count_them_once(kind: str, tmp_path: Path, runs: Path) -> None:
-    start = amptui_command("run", "--headless", *(["--observe"] if kind == "bare" else []), "torchrun")
+def test_ranks_that_share_their_samples_count_them_once(tmp_path: Path, runs: Path) -> None:
+    start = amptui_command("run", "--headless", "torchrun")
     result = subprocess.run(
-        [*start, "--standalone", "--nproc-per-node", "4", MESH_SCRIPT, kind],
+        [*start, "--standalone", "--nproc-per-node", "4", MESH_SCRIPT, "watch"],
         capture_output=True,
         text=True,
         check=False,
@@ -424,7 +418,6 @@ def test_ranks_that_share_their_samples_count_them_once(kind: str, tmp_path: Pat
     assert (started.world_size, started.parallel, started.data_parallel) == (4, "fsdp2+tp", 2)
     steps = of(StepRecord, records)
     assert len(steps) == STEPS
-    # FSDP2 has hooks on the model's input: observed alone, nothing says how many samples a step has.
-    assert {step.samples for step in steps} == {2 * BATCH if kind == "watch" else 0}
+    assert {step.samples for step in steps} == {2 * BATCH}
     assert isinstance(records[-1], RunFinished)
     assert "4 ranks, FSDP2 + TP, data parallel 2" in result.stdout + result.stderr

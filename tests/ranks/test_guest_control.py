@@ -223,19 +223,6 @@ def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPa
     assert ranks.all[0].control.take(ComparisonRequest) is not None  # one that runs may end
 
 
-def test_a_rank_that_waits_in_a_later_collective_is_found_before_the_patience_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(guest_control, "MEETING_SECONDS", PATIENCE_SECONDS)
-    ranks = Ranks()
-    _places(monkeypatch, lambda: {"0": 0, "of a device mesh": 98})
-    _has_agreed(ranks)
-    ranks.all[1].board.post("near/1", [1, {"of a device mesh": 99, "of others": 1}, 2])
-    ranks.all[0].look()
-    assert ranks.refusals() == [("precision", "failed")]
-    assert ranks.all[0].control.over
-
-
 def _has_agreed(ranks: Ranks) -> None:
     """An order for a switch stands, and rank 0 comes to its step."""
     first, other = ranks.all

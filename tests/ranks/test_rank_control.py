@@ -176,19 +176,6 @@ def test_a_comparison_s_next_block_reaches_all_ranks_unless_the_user_asks_for_an
     assert (mine and mine.request) == (PrecisionRequest(asked) if asked else None)
 
 
-def test_what_is_promised_for_a_later_batch_of_a_validation_is_due_at_its_end(of: Of) -> None:
-    """Its batches may be much faster: so many steps would take long."""
-    ranks = of(2)
-    for _ in range(1000):
-        for control in ranks.controls:
-            control.at_boundary(validating=True)
-    before = [control.arrived() for control in ranks.controls]
-    for control in ranks.controls:
-        control.at_boundary()
-    assert all(control.arrived() - at > 1 << 30 for control, at in zip(ranks.controls, before, strict=True))
-    assert ranks.controls[0].arrived() == ranks.controls[1].arrived()
-
-
 def test_what_ranks_refuse_is_refused_at_once(of: Of) -> None:
     ranks = of(2)
     ranks.controls[0].refuses = {"x-ray": "it would take too long"}

@@ -1,14 +1,10 @@
 """Hashes of the weights: what they notice, and when ranks compute them."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
 
 from amptui.ranks.numbers.weights_check import (
-    MIN_HASH_SECONDS,
-    HashNumbers,
     WeightsCheck,
     WeightsHash,
 )
@@ -77,48 +73,6 @@ def test_values_that_are_not_dense_or_not_aligned_have_the_hash_of_a_copy() -> N
     room = torch.randn(200, 40)
     for view in (room[:, ::2], room.t(), room.view(-1)[1:]):
         assert hash_of([view]) == hash_of([view.clone(memory_format=torch.preserve_format)])
-
-
-class Ranks:
-    """Two ranks with the same weights, at a clock of their own."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        cpu = torch.device("cpu")
-        self.tensors = [weights(), weights()]
-        self.checks = [
-            WeightsCheck(tensors, cpu, leads=rank == 0, clock=lambda: self.now)
-            for rank, tensors in enumerate(self.tensors)
-        ]
-
-    def numbers(self) -> list[HashNumbers]:
-        """What each rank tells."""
-        return [check.numbers() for check in self.checks]
-
-    def hash(self, step: int) -> None:
-        """What all do after ``step``."""
-        for check in self.checks:
-            check.hash(step)
-
-
-def test_ranks_hash_after_the_same_step_when_rank_0_asks() -> None:
-    ranks = Ranks()
-    first = ranks.numbers()
-    assert [row.asks for row in first] == [True, False]
-    assert all(row.step == -1 and math.isnan(row.value) for row in first)
-    assert not ranks.numbers()[0].asks  # it has
-    ranks.hash(9)
-    second = ranks.numbers()
-    assert [row.step for row in second] == [9, 9]
-    assert second[0].value == second[1].value == int(second[0].value)
-    assert not second[0].asks  # a second has to pass
-    ranks.now = MIN_HASH_SECONDS
-    ranks.tensors[1][1][5] += 1
-    assert ranks.numbers()[0].asks
-    ranks.hash(21)
-    third = ranks.numbers()
-    assert [row.step for row in third] == [21, 21]
-    assert third[0].value == second[0].value != third[1].value
 
 
 @pytest.mark.gpu

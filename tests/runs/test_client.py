@@ -276,32 +276,14 @@ def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, 
     watching.client.ask(PauseRequest(True))
 
 
-def test_leaving_a_run_that_hears_nothing_takes_no_longer_than_it_may(scripted: Scripted) -> None:
-    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), end=False)
-    while watching.client.send(b"x" * 1000 + b"\n"):
-        pass
-    watching.client.leave("detached", 0.05)
-    until(lambda: not watching.client._thread.is_alive())
-    assert not watching.ended.is_set()
-
-
 def test_a_run_that_cannot_be_reached_is_told_in_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, link, full = (tmp_path / name for name in ("file", "link", "full"))
-    for folder in (file, link, full):
-        folder.mkdir()
-    (file / "run.sock").write_text("no socket")
+    absent, link = tmp_path / "absent", tmp_path / "link"
+    link.mkdir()
     (link / "run.sock").symlink_to(run.folder / "run.sock")
-    with socket.socket(socket.AF_UNIX) as suspended:
-        suspended.bind(str(full / "run.sock"))
-        suspended.listen(0)
-        with connect(full):
-            assert "resource temporarily unavailable" in unreachable(full)
     assert "symbolic link" in unreachable(link)
-    for folder in (tmp_path / "absent", file):
-        told = f"no live run in {folder}; `amptui runs` shows which runs are live"
-        assert unreachable(folder) == told
+    assert unreachable(absent) == f"no live run in {absent}; `amptui runs` shows which runs are live"
     monkeypatch.setattr(socket_place, "is_ours", lambda _connection: False)
     assert unreachable(run.folder).endswith("run.sock: it belongs to another user")
 

@@ -204,6 +204,7 @@ def test_a_run_that_goes_on_on_another_machine_is_not_taken_over_until_it_has_en
     signed_elsewhere = with_checkpoints("mnist-1")
     signed_elsewhere.lock_path.write_text(json.dumps({"pid": 5, "host": "elsewhere", "started": 1.0}))
     os.utime(signed_elsewhere.journal_path)
+    monkeypatch.setattr(liveness, "_LOOK_SECONDS", 0.01)
     ended = threading.Event()
 
     def write() -> None:
