@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.living import train, train_arguments, wait_until
+from tests.living import train, wait_until
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -83,10 +83,3 @@ def test_a_screen_that_attached_rings_and_a_quiet_one_beside_it_does_not(
                 terminal.press("q")
                 assert terminal.wait() == 0
                 assert re.fullmatch(expected, rung(terminal))
-
-
-def test_a_pipe_hears_no_bell(warm: WarmSource, tmp_path: Path) -> None:
-    process = warm.run(*train_arguments(tmp_path / "run", "--headless", *FAILS))
-    assert process.returncode == 1
-    assert b"failed" in process.stdout
-    assert not set(b"\x07\x1b") & set(process.stdout + process.stderr)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import cycle, product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -127,15 +126,10 @@ def in_time(act: Callable[[Path], object], folder: Path) -> None:
     assert not thread.is_alive(), f"{act} waits"
 
 
-def each_name_of_one_kind() -> Iterator[Any]:
-    """Every name of every kind: links of all names, and one more kind of each, are tests of CI."""
-    others = dict(zip(NAMES, cycle([*KINDS][1:]), strict=False))
-    for name, kind in product(NAMES, KINDS):
-        mark = pytest.mark.ci if kind in ("link", others[name]) else pytest.mark.nightly
-        yield pytest.param(name, kind, marks=mark)
-
-
-@pytest.mark.parametrize(("name", "kind"), [*each_name_of_one_kind()])
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("name", "kind"), [*product(NAMES, ["link"]), *zip(NAMES, cycle([*KINDS][1:]), strict=False)]
+)
 def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: str, kind: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -215,19 +209,6 @@ def test_whatever_the_umask_a_run_is_its_user_s_alone(
     assert {name for name, mode in found.items() if mode == 0o700} == folders
     assert len(found) >= len(folders) + 6
     assert {mode for name, mode in found.items() if name not in folders} == {0o600}
-
-
-@pytest.mark.usefixtures("_no_umask")
-def test_a_folder_that_was_there_keeps_its_mode_and_all_that_is_made_is_private(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir(mode=0o755)
-    create_run_dir(mine, "m")
-    for act in WRITERS[:-1]:
-        act(mine)
-    assert stat.S_IMODE(mine.stat().st_mode) == 0o755
-    found = modes(mine)
-    assert found.pop("checkpoints") == 0o700
-    assert set(found.values()) == {0o600}
 
 
 @pytest.mark.ci

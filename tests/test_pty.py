@@ -1,7 +1,6 @@
 """The whole program in a real pseudo-terminal, with a real training on the CPU."""
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from tests.living import (
     records_of,
     steps_of,
     train,
-    train_arguments,
     wait_for_end,
     wait_until,
 )
@@ -264,17 +262,3 @@ def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(
         assert f"amptui attach {run}" in "".join(terminal.text.split("\n"))
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
-
-
-@pytest.mark.ci
-def test_a_poor_terminal_is_readable(tmp_path: Path) -> None:
-    command = amptui_command(*train_arguments(tmp_path / "run", *FRAMES))
-    poor = {"NO_COLOR": "1", "TERM": "linux", "LC_ALL": "C"}
-    with ended_afterwards(tmp_path / "run"), Terminal(command, size=(80, 24), env=poor) as terminal:
-        terminal.wait_for(r"FP32")
-        terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("\x03")
-        assert terminal.wait() == 130
-    drawn = terminal.written.decode()
-    assert drawn.isascii()
-    assert not re.search(r"\x1b\[(\d+;)*(3[0-7]|4[0-7]|9[0-7]|10[0-7]|38|48)[;m]", drawn)

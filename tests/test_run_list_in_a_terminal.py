@@ -82,17 +82,6 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
 
 
 @pytest.mark.ci
-def test_ctrl_c_leaves_a_replay_and_the_list(ended: Path, warm: WarmSource) -> None:
-    with Terminal(amptui_command(), warm=warm) as terminal:
-        terminal.wait_for(r"0 live +1 ended[\s\S]*▸ mnist-deep")
-        terminal.press("\r")
-        terminal.wait_for("replay (×1|ended)")
-        terminal.press("\x03")
-        assert terminal.wait() == 130
-        assert_restored(terminal)
-
-
-@pytest.mark.ci
 def test_a_terminal_that_is_closed_ends_the_screen_of_a_run_and_the_list(
     live: Path, warm: WarmSource
 ) -> None:
@@ -118,15 +107,6 @@ def test_what_went_wrong_stands_below_the_list(ended: Path, warm: WarmSource) ->
         terminal.press("\r")
         terminal.wait_for(r"holds no\s+records")
         terminal.wait_for("0 live +1 ended")
-        terminal.press("q")
-        assert terminal.wait() == 0
-        assert_restored(terminal)
-
-
-@pytest.mark.ci
-def test_without_a_run_it_says_how_to_start_one() -> None:
-    with Terminal(amptui_command(), size=(40, 12)) as terminal:
-        terminal.wait_for(r"no runs yet: `amptui train mnist-deep`\s+starts one")
         terminal.press("q")
         assert terminal.wait() == 0
         assert_restored(terminal)

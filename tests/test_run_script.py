@@ -283,30 +283,14 @@ def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -
         assert "KeyboardInterrupt" in terminal.text
 
 
-@pytest.mark.parametrize(
-    "by",
-    [
-        pytest.param("a closed terminal", marks=pytest.mark.ci),
-        pytest.param("a kill", marks=pytest.mark.nightly),
-    ],
-)
-def test_a_screen_that_is_gone_before_the_run_has_begun_does_not_end_the_script(
-    by: str, tmp_path: Path
-) -> None:
+@pytest.mark.ci
+def test_a_screen_that_is_gone_before_the_run_has_begun_does_not_end_the_script(tmp_path: Path) -> None:
     opens, went_on = tmp_path / "opens", tmp_path / "went_on"
     path, ending = script(tmp_path, WAITS), f"Path({str(went_on)!r}).touch()"
     with Terminal(amptui_command("run", path, str(opens), ending), size=(80, 24)) as terminal:
         terminal.wait_for("40%")
-        if by == "a kill":
-            terminal.process.kill()
-            wait_until(
-                lambda: terminal.read(0.1) and b"the script goes on" in terminal.written, "no last words"
-            )
-            assert terminal.modes == terminal.modes_before
-            assert ALT_SCREEN_OFF in terminal.written
-        else:
-            terminal.hang_up()
-            assert terminal.wait() == 128 + signal.SIGHUP
+        terminal.hang_up()
+        assert terminal.wait() == 128 + signal.SIGHUP
         opens.touch()
         wait_until(went_on.exists, "the script ended with its screen")
 

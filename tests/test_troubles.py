@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
 
 from amptui import Experiment
 from amptui.base.errors import ExperimentError
@@ -26,7 +25,7 @@ from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import SessionView
 from tests.builders import view_of
 from tests.models.on_images import learned, on_images
-from tests.tiny import Log, Tiny, prepare, train
+from tests.tiny import Log, train
 
 
 def watch(prepared: Prepared) -> SessionView:
@@ -281,31 +280,3 @@ def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
 
 
 # ------------------------------------------------------------------------ AMP that does not pay
-
-
-# ----------------------------------------------------------------------------------------- hazards
-
-
-class _Probabilities(Tiny):
-    """A sigmoid, then BCELoss; or the loss that has the sigmoid in it."""
-
-    logits: bool = False
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        outputs, wanted = model(inputs), nn.functional.one_hot(targets, 4).float()
-        if self.logits:
-            return nn.functional.binary_cross_entropy_with_logits(outputs, wanted)
-        return nn.functional.binary_cross_entropy(outputs.sigmoid(), wanted)
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {}
-
-
-@pytest.mark.torch
-def test_bceloss_is_warned_of_in_fp32_before_a_person_switches_and_its_sound_twin_is_not() -> None:
-    view = watch(prepare(_Probabilities(), steps=3))
-    (warning,) = [event for event in view.events if event.severity == "warning"]
-    assert "BCEWithLogitsLoss" in event_text(warning)
-    assert "autocast" in event_text(warning)
-    assert watch(prepare(_Probabilities(logits=True), steps=3)).warnings == 0

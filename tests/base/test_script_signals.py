@@ -2,9 +2,7 @@
 
 import os
 import signal
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 import amptui
-from amptui.base.script_signals import HeldWith, aside, in_background, is_from_signal_handler, suppressed
+from amptui.base.script_signals import aside, in_background, is_from_signal_handler, suppressed
 from amptui.records.run import RunFinished
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
@@ -100,28 +98,3 @@ def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
         monitor.close()
     wait_until(lambda: holder(path) is None, "the run was not closed")
     assert isinstance(list(JournalReader(path / "journal.jsonl"))[-1], RunFinished)
-
-
-class Unhashable:
-    """As an optimizer of somebody's may be."""
-
-    def __eq__(self, other: object) -> bool:
-        raise AssertionError("nobody is to be compared")
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def test_what_is_held_with_an_owner_goes_with_it_and_runs_no_line_of_python() -> None:
-    owner, value = Unhashable(), Bell()
-    held, alive = HeldWith(owner, value), weakref.ref(value)
-    assert held.get() is value
-    del value
-    calls: list[str] = []
-    sys.setprofile(lambda frame, event, _arg: calls.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        del owner
-    finally:
-        sys.setprofile(None)
-    assert calls == []
-    assert held.get() is None
-    assert alive() is None

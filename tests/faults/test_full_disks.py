@@ -8,13 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedWriter, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import pytest
 
-from amptui.process.plain_lines import LastingStream
 from amptui.records import codec
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import RunFinished
@@ -300,18 +298,3 @@ def test_a_model_that_prints_to_a_reader_that_is_gone_trains_on(
     os.close(reading)
     assert trains_on(warm, tmp_path / "run", option, writing) == []
     os.close(writing)
-
-
-@needs_full
-@pytest.mark.parametrize("write_through", [True, False])
-def test_prints_fail_nowhere_and_are_told_once(
-    *, write_through: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raw = FULL.open("wb", buffering=0)
-    stream = TextIOWrapper(BufferedWriter(raw), write_through=write_through, line_buffering=True)
-    lasting = LastingStream(stream, "standard output")
-    for _ in range(3):
-        print("x" * 10_000, file=lasting)
-    lasting.finish()
-    stream.close()
-    assert capsys.readouterr().err.count("cannot write to standard output") == 1

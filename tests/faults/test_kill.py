@@ -75,7 +75,6 @@ def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path
     "precision",
     [
         pytest.param("fp16", marks=pytest.mark.ci),
-        pytest.param("fp32", marks=pytest.mark.nightly),
         pytest.param("bf16", marks=pytest.mark.nightly),
     ],
 )

@@ -1,19 +1,15 @@
 """Screens that fail, hear nonsense, or are closed, stopped and killed, while a training goes on."""
 
 import os
-import random
 import re
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from amptui.records.run import RunFinished
-from amptui.runs.socket_place import connect
 from tests.faults.watched import Lives, headless_run, lost, shown_step, stop
 from tests.living import (
     assert_restored,
@@ -27,17 +23,11 @@ from tests.living import (
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
-if TYPE_CHECKING:
-    import socket
-
 
 def goes_on(run: Path) -> None:
     """Wait until the training has made more steps."""
     before = last_step(run)
     wait_until(lambda: last_step(run) > before + 20, "training did not go on")
-
-
-GARBAGE = 100
 
 
 @pytest.mark.ci
@@ -63,35 +53,6 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
         left = ["attached", "attached", "detached", "lost"]
         wait_until(lambda: sorted(screens_told(run)) == left, "that both screens have left")
         goes_on(run)
-        stop(run)
-        assert lost(run) == (0, 0)
-
-
-@pytest.mark.ci
-def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, warm: WarmSource, tmp_path: Path) -> None:
-    noise = random.Random(7)
-    with (
-        headless_run(lives, tmp_path / "run") as run,
-        Terminal(amptui_command("attach", str(run), *FRAMES), warm=warm) as screen,
-    ):
-        screen.wait_for(r"step\s+[\d,]+")
-        half_open: list[socket.socket] = []
-        for number in range(GARBAGE):
-            with suppress(OSError):
-                connection = connect(run)
-                connection.setblocking(False)
-                connection.send(noise.randbytes(noise.choice([0, 1, 100, 100_000])))
-                if number % 10 == 0:
-                    half_open.append(connection)
-                else:
-                    connection.close()
-        before = last_step(run)
-        goes_on(run)
-        wait_until(lambda: shown_step(screen) > before, "the screen does not go on beside garbage")
-        screen.press("d")
-        assert screen.wait() == 0
-        for connection in half_open:
-            connection.close()
         stop(run)
         assert lost(run) == (0, 0)
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TypeVar
 
 import psutil
@@ -17,10 +16,7 @@ import pytest
 import torch
 
 from amptui.cli import main
-from amptui.process import elastic
-from amptui.process.elastic import _status
-from amptui.ranks.ends.progress import AWAITED_SECONDS
-from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
+from amptui.records.ranks import RankLost, RanksSampled, RanksStarted, StacksTaken
 from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
@@ -277,40 +273,6 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
         assert f"amptui: rank {rank} hung: its process has not answered for " in said
         assert ([*stacks], taken.silent) == ([1 - rank], (rank,))
         assert "trainer.py" in stacks[1 - rank]
-
-
-@pytest.mark.nightly
-def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(warm: WarmSource, run: Path) -> None:
-    seconds = AWAITED_SECONDS + 4
-    lags = ("--set", "lags_on_rank=1", "--set", "lag_step=3", "--set", f"lag_seconds={seconds}")
-    with ranks(run, "--hang-timeout", "0", "--steps", "6", *lags, warm=warm) as process:
-        _, said = process.communicate(timeout=100)
-    assert process.returncode == 0, said
-    waits = of(RanksAwaited, run)
-    assert {(wait.ranks, wait.phase, wait.step) for wait in waits} == {((1,), "after_step", 3)}
-    assert [wait.over for wait in (waits[0], waits[-1])] == [False, True]
-    assert last_step(run) == 6
-
-
-def test_the_exit_status_is_rank_0_s_and_one_line_names_who_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def ended(**codes: int) -> elastic._Launch:
-        launch = object.__new__(elastic._Launch)
-        launch.failures = {
-            int(name.removeprefix("rank")): SimpleNamespace(exitcode=code, timestamp=0.0)
-            for name, code in codes.items()
-        }
-        launch.error = ""
-        return launch
-
-    assert _status(ended(), tmp_path) == 0
-    assert _status(ended(rank0=143, rank1=1), tmp_path) == 143
-    assert capsys.readouterr().err == ""
-    assert _status(ended(rank0=-9, rank1=1), tmp_path) == 1
-    assert capsys.readouterr().err == "amptui: rank 0 was killed by SIGKILL\n"
-    assert _status(ended(rank1=-6), tmp_path) == 1
-    assert capsys.readouterr().err == "amptui: rank 1 was killed by SIGABRT\n"
 
 
 # --------------------------------------------------------------------------------- going on after a failure

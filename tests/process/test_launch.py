@@ -1,5 +1,6 @@
 """How one training is put together and ended, in this process, and which front it gets."""
 
+import importlib.util
 import json
 import re
 import sys
@@ -12,11 +13,13 @@ import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.cli import main
+from amptui.engine.checkpoint.file import checkpoints
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
-from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
+from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir, read_run_json
+from amptui.runs.trust import resume_command
 from tests.builders import of, read
 from tests.terminal import KNOBS
 
@@ -91,6 +94,14 @@ def test_a_model_or_weights_that_cannot_be_read_or_written_leave_no_folder(
         train(tmp_path / "run", request(**options))
     assert str(raised.value) == told.format(*options.values())
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_need_what_reads_and_writes_their_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
+        launch.plan_new(request(save_weights=str(tmp_path / "x.safetensors")), tmp_path / "run")
 
 
 def test_weights_may_go_into_the_new_run_s_folder_and_a_resumed_run_is_told_at_once_that_theirs_is_gone(
@@ -239,6 +250,29 @@ def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
         assert launch.plan_resumed({}, text).spec.path == Path(KNOBS)
     monkeypatch.chdir(run_dir.path)
     assert launch.plan_resumed({}, ".").spec.path == Path(KNOBS)
+
+
+def test_data_lie_in_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache, folder in (("/var/cache/me", "/var/cache/me"), ("relative", ""), ("", "")):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert default_data_dir() == Path(folder or Path.home() / ".cache") / "amptui"
+
+
+@pytest.mark.parametrize("every", [2, None])
+def test_an_error_after_a_checkpoint_ends_with_the_command_that_resumes_the_run(
+    every: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    asked = request(settings={"trouble": "loss", "at": "5"}, checkpoint_every=every)
+    assert train(run, asked) == 1
+    last = list(read(run / "journal.jsonl"))[-1]
+    assert isinstance(last, RunFailed)
+    assert capsys.readouterr().err == f"amptui: {last.error}\n"
+    what, _, way_on = last.error.partition("; to resume from ")
+    assert what.startswith("ValueError: bad label in batch 5 (")
+    newest = checkpoints(run / "checkpoints")[:1]
+    assert len(newest) == (every is not None)
+    assert way_on == "".join(f"{path.name}: {resume_command(run)}" for path in newest)
 
 
 def command(run: Path) -> list[str]:

@@ -1,9 +1,5 @@
 """Lines as a terminal would show them, however the output is cut, from text and from real progress bars."""
 
-import importlib.util
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,32 +113,3 @@ def test_a_silent_program_s_last_line_waits_for_no_other() -> None:
     assert lines.settle() == []  # a slow bar is no end
     assert lines.unfinished == ["outer 1", "inner"]
     assert (lines.finish(), lines.unfinished) == (["outer 1", "inner"], [])
-
-
-# --------------------------------------------------------------------------------------- real bars
-
-TQDM = """
-import sys
-from tqdm import tqdm, trange
-for _ in trange(500, desc="one", mininterval=0, file=sys.stdout): pass
-for epoch in trange(3, desc="epochs", mininterval=0, file=sys.stdout):
-    for _ in trange(100, desc="steps", mininterval=0, leave=False, file=sys.stdout): pass
-    tqdm.write(f"epoch {epoch} done", file=sys.stdout)
-print("end")
-"""
-
-
-def output_of(program: str) -> bytes:
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
-
-
-@pytest.mark.skipif(importlib.util.find_spec("tqdm") is None, reason="needs tqdm")
-def test_bars_of_tqdm() -> None:
-    output = output_of(TQDM)
-    assert output.count(b"\r") > 500
-    lines = lines_of(output)
-    written = ["epoch 0 done", "epoch 1 done", "epoch 2 done", "end"]
-    assert [line for line in lines if "%|" not in line] == written
-    bars = [line for line in lines if "%|" in line]
-    assert [bar.partition("|")[0] for bar in bars] == ["one: 100%", "epochs:   0%", "epochs: 100%"]

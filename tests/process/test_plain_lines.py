@@ -2,8 +2,6 @@
 
 import io
 import json
-import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.rank_words import rank_lost, run_words
-from amptui.process.plain_lines import JsonLines, PlainFront, status_line
+from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records import codec
-from amptui.records.ranks import RankLost
 from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record, RunFinished
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import NumericsView
-from tests.telemetry import record_samples
 from tests.terminal import KNOBS
-from tests.tui import rank_views, views
+from tests.tui import views
 from tests.warm import WarmSource
 
 
@@ -92,15 +86,6 @@ def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> Non
     assert "validating" not in text
 
 
-@pytest.mark.parametrize(("headroom", "words"), [(3.21, "headroom 3.2"), (-math.inf, "headroom -inf")])
-def test_the_headroom_of_float16_steps_is_in_the_status_line(headroom: float, words: str) -> None:
-    numerics = NumericsView(headroom=headroom)
-    assert words in status_line(replace(views.with_skips(), numerics=numerics))
-    supposed = replace(numerics, hypothetical=True)
-    assert "headroom" not in status_line(replace(views.with_skips(), numerics=supposed))
-    assert "headroom" not in status_line(replace(views.fp32_only(), numerics=numerics))
-
-
 def test_the_end_is_told_with_the_summary() -> None:
     front = Looks()
     front.session.fold([note(1), RunFinished(time=2.0, steps=5, seconds=1.5, reason="done")])
@@ -153,16 +138,3 @@ def test_json_is_every_record_of_the_journal_and_the_answer_last(warm: WarmSourc
     for said in ("print from step 40", "printf from C 40", "red stderr 40"):
         assert said in process.stderr.decode()
         assert said not in process.stdout.decode()
-
-
-def test_plain_lines_tell_of_the_ranks() -> None:
-    line = status_line(rank_views.view(8, "input"))
-    assert re.search(r"  each rank \d+\.\d k samples/s  ", line)
-    assert re.search(r"  rank 5 slow: data wait 3\.\d+ ms, others 0\.\d+ ms(  |$)", line)
-    assert "rank" not in status_line(views.compared())
-    front = Looks()
-    distributed = record_samples.run(world_size=8, parallel="ddp", global_batch_size=2048)
-    started, *_ = front.look(distributed)
-    assert started.endswith(f"FP32{run_words(distributed)}")
-    one_loss = RankLost(time=1.0, step=7, rank=5, host="node-2", cause="killed", detail="signal 9")
-    assert front.look(one_loss) == [f"x step 7: {rank_lost(one_loss)}"]

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -91,11 +91,12 @@ def free_port() -> int:
 @contextmanager
 def started(
     run: Path,
-    *variables: Mapping[str, object],
+    names: Sequence[str],
+    *,
     warm: WarmSource | None = None,
     options: Sequence[str] = (),
 ) -> Iterator[list[PipedProcess]]:
-    """A process of ``amptui train`` for each of ``variables``, which its environment has besides.
+    """Two processes of ``amptui train``, whose rank, size and local rank have these ``names``.
 
     With ``warm`` they start with torch imported.
     """
@@ -103,13 +104,11 @@ def started(
     words = [*ALONE, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
     with ended_afterwards(run), ExitStack() as stack:
         processes = []
-        for place in variables:
-            environment = {
-                **bare,
-                "OMP_NUM_THREADS": "1",
-                **{name: str(value) for name, value in place.items()},
-            }
-            process = start_piped(words, environment=environment, warm=warm)
+        port = str(free_port())
+        for rank in ("0", "1"):
+            common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            place = dict(zip(names, (rank, "2", rank), strict=True))
+            process = start_piped(words, environment=bare | common | place, warm=warm)
             stack.enter_context(process)
             stack.callback(_kill, process.pid)
             processes.append(process)
@@ -121,33 +120,14 @@ def _kill(pid: int) -> None:
         process.kill()
 
 
-def place(rank: int, *names: str) -> dict[str, object]:
-    """Rank, size and local rank of one of two processes, by the ``names`` that a launcher uses."""
-    return dict(zip(names, (rank, 2, rank), strict=True))
-
-
 PLAIN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
 
-SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
-
-@pytest.mark.parametrize(
-    ("names", "own"),
-    [
-        pytest.param(PLAIN, (), marks=pytest.mark.nightly, id="plain, ddp"),
-        pytest.param(OPEN_MPI, ("--fsdp",), marks=pytest.mark.ci, id="mpirun, fsdp"),
-        pytest.param(SLURM, (), marks=pytest.mark.nightly, id="srun, ddp"),
-    ],
-)
-def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], own: tuple[str, ...]) -> None:
-    """What a launcher says is read before the model is wrapped: each wrapper needs one launcher only."""
-    common: dict[str, object] = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    if names is SLURM:  # which names neither
-        common = {"SLURM_STEP_ID": 0, "SLURM_JOB_ID": os.getpid(), "SLURM_STEP_NUM_NODES": 1}
-    both = [common | place(rank, *names) for rank in (1, 0)]
-    with started(run, *both, options=("--epochs", "1", *own)) as processes:
+@pytest.mark.ci
+def test_ranks_of_another_launcher_are_one_run(run: Path) -> None:
+    with started(run, OPEN_MPI, options=("--epochs", "1", "--fsdp")) as processes:
         said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     (first,) = of(RunStarted, run)
@@ -161,8 +141,7 @@ def test_ranks_of_any_launcher_are_one_run(run: Path, names: tuple[str, ...], ow
 def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, run: Path) -> None:
     run.mkdir()
     (run / "journal.jsonl").touch()
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    with started(run, *[common | place(rank, *PLAIN) for rank in (0, 1)], warm=warm) as processes:
+    with started(run, PLAIN, warm=warm) as processes:
         said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1]
     assert [text.count("\n") for text in said] == [1, 0], said

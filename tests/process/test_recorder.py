@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from amptui.base.errors import RunFolderError
 from amptui.diagnosis.event_words import event_text
 from amptui.process.recorder import Recorder
 from amptui.process.recording import Recording
 from amptui.records.control import Request
-from amptui.records.keeping import UNSAVED_STATUS, KeepingChanged, ViewersChanged, unsaved_status
+from amptui.records.keeping import UNSAVED_STATUS, ViewersChanged, unsaved_status
 from amptui.records.run import Note, Printed, Record, RunFailed, RunFinished
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
-from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 from tests.tui import views
 
@@ -125,23 +121,6 @@ def test_run_json_says_what_was_asked_and_what_was_found(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {"journal.jsonl", "run.json"}
 
 
-def test_a_run_json_that_could_not_be_written_is_written_at_the_end(tmp_path: Path) -> None:
-    (tmp_path / "run.json").mkdir()
-    told = threading.Event()
-
-    def look(batch: Sequence[Record]) -> None:
-        if any(isinstance(record, KeepingChanged) for record in batch):
-            (tmp_path / "run.json").rmdir()
-            told.set()
-
-    pump = Pump(tmp_path, listeners=[look])
-    pump.recorder.emit(views.run_started())
-    assert told.wait(ENOUGH_SECONDS)
-    pump.close()
-    assert pump.recorder.unsaved == ()
-    assert json.loads((tmp_path / "run.json").read_text())["asked"] == {"model": "m", "steps": 3}
-
-
 def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:
     let_go = threading.Event()
     pump = Pump(tmp_path, listeners=[lambda _batch: let_go.wait(ENOUGH_SECONDS)])
@@ -209,36 +188,6 @@ def nothing_asked(_request: Request, _number: int) -> None:
 
 def start(recording: Recording) -> None:
     recording.start(nothing_asked, read_allocator=lambda: None)
-
-
-@pytest.fixture
-def no_thread(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names of threads that cannot be started."""
-    start_thread, names = threading.Thread.start, set[str]()
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name in names:
-            raise RuntimeError("can't start new thread")
-        start_thread(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    return names
-
-
-@pytest.mark.parametrize("name", ["amptui-server", "amptui-recorder", "device-sampler", "gpu-probe"])
-def test_what_cannot_be_started_leaves_no_thread_no_socket_and_no_lock(
-    name: str, no_thread: set[str], tmp_path: Path
-) -> None:
-    no_thread.add(name)
-    before = set(threading.enumerate())
-    with opened(tmp_path) as recording:
-        assert holder(tmp_path) is not None
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            start(recording)
-    assert set(threading.enumerate()) <= before
-    assert holder(tmp_path) is None
-    with pytest.raises(RunFolderError):
-        connect(tmp_path)
 
 
 def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_path: Path) -> None:
