@@ -29,23 +29,6 @@ async def test_the_screen_is_there_before_the_training_starts() -> None:
         assert "╭ loss" in first_frame
 
 
-@awaited
-async def test_frames_and_their_cost_are_measured() -> None:
-    async with watching(started(), *steps(3)) as screen:
-        await screen.until(lambda: " fps" in screen.footer)
-        assert "% cpu" in screen.footer
-
-
-@awaited
-async def test_a_tiny_terminal_says_so_and_keys_do_no_harm() -> None:
-    async with watching(started(), *steps(3), size=(20, 5)) as screen:
-        assert "too small" in " ".join(screen.text.split())
-        for key in KEYS:
-            if key.action not in ("interrupt", "detach"):
-                await screen.press(*key.presses)
-        assert all(screen.app._dashboard.render_line(y).cell_length == 20 for y in range(5))
-
-
 @pytest.mark.ci
 @awaited
 async def test_the_size_may_change_between_any_two_frames() -> None:
@@ -186,15 +169,6 @@ async def test_the_float16_panel_says_that_it_measures_and_how_old_it_is() -> No
         assert not {"measuring", "old"} & set(title.split())
 
 
-@awaited
-async def test_where_none_can_be_measured_the_panel_says_why() -> None:
-    refuses = {"histogram": "amptui only observes this script"}
-    async with watching(started(refuses=refuses, observed=True), *steps(5)) as screen:
-        await screen.feed(replace(step(6), grad_max=0.5))
-        await screen.press("f")
-        assert "float16 gradients: not measured, amptui only observes this script" in screen.text
-
-
 def shown_optimizers(screen: Screen) -> tuple[str, str]:
     """Whose loss is shown, and which is in the line of the others."""
     titles = [name for name in ("generator", "discriminator") if f"loss of {name}" in screen.text]
@@ -224,18 +198,6 @@ async def test_o_shows_the_next_optimizer_in_all_panels_and_what_was_chosen_stay
 
 
 # -------------------------------------------------------------------------- charts and cursors
-
-
-@awaited
-async def test_g_opens_the_charts_and_escape_closes_them() -> None:
-    async with watching(started(), *steps(40)) as screen:
-        await screen.press("g")
-        assert "╭─ metrics (" in screen.text
-        assert "learning rate" in screen.text
-        await screen.press("slash", "r", "a", "t", "e", "enter", "enter", "left")
-        assert "step 40  0.00100  ■ FP32" in screen.text
-        await screen.press("escape", "escape", "escape", "escape")
-        assert "╭ loss" in screen.text
 
 
 @pytest.mark.ci

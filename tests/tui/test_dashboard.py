@@ -122,14 +122,3 @@ async def test_colours_are_left_out_where_they_are_not_wanted(
         codes = re.findall(r"\x1b\[([0-9;]+)m", "".join(page.written))
         assert any(re.search(r"\b[39]\d\b", code) for code in codes) is coloured
         assert any("1" in code.split(";") for code in codes)  # bold is no colour
-
-
-@awaited
-async def test_a_terminal_without_utf8_gets_ascii() -> None:
-    page = Page("─ 漢 → ×")
-    app = Host(page, ascii_only=True)
-    async with app.run_test(size=(40, 5)):
-        app.dashboard.repaint()
-        page.texts = ["× ─ 漢 →", "…"]
-        app.dashboard.repaint()
-        assert "".join([*text(app.dashboard), *page.written]).isascii()

@@ -1,15 +1,7 @@
 """Whatever bytes a terminal sends, the screen gets the keys that were pressed and nothing else."""
 
-import asyncio
-import os
-import pty
-import threading
-import tty
-from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,7 +11,6 @@ from textual.message import Message
 
 from amptui.tui.keyboard import BackgroundReported, Keyboard, MouseReported
 from amptui.tui.keys import ACTIONS
-from amptui.tui.terminal_driver import PatientDriver
 
 LONG_SECONDS = 60.0
 
@@ -231,20 +222,6 @@ def test_a_report_that_lost_its_escape_types_nothing(report: bytes) -> None:
     assert names(keyboard.take(report[1:] + b"q")) == ["q"]
 
 
-def test_brackets_behind_an_escape_are_keys_where_the_mouse_is_reported() -> None:
-    for keys, silence_seconds in ((b"[", 1.0), (b"[q", 0.0), (b"[\x1b[A", 0.0), (b"[[", 1.0), (b"]", 0.0)):
-        clock = Clock()
-        keyboard = Keyboard(clock)
-        keyboard.expect_mouse(True)
-        keyboard.take(b"\x1b")
-        clock.now += 1.0
-        assert names(keyboard.expire()) == ["escape"]
-        heard = keyboard.take(keys)
-        clock.now += silence_seconds
-        heard += keyboard.expire()
-        assert names(heard) == pressed(*(bytes([byte]) for byte in keys[:1]), keys[1:])
-
-
 # ------------------------------------------------------------------------------------------- laws
 
 NAMED = (
@@ -298,42 +275,3 @@ def test_how_bytes_are_cut_into_packets_does_not_matter(sent: bytes, cuts: list[
 
 
 # --------------------------------------------------------------------------- the thread that reads
-
-
-@pytest.fixture
-def typed() -> Iterator[tuple[int, "list[Message]", threading.Semaphore]]:
-    """A terminal to type on, what the driver's thread made of it, and a semaphore released for each."""
-    master, slave = pty.openpty()
-    heard: list[Message] = []
-    came = threading.Semaphore(0)
-
-    class Listening(PatientDriver):
-        def process_message(self, message: Message) -> None:
-            heard.append(message)
-            came.release()
-
-    async def driver_in_loop() -> PatientDriver:
-        return Listening(cast("Any", SimpleNamespace()), size=(80, 24))
-
-    driver = asyncio.run(driver_in_loop())
-    driver.fileno = slave
-    tty.setraw(slave)
-    thread = threading.Thread(target=driver.run_input_thread)
-    thread.start()
-    yield master, heard, came
-    driver.exit_event.set()
-    thread.join()
-    os.close(master)
-    os.close(slave)
-
-
-def test_the_input_thread_survives_all_of_them(
-    typed: tuple[int, "list[Message]", threading.Semaphore],
-) -> None:
-    master, heard, came = typed
-    for sent in NAMED:
-        heard.clear()
-        # What a string or a paste has swallowed is given up after a silence; a second end does no harm.
-        os.write(master, sent + b"\x1b[201~\x1b\\\x1b[19~")
-        while "f8" not in names(heard):
-            assert came.acquire(timeout=LONG_SECONDS), sent

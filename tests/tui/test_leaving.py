@@ -1,14 +1,11 @@
 """When and how the screen leaves: asked, detached, interrupted, after a timeout, or with nothing to show."""
 
-import asyncio
 import threading
 import time
 
 from amptui.records.control import StopRequest
-from amptui.records.run import PhaseChanged, RunFailed, RunFinished
+from amptui.records.run import PhaseChanged, RunFinished
 from tests.tui.watching import Screen, awaited, started, steps, watching
-
-FAILURE = RunFailed(time=0.0, step=0, error="no such layer; check build_model()", traceback="Traceback ...")
 
 
 def over(reason: str = "done") -> RunFinished:
@@ -57,13 +54,6 @@ async def test_a_stop_from_outside_leaves_too() -> None:
 
 
 @awaited
-async def test_a_failure_before_the_first_step_closes_the_screen() -> None:
-    async with watching(PhaseChanged(time=0.0, phase="model", detail="building the model")) as screen:
-        await screen.end(FAILURE)
-        await screen.until(lambda: screen.has_left)
-
-
-@awaited
 async def test_the_reason_of_its_end_is_asked_for_once_and_shown() -> None:
     calls: list[str] = []
 
@@ -109,23 +99,3 @@ async def test_it_can_hang_up_from_another_thread_and_while_it_waits_for_a_stop(
         thread.start()
         assert await left(screen) == "hung up"
         thread.join()
-
-
-@awaited
-async def test_a_screen_hung_up_before_its_start_never_opens() -> None:
-    screen = Screen()
-    screen.app.hang_up()
-    async with screen.app.run_test() as pilot:
-        screen.pilot = pilot
-        assert await left(screen) == "hung up"
-
-
-def test_hanging_up_an_ended_screen_is_no_error() -> None:
-    screen = Screen()
-
-    async def come_and_go() -> None:
-        async with screen.app.run_test():
-            pass
-
-    asyncio.run(come_and_go())
-    screen.app.hang_up()

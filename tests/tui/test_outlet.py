@@ -3,9 +3,6 @@
 import os
 import pty
 import select
-import subprocess
-import sys
-import termios
 import threading
 import time
 import tty
@@ -96,17 +93,6 @@ def test_a_terminal_that_nobody_reads_blocks_nothing(line: Line) -> None:
 
 
 @pytest.mark.ci
-def test_a_terminal_whose_output_is_stopped_blocks_nothing(line: Line) -> None:
-    termios.tcflow(line.terminal, termios.TCOOFF)
-    outlet = opened(line.terminal)
-    outlet.write("x")
-    outlet.hurry()
-    outlet.close()
-    assert not outlet.broken
-    termios.tcflow(line.terminal, termios.TCOON)
-
-
-@pytest.mark.ci
 def test_hurry_ends_a_wait_that_has_begun(line: Line) -> None:
     outlet = opened(line.terminal)
     outlet.write(MUCH)
@@ -148,16 +134,6 @@ def test_a_write_that_hangs_ends_with_its_terminal(line: Line) -> None:
     outlet.close()
 
 
-def test_a_pipe_without_a_reader_is_broken() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    outlet = opened(writing)
-    outlet.write("x")
-    wait_until(lambda: outlet.broken)
-    outlet.close()
-    os.close(writing)
-
-
 def test_a_terminal_left_non_blocking_is_waited_for(line: Line) -> None:
     os.set_blocking(line.terminal, False)
     outlet = opened(line.terminal)
@@ -176,38 +152,3 @@ def test_the_descriptor_may_be_closed_and_used_for_something_else(line: Line, tm
     assert line.read(5) == "frame"
     outlet.close()
     assert (tmp_path / "journal").read_bytes() == b""
-
-
-WRITES_IN_A_HANDLER = """
-import os, signal, sys
-from amptui.tui.outlet import Outlet
-reading, writing = os.pipe()
-outlet = Outlet(writing, "utf-8")
-outlet.start()
-handled = 0
-def handle(*_):
-    global handled
-    handled += 1
-    outlet.write("h")
-signal.signal(signal.SIGALRM, handle)
-signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-read = b""
-written = 0
-while handled < 300:
-    for _ in range(100):
-        outlet.write("w")
-    written += 100
-    read += os.read(reading, 65536)
-signal.setitimer(signal.ITIMER_REAL, 0)
-outlet.close()
-os.close(writing)
-while data := os.read(reading, 65536):
-    read += data
-print(read.count(b"w") == written, read.count(b"h") == handled, outlet.waiting)
-"""
-
-
-def test_a_signal_handler_may_write_in_the_middle_of_a_write() -> None:
-    command = [sys.executable, "-c", WRITES_IN_A_HANDLER]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=ENOUGH_SECONDS, check=True)
-    assert ended.stdout.split() == ["True", "True", "0"]

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amptui.records.run import PRECISIONS, NonFinite, Note, Printed, Record, RunFailed
-from amptui.telemetry.events import event_of
+from amptui.records.run import PRECISIONS, NonFinite, Note, Printed, Record
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import KEYS, pages_of
-from amptui.tui.overlays.event_browser import EventBrowser, detail_lines
+from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.float8_overlay import Float8Operands
 from amptui.tui.overlays.menus import Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
@@ -161,15 +160,6 @@ def test_arrows_move_through_the_menu_and_wrap_around(keys: list[str], now: str)
     answer = menu.press("enter", view)
     assert answer.precision == PRECISIONS[(PRECISIONS.index(now) + distance) % len(PRECISIONS)]
     assert answer.close
-
-
-def test_numbers_choose_and_before_the_first_record_the_menu_starts_at_its_first_line() -> None:
-    view = views.fp32_only()
-    chosen = [
-        PrecisionMenu(view).press(str(number), view).precision for number in range(1, len(PRECISIONS) + 1)
-    ]
-    assert chosen == list(PRECISIONS)
-    assert PrecisionMenu(EMPTY_VIEW).press("enter", EMPTY_VIEW).precision == PRECISIONS[0]
 
 
 # ------------------------------------------------------------------------ pages over a live session
@@ -334,31 +324,6 @@ def test_a_page_says_what_was_approved(name: str, goldens: Goldens) -> None:
         transcript += [line for line in said if line not in before]
         before = said
     goldens.check(f"scripts/overlays/{name}", "\n".join(transcript))
-
-
-def test_details_are_wrapped_completely_and_scroll() -> None:
-    trace = "\n".join(f"  line {i} of the traceback " + "x" * 100 for i in range(40))
-    browsing = Browsing(EventBrowser(), RunFailed(time=1.0, step=5, error="boom", traceback=trace))
-    texts = set()
-    for _ in range(40):
-        texts |= {line.strip("│ ") for line in browsing.lines()}
-        browsing.press("right")
-    assert all(any(f"line {i} of the traceback" in line for line in texts) for i in range(40))
-    at_the_end = browsing.lines()
-    browsing.press("right")
-    assert browsing.lines() == at_the_end
-    browsing.press(*["left"] * 80)
-    assert any("line 0 of" in line for line in browsing.lines())
-
-
-def test_prose_is_wrapped_between_words_with_its_indent_and_a_traceback_keeps_its_columns() -> None:
-    prose = "the gradient of features.13.conv left the range of float16 because the loss scale was too high"
-    pieces = detail_lines(event_of(note(1, f"\n  {prose}")), 30)
-    assert all(piece.startswith("  ") and len(piece) <= 30 for piece in pieces)
-    assert " ".join(piece.strip() for piece in pieces) == prose
-    line = "    raise ValueError(  a  ,  b  )" * 3
-    failed = RunFailed(time=1.0, step=1, error="failed", traceback=f"Traceback:\n{line}")
-    assert "".join(detail_lines(event_of(failed), 30)[1:]) == line
 
 
 def test_a_progress_bar_is_one_line_that_changes() -> None:

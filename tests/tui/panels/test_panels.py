@@ -8,36 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import safe_words, short_words, worth_words
 from amptui.diagnosis.labels import precision_glyph
-from amptui.diagnosis.speed import unfair_losses
-from amptui.telemetry.view import NumericsView, OptimizerView, SessionView
+from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import (
     ab_comparison,
-    answer_panel,
     header,
     loss,
-    memory_panel,
     memory_table,
     numerics_panel,
-    optimizer_line,
     precision_table,
     step_time_breakdown,
     throughput,
     verdicts,
 )
-from amptui.tui.panels.phrases import precision_word
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
-from tests.diagnosis import amp_situations
 from tests.telemetry import record_samples
 from tests.telemetry.memory_samples import memory as breakdown_of
 from tests.telemetry.whole_runs import session_of
 from tests.tui import numerics_views, rank_views, views
 from tests.tui.panels.drawing import SCREEN, draw_alone, line_text
-from tests.tui.special_views import GAN, MEMORY, gan_view, in_turns, over, with_memory
+from tests.tui.special_views import GAN, in_turns, over, with_memory
 
 # -------------------------------------------------------------------------------- nothing moves
 
@@ -77,12 +69,6 @@ def test_whichever_block_of_a_comparison_runs_the_line_is_the_same(
     assert (one.styles == other.styles).all()
 
 
-def test_headlines_keep_their_width() -> None:
-    empty, full = SessionView(), views.compared()
-    assert len({len(line_text(throughput.headline(view, SCREEN))) for view in (empty, full)}) == 1
-    assert len({len(line_text([loss.current(view)])) for view in (empty, full)}) == 1
-
-
 def test_limits_are_sticky_from_frame_to_frame() -> None:
     panel, view = loss.LossPanel(), views.fp32_only()
     labels = [line[:8] for line in draw_alone(panel.draw, view, 60, 12).lines()]
@@ -105,41 +91,6 @@ def test_the_header_never_touches_the_edges(width: int) -> None:
     for build in (*views.ALL.values(), rank_views.unsampled):
         line = draw_alone(header.draw, build(), width).lines()[0]
         assert (line[0], line[-1]) == (" ", " ")
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("name", ["fp16_agrees", "fp8_without_bf16", "ranks_differ", "first_impression"])
-def test_the_speed_is_told_in_fewer_words_before_it_is_left_out(name: str) -> None:
-    view = amp_situations.view_of(name)
-    answer = amp_answer(view)
-    assert answer.precision is not None
-    worth, short = worth_words(answer), short_words(answer.of("speed"))
-    parts = [precision_word(answer.precision).text, short, f"✔ {safe_words(answer)}"]
-    narrowest = len("  ".join(parts)) + 2
-    for width in range(narrowest, narrowest + 40):
-        line = draw_alone(answer_panel.draw_line, view, width).lines()[0]
-        assert worth in line or short in line
-        assert safe_words(answer) in line
-
-
-def test_an_interval_is_not_torn() -> None:
-    comparison = record_samples.compared(over=False, reason="running")
-    for width in range(17, 60):
-        canvas = Canvas(width, ab_comparison.progress_height(comparison, width, 3))
-        ab_comparison.draw_progress(canvas, comparison)
-        assert any("(1.68 to 1.74)" in line for line in canvas.lines())
-
-
-def test_the_losses_after_as_many_steps_have_the_longest_form_with_room_and_are_never_cut() -> None:
-    for height in range(10, 22):
-        rows = [
-            line.strip() for line in draw_alone(precision_table.draw, views.compared(), 34, height).lines()
-        ]
-        first = next((i for i, line in enumerate(rows) if line.startswith("loss after")), None)
-        assert (first is None) == (height < 13)
-        if first is not None:
-            text = " ".join(rows[first : rows.index("warm-up steps left out: 40")])
-            assert text in unfair_losses(views.compared())
 
 
 def test_a_run_that_ended_in_the_middle_of_a_comparison_compares_no_more() -> None:
@@ -195,14 +146,6 @@ def test_the_gauge_of_headroom_is_empty_without_any_and_never_shrinks_with_more(
 # ---------------------------------------------------------------------------------- the memory
 
 
-def test_a_mig_instance_that_trains_is_known_by_its_uuid_and_moves_no_index() -> None:
-    instance, second = views.gpu(uuid="MIG-aaaa"), views.gpu(uuid="GPU-cccc")
-    view = replace(views.compared(), device=views.device(views.gpu(uuid="GPU-bbbb"), instance, second))
-    assert view.training_gpu is instance
-    order = [(name, trains) for name, _, trains in memory_panel.ordered_gpus(view)]
-    assert order == [("MIG0", True), ("GPU0", False), ("GPU1", False)]
-
-
 SIZES = st.none() | st.integers(0, 2**45)
 
 
@@ -228,26 +171,7 @@ def test_whatever_was_measured_of_memory_can_be_drawn(
         assert precision_glyph(breakdown.precision) in canvas.lines()[y]
 
 
-def test_there_is_room_for_the_memory_by_kind_as_a_whole_or_for_nothing() -> None:
-    view = with_memory(*MEMORY[:2])
-    assert [memory_table.has_room(Canvas(*size), view) for size in ((36, 7), (35, 20), (76, 6))] == [
-        *(True, False, False)
-    ]
-    assert not memory_table.has_room(Canvas(76, 20), views.compared())
-
-
 # ------------------------------------------------------------------------------ other optimizers
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_names_of_optimizers_of_any_length_are_cut_and_steer_nothing(width: int) -> None:
-    others = (
-        OptimizerView(name="", label="", is_front=True),
-        OptimizerView(name="a", label="\x1b[2Jcritic \u202e" + "x" * 100_000, loss=math.nan),
-    )
-    line = draw_alone(optimizer_line.draw, replace(gan_view(), optimizers=others), width).lines()[0]
-    assert len(line) == width
-    assert not {"\x1b", "\u202e"} & set(line)
 
 
 def test_a_stale_loss_is_not_shown_as_the_newest() -> None:

@@ -15,7 +15,7 @@ from amptui.telemetry.view import Counts, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.columns import Bools
 from amptui.tui.renderables.plot import CurvePlot, YLimits, area_dots, braille, line_dots
-from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
+from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
@@ -82,27 +82,6 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
             assert line.isascii() or not ascii_only
 
 
-def test_ten_million_steps_are_drawn_from_the_overview() -> None:
-    count, buckets = 10_000_000, 2048
-    mean = np.linspace(2, 1, -(-count // 8192))
-    recent = np.full(buckets, 1.0)
-    series = Series(
-        first_step=1,
-        count=count,
-        bucket_steps=8192,
-        minimum=mean - 0.1,
-        maximum=mean + 0.1,
-        mean=mean,
-        nonfinite=np.zeros(len(mean), np.int64),
-        recent=recent,
-        recent_nonfinite=np.zeros(buckets, np.bool_),
-    )
-    for zoom in range(24):
-        canvas = plotted(series, window=visible_window(series, zoom))
-        drawn = np.any(canvas.chars[:, GUTTER:] > 0x2800, axis=0)
-        assert np.all(drawn[:45])
-
-
 @pytest.mark.parametrize(("height", "count"), [(1, 1), (2, 2), (4, 2), (5, 3), (8, 3), (12, 6)])
 def test_labels_fall_by_equal_steps_and_have_a_free_line_between(height: int, count: int) -> None:
     canvas = plotted([0.0, 1.0], height=height)
@@ -111,20 +90,6 @@ def test_labels_fall_by_equal_steps_and_have_a_free_line_between(height: int, co
     assert np.diff([value for _, value in written]) == pytest.approx(-1 / max(1, count - 1))
     if height > 2:
         assert all(below - above > 1 for (above, _), (below, _) in pairwise(written))
-
-
-def test_a_growing_run_changes_few_cells_of_a_frame() -> None:
-    losses = 0.1 + 2 * np.exp(-np.arange(700) / 150)
-    plot, changed, frames = CurvePlot(units.loss), 0, 0
-    previous: Canvas | None = None
-    for count in range(500, 700, 2):
-        series = series_of(losses[:count].tolist())
-        canvas = plotted(series, 100, 12, window=visible_window(series, 0), plot=plot)
-        if previous is not None:
-            changed += sum(span.stop - span.start for span in canvas.changes_since(previous))
-            frames += 1
-        previous = canvas
-    assert changed / frames < 20
 
 
 # ------------------------------------------------------------------------------ limits

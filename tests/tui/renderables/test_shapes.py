@@ -3,21 +3,18 @@
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.findings import Float16Window
 from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
-from amptui.tui.renderables.float8_histogram import draw_operand, least_width
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents, width_beside
-from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_bar, draw_digits, draw_interval, draw_progress
+from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_bar, draw_interval, draw_progress
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
 from amptui.tui.renderables.sparkline import cell_levels
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
-from tests.tui.overlays.opened import float8_operand
 from tests.tui.renderables.drawings import EVERYWHERE, exponents
 from tests.tui.renderables.tracks import any_series, any_switches, windows_near
 
@@ -87,13 +84,6 @@ def test_bars_are_clipped_like_all_drawing(fraction: float | None, x: int, y: in
         assert canvas.lines()[0] == whole.lines()[2][9:14]
 
 
-@pytest.mark.parametrize("number", ["3.6", "-1.3", "16.0"])
-def test_large_digits_end_where_they_say(number: str) -> None:
-    canvas = Canvas(40, 3)
-    end = draw_digits(canvas, 2, 0, number, Style.GOOD)
-    assert max(len(line.rstrip()) for line in canvas.lines()) == end
-
-
 def ratio_drawn(ratio: float, low: float | None, high: float | None, width: int = 31) -> list[str]:
     canvas = Canvas(width, INTERVAL_LINES)
     draw_interval(canvas, ratio, low, high, style=Style.FP16)
@@ -103,11 +93,6 @@ def ratio_drawn(ratio: float, low: float | None, high: float | None, width: int 
 def test_a_slower_ratio_is_the_mirror_image_of_a_faster_one() -> None:
     faster, slower = ratio_drawn(1.71, 1.5, 1.9)[0], ratio_drawn(1 / 1.71, 1 / 1.9, 1 / 1.5)[0]
     assert slower == faster[::-1].translate(str.maketrans("├┤", "┤├"))
-
-
-@pytest.mark.parametrize("width", [0, 1, 2, 3, 9, 14])
-def test_narrow_canvases_are_drawn(width: int) -> None:
-    assert all(len(line) == width for line in ratio_drawn(1.71, 1.6, 1.8, width))
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1.0, 10.0), st.floats(1.0, 10.0), st.integers(3, 120))
@@ -183,66 +168,6 @@ def test_every_exponent_has_a_bar_beside_other_panels(width: int, others: int) -
     assert wanted <= max(width - others, GUTTER + MARGIN + 50)
     full = drawn(EVERYWHERE, wanted)
     assert all(height > 0 for height in bars(full))
-
-
-def float8_columns(shown: Canvas, style: Style) -> list[int]:
-    """Of the bars, those with ink in that style."""
-    rows = shown.height - 2
-    return [
-        x
-        for x in range(GUTTER, shown.width)
-        if any(shown.chars[y, x] == ord("█") and shown.styles[y, x] == style for y in range(rows))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("format_", "exponent", "style"),
-    [
-        ("e4m3", -11, Style.WARNING),
-        ("e4m3", -10, Style.TEXT),
-        ("e4m3", -7, Style.TEXT),
-        ("e4m3", -6, Style.GOOD),
-        ("e4m3", 8, Style.GOOD),
-        ("e4m3", 9, Style.ERROR),
-        ("e4m3", 16, Style.ERROR),
-        ("e4m3", -42, Style.WARNING),
-        ("e5m2", -18, Style.WARNING),
-        ("e5m2", -17, Style.TEXT),
-        ("e5m2", -14, Style.GOOD),
-        ("e5m2", 15, Style.GOOD),
-        ("e5m2", 16, Style.ERROR),
-    ],
-)
-@pytest.mark.parametrize("width", [60, 196])
-def test_each_exponent_of_float8_is_in_its_zone(
-    format_: str, exponent: int, style: Style, width: int
-) -> None:
-    canvas = Canvas(width, 10)
-    one = float8_operand("input", 0.1, format=format_, elements=50, first_exponent=exponent, counts=(50,))
-    draw_operand(canvas, one)
-    inked = float8_columns(canvas, style)
-    assert inked == list(range(inked[0], inked[0] + (width - GUTTER) // min(52, width - GUTTER)))
-    for other in {Style.WARNING, Style.TEXT, Style.GOOD, Style.ERROR} - {style}:
-        assert not float8_columns(canvas, other)
-
-
-@given(
-    width=st.integers(1, 200),
-    height=st.integers(1, 40),
-    first=st.integers(-42, 10),
-    counts=st.lists(st.integers(0, 10**9), max_size=7),
-    format_=st.sampled_from(["e4m3", "e5m2"]),
-)
-def test_every_size_of_a_float8_histogram_is_drawn_or_left_out(
-    width: int, height: int, first: int, counts: list[int], format_: str
-) -> None:
-    canvas = Canvas(width, height)
-    one = float8_operand(
-        "input", 0.1, format=format_, elements=max(1, sum(counts)), first_exponent=first, counts=tuple(counts)
-    )
-    draw_operand(canvas, one)
-    is_drawn = any(line.strip() for line in canvas.lines())
-    assert is_drawn == (width >= least_width(one.format) and height >= 5)
 
 
 # ---------------------------------------------------------------------------------- sparklines

@@ -157,16 +157,6 @@ def test_skipping_goes_by_twentieths_and_stops_at_the_ends(tmp_path: Path) -> No
     assert clock.state == "ended"
 
 
-def test_a_key_that_goes_back_while_a_batch_is_folded_is_obeyed(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(2000))
-    clock.player.seek(2000.0)
-    clock.player.advance(clock.now)
-    clock.player.seek(100.0)
-    clock.player.seek(50.0)
-    clock.settle()
-    assert clock.step == 50
-
-
 def test_seeking_while_paused_stays_paused(tmp_path: Path) -> None:
     clock = Clock(tmp_path, recorded(50))
     clock.player.toggle_pause()
@@ -207,34 +197,11 @@ def test_what_the_recorded_run_paused_to_ask_is_not_asked_again(tmp_path: Path) 
     assert "at the floor" in event_text(view.events[0])
 
 
-def test_damage_is_passed_over_and_told(tmp_path: Path) -> None:
-    path = write(tmp_path, recorded(3)) / "journal.jsonl"
-    path.write_bytes(path.read_bytes() + b"{half")
-    player = Player(path, speed=1.0)
-    player.seek(3.0)
-    while not math.isinf(player.advance(0.0)):
-        pass
-    assert player.look().step == 3
-    assert player.passed_over.endswith(" cut off")
-
-
 @pytest.mark.parametrize("content", ["", "nonsense\n", '{"type":"FromTheFuture","time":1}\n'])
 def test_a_journal_without_a_record_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "journal.jsonl").write_text(content)
     with pytest.raises(RunFolderError, match="holds no records"):
         Player(tmp_path / "journal.jsonl", speed=1.0)
-
-
-def test_a_journal_that_is_gone_when_it_is_to_be_read_again_ends_the_replay(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(5))
-    clock.run(3)
-    (tmp_path / "journal.jsonl").unlink()
-    clock.player.seek(0.0)
-    clock.player.start()
-    clock.player._thread.join(60.0)
-    assert isinstance(clock.player.failure, RunFolderError)
-    assert str(tmp_path / "journal.jsonl") in clock.player.failure.what
-    assert clock.step in (2, 3), "the last view stays"
 
 
 def test_a_thread_plays_until_it_is_stopped(tmp_path: Path) -> None:

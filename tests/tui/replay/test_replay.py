@@ -75,35 +75,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(
         assert terminal.modes == terminal.modes_before
 
 
-ENDLESS = """
-import threading
-from amptui.telemetry.session import Session
-fold = Session.fold
-def endless(self, records):
-    records = list(records)
-    if any(getattr(record, "step", 0) == 50 for record in records):
-        threading.Event().wait()
-    fold(self, records)
-Session.fold = endless
-"""
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(("way_out", "status"), [("\x03", 130), ("q", 0), (signal.SIGTERM, 143)])
-def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
-    run: Path, warm: WarmSource, way_out: str | signal.Signals, status: int
-) -> None:
-    with playing(run, 1000, warm, patch=ENDLESS) as terminal:
-        terminal.wait_for("replay ×1000")
-        if isinstance(way_out, str):
-            terminal.press(way_out)
-        else:
-            terminal.process.send_signal(way_out)
-        assert terminal.wait() == status
-        assert terminal.modes == terminal.modes_before
-        assert b"\x1b[?1049l" in terminal.written
-
-
 @pytest.mark.ci
 def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path, warm: WarmSource) -> None:
     with playing(run, 1, warm) as terminal:
@@ -113,16 +84,6 @@ def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path, warm: WarmSo
         while b"\x1b[?1049l" not in terminal.written:
             terminal.read(0.1)
         assert terminal.modes == terminal.modes_before
-
-
-@pytest.mark.ci
-def test_a_screen_is_as_large_as_the_terminal_whatever_the_environment_claims(run: Path) -> None:
-    claims = {"COLUMNS": "100000", "LINES": "100000"}
-    command = [sys.executable, "-c", PROGRAM, str(run), "1"]
-    with Terminal(command, size=(100, 30), env=claims) as terminal:
-        terminal.wait_for(r"(?s)╭ loss.*\n replay ×1 [^\n]* cpu\Z")
-        terminal.press("q")
-        assert terminal.wait() == 0
 
 
 @pytest.mark.ci

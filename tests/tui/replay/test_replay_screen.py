@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import question_words, safe_words, worth_words
 from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, Control
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record, RunFailed
@@ -19,7 +17,6 @@ from amptui.tui import screen as screen_module
 from amptui.tui.keys import KEYS, RUN_KEYS
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp
-from tests.diagnosis.amp_situations import SITUATIONS, view_of
 from tests.golden import Goldens
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import device, float8_window, step, traced, xray
@@ -73,14 +70,6 @@ async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) 
         await screen.until(lambda: "replay ×4 0:00 of 1:40  space pause" in screen.footer)
         await screen.press("end")
         await screen.until(lambda: "replay ended 1:40 of 1:40  space restart" in screen.footer)
-
-
-@awaited
-async def test_the_help_lists_the_keys_of_a_replay(tmp_path: Path) -> None:
-    async with replaying(tmp_path) as screen:
-        await screen.press("question_mark")
-        assert all(key.meaning in screen.text for key in REPLAY_KEYS)
-        assert "switch the running training" not in screen.text
 
 
 async def _seek_the_end(screen: Screen) -> None:
@@ -160,22 +149,6 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
         assert control.stop_reason is None
         assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
         assert not screen.has_left
-
-
-@awaited
-async def test_a_recorded_answer_on_fp8_is_that_of_the_training(tmp_path: Path) -> None:
-    name = "emulated_fp8_with_an_outlier"
-    screen = Replay(tmp_path, [*SITUATIONS[name]()])
-    answer = amp_answer(view_of(name))
-    async with screen.app.run_test(size=(200, 60)) as pilot:
-        screen.pilot = pilot
-        await screen.until(lambda: "replay paused" in screen.footer)
-        await screen.press("end")
-        await screen.until(lambda: "replay ended" in screen.footer)
-        assert worth_words(answer) in screen.lines[1]
-        assert safe_words(answer) in screen.lines[1]
-        assert question_words(answer.precision) in screen.text
-    screen.player.stop()
 
 
 @awaited

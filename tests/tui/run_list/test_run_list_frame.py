@@ -1,6 +1,5 @@
 """A frame of the list of runs: no word is cut, numbers stand in their columns, and any row fits any size."""
 
-import re
 from typing import Any
 
 import pytest
@@ -13,46 +12,11 @@ from amptui.tui.run_list.entry import RunRow
 from amptui.tui.run_list.frame import KEYS, ListState, draw, page_rows, removal_lines
 from tests.tui.run_list.listed import NOW, ROWS, STATE, entry, plan
 
-SIZES = [(80, 24), (120, 40), (40, 12), (200, 60)]
-
-MARKS = "▸◆■□▲●△○◐?×▁▂▃▄▅▆▇█/"
-
 
 def drawn(size: tuple[int, int], state: ListState = STATE) -> list[str]:
     canvas = Canvas(*size)
     draw(canvas, state)
     return canvas.lines()
-
-
-def words(row: RunRow, name: str) -> set[str]:
-    """All that may stand in a row."""
-    shown = {name, row.state, row.model or "", f"{row.step:,}" if row.step else "", row.precision or ""}
-    return {word for text in shown for word in text.split()}
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_no_word_is_cut(size: tuple[int, int]) -> None:
-    """Whatever stands in a row is a whole name, state, model or precision, or a number with its unit."""
-    number = r"-?[\d,.]+(e[+-]\d+)?%?|nan|inf|now|min|[shd]"
-    for name, line in zip(ROWS, drawn(size)[2:], strict=False):
-        whole_words = re.sub(r"…\S+", "", line) if size[0] == 40 else line  # the end of a name tells it apart
-        for word in whole_words.translate(str.maketrans(MARKS, " " * len(MARKS))).split():
-            own = {part for whole in words(ROWS[name], name) for part in re.split("[/]", whole)}
-            assert word in own or re.fullmatch(number, word), (word, line)
-    assert set(" ".join(drawn(size)[1].split()).split()) <= {
-        *("run", "state", "model", "precision", "step", "done", "loss", "recently", "took", "age")
-    }
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-def test_numbers_end_below_the_end_of_their_heading(size: tuple[int, int]) -> None:
-    lines = drawn(size)
-    columns = {match[0]: slice(*match.span()) for match in re.finditer(r"\w+", lines[1])}
-    for heading in columns.keys() & {"step", "done", "loss", "took", "age"}:
-        end = columns[heading].stop
-        texts = [line[:end] for line in lines[2 : 2 + len(ROWS)]]
-        assert any(not text.endswith(" ") for text in texts), heading
-        assert all(line[end : end + 1] in (" ", "") for line in lines[2 : 2 + len(ROWS)]), heading
 
 
 @pytest.mark.parametrize("width", [34, 70])
