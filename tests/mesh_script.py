@@ -1,9 +1,4 @@
-"""A script on a device mesh of two by two, with FSDP2 and tensor parallelism: ``mesh_script.py KIND``.
-
-KIND is ``watch``, or ``bare`` without amptui.
-"""
-
-import sys
+"""A script on a device mesh of two by two, with FSDP2 and tensor parallelism, which we watch."""
 
 import torch
 import torch.distributed as dist
@@ -12,10 +7,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import amptui
+
 BATCH, STEPS = 6, 40
 
 
-def main(kind: str) -> None:
+def main() -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
@@ -25,12 +22,7 @@ def main(kind: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = torch.Generator().manual_seed(mesh.get_local_rank("dp"))
     batches = [torch.randn(BATCH, 8, generator=data) for _ in range(STEPS)]
-    taken = iter(batches)
-    if kind == "watch":
-        import amptui
-
-        taken = iter(amptui.watch(model, optimizer).steps(batches))
-    for batch in taken:
+    for batch in amptui.watch(model, optimizer).steps(batches):
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
@@ -39,4 +31,4 @@ def main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

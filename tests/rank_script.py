@@ -62,10 +62,7 @@ class Script:
                 return
         if self.kind == "stuck":
             rank_progress.AWAITED_SECONDS, peer_progress.STACKS_SECONDS = 2.0, 4.0
-        if self.kind == "observe":
-            amptui.observe(self.model, self.optimizer)
-        else:
-            self.monitor = amptui.watch(self.model, self.optimizer, save=self.save)
+        self.monitor = amptui.watch(self.model, self.optimizer, save=self.save)
 
     def save(self) -> None:
         """Both ranks call it after the same step: else this would hang."""
@@ -120,7 +117,7 @@ class Script:
                 if self.kind.startswith("killed"):
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise ArithmeticError("only once")
-            if self.kind not in ("bare", "observe"):
+            if self.kind != "bare":
                 time.sleep(0.001)
 
     @property

@@ -406,7 +406,7 @@ def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
 def test_ranks_that_share_their_samples_count_them_once(tmp_path: Path, runs: Path) -> None:
     start = amptui_command("run", "--headless", "torchrun")
     result = subprocess.run(
-        [*start, "--standalone", "--nproc-per-node", "4", MESH_SCRIPT, "watch"],
+        [*start, "--standalone", "--nproc-per-node", "4", MESH_SCRIPT],
         capture_output=True,
         text=True,
         check=False,

@@ -6,6 +6,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -22,9 +23,11 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from amptui.engine.checkpoint.shards import Part, ShardFile, write_part
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import world_of
+from amptui.ranks.parallel import sharded_checkpoints
 from amptui.ranks.thread import RankThread
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import TrainRequest
@@ -46,7 +49,6 @@ from amptui.records.ranks import RanksDisagree, RanksOverflowed
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
 from tests.builders import one_by_one
-from tests.ranks.hindered_writing import die_at_second_part, empty_disk, fill_disk
 from tests.ranks.recorded import STEPS, Recorded
 from tests.warm import WarmSource, start_anew
 
@@ -335,6 +337,30 @@ def _through_float8(run: Run) -> None:
         run.control.ask(PrecisionRequest(precision))
         run.wait_for(PrecisionChanged, count)
         run.wait_for(StepRecord, len(run.of(StepRecord)) + 2)
+
+
+def fill_disk() -> None:
+    """Let this process write no file of more than a kilobyte."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def empty_disk() -> None:
+    """Let it write again."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def die_at_second_part() -> None:
+    """Kill this process when it has written half of its part of the second checkpoint."""
+    written: list[ShardFile] = []
+
+    def write_half(folder: Path, rank: int, parts: Sequence[Part]) -> ShardFile:
+        written.append(write_part(folder, rank, parts[: len(parts) // 2] if written else parts))
+        if len(written) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written[0]
+
+    sharded_checkpoints.write_part = write_half  # type: ignore[attr-defined]
 
 
 def _with_full_disk(folder: Path, **options: Any) -> Run:

@@ -201,14 +201,10 @@ def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:
     assert other.obeyed == [(step, PrecisionRequest("bf16"))]
 
 
-def _places(monkeypatch: pytest.MonkeyPatch, place: Callable[[], dict[str, int]]) -> None:
-    monkeypatch.setattr(guest_control, "collectives_by_group", place)
-
-
 def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after batches that one rank did not have: the steps that it counts are others."""
     ranks = Ranks()
-    _places(monkeypatch, lambda: {"of a device mesh": threading.get_ident()})
+    monkeypatch.setattr(guest_control, "collectives_by_group", lambda: {"mesh": threading.get_ident()})
     ranks.ask(PrecisionRequest("bf16"))
     ranks.make_steps(lambda: ranks.refusals() and ranks.all[0].step > 10)
     assert ranks.all[0].step == ranks.all[1].step

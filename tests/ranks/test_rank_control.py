@@ -14,7 +14,14 @@ from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import OtherRanks, RankControl
 from amptui.ranks.agreement.rows import RankNumbers
 from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
+from amptui.records.control import (
+    CheckpointRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    XRayRequest,
+)
 from tests.ranks.agreeing import KeptRows, Ranks
 
 
@@ -42,15 +49,11 @@ def of() -> Iterator[Callable[[int], Ranks]]:
 
 Of = Callable[[int], Ranks]
 
-
-def checkpoint(control: RankControl) -> object:
-    pending = control.take(CheckpointRequest)
-    control.answer(pending)
-    return pending and pending.request
+BF16, CHECKPOINT = PrecisionRequest("bf16"), CheckpointRequest()
 
 
-def precision(control: RankControl) -> object:
-    pending = control.take(PrecisionRequest)
+def taken(kind: type[Request], control: RankControl) -> object:
+    pending = control.take(kind)
     control.answer(pending)
     return pending and pending.request
 
@@ -63,8 +66,8 @@ def xray(control: RankControl) -> object:
 @pytest.mark.parametrize(
     ("want", "obeyed", "what"),
     [
-        (lambda leader: leader.ask(CheckpointRequest()), checkpoint, CheckpointRequest()),
-        (lambda leader: leader.ask(PrecisionRequest("bf16")), precision, PrecisionRequest("bf16")),
+        (lambda leader: leader.ask(CHECKPOINT), partial(taken, CheckpointRequest), CHECKPOINT),
+        (lambda leader: leader.ask(BF16), partial(taken, PrecisionRequest), BF16),
         (lambda leader: leader.ask(XRayRequest()), xray, 1),
         (RankControl.want_checkpoint, RankControl.take_wanted_checkpoint, True),
         (lambda leader: leader.want_probes(NORMS), RankControl.take_probes, NORMS),
@@ -210,23 +213,6 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
 def for_ever(comes: Callable[[], object]) -> None:
     while True:
         comes()
-
-
-def test_a_lost_board_ends_the_training_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lost(OtherRanks):
-        def explain_lost(self, error: Exception) -> Exception:
-            return RuntimeError(f"the store: {error}")
-
-    def lost(_board: Board, _names: object) -> object:
-        raise OSError("connection reset")
-
-    ranks = Ranks(2)
-    monkeypatch.setattr(Board, "read", lost)
-    other = ranks.controls[1]
-    other.join(Board(ranks.store, "test"), Lost())
-    other.leave()
-    with pytest.raises(RuntimeError, match="the store: connection reset"):
-        other.at_boundary()
 
 
 # Rows of numbers that ranks post: none is lost where a training ends, whatever threads came to.

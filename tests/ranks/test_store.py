@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.base.errors import DeviceError
-from amptui.ranks.agreement.board import Board, collectives_by_group, is_ahead, is_same_place
+from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
 from amptui.ranks.ends.peer_ends import PeerEnds
 from amptui.ranks.store.failover_store import FailoverStore, LostKeyError, connected
 from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
@@ -119,17 +119,6 @@ def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
 
 
 # Boards, and how far ranks are in the collectives of all their groups.
-
-
-def test_the_first_to_decide_counts() -> None:
-    store = HashStore()
-    first, other = Board(store, "test"), Board(store, "test")
-    assert first.look("verdict") is None
-    assert first.decide("verdict", False) is False
-    assert other.decide("verdict", "yes") is False
-    assert first.count("ranks", 1) + other.count("ranks", 1) == 3
-    other.remove("verdict")
-    assert first.look("verdict") is None
 
 
 def test_collectives_are_counted_in_every_group() -> None:

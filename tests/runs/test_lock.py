@@ -119,33 +119,21 @@ def test_a_folder_that_was_deleted_and_made_again_is_held_again(tmp_path: Path) 
         assert found.pid == os.getpid()
 
 
-# File systems without locks: network ones, often.
+def test_without_locks_the_living_hold_by_their_word_and_the_dead_and_what_has_ended_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On file systems without locks: network ones, often."""
 
-
-@pytest.fixture
-def _no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-
-
-@pytest.mark.usefixtures("_no_locks")
-@pytest.mark.parametrize(("pid", "host"), [(os.getppid(), HOST), (1, "elsewhere")])
-def test_without_locks_a_living_process_and_another_machine_hold_by_their_word(
-    tmp_path: Path, pid: int, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("amptui.runs.lock._PATIENCE_SECONDS", 0.0)
-    words(tmp_path, pid=pid, host=host, started=1.0)
-    found = holder(tmp_path)
-    assert found == Holder(pid=pid, host=host, started=1.0)
-    assert found.is_here == (host == HOST)
-    with pytest.raises(RunFolderError, match=f"another run is training in .*pid {pid} on {host}"):
-        RunLock.take(tmp_path)
-
-
-@pytest.mark.usefixtures("_no_locks")
-def test_without_locks_a_dead_process_and_a_run_that_ended_hold_nothing(tmp_path: Path) -> None:
+    for pid, host in ((os.getppid(), HOST), (1, "elsewhere")):
+        words(tmp_path, pid=pid, host=host, started=1.0)
+        assert holder(tmp_path) == Holder(pid=pid, host=host, started=1.0)
+        with pytest.raises(RunFolderError, match=f"another run is training in .*pid {pid} on {host}"):
+            RunLock.take(tmp_path)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     words(tmp_path, pid=gone.pid, host=HOST, started=1.0)
@@ -155,5 +143,3 @@ def test_without_locks_a_dead_process_and_a_run_that_ended_hold_nothing(tmp_path
     lock.release()
     assert holder(tmp_path) is None
     assert RunDir(tmp_path).lock_path.read_text() == ""
-    words(tmp_path, pid=2**80, host=HOST, started=1.0)
-    assert holder(tmp_path) is None

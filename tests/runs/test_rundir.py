@@ -126,11 +126,8 @@ def test_run_json_holds_what_it_is_given_in_strict_json_or_leaves_nothing(tmp_pa
     ("content", "why"),
     [
         (None, "cannot read .*: no such file"),
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"[1]", "not a JSON object"),
-        (b"", "not JSON"),
     ],
 )
 def test_a_run_json_that_cannot_be_read_is_told_in_one_line(

@@ -228,17 +228,3 @@ def test_closing_waits_no_longer_than_it_may(tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="torn"):
             stopped.read_to_the_end()
         assert known == list(range(len(known)))
-
-
-def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> None:
-    def broken(_request: object, _number: int) -> None:
-        raise ZeroDivisionError("in a callback")
-
-    with running(tmp_path, obey=broken) as run:
-        good, bad = attached(run), attached(run)
-        bad.say(CHECKPOINT)
-        why = "the run failed to serve the screen: ZeroDivisionError: in a callback"
-        assert bad.read_to_the_end()[-1] == {"error": why}
-        run.publish(1)
-        good.catch_up(run)
-        assert run.server.trouble == ""
