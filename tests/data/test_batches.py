@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from amptui.base.errors import DataError
 from amptui.data import batches as batches_module
@@ -90,13 +90,6 @@ def test_a_batch_may_be_changed_in_place_without_harm_to_the_data() -> None:
         numbers.zero_()
     assert source.inputs.all()
     assert source.targets.all()
-
-
-def test_a_loader_is_used_as_it_was_made() -> None:
-    loader = DataLoader(TensorDataset(torch.arange(7), torch.arange(7)), batch_size=3)
-    batches = opened(loader, batch_size=4)
-    assert [batch[0].tolist() for batch in batches.epoch(1)] == [[0, 1, 2], [3, 4, 5], [6]]
-    assert (batches.samples, batches.batches_per_epoch) == (7, 3)
 
 
 @pytest.mark.parametrize("source", [Stream(), DataLoader(Stream(), batch_size=4)], ids=["stream", "loader"])

@@ -103,10 +103,6 @@ def test_a_run_of_another_machine_is_told_with_its_name() -> None:
         assert "running on gpu7?[2J" in shown(columns=80)[1]
 
 
-def test_without_a_run_it_is_told_how_to_start_one() -> None:
-    assert shown(columns=80) == ["no runs yet; `amptui train mnist-deep` starts one"]
-
-
 def test_json_is_one_object_a_run_and_nothing_without_one() -> None:
     out = io.StringIO()
     list_runs(json=True, out=out)

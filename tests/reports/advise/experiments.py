@@ -56,8 +56,8 @@ class RefusesBf16(Mlp):
         return functional.cross_entropy(outputs.float(), targets)
 
 
-class LateNaN(Mlp):
-    """From the step ``bad`` on, its loss is NaN in bfloat16, and so are the weights then."""
+class Diverging(Mlp):
+    """Its loss is NaN from the step ``bad`` on, and so are the weights then."""
 
     bad: int = 30
 
@@ -66,16 +66,14 @@ class LateNaN(Mlp):
         outputs = model(inputs)
         self.calls = getattr(self, "calls", 0) + 1
         loss = functional.cross_entropy(outputs.float(), targets)
-        return loss * float("nan") if outputs.dtype == torch.bfloat16 and self.calls > self.bad else loss
+        return loss * float("nan") if self.calls > self.bad and self.is_lost_in(outputs.dtype) else loss
+
+    def is_lost_in(self, dtype: torch.dtype) -> bool:
+        return True
 
 
-class Diverging(Mlp):
-    """Its loss is NaN in every precision from the step ``bad`` on."""
+class LateNaN(Diverging):
+    """In bfloat16 alone."""
 
-    bad: int = 30
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        self.calls = getattr(self, "calls", 0) + 1
-        loss = functional.cross_entropy(model(inputs).float(), targets)
-        return loss * float("nan") if self.calls > self.bad else loss
+    def is_lost_in(self, dtype: torch.dtype) -> bool:
+        return dtype == torch.bfloat16

@@ -50,7 +50,6 @@ class FakeRun:
     loss: float = 1.0
     cosines: list[float] = field(default_factory=list)
     """Of the X-rays to come; those after them agree."""
-    refuses: frozenset[str] = frozenset()
     asked: list[Request] = field(default_factory=list)
     now: float = 0.0
     stop_reason: str | None = None

@@ -6,7 +6,7 @@ from amptui.diagnosis.amp_answer import AmpAnswer, Safety
 from amptui.diagnosis.amp_finding import Finding, Subject
 from amptui.records.findings import PairCompared, PrecisionMeasured
 from amptui.reports.advise.evidence import Candidate, Exclusion
-from amptui.reports.advise.loss_race import LossesCompared, LossRace
+from amptui.reports.advise.loss_race import LossRace
 from tests.telemetry import record_samples as samples
 
 SUBJECTS: tuple[Subject, ...] = (
@@ -108,6 +108,3 @@ def pair(precision: str, speedup: float) -> PairCompared:
         speedup_low=speedup - 0.01,
         speedup_high=speedup + 0.01,
     )
-
-
-__all__ = ["HIGHER_LOSSES", "SAME_LOSSES", "LossesCompared", "answer", "candidate", "finding", "pair", "row"]

@@ -172,15 +172,6 @@ def test_zoom_keeps_the_place_of_the_cursor_and_0_shows_everything() -> None:
     assert extent.grid.shown == extent.grid.whole
 
 
-def test_the_cursor_stays_while_runs_go_on() -> None:
-    cursor, before = pressed(runs_of([[1.0] * 100]), ["left", *["plus"] * 3])
-    longer = drawn_grid(runs_of([[1.0] * 120]), "steps", 120, cursor)
-    assert longer.shown.low == pytest.approx(before.grid.shown.low)
-    far_longer = drawn_grid(runs_of([[1.0] * 4_000]), "steps", 120, cursor)
-    assert far_longer.shown.width == pytest.approx(far_longer.min_width)
-    assert cursor.position in far_longer.shown
-
-
 # -------------------------------------------------------------------------------- means on an axis
 
 

@@ -1,6 +1,5 @@
 """TensorBoard's files, read back by TensorBoard itself."""
 
-import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -87,14 +86,6 @@ def test_headroom_of_steps_outside_float16_is_a_curve_of_its_own(tmp_path: Path)
     )
     assert curve(events, "float16/headroom_doublings") == [(2, 3.0)]
     assert curve(events, "float16/headroom_doublings_if_float16_ran") == [(1, 2.0), (3, 0.0)]
-
-
-def test_what_is_not_finite_stays_so_and_what_was_not_measured_is_not_there(tmp_path: Path) -> None:
-    events = exported(tmp_path, step(1, loss=math.nan), step(2, loss=None), step(3, loss=math.inf))
-    values = curve(events, "loss")
-    assert [at for at, _ in values] == [1, 3]
-    assert math.isnan(values[0][1])
-    assert values[1][1] == math.inf
 
 
 def test_device_samples_are_at_the_step_of_their_time(tmp_path: Path) -> None:
