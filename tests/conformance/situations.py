@@ -125,7 +125,7 @@ class Training:
 
     def grad_norm(self) -> float:
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        return torch.stack([gradient.norm() for gradient in gradients]).norm().item()
+        return float(torch.stack([gradient.norm() for gradient in gradients]).norm())
 
     def after_step(self, *, skipped: bool = False) -> None:
         """What a loop does after each step; some leave the schedule alone after one that was ``skipped``."""
