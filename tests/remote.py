@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,28 +38,37 @@ class RemoteMachine:
         """The user's, there."""
         return self.folder / "home"
 
-    @property
-    def bin(self) -> Path:
-        """What a shell there finds."""
-        return self.folder / "there"
-
     def prepare(self) -> None:
         """Make the keys, `amptui` there and `ssh` here."""
         self.home.mkdir(parents=True)
         for name in ("host_key", "user_key"):
             key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
             subprocess.run(key, check=True)
-        self.install_amptui()
+        self._install_amptui()
         ssh = shutil.which("ssh")
         _write_program(self.folder / "here" / "ssh", f'exec {ssh} -F {self.folder}/config "$@"')
 
-    def install_amptui(self) -> None:
-        """Make `amptui` there the one under test."""
-        self.install(f'cd {shlex.quote(str(ROOT))} && exec {sys.executable} -m amptui "$@"')
-
-    def install(self, command: str) -> None:
+    @contextmanager
+    def installed(self, command: str) -> Iterator[None]:
         """Make ``command`` what `amptui` is there."""
-        _write_program(self.bin / "amptui", command)
+        _write_program(self.folder / "there" / "amptui", command)
+        try:
+            yield
+        finally:
+            self._install_amptui()
+
+    def _install_amptui(self) -> None:
+        program = f'cd {shlex.quote(str(ROOT))} && exec {sys.executable} -m amptui "$@"'
+        _write_program(self.folder / "there" / "amptui", program)
+
+    @contextmanager
+    def configured(self, *lines: str) -> Iterator[None]:
+        """With ``lines`` in the configuration of ssh."""
+        self.configure(*lines)
+        try:
+            yield
+        finally:
+            self.configure()
 
     def start(self) -> None:
         """Serve, at a new port."""
@@ -68,7 +78,7 @@ class RemoteMachine:
             env={
                 **os.environ,
                 "HOME": str(self.home),
-                "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
+                "PATH": f"{self.folder}/there{os.pathsep}{os.environ['PATH']}",
             },
             cwd=ROOT,
             stderr=subprocess.DEVNULL,  # what asyncssh says of connections that were killed

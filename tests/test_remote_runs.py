@@ -165,17 +165,14 @@ def test_ssh_asks_on_the_terminal_before_the_screen_opens(
     box: RemoteMachine, lives: Lives, tmp_path: Path
 ) -> None:
     with headless_run(lives, tmp_path / "run") as run:
-        box.configure("StrictHostKeyChecking ask", f"UserKnownHostsFile {tmp_path}/none")
-        try:
-            with Terminal(attach(f"{HOST}:{run}")) as terminal:
-                terminal.wait_for("continue connecting")
-                assert b"\x1b[?1049h" not in terminal.written
-                terminal.press("yes\r")
-                terminal.wait_for(r"step\s+[\d,]+")
-                terminal.press("d")
-                assert terminal.wait() == 0
-        finally:
-            box.configure()
+        asks = box.configured("StrictHostKeyChecking ask", f"UserKnownHostsFile {tmp_path}/none")
+        with asks, Terminal(attach(f"{HOST}:{run}")) as terminal:
+            terminal.wait_for("continue connecting")
+            assert b"\x1b[?1049h" not in terminal.written
+            terminal.press("yes\r")
+            terminal.wait_for(r"step\s+[\d,]+")
+            terminal.press("d")
+            assert terminal.wait() == 0
         stop(run)
 
 
@@ -198,14 +195,13 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
     hello = hello_line({"version": title, "pid": os.getpid(), "run_dir": str(victim)}).decode()
     lines = [relayed(folder=str(victim), run=f"{title}'; touch x"), hello.strip(), *map(codec.dumps, records)]
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
-    box.install(f"cat {shlex.quote(str(tmp_path / 'lines'))}")
-    try:
-        with Terminal(attach(f"{HOST}:x"), size=(200, 40)) as terminal:
-            assert terminal.wait() == 1
-            assert "0;forged? error" in terminal.text
-            assert title.encode() not in terminal.written
-    finally:
-        box.install_amptui()
+    with (
+        box.installed(f"cat {shlex.quote(str(tmp_path / 'lines'))}"),
+        Terminal(attach(f"{HOST}:x"), size=(200, 40)) as terminal,
+    ):
+        assert terminal.wait() == 1
+        assert "0;forged? error" in terminal.text
+        assert title.encode() not in terminal.written
     assert list(victim.iterdir()) == []
 
 
@@ -214,12 +210,9 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
 ) -> None:
     with watched(lives, warm, tmp_path / "run") as (run, terminal):
         (ssh,) = ssh_processes(terminal.process.pid)
-        box.configure("PubkeyAuthentication no")
-        try:
+        with box.configured("PubkeyAuthentication no"):
             kill(ssh)
             terminal.wait_for("ssh must ask you something; to reconnect: amptui attach")
-        finally:
-            box.configure()
         terminal.press("q")
         assert terminal.wait() == 1
         stop(run)
@@ -230,19 +223,17 @@ def test_ctrl_c_ends_the_wait_for_a_machine_whose_dead_link_is_noticed_as_the_co
     lines: tuple[str, ...], added: bool, box: RemoteMachine
 ) -> None:
     """Or else in seconds."""
-    box.install("exec sleep 600")
-    box.configure(*lines)
-    try:
-        with Terminal(attach(f"{HOST}:x")) as terminal:
-            (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
-            wait_until(lambda: "-F" in psutil.Process(ssh).cmdline(), "the wrapper did not start ssh")
-            assert ("ServerAliveInterval=5" in psutil.Process(ssh).cmdline()) == added
-            terminal.press("\x03")
-            assert terminal.wait() == 130
-            wait_until(lambda: not psutil.pid_exists(ssh), "ssh outlives amptui")
-    finally:
-        box.configure()
-        box.install_amptui()
+    with (
+        box.installed("exec sleep 600"),
+        box.configured(*lines),
+        Terminal(attach(f"{HOST}:x")) as terminal,
+    ):
+        (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
+        wait_until(lambda: "-F" in psutil.Process(ssh).cmdline(), "the wrapper did not start ssh")
+        assert ("ServerAliveInterval=5" in psutil.Process(ssh).cmdline()) == added
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+        wait_until(lambda: not psutil.pid_exists(ssh), "ssh outlives amptui")
 
 
 def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -1,4 +1,4 @@
-"""FSDP2: which modules are sharded one by one, and that odd models train as in one process."""
+"""Ranks train as one process would, sharded by FSDP2 too, also odd models; how those are divided."""
 
 import math
 import re
@@ -25,6 +25,7 @@ from amptui.ranks.parallel.sharded import (
     gathered,
     shard,
 )
+from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord
 from tests.ranks.odd_model import OddModel
 from tests.ranks.rank_at_work import train_ranks
@@ -125,6 +126,23 @@ def test_the_mean_loss_stays_in_float32(dtype: torch.dtype) -> None:
     assert mean.grad.to_local().item() == loss.item()  # type: ignore[attr-defined]
     assert model.weight.grad is not None
     assert model.weight.grad.dtype is dtype
+
+
+@pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=[pytest.mark.ci, pytest.mark.torch])])
+def test_two_ranks_train_as_one_process_with_the_global_batch(
+    warm: WarmSource, tmp_path: Path, fsdp: bool
+) -> None:
+    ranks = train_ranks(
+        "plain", 2, tmp_path, warm=warm, batch_norm="no", samples="72", options={"fsdp": fsdp}
+    )
+    assert ranks[0].steps == ranks[1].steps
+
+    log = Log()
+    train(prepare(Recorded(epochs=2, batch_size=16, samples=72, batch_norm=False)), log)
+    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
+    alone = [record.validation for record in log.of(EpochFinished) if record.validation is not None]
+    for results, expected in zip(ranks[0].results["validations"], alone, strict=True):
+        assert results == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
 
 
 @pytest.mark.ci
