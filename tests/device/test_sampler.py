@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,45 +166,6 @@ def test_a_gpu_that_does_not_answer_loses_its_figures_and_gets_them_back() -> No
     assert silent.host.memory_total_bytes
 
 
-@pytest.mark.nightly
-def test_figures_are_of_the_moment_again_after_a_late_answer() -> None:
-    records, answers = Records(), threading.Event()
-
-    def look() -> GpuSample:
-        answers.wait(LONG)
-        time.sleep(0.01)  # as long as a driver may take: an answer must not overtake the one before
-        return replace(GPU, power_watts=time.time())  # tells the moment of the look
-
-    def is_timely(sample: DeviceSample) -> bool:
-        return sample.gpus != () and sample.time - (sample.gpus[0].power_watts or 0) < 0.05
-
-    with sampling(records, lambda: StubProbe(look), interval_seconds=0.1):
-        for _ in range(2):  # so that it is asked again before it has answered
-            records.sample(lambda sample: sample.note == "waiting for NVML")
-        answers.set()
-        # Those that are an answer behind are older than the interval.
-        records.sample(lambda sample: sample.gpus != ())
-        records.sample(is_timely)
-
-
-def test_a_probe_that_hangs_does_not_hold_up_the_end() -> None:
-    records, answers, asked = Records(), threading.Event(), threading.Event()
-
-    def hang() -> GpuSample:
-        asked.set()
-        answers.wait(LONG)
-        return GPU
-
-    with sampling(records, lambda: StubProbe(hang), interval_seconds=3600) as sampler:
-        assert asked.wait(LONG)
-        began = time.monotonic()
-        assert not sampler.stop(0.05)
-        assert time.monotonic() - began < LONG / 2
-        answers.set()
-        assert sampler.stop(LONG)
-    assert records.samples.empty()
-
-
 def fail() -> Any:
     raise RuntimeError("out of\nluck")
 
@@ -230,15 +190,6 @@ def test_what_is_broken_is_told_once_and_the_rest_goes_on(
     assert {sample.gpus for sample in samples} <= ({(GPU,), ()} if read_allocator is fail else {()})
     note = {"opening NVML failed": "no GPU data: opening NVML failed"}.get(told)
     assert note is None or {sample.note for sample in samples} == {note}
-
-
-def test_a_sampler_is_started_once_and_may_be_stopped_unstarted() -> None:
-    assert Sampler(lambda _: None).stop()
-    with (
-        sampling(Records()) as sampler,
-        pytest.raises(RuntimeError, match="a sampler is started once"),
-    ):
-        sampler.start()
 
 
 HANG = """
@@ -266,32 +217,6 @@ def test_a_program_ends_while_a_call_into_the_driver_hangs(
     faults = call.replace(" ", "@") + "=hang"
     said = run_python(["-c", HANG, call, log], fake_nvml_dir, faults=faults, log=log)
     assert said == "False True waiting for NVML\n"
-
-
-HANG_LATER = """
-import pathlib, queue, sys
-from amptui.device.sampler import Sampler
-
-records = queue.Queue()
-sampler = Sampler(records.put, interval_seconds=0.05)
-sampler.start()
-while not records.get(timeout=60).gpus:
-    pass
-pathlib.Path(sys.argv[1]).write_text("*@1=hang")
-while (sample := records.get(timeout=60)).note != "NVML does not answer":
-    pass
-print(sampler.stop(0.1), [(gpu.name, gpu.memory_used_bytes) for gpu in sample.gpus])
-"""
-
-
-@pytest.mark.ci
-def test_a_driver_that_begins_to_hang_in_mid_run_is_seen(
-    run_python: Callable[..., str], fake_nvml_dir: Path, tmp_path: Path
-) -> None:
-    faults = tmp_path / "faults"
-    faults.write_text("")
-    said = run_python(["-c", HANG_LATER, str(faults)], fake_nvml_dir, faults=str(faults))
-    assert said == "False [('Fake GPU', None), ('Fake GPU', None)]\n"
 
 
 WATCH_ONE = """
