@@ -135,17 +135,3 @@ def test_all_is_read_before_the_next_iteration_overwrites_it(
     assert memory.filled > len(steps)
     assert compiled_steps == pytest.approx(steps, rel=0.02)
     assert compiled_validations == pytest.approx(validations, rel=0.02)
-
-
-def test_what_is_read_too_late_is_nan(memory: StaticMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    late: list[Tensor] = []
-    loss = LossInGraph.loss
-
-    def loss_in_attribute(self: LossInGraph, model: nn.Module, batch: Any) -> Tensor:
-        late.append(computed := loss(self, model, batch))
-        return computed
-
-    monkeypatch.setattr(LossInGraph, "loss", loss_in_attribute)
-    trained(LossInGraph, compile_mode="reduce-overhead")
-    assert memory.filled
-    assert all(value.isnan() for value in late[:3])

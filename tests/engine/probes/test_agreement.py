@@ -132,25 +132,6 @@ def test_a_gradient_missing_in_one_pass_counts_as_zero() -> None:
     assert (result.name, result.cosine, result.elements) == ("", None, 0)
 
 
-def sparse(rows: list[int], values: list[list[float]]) -> Tensor:
-    indices = torch.tensor(rows, dtype=torch.int64).reshape(1, -1)
-    return torch.sparse_coo_tensor(
-        indices, torch.tensor(values).reshape(-1, 2), (5, 2), check_invariants=True
-    )
-
-
-@pytest.mark.parametrize("rows", [[3, 1], [1, 4], [2], None])
-def test_sparse_gradients_are_compared_element_by_element(rows: list[int] | None) -> None:
-    model = nn.Embedding(5, 2, sparse=True)
-    full = sparse([1, 3, 3], [[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]])
-    half = None if rows is None else sparse(rows, [[3.0, 5.0], [1.0, 0.0]][: len(rows)])
-    (result,) = agree(layers_of(model), {model.weight: full}, {} if half is None else {model.weight: half})
-    expected = compared([full.to_dense().flatten()], [None if half is None else half.to_dense().flatten()])
-    assert result.elements == 10
-    assert (result.cosine, result.relative_error) == (expected.cosine, expected.relative_error)
-    assert result.lost == expected.lost
-
-
 def test_complex_gradients_are_compared_by_their_parts() -> None:
     result = compared([torch.tensor([3 + 4j])], [torch.tensor([3 + 0j])])
     assert result.relative_error == pytest.approx(0.8)

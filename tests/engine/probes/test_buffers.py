@@ -8,13 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
 
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.gradients import MAX_NAMES, SMALL_ELEMENTS
 from amptui.engine.probes.module_trace import infinite_names
 from amptui.records.run import NonFinite
-from tests.tiny import no_waits
 
 
 def holding(buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -36,33 +34,6 @@ def named(watch: BufferWatch) -> dict[str, str]:
     """The kind of each buffer that is told of now."""
     record = look(watch)
     return {} if record is None else dict(zip(record.names, record.kinds, strict=True))
-
-
-def scaled_step(model: nn.Module, inputs: Tensor) -> None:
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), GradScaler("cpu")
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = model(inputs).float().sum()
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-
-
-@pytest.mark.torch
-def test_batch_norm_s_statistics_are_poisoned_by_an_overflow_whose_step_the_scaler_skipped() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    nn.init.ones_(model.get_parameter("0.weight"))
-    watch = watching(model)
-    assert watch.names == ("1.running_mean", "1.running_var")
-    scaled_step(model, torch.randn(8, 4))
-    assert look(watch) is None
-    before = [p.detach().clone() for p in model.parameters()]
-    scaled_step(model, torch.full((8, 4), 6e4))
-    assert all(map(torch.equal, before, model.parameters()))
-    record = look(watch)
-    assert record is not None
-    assert (record.what, record.time, record.step, record.count) == ("buffer", 1.5, 7, 2)
-    assert set(record.names) == {"1.running_mean", "1.running_var"}
-    assert record.kind == record.kinds[0] == "nan"
 
 
 def test_what_is_bad_is_told_once_until_another_buffer_is_or_it_recovered() -> None:
@@ -122,14 +93,12 @@ def test_all_are_counted_and_the_worst_are_named_first(number: int, data: st.Dat
     "tensor",
     [
         torch.full((5,), 65504.0, dtype=torch.float16),
-        torch.ones(5, dtype=torch.bfloat16),
-        torch.ones(5, dtype=torch.float64),
         torch.ones(5, dtype=torch.complex64),
         torch.full((SMALL_ELEMENTS + 1,), -3e38),
         torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
         torch.tensor(1.0),
     ],
-    ids=["float16", "bfloat16", "float64", "complex", "large", "channels-last", "scalar"],
+    ids=["float16", "complex", "large", "channels-last", "scalar"],
 )
 def test_every_kind_of_buffer_is_watched(tensor: Tensor) -> None:
     watch = watching(holding({"sound": torch.ones(3), "odd": tensor}))
@@ -151,20 +120,3 @@ def test_integers_and_empty_buffers_cannot_go_bad() -> None:
     assert watching(holding({"steps": torch.tensor(3)})).measure().shape == (0,)
     assert watching(nn.Linear(2, 2)).measure().shape == (0,)
     assert watching(holding({"none": torch.zeros(0)})).measure().tolist() == [0.0]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_a_gpu_finds_the_same_without_waiting() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)).cuda()
-    watch = watching(model)
-    assert look(watch) is None
-    with torch.no_grad():
-        model.get_buffer("2.running_var").fill_(math.nan)
-        model.get_buffer("1.running_mean").fill_(-math.inf)
-    with no_waits():
-        row = watch.measure()
-    record = watch.record(row.tolist(), time=0.0, step=1)
-    assert row.is_cuda
-    assert record is not None
-    assert (record.names, record.kinds) == (("2.running_var", "1.running_mean"), ("nan", "inf"))

@@ -266,26 +266,9 @@ def test_the_worst_overflow_or_lose_the_largest_share_of_their_norm() -> None:
     assert (worst.elements, worst.zeros, worst.flushed, worst.subnormal, worst.overflowing) == (4, 0, 1, 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size"), [(torch.float16, 4), (torch.bfloat16, LARGE), (torch.float64, LARGE)]
-)
-def test_gradients_of_any_precision_are_counted_as_float32(dtype: torch.dtype, size: int) -> None:
-    gradient = (torch.logspace(-12, 6, size)).to(dtype)
-    window = window_of(gradient, torch.ones(2), factor=2.0)
-    together = torch.cat([gradient.float(), torch.ones(2)])
-    assert counts_of(window) == counts_by_half(together, 2.0)
-
-
-@lengths
-def test_parameters_without_a_gradient_have_no_elements_and_shift_no_name(
-    as_gradient: Callable[[Sequence[float]], Tensor],
-) -> None:
-    fine, lost = as_gradient([1.0]), as_gradient([2.0**-30])
-    model = model_with_gradients([fine, lost, fine.clone(), lost.clone()])
-    for name in ("p0", "p2"):
-        model.get_parameter(name).grad = None
-    window = window_of_model(model)
-    assert counts_of(window) == (2 * len(lost), 0, 2 * len(lost), 0, 0, 0)
+def test_parameters_without_a_gradient_have_no_elements_and_shift_no_name() -> None:
+    window = window_of(None, torch.tensor([2.0**-30]), None, torch.full((LARGE,), 2.0**-30))
+    assert counts_of(window) == (1 + LARGE, 0, 1 + LARGE, 0, 0, 0)
     assert [p.name for p in window.worst] == ["p1", "p3"]
 
 
@@ -294,26 +277,6 @@ def test_no_gradient_at_all_is_an_empty_window() -> None:
         window = window_of_model(model)
         assert counts_of(window) == (0, 0, 0, 0, 0, 0)
         assert (window.worst, sum(window.counts)) == ((), 0)
-
-
-@pytest.mark.parametrize("width", [2, 1024])
-def test_stored_elements_of_a_sparse_gradient_are_counted(width: int) -> None:
-    model = nn.Embedding(10, width, sparse=True)
-    model(torch.tensor([1, 1, 3])).sum().backward()
-    window = window_of_model(model, 2.0**-26)
-    # Row 1 was looked up twice: its 2s are 2^-25 now, row 3's 1s 2^-26.
-    assert (window.elements, window.flushed) == (2 * width, 2 * width)
-    assert window_of_model(model, 2.0**-25).flushed == width
-
-
-def test_scalars_empty_complex_and_transposed_gradients_are_counted() -> None:
-    window = window_of(
-        torch.tensor(1e6),
-        torch.empty(0),
-        torch.tensor([2.0**-30 + 0j]).conj(),
-        torch.ones(300, 200)[:, ::3].t(),
-    )
-    assert counts_of(window) == (1 + 2 + 300 * 67, 1, 1, 0, 1, 0)
 
 
 keys = st.integers(1, 6800).flatmap(

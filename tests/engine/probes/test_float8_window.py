@@ -1,9 +1,7 @@
 """The windows of float8 products: numbers against torch's casts, in a real run, and unnoticed by a model."""
 
-import copy
 import math
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -11,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from amptui.engine.float8 import Float8Linears
 from amptui.engine.probes.float8_window import RANGES, Float8WindowProbe, operand_numbers
-from amptui.engine.probes.schedule import no_float8
 from amptui.records.control import HistogramRequest
 from amptui.records.findings import Float8Format, Float8Operand, Float8Role, Float8Window
 from amptui.records.run import Note
@@ -27,8 +24,6 @@ pytestmark = pytest.mark.usefixtures("usable_torchao", "windows_unasked")
 FORMATS = pytest.mark.parametrize("format_", ["e4m3", "e5m2"])
 
 ALL = {"input", "weight", "gradient"}
-
-aten = torch.ops.aten
 
 
 def row_of(values: Tensor, format_: Float8Format, scale: float = 1.0) -> list[float]:
@@ -158,17 +153,6 @@ def test_a_channel_far_above_the_others_makes_float8_lose_these() -> None:
     assert spoiled.error < 0.1  # the norm is that of the one channel: it shows nothing
 
 
-def test_only_the_layers_of_the_largest_errors_keep_their_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.engine.probes.float8_window.MAX_COUNTED_LAYERS", 1)
-    for window in windows(1e7, "tensorwise"):
-        errors = {
-            layer.name: max(operand.channel_error for operand in layer.operands if operand.zeros < 1)
-            for layer in window.layers
-        }
-        counted = [layer.name for layer in window.layers if any(one.counts for one in layer.operands)]
-        assert counted == [max(errors, key=lambda name: errors[name])]
-
-
 def test_measuring_changes_no_loss_and_what_hinders_it_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {step: HistogramRequest() for step in range(1, 9)}
     unmeasured = losses(log_of(prepare(Tiny(), precision="fp8", probes=False)))
@@ -185,26 +169,6 @@ def test_measuring_changes_no_loss_and_what_hinders_it_is_told_once(monkeypatch:
     (note,) = [note for note in log.of(Note) if "float8 window" in note.text]
     assert "out of memory measuring" in note.text
     assert losses(log) == unmeasured
-
-
-class ByWeights(Tiny):
-    """Multiplies with the weights of its layers, and never calls these."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        layer, last = model.get_submodule("1"), model.get_submodule("4")
-        hidden = nn.functional.linear(inputs.flatten(1), layer.weight, layer.bias).relu()  # type: ignore[arg-type]
-        return nn.functional.cross_entropy(nn.functional.linear(hidden, last.weight, last.bias), targets)  # type: ignore[arg-type]
-
-
-def test_a_step_in_fp8_without_a_float8_product_is_told_once() -> None:
-    def warnings(experiment: Tiny) -> list[str]:
-        log = log_of(prepare(experiment, precision="fp8"), at={3: HistogramRequest()})
-        assert bool(log.of(Float8Window)) == (type(experiment) is Tiny)
-        return [note.text for note in log.of(Note) if note.severity == "warning" and "no float8" in note.text]
-
-    assert warnings(ByWeights()) == [no_float8(1, called=False)]
-    assert warnings(Tiny()) == []
 
 
 @pytest.mark.ci  # it compiles
@@ -255,27 +219,9 @@ def roles(probe: Float8WindowProbe, layer: str) -> set[Float8Role]:
     return {role for name, role in operands(probe) if name == layer}
 
 
-def max_and_every_second_product() -> Any:
-    """What to save of a checkpointed part: as published training code chooses it."""
-    counts = {True: 0, False: 0}
-
-    def policy(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-        if operator == aten.mm.default:
-            counts[context.is_recompute] += 1
-        is_every_second = operator == aten.mm.default and counts[context.is_recompute] % 2
-        saves = operator == aten.max.default or is_every_second
-        return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
-
-
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "saved",
-    [partial(create_selective_checkpoint_contexts, [aten.max.default]), max_and_every_second_product],
-    ids=["max", "max and products"],
-)
-def test_selective_checkpointing_gets_the_same_gradients(saved: Callable[[], Any]) -> None:
+def test_selective_checkpointing_gets_the_same_gradients() -> None:
+    saved = partial(create_selective_checkpoint_contexts, [torch.ops.aten.max.default])
     model, batch = layers(3), torch.randn(16, 32) * 50
 
     def gradients(probe: Any) -> list[Tensor]:
@@ -293,71 +239,3 @@ def test_selective_checkpointing_gets_the_same_gradients(saved: Callable[[], Any
     assert all(map(torch.equal, expected, measured))
     assert probe.trouble is None
     assert roles(probe, "2") == ALL
-
-
-@pytest.mark.parametrize("call", ["reentrant checkpoint", "no grad first", "forward", "hook"])
-def test_the_gradient_is_that_of_the_first_call_that_has_one(call: str) -> None:
-    """Also where a layer's ``forward`` is called, which no hook sees, or a hook returns several tensors."""
-    model, batch = layers(1), torch.randn(8, 32, requires_grad=True)
-    if call == "hook":
-        model[0].register_forward_hook(lambda _layer, _inputs, output: output.chunk(2, -1))
-        model[1].register_forward_pre_hook(lambda _layer, inputs: (torch.cat(inputs[0], -1),))
-    with in_float8(model) as linears, Float8WindowProbe(linears) as probe:
-        with bfloat16():
-            if call == "no grad first":
-                with torch.no_grad():
-                    model(batch)
-            output = {
-                "reentrant checkpoint": lambda: checkpoint(model, batch, use_reentrant=True),
-                "forward": lambda: model[0].forward(batch),
-            }.get(call, lambda: model(batch))()
-            if call == "no grad first":
-                model(batch)  # and only of that one
-        output.float().square().mean().backward()
-    assert probe.trouble is None
-    assert roles(probe, "0") == ALL
-
-
-@pytest.mark.parametrize(
-    "copied",
-    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],  # noqa: S301 - our own bytes
-    ids=["copied", "pickled"],
-)
-def test_a_copy_that_is_made_while_it_measures_is_plain_and_is_not_measured(copied: Any) -> None:
-    model = layers(1)
-    with in_float8(model) as linears:
-        before = dict(vars(type(model[0])))
-        with Float8WindowProbe(linears) as probe, bfloat16():
-            assert dict(vars(type(model[0]))) != before
-            other = copied(model)
-            other(torch.randn(4, 32))
-            assert not probe.layers_called
-            model(torch.randn(8, 32))
-        assert dict(vars(type(model[0]))) == before
-    other(torch.randn(4, 32))
-    assert type(other[0]) is nn.Linear
-    assert not other[0]._forward_hooks
-    assert operands(probe)["0", "input"].elements == 8 * 32
-
-
-def test_what_cannot_be_measured_reaches_neither_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Tensor:
-        raise AttributeError("of another torchao")
-
-    monkeypatch.setattr("amptui.engine.probes.float8_window.operand_numbers", broken)
-    model = layers(1)
-    with in_float8(model) as linears, Float8WindowProbe(linears) as probe:
-        with bfloat16():
-            output = model(torch.randn(8, 32))
-        output.float().sum().backward()
-    assert "of another torchao" in str(probe.trouble)
-    assert not probe.values().numel()
-
-
-def test_whether_a_layer_multiplied_is_known_even_if_it_fails() -> None:
-    model = layers(1)
-    for rows, columns, multiplied in ((8, 32, True), (8, 16, True), (0, 32, False)):
-        failure = pytest.raises((RuntimeError, AssertionError)) if columns == 16 else nullcontext()
-        with in_float8(model) as linears, Float8WindowProbe(linears) as probe, bfloat16(), failure:
-            model(torch.randn(rows, columns))
-        assert (probe.layers_called, probe.layers_multiplied) == (True, multiplied)

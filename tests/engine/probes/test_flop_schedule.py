@@ -120,12 +120,6 @@ def watched() -> tuple[FlopSchedule, list[FlopsCounted]]:
     return FlopSchedule(nn.Linear(4, 4), counts.append), counts
 
 
-def test_inputs_are_the_shapes_of_all_tensors_in_all_batches() -> None:
-    batches = [(2, {"ids": torch.empty(2, 3), "more": [torch.empty(2), "text"]}), (1, torch.empty(1, 3))]
-    sized_inputs = step_inputs(batches)
-    assert (sized_inputs.size, sized_inputs.shapes) == ((3, 2), ((2, 3), (2,), (1, 3)))
-
-
 def test_a_length_that_comes_late_is_noticed_and_told_once() -> None:
     schedule, counts = watched()
     schedule.check(1, inputs(8, (8, 5)))

@@ -13,7 +13,6 @@ from amptui.engine.probes.gradients import is_measurable, largest_absolute
 from amptui.engine.probes.module_trace import MAX_NEAREST, ModuleTrace
 from amptui.records.findings import ModuleRange
 from tests.engine.traced import Scale, by_name, record_of, traced_step
-from tests.tiny import no_waits
 
 
 def constant_linear(width: int, weight: float) -> nn.Linear:
@@ -104,35 +103,6 @@ def test_a_healthy_step_lists_the_largest_values_first() -> None:
     assert record.seconds > 0
 
 
-@given(st.lists(st.floats(width=32), min_size=3, max_size=3))
-def test_whatever_arrives_is_either_the_trouble_or_in_order(row: list[float]) -> None:
-    with ModuleTrace(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid())) as trace:
-        trace._modules[0][1](torch.ones(2))
-    record = record_of(trace, row)
-    assert record.modules == 4
-    bad = [i for i, value in enumerate(row) if not math.isfinite(value)]
-    assert (record.first.name if record.first else None) == (str(bad[0]) if bad else None)
-    assert [near.largest for near in record.nearest] == sorted(filter(math.isfinite, row), reverse=True)
-
-
-def test_an_in_place_module_is_distinguished_from_the_previous_one() -> None:
-    model = nn.Sequential(constant_linear(2, -3.0), nn.ReLU(inplace=True), Scale(2.0), nn.ReLU(inplace=True))
-    inputs = torch.tensor([[1.0, 1.0], [-1.0, 0.0]])
-    record = traced_step(model, inputs, dtype=None, loss_scale=16.0)
-    assert {name: near.largest for name, near in by_name(record, "forward").items()} == {
-        "0": 6.0,
-        "1": 3.0,
-        "2": 6.0,
-        "3": 6.0,
-    }
-    assert {name: near.largest for name, near in by_name(record, "backward").items()} == {
-        "0": 2.0,
-        "1": 2.0,
-        "2": 1.0,
-        "3": 1.0,
-    }
-
-
 class Nested(nn.Module):
     """Puts out what other modules put out, in a nest, beside tensors of its own."""
 
@@ -165,24 +135,6 @@ def test_what_was_not_called_returns_its_input_or_cannot_be_measured_is_left_out
     assert (record.first, record.nearest, record.modules) == (None, (), 1)
     model = nn.Sequential(Scale(3.0), nn.Identity(), nn.Dropout(0.5).eval())
     assert list(by_name(traced_step(model, torch.ones(2), dtype=None), "forward")) == ["0"]
-
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.twice = Scale(2.0)
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            with torch.inference_mode():
-                frozen = self.twice(inputs)
-            mapped = torch.func.vmap(self.twice)(inputs)
-            output: Tensor = mapped + frozen.clone()
-            return output
-
-    record = traced_step(Odd(), torch.ones(3, 2), dtype=None)
-    assert {name: near.largest for name, near in by_name(record, "forward").items()} == {
-        "": 4.0,
-        "twice": 2.0,
-    }
 
 
 def elementwise(tensor: Tensor) -> float:
@@ -224,23 +176,3 @@ def test_nan_wins_over_inf_in_any_position(dtype: torch.dtype, size: int) -> Non
     assert largest_absolute(tensor).item() == math.inf
     tensor[-1] = math.nan
     assert math.isnan(largest_absolute(tensor).item())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_a_gpu_finds_the_overflow_without_waiting() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), constant_linear(4, 1e5), nn.ReLU(inplace=True)).cuda()
-    nn.init.ones_(model.get_parameter("0.weight"))
-    inputs = torch.ones(3, 4, device="cuda")
-    with torch.autocast("cuda", dtype=torch.float16):
-        model(inputs).sum().backward()  # libraries load, and may wait
-    with no_waits():
-        with ModuleTrace(model) as trace:
-            with torch.autocast("cuda", dtype=torch.float16):
-                loss = model(inputs).float().sum()
-            loss.backward()
-        row = trace.values()
-    record = record_of(trace, row.tolist())
-    assert row.is_cuda
-    assert record.first is not None
-    assert (record.first.name, record.first.dtype, record.first.largest) == ("1", "float16", math.inf)

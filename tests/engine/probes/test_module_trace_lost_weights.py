@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
-from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
 from amptui.records.findings import ModulesTraced
 from amptui.telemetry.health import judge_trace
-from tests.engine.traced import record_of, traced_step
+from tests.engine.traced import traced_step
 from tests.tiny import Log, Tiny, prepare, train
 
 
@@ -92,24 +91,3 @@ def test_lost_statistics_are_to_blame_only_where_they_are_read() -> None:
     model.get_buffer("1.running_var").fill_(1.0)
     lost = traced_step(model.eval(), torch.ones(3, 4))
     assert (lost.first, lost.lost) == (None, ("1.running_mean",))
-
-
-def test_an_infinity_that_was_there_from_the_start_is_meant() -> None:
-    class Masked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mask = nn.Buffer(torch.tensor([0.0, -math.inf]))
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return (inputs * 1e5 + self.mask).softmax(-1) * math.nan
-
-    model = nn.Sequential(Masked())
-    assert infinite_names(model) == {"0.mask"}
-    with ModuleTrace(model, infinite_at_start=infinite_names(model)) as trace:
-        model(torch.ones(3, 2))
-    record = record_of(trace)
-    assert record.first is not None
-    assert (record.first.name, record.lost_count) == ("0", 0)
-    with ModuleTrace(model) as trace:
-        model(torch.ones(3, 2))
-    assert record_of(trace).lost == ("0.mask",)

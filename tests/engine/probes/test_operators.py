@@ -1,14 +1,12 @@
 """Operators counted by what really ran."""
 
-import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
+from torch import nn
 
-from amptui.engine.probes.operators import OperatorCounter, tensors_in
+from amptui.engine.probes.operators import OperatorCounter
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 
@@ -49,13 +47,10 @@ HALF = torch.ones(2, 2, dtype=torch.float16)
         (lambda: torch.zeros(2, dtype=torch.float64), {("zeros", "float64"): 1}),
         (lambda: HALF.sum(dtype=torch.float32), {("sum", "float32"): 1}),
         (lambda: HALF + torch.ones(2, 2), {("ones", "float32"): 1, ("add", "float32"): 1}),
-        (lambda: HALF > 0, {("gt", "float16"): 1}),
         (lambda: torch.cat([HALF, HALF]), {("cat", "float16"): 1}),
         (lambda: torch._foreach_abs([HALF, HALF]), {("_foreach_abs", "float16"): 1}),
-        (lambda: torch.arange(3) + 1, {("arange", "int64"): 1, ("add", "int64"): 1}),
         (lambda: HALF.clone().relu_(), {("clone", "float16"): 1, ("relu_", "float16"): 1}),
         (lambda: HALF.view(4).unsqueeze(0).t().expand(4, 2).detach(), {}),
-        (lambda: torch.empty_like(HALF).shape, {}),
     ],
     ids=lambda value: "" if callable(value) else str(sorted(value)),
 )
@@ -74,37 +69,6 @@ def test_operators_of_other_libraries_have_their_namespace() -> None:
     assert counted(counter)["amptui_test.twice", "float16"] == 1
 
 
-class Nested(torch.autograd.Function):
-    """Runs a backward pass inside its backward pass; 60 levels deep autograd goes on in another thread."""
-
-    threads: set[int]
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, inputs: Tensor, levels: int) -> Tensor:
-        ctx.levels = levels  # type: ignore[attr-defined]
-        return inputs.clone()
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
-        levels: int = ctx.levels  # type: ignore[attr-defined]
-        Nested.threads.add(threading.get_ident())
-        if levels == 0:
-            return gradient.sin(), None
-        with torch.enable_grad():
-            inner = Nested.apply(torch.ones(2, requires_grad=True), levels - 1).sum()
-        inner.backward()
-        return gradient, None
-
-
-def test_a_backward_pass_in_autograd_s_own_thread_is_counted() -> None:
-    Nested.threads = set()
-    outputs = Nested.apply(torch.ones(2, requires_grad=True), 70)
-    with OperatorCounter() as counter:
-        outputs.sum().backward()
-    assert len(Nested.threads) == 2
-    assert counted(counter)["sin", "float32"] == 1
-
-
 @pytest.mark.gpu
 @gpu
 def test_a_gpu_s_backward_pass_is_counted() -> None:
@@ -114,14 +78,3 @@ def test_a_gpu_s_backward_pass_is_counted() -> None:
             product = torch.rand(8, 8, device="cuda") @ weight
         product.float().sum().backward()
     assert counted(counter)["mm", "float16"] == 2
-
-
-def test_nested_tensors_are_found_in_order() -> None:
-    class Pair(NamedTuple):
-        left: Any
-        right: Any
-
-    a, b, c, d = (torch.tensor(i) for i in range(4))
-    nest = {"x": (a, [b, None, "text", 3]), "y": Pair(c, {"z": d})}
-    assert [tensor.item() for tensor in tensors_in(nest)] == [0, 1, 2, 3]
-    assert list(tensors_in("text")) == []

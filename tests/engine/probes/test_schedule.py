@@ -2,7 +2,6 @@
 
 import math
 import re
-import time
 from typing import Any
 
 import pytest
@@ -23,9 +22,7 @@ from amptui.records.control import (
     XRayRequest,
 )
 from amptui.records.findings import (
-    OLD_STEPS,
     Float16Window,
-    MemoryBreakdown,
     ModulesTraced,
     StepTimed,
     XRayTaken,
@@ -92,25 +89,7 @@ def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
     assert all((window.seconds or 0) > 0 for window in log.of(Float16Window))
 
 
-class Costly(Float16WindowProbe):
-    """So dear that its budget pays for no second one in a short run."""
-
-    def measure(self, factor: float) -> Tensor:
-        time.sleep(0.2)
-        return super().measure(factor)
-
-
-@pytest.mark.ci
-def test_a_window_that_is_out_of_date_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.engine.probes.schedule.Float16WindowProbe", Costly)
-    log = log_of(prepare(Tiny(epochs=100_000), steps=40), at={5: "bf16"})
-    assert [(window.step, window.precision) for window in log.of(Float16Window)] == [(1, "fp32"), (7, "bf16")]
-    log = log_of(prepare(Tiny(epochs=100_000), steps=OLD_STEPS + 20))
-    assert [window.step for window in log.of(Float16Window)] == [1, OLD_STEPS + 3]
-
-
-@pytest.mark.parametrize("measured", [False, True])
-def test_what_was_asked_of_a_model_that_is_replaced_is_answered(*, measured: bool) -> None:
+def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
     prepared, log = prepare(Tiny()), Log()
     precision, answers = prepared.precisions["fp32"], list[str]()
     before, after = (Probes(prepared, GradientProbe(prepared.model), log.emit) for _ in range(2))
@@ -118,8 +97,7 @@ def test_what_was_asked_of_a_model_that_is_replaced_is_answered(*, measured: boo
         parameter.grad = torch.ones_like(parameter)
     before.arm_window(answers.append)
     before.arm_trace(answers.append)
-    if measured:
-        before.after_backward(1, precision, assumed_scale=65536.0)
+    before.after_backward(1, precision, assumed_scale=65536.0)
     assert answers == []
     after.take_over(before)
     after.after_backward(2, precision, assumed_scale=65536.0)
@@ -128,7 +106,7 @@ def test_what_was_asked_of_a_model_that_is_replaced_is_answered(*, measured: boo
             prepared.model(torch.ones(2, 1, 4, 4)).sum().backward()
     after.flush()
     assert answers == ["", ""]
-    assert [window.step for window in log.of(Float16Window)] == ([1, 2] if measured else [2])
+    assert [window.step for window in log.of(Float16Window)] == [1, 2]
     assert len(log.of(ModulesTraced)) == 1
 
 
@@ -267,35 +245,6 @@ def test_an_x_ray_or_a_switch_that_fails_is_told_and_changes_nothing(request_: A
     assert losses(log) == undisturbed(UnautocastableDropping())
 
 
-def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
-    class Breaking(Tiny):
-        def loss(self, model: nn.Module, batch: Any) -> Any:
-            self.calls = getattr(self, "calls", 0) + 1
-            if self.calls == 7:
-                raise RuntimeError("broken data")
-            return super().loss(model, batch)
-
-    with pytest.raises(RuntimeError, match="broken data"):
-        log_of(prepare(Breaking()), at={3: "bf16"})
-
-
-class Masked(Tiny):
-    """Its optimizer keeps a tensor of a kind that has no storage."""
-
-    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer = super().build_optimizer(model)
-        optimizer.state[torch.zeros(1)] = {"mask": torch.eye(2).to_mkldnn()}
-        return optimizer
-
-
-def test_a_failed_memory_breakdown_is_only_a_warning() -> None:
-    log = Log()
-    assert train(prepare(Masked(epochs=10, learning_rate=0.0)), log) == "done"
-    assert log.of(MemoryBreakdown) == []
-    (note,) = log.of(Note)
-    assert note.text.startswith("no memory breakdown: ")
-
-
 def test_a_window_without_memory_is_reported_once_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = Float16WindowProbe.measure
     left = [True, True]
@@ -312,6 +261,18 @@ def test_a_window_without_memory_is_reported_once_and_retried(monkeypatch: pytes
     assert [note.text[:35] for note in log.of(Note)] == ["no float16 window: CUDA out of memo"]
     assert log.of(Float16Window)
     assert len(losses(log)) == 320
+
+
+def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
+    class Breaking(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            self.calls = getattr(self, "calls", 0) + 1
+            if self.calls == 7:
+                raise RuntimeError("broken data")
+            return super().loss(model, batch)
+
+    with pytest.raises(RuntimeError, match="broken data"):
+        log_of(prepare(Breaking()), at={3: "bf16"})
 
 
 def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.engine.probes.schedule import unsafe_loss_calls
 
@@ -92,30 +90,6 @@ def test_losses_and_gradients_are_bit_for_bit_the_same() -> None:
         results.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
     assert len(results[0]) == 3
     assert all(map(torch.equal, *results))
-
-
-class Counting(TorchFunctionMode):
-    """A mode that a person's own code may run in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls += func is functional.binary_cross_entropy
-        return func(*args, **(kwargs or {}))
-
-
-class Passing(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.torch
-def test_the_user_s_modes_work_inside_and_outside() -> None:
-    with Counting() as outer, unsafe_loss_calls() as sentences, Counting() as inner, Passing():  # type: ignore[no-untyped-call]
-        unsafe()
-    assert (inner.calls, outer.calls, len(sentences)) == (1, 1, 1)
 
 
 @pytest.mark.torch

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from amptui.base.errors import ExperimentError
 from amptui.engine import setup
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.prepared import Prepared
@@ -185,18 +184,6 @@ def test_an_error_in_an_x_ray_is_raised_and_changes_no_bit(where: str, error: Ex
         assert caught.traceback
         assert [reference() for reference in references] == [None]
     assert len(references) == 1
-
-
-def test_an_unusable_loss_raises_the_same_error_as_in_a_step() -> None:
-    class Detached(Tiny):
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            return functional.cross_entropy(model(batch[0]), batch[1]).detach()
-
-    prepared = prepare(Detached())
-    with pytest.raises(
-        ExperimentError, match=r"Detached.loss\(\) returned a tensor that does not require a gradient"
-    ):
-        take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
 
 
 class WithTeacher(Tiny):
