@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
-from amptui.diagnosis.amp_finding import Finding
 from amptui.diagnosis.answer_words import finding_words, safe_words, short_words
 from amptui.records.findings import OLD_STEPS, Float8LayerWindow
 from amptui.records.run import Record
 from tests.builders import fold, make_steps
 from tests.builders import view_of as view_after
 from tests.diagnosis.amp_records import both, in_float8, in_float16, made, started, survives, switched
-from tests.diagnosis.amp_situations import SITUATIONS, view_of
-from tests.diagnosis.wording import words_of
+from tests.diagnosis.amp_situations import view_of
 from tests.telemetry import record_samples as samples
 
 
@@ -162,26 +160,11 @@ def test_fp8_is_judged_against_bf16_in_speed_memory_and_loss() -> None:
     assert (loss.state, loss.about, loss.whole) == ("mid-run", "fp8", 300)
 
 
-@pytest.mark.parametrize("name", [name for name in SITUATIONS if "fp8" in name and "bf16_after" not in name])
-def test_nothing_calls_fp8_amp(name: str) -> None:
-    answer = amp_answer(view_of(name))
-    for finding in answer.findings:
-        for words in (finding_words(finding), short_words(finding)):
-            assert "AMP" not in words.replace("AMP bf16", "")
-    assert "AMP fp8" not in words_of(view_of(name)).replace("FP8", "fp8")
-
-
 def test_before_its_first_step_fp8_has_no_steps_and_no_key_for_them() -> None:
     finding = answer_after(*started("fp8-emulated")).of("overflow")
     assert (finding.state, finding.measured_by) == ("never ran", "")
     assert finding_words(finding) == "no FP8 emulated steps yet"
     assert short_words(finding, 12) == "no steps yet"
-
-
-def test_what_fp8_can_gain_is_an_upper_limit() -> None:
-    finding = Finding(subject="limit", state="compute", grade="neutral", value=0.97, about="fp8")
-    assert finding_words(finding) == "compute-bound: FP8 can speed up at most 97% of the step"
-    assert finding_words(replace(finding, about="bf16")) == "compute-bound: AMP can speed up 97% of the step"
 
 
 def test_emulated_fp8_has_losses_and_no_cost() -> None:

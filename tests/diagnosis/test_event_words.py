@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended, steps_missing
+from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended
 from amptui.records.findings import Float8Layers, Float8LayerWindow, Float8Operand, LayerLeftOut
 from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
@@ -270,20 +270,6 @@ def test_a_failure_says_at_which_step_if_there_was_one() -> None:
     failed = RunFailed(time=1.0, step=1204, error="out of\nmemory", traceback="")
     assert run_ended(failed) == "failed at step 1,204: out of memory"
     assert run_ended(replace(failed, step=0)) == "failed: out of memory"
-
-
-@pytest.mark.parametrize(
-    ("ranges", "said"),
-    [
-        ([(1, 512), (600, 600)], "the journal lacks 513 of the 1,200 steps so far: 1 to 512, 600"),
-        (
-            [(n, n) for n in range(1, 15, 2)],
-            "the journal lacks 7 of the 1,200 steps so far: 1, 3, 5, 7, 9 and 2 more ranges",
-        ),
-    ],
-)
-def test_missing_steps_are_told_by_their_ranges(ranges: list[tuple[int, int]], said: str) -> None:
-    assert steps_missing(ranges, 1200) == said
 
 
 def test_what_is_not_saved_is_named() -> None:

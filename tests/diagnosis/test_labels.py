@@ -205,10 +205,6 @@ def test_a_step_that_was_not_measured_is_not_one_without_a_loss(
     assert step_loss_words(step) == loss_form_words(form, 4)
 
 
-def test_every_form_of_a_loss_has_words() -> None:
-    assert [form for form in get_args(LossForm) if form and not loss_form_words(form, 1)] == []
-
-
 def test_optimizers_beyond_those_that_are_kept_are_pointed_out() -> None:
     optimizers = (OptimizerView(name="", label="generator"), OptimizerView(name="d", label="discriminator"))
     assert optimizers_left_out(SessionView(optimizers=optimizers)) == []

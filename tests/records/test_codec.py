@@ -222,26 +222,6 @@ def test_values_of_a_wrong_type_or_out_of_bounds_are_refused_by_name(
         codec.loads(line)
 
 
-@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 1000, "1" + "0" * 4000])
-def test_a_number_beyond_float_s_range_is_refused_anywhere(number: str) -> None:
-    for record, was in ((STEP, '"loss":0.25'), (RUN, '"config":{}')):
-        line = codec.dumps(record)
-        assert was in line
-        with pytest.raises(JsonError):
-            codec.loads(line.replace(was, '"loss":N,"config":{"a":[N]}'.replace("N", number)))
-
-
-def test_an_integer_of_many_digits_is_refused_before_it_is_read() -> None:
-    line = codec.dumps(STEP).replace('"step":7', f'"step":{"9" * 1_000_000}')
-    before = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)  # as PYTHONINTMAXSTRDIGITS=0 has it: reading these would take minutes
-    try:
-        with pytest.raises(JsonError, match="an integer of 1,000,000 digits"):
-            codec.loads(line)
-    finally:
-        sys.set_int_max_str_digits(before)
-
-
 def test_long_text_is_truncated_instead_of_lost() -> None:
     long = Note(time=1.0, severity="error", text="x" * 2 * MAX_TEXT_CHARACTERS)
     loaded = loads(codec.dumps(long))
@@ -273,9 +253,3 @@ def test_the_codec_needs_neither_numpy_nor_torch() -> None:
         "import sys, amptui.records.codec; sys.exit(bool({'numpy', 'torch', 'textual'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-
-
-def test_nested_records_carry_no_type_of_their_own() -> None:
-    line = codec.dumps(DEVICE)
-    assert line.count('"type"') == 1
-    assert codec.loads(line) == DEVICE

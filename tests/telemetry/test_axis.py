@@ -113,13 +113,6 @@ def test_a_wide_range_of_positive_values_has_a_logarithmic_axis() -> None:
     assert [Axis(1, 2, "log2").is_logarithmic, Axis(1, 2).is_logarithmic] == [True, False]
 
 
-@pytest.mark.parametrize("value", [2.3026, -7.0, 65536.0, 1e-6])
-def test_a_constant_has_a_margin_of_its_own_size(value: float) -> None:
-    limits = axis(value, value, "linear")
-    assert limits.low < value < limits.high
-    assert limits.high - limits.low <= 0.2 * abs(value)
-
-
 def test_zero_has_a_margin() -> None:
     assert axis(0, 0, "linear") == Axis(0, 1)
     limits = axis(0, 0, "log10")

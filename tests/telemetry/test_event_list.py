@@ -217,13 +217,6 @@ def test_a_progress_bar_is_one_line_that_changes_until_its_stream_prints_the_nex
         assert [event.about for event in item.view().events] == [over, WARNING]
 
 
-def test_a_progress_bar_that_was_pushed_out_comes_back_with_its_next_state() -> None:
-    others = [printed(2.0, f"line {n}", "stderr") for n in range(PRINTS + 100)]
-    view = view_of(bar(1.0, "1%"), *others, bar(3.0, "2%"))
-    assert view.events[0].about == bar(3.0, "2%")
-    assert len(view.events) == PRINTS
-
-
 def test_the_list_is_bounded_the_counts_are_not_and_prints_push_out_no_warning() -> None:
     lines = [printed(2.0, f"line {n}") for n in range(3000)]
     view = view_of(WARNING, *lines)

@@ -50,37 +50,6 @@ def test_dense_peaks_are_as_read_in_data_sheets(goldens: Goldens) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sms", "gigahertz", "operations"),
-    [
-        ("NVIDIA A30", 56, 1.44, (128, 1024, 2048, 2048)),
-        ("NVIDIA A40", 84, 1.74, (256, 512, 1024, 1024)),
-        ("NVIDIA RTX A6000", 84, 1.8, (256, 512, 1024, 1024)),
-        ("NVIDIA GeForce RTX 3090", 82, 1.695, (256, 256, 512, 512)),
-        ("NVIDIA GeForce RTX 4090", 128, 2.52, (256, 256, 512, 512)),
-        ("NVIDIA A100-SXM4-40GB", 108, 1.41, (128, 1024, 2048, 2048)),
-        ("NVIDIA A10G", 80, 1.71, (256, 256, 512, 512)),
-        ("NVIDIA GeForce RTX 5090", 170, 2.407, (256, 256, 512, 512)),
-        ("NVIDIA GeForce RTX 5080", 84, 2.617, (256, 256, 512, 512)),
-        ("NVIDIA GeForce RTX 5070", 48, 2.512, (256, 256, 512, 512)),
-    ],
-)
-def test_a_peak_is_that_of_the_units_at_boost_clock(
-    name: str, sms: int, gigahertz: float, operations: tuple[int, ...]
-) -> None:
-    for number_type, item in zip(("float32", "tf32", "float16", "bfloat16"), operations, strict=True):
-        peak = peak_flops(name, {number_type: 1})
-        assert peak == pytest.approx(sms * item * gigahertz * 1e9, rel=0.01)
-
-
-@pytest.mark.parametrize("name", WITH_FLOAT8)
-def test_float8_doubles_the_peak_of_bfloat16_and_is_no_figure_with_sparsity(name: str) -> None:
-    float8, bfloat16 = (peak_flops(name, {number_type: 1}) for number_type in ("float8", "bfloat16"))
-    assert float8 is not None
-    assert bfloat16 is not None
-    assert float8 / bfloat16 == pytest.approx(2, rel=0.03)
-
-
-@pytest.mark.parametrize(
     ("name", "flops_by_type", "teraflops"),
     [
         # The fastest kind in use counts: what ran in float32 beside it ran below its speed.

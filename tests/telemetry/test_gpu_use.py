@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record, RunStarted
 from amptui.records.samples import DeviceSample
 from amptui.telemetry.gpu_use import MIN_SECONDS, EnergySpent, EnergySum, EnergyWatch
-from amptui.telemetry.session import Session
 from tests.builders import fold
 from tests.telemetry.record_samples import device, run, steps, traced, xray
 
@@ -51,37 +50,15 @@ def test_a_look_in_the_middle_of_a_long_step_counts_with_the_one_after_it() -> N
     assert watched(looks) == [None, None, spent(600.0, 64, seconds=2.0), spent(50.0, 64)]
 
 
-def test_a_switch_between_two_looks_tells_nothing_of_either_precision() -> None:
-    looks = [(look(1.0, 0.0), 0), (look(2.0, 300.0, "fp16"), 64), (look(3.0, 500.0, "fp16"), 128)]
-    assert watched(looks) == [None, None, spent(200.0, 64, precision="fp16")]
-
-
 def test_a_look_while_nothing_trains_ends_nothing_and_begins_nothing() -> None:
     looks = [(look(float(t), 100.0 * t), 64 * t) for t in range(6)]
     spans = watched(looks, resting=[2])
     assert [item is not None for item in spans] == [False, True, False, False, True, True]
 
 
-def test_after_an_interruption_the_next_look_begins_anew() -> None:
-    watch = EnergyWatch()
-
-    def add(time: float) -> EnergySpent | None:
-        return watch.add(look(time, 100 * time), run(), training=True, samples_trained=int(64 * time))
-
-    assert add(1.0) is None
-    watch.interrupt()
-    assert add(2.0) is None
-    assert add(3.0) == spent(100.0, 64)
-
-
 def test_a_counter_that_went_back_tells_nothing_until_the_look_after() -> None:
     looks = [(look(1.0, 5000.0), 0), (look(2.0, 3.0), 64), (look(3.0, 203.0), 128)]
     assert watched(looks) == [None, None, spent(200.0, 64)]
-
-
-def test_a_counter_that_went_back_in_the_middle_of_a_step_begins_anew() -> None:
-    looks = [(look(1.0, 5000.0), 64), (look(2.0, 3.0), 64), (look(3.0, 5003.0), 128)]
-    assert watched(looks) == [None, None, spent(5000.0, 64)]
 
 
 @pytest.mark.parametrize("joules", [None, math.nan, math.inf])
@@ -114,13 +91,6 @@ def test_looks_without_an_interruption_add_up_to_the_whole(parts: list[tuple[flo
 
 
 # ------------------------------------------------------------------------------------ their sum
-
-
-def test_a_thousand_samples_cost_their_part_of_all_joules() -> None:
-    total = EnergySum()
-    for joules, samples in ((100.0, 500), (300.0, 500), (200.0, 2000)):
-        total.add(spent(joules, samples, seconds=MIN_SECONDS / 3 + 0.01))
-    assert total.joules_per_1000_samples() == pytest.approx(200.0)
 
 
 def test_a_few_looks_say_nothing() -> None:
@@ -160,17 +130,6 @@ def test_each_precision_has_its_own_energy_after_ten_seconds_of_looks() -> None:
     assert energies(*fp32, switch, *fp16) == {"fp32": pytest.approx(20.0), "fp16": None}
     last = second(22, 256.0, "fp16")
     assert energies(*fp32, switch, *fp16, *last) == {"fp32": pytest.approx(20.0), "fp16": pytest.approx(10.0)}
-
-
-def test_how_the_records_come_in_changes_nothing() -> None:
-    records = [run(), *flat([second(number, 512.0) for number in range(12)])]
-    whole, pieces = Session(), Session()
-    whole.fold(records)
-    for record in records:
-        pieces.fold([record])
-    assert [session.view().comparison.rows[0].joules_per_1000_samples for session in (whole, pieces)] == [
-        pytest.approx(20.0)
-    ] * 2
 
 
 INTERRUPTED: list[list[Record]] = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.findings import LayerAgreement, ParameterWindow, ReferenceAgreement
@@ -15,8 +15,6 @@ from amptui.telemetry.health import (
     XRAY_SAFE_COSINE,
     judge_window,
     judge_xray,
-    layer_state,
-    least_agreeing,
 )
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, WORST_SHARE
 from tests.telemetry.float16_windows import spread, squares_of
@@ -117,18 +115,6 @@ def test_fp8_is_judged_by_what_it_adds_to_bf16(
     )
 
 
-@given(cosine=st.floats(1e-3, XRAY_SAFE_COSINE, exclude_max=True), share=st.floats(0.0, 1.0))
-def test_fp8_counts_where_three_quarters_of_the_squared_error_are_its_own(
-    cosine: float, share: float
-) -> None:
-    assume(abs(share - 0.25) > 1e-6)
-    squared_error = 1 / cosine**2 - 1
-    in_bf16 = 1 / math.sqrt(1 + share * squared_error)  # bf16's share of the squared error
-    reference = ReferenceAgreement(cosine=in_bf16, relative_error=0.1, added_cosine=0.9, added_error=0.1)
-    state = layer_state(layer("a", cosine, reference=reference))
-    assert (state == "as in reference") == (share > 0.25)
-
-
 LAYERS = st.lists(
     st.builds(layer, st.sampled_from(["", "a", "b.c"]), st.none() | st.just(math.nan) | st.floats(-1, 1)),
     max_size=6,
@@ -147,11 +133,3 @@ def test_severity_follows_the_least_cosine(layers: list[LayerAgreement], loss: f
         least = min(cosines, default=1.0)
         bounds = (least < XRAY_SAFE_COSINE) + (least < XRAY_CAREFUL_COSINE)
         assert verdict.severity == ("info", "warning", "error")[bounds]
-
-
-@given(layers=LAYERS)
-def test_the_least_agreeing_layers_come_first_and_nan_before_all(layers: list[LayerAgreement]) -> None:
-    cosines = [result.cosine for result in least_agreeing(layers)]
-    assert len(cosines) == sum(result.cosine is not None for result in layers)
-    ordered = [-2.0 if value is None or math.isnan(value) else value for value in cosines]
-    assert ordered == sorted(ordered)

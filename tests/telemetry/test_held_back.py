@@ -1,15 +1,11 @@
 """What keeps AMP from gaining: only what something measured shows, and nothing where AMP pays."""
 
-import math
-from collections import deque
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record
-from amptui.telemetry.comparison import data_fraction, held_back_by
+from amptui.telemetry.comparison import held_back_by
 from amptui.telemetry.view import Comparison, PrecisionStats
 from tests.builders import view_of
 from tests.telemetry.record_samples import device, run, steps
@@ -66,17 +62,6 @@ def test_only_what_something_measured_shows_is_a_reason(
     assert held_back(data, busy, speedup=speedup) == reason
 
 
-SHARES = st.none() | st.floats(0, 1)
-PERCENTS = st.none() | st.floats(0, 100)
-
-
-@given(data=st.tuples(SHARES, SHARES), busy=st.tuples(PERCENTS, PERCENTS), speedup=st.floats(1.05, 10))
-def test_where_amp_pays_nothing_holds_it_back(
-    data: tuple[float | None, float | None], busy: tuple[float | None, float | None], speedup: float
-) -> None:
-    assert held_back(data, busy, speedup=speedup) == ""
-
-
 # ------------------------------------------------------------------------------------- data's part
 
 
@@ -94,22 +79,6 @@ def test_the_data_s_part_is_of_the_counted_steps_alone() -> None:
 def test_a_wait_that_was_never_measured_has_no_part() -> None:
     (row,) = compared(*steps(1, 30, data_seconds=None)).rows
     assert row.data_fraction is None
-
-
-@given(
-    timed=st.lists(
-        st.tuples(st.floats(0, 1) | st.just(math.nan), st.floats(1e-6, 1)), min_size=1, max_size=40
-    )
-)
-def test_the_data_s_part_equals_a_naive_count_and_is_at_most_all(timed: list[tuple[float, float]]) -> None:
-    waits, seconds = zip(*timed, strict=True)
-    fraction = data_fraction(deque(waits), deque(seconds))
-    reference = [(wait, whole) for wait, whole in timed if not math.isnan(wait)]
-    if not reference:
-        assert fraction is None
-        return
-    naive = sum(wait for wait, _ in reference) / sum(whole for _, whole in reference)
-    assert fraction == pytest.approx(min(1.0, naive))
 
 
 # ------------------------------------------------------------------------------------- utilization

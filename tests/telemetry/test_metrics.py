@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.engine.probes import update_probe
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, Record, Validated, Validation
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import Steps
-from amptui.telemetry.metrics import MAX_GROUPS, MAX_LAYERS, MAX_NAMED
+from amptui.telemetry.metrics import MAX_NAMED
 from amptui.telemetry.view import MetricKind, SessionView
 from tests.builders import fold, view_of
 from tests.telemetry.record_samples import resumed, run, step, steps
@@ -66,15 +65,6 @@ def test_parameter_groups_with_learning_rates_of_their_own_are_told_apart() -> N
     assert ("step", "lr 3") not in names(view)
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-def test_an_optimizer_with_a_group_for_each_tensor_takes_no_more_memory_than_others(extra: int) -> None:
-    rates = tuple(0.1 / number for number in range(1, MAX_GROUPS + extra + 1))
-    view = view_of(run(), *steps(1, 3, lr=rates[0], group_lrs=rates))
-    assert len([name for kind, name in names(view) if kind == "step" and name.startswith("lr")]) == MAX_GROUPS
-    assert values(view, "step", f"lr {MAX_GROUPS}") == dict.fromkeys((1, 2, 3), rates[MAX_GROUPS - 1])
-    assert view.metrics_left_out == bool(extra)
-
-
 def test_a_validation_is_kept_at_its_step() -> None:
     epoch = EpochFinished(
         time=103.0,
@@ -126,18 +116,6 @@ def test_update_ratios_are_kept_by_layer_and_optimizer_and_say_what_is_estimated
         assert values(view, "update", "b") == {}, "not finite"
         assert [metric.is_estimate for metric in view.metrics if metric.kind == "update"] == [True, False]
     assert values(session.view("other"), "update", "c") == {2: 0.5}
-
-
-@pytest.mark.parametrize("extra", [0, 1])
-def test_layers_are_bounded_and_what_is_left_out_is_said(extra: int) -> None:
-    ratios = {f"layer{number}": 1e-3 for number in range(MAX_LAYERS + extra)}
-    view = view_of(run(), *steps(1, 3), updated(1, ratios), updated(2, ratios))
-    assert len([kind for kind, _ in names(view) if kind == "update"]) == MAX_LAYERS
-    assert view.metrics_left_out == bool(extra)
-
-
-def test_as_many_layers_are_kept_as_are_measured() -> None:
-    assert update_probe.MAX_LAYERS == MAX_LAYERS
 
 
 def test_repeated_steps_replace_the_values_of_before() -> None:

@@ -39,13 +39,6 @@ def test_the_headroom_is_the_formula(grad_max: float, scale: float) -> None:
     assert headroom(grad_max, scale) == pytest.approx(math.log2(65504 / (grad_max * scale)), abs=1e-9)
 
 
-@given(grad_max=st.floats(0, exclude_min=True, allow_infinity=False), scale=st.floats(1e-300, 1e300))
-def test_a_doubled_scale_takes_one_off_the_headroom(grad_max: float, scale: float) -> None:
-    before, after = headroom(grad_max, scale), headroom(grad_max, 2 * scale)
-    assert before is not None
-    assert after == pytest.approx(before - 1, abs=1e-9)
-
-
 @pytest.mark.parametrize(
     ("grad_max", "scale", "expected"),
     [
@@ -185,27 +178,6 @@ def test_a_nan_gradient_is_a_gap_and_not_a_value_in_the_curve() -> None:
     assert numerics.headrooms.recent_nonfinite.tolist() == [True, False, False, False]
     assert np.isnan(numerics.headrooms.recent).tolist() == [True, True, False, True]
     assert numerics.min_headroom == -math.inf
-
-
-@given(
-    rooms=st.lists(st.none() | st.floats(-20, 40), min_size=1, max_size=20),
-    log2_scale=st.integers(0, 24),
-)
-def test_the_least_is_the_minimum_and_never_above_the_newest(
-    rooms: list[float | None], log2_scale: int
-) -> None:
-    scale = 2.0**log2_scale
-    records = [
-        make_step(i, precision="fp16", loss_scale=scale) if room is None else scaled(i, room, scale)
-        for i, room in enumerate(rooms, 1)
-    ]
-    numerics = numerics_of(make_started(), *records)
-    measured = [room for room in rooms if room is not None]
-    assert (numerics.headroom is None) == (not measured)
-    if numerics.headroom is not None and numerics.min_headroom is not None:
-        assert numerics.headroom == pytest.approx(measured[-1], abs=1e-9)
-        assert numerics.min_headroom == pytest.approx(min(measured), abs=1e-9)
-        assert numerics.min_headroom <= numerics.headroom
 
 
 def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> None:

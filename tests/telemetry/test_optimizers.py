@@ -1,6 +1,5 @@
 """A run with several optimizers: each has numbers of its own, as if it were alone, and one is in front."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -80,12 +79,6 @@ def test_a_viewer_may_look_at_the_other_one() -> None:
     assert session.view(DISCRIMINATOR) is view, "the same until something new is folded"
     assert session.view().step == 60
     assert session.view("no such optimizer") is session.view()
-
-
-def test_samples_a_second_are_of_the_front_s_own_steps() -> None:
-    session = session_of([*STARTED, *gan(1, 60, critic_steps=2, step_seconds=0.01)])
-    assert session.view().samples_per_second == pytest.approx(25_600)
-    assert session.view(DISCRIMINATOR).samples_per_second == pytest.approx(25_600)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +190,6 @@ def test_the_front_is_left_only_after_twice_its_longest_gap() -> None:
     assert session.view().front == "D"
 
 
-def test_the_front_goes_back_with_the_phases() -> None:
-    session = session_of([run(), *phase("", 300), *phase("D", 300)])
-    assert session.view().front == "D"
-    session.fold(steps(301, 300 + FOLLOW_AFTER_STEPS))
-    assert session.view().front == GENERATOR
-
-
 # ------------------------------------------------------------------------------ journals, states
 
 
@@ -225,15 +211,6 @@ def test_an_attaching_screen_gets_all_of_them_and_the_front() -> None:
     assert restored.view().front == "second phase"
     for name in ("", DISCRIMINATOR, "second phase"):
         assert same(restored.view(name), session.view(name))
-
-
-def test_a_state_with_too_many_optimizers_is_refused() -> None:
-    session = session_of([*STARTED, *gan(1, 10)])
-    state = json.loads(session.state())
-    by_name = state["session"]["_optimizers"]["_by_name"]
-    by_name |= {str(number): by_name[""] for number in range(MAX_OPTIMIZERS)}
-    with pytest.raises(ValueError, match="too many optimizers"):
-        Session().restore(state)
 
 
 def test_a_resumed_run_goes_back_with_all_of_its_optimizers() -> None:
@@ -261,12 +238,6 @@ def test_events_name_the_optimizer_once_there_are_several() -> None:
     assert newest(session).optimizer == DISCRIMINATOR
     session.fold([RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")])
     assert newest(session).optimizer == ""
-
-
-def test_long_names_are_cut() -> None:
-    session = session_of([*STARTED, dropped(1, optimizer="x" * 100_000)])
-    labels = [newest(session).optimizer, session.view().optimizers[-1].label]
-    assert labels == ["x" * 39 + "…"] * 2
 
 
 def test_skips_in_a_row_are_in_a_row_of_one_optimizer() -> None:
@@ -347,14 +318,6 @@ def test_energy_is_of_those_that_made_steps_in_one_precision() -> None:
         (row,) = session.view(name).comparison.rows
         assert row.joules_per_1000_samples == pytest.approx(1000 * 1000 / 2560)
         assert (row.peak_allocated_bytes, row.utilization_percent) == (5, 50.0)
-
-
-def test_what_the_device_does_in_one_optimizer_s_steps_is_not_the_other_s() -> None:
-    session = session_of([*STARTED, *gan(1, 10), device(110.0, "fp32", 5, 50.0, 1000.0)])
-    session.fold([*steps(11, 20), device(121.0, "fp32", 7, 90.0, 2000.0)])
-    session.fold([*gan(21, 30), device(132.0, "fp32", 7, 90.0, 3000.0)])
-    (row,) = session.view(DISCRIMINATOR).comparison.rows
-    assert row.joules_per_1000_samples is None
 
 
 def test_a_mixture_of_precisions_is_attributed_to_none() -> None:

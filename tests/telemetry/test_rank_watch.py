@@ -63,26 +63,6 @@ def test_the_percentiles_of_many_ranks_are_those_told() -> None:
     assert ranks_of(*STARTED, sample).world_size == 1000
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [
-        replace(SAMPLES[0], ranks=()),
-        replace(SAMPLES[0], ranks=(0, 1, 1, 2)),
-        replace(SAMPLES[0], ranks=tuple(range(65))),
-    ],
-    ids=["no rank", "a rank twice", "too many ranks"],
-)
-def test_a_sample_that_is_none_is_left_out(sample: RanksSampled) -> None:
-    assert ranks_of(*STARTED, sample).rows == ()
-
-
-def test_short_columns_leave_numbers_out() -> None:
-    ranks = ranks_of(*STARTED, replace(SAMPLES[0], compute_seconds=(0.5,), sm_clock_mhz=()))
-    assert [row.compute_seconds for row in ranks.rows] == [0.5, None, None, None]
-    assert [row.sm_clock_mhz for row in ranks.rows] == [None] * 4
-    assert ranks.percentiles["compute"] == (0.5,) * 5
-
-
 def test_a_disagreement_lasts_until_the_ranks_agree_again() -> None:
     differs = RanksDisagree(
         time=130.0, step=9, what="loss scale", count=1, most=2.0, others=(RankValue(rank=3, value=1.0),)

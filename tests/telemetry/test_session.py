@@ -246,14 +246,6 @@ def test_the_time_left_comes_from_settled_steps_of_this_precision_alone() -> Non
         assert session.view().eta_seconds == (None if eta_seconds is None else pytest.approx(eta_seconds))
 
 
-@pytest.mark.ci
-def test_the_newest_thousand_switches_are_kept() -> None:
-    session = fold([])
-    for number in range(1, 3001):
-        session.fold([make_step(number, precision="fp16" if number % 2 else "fp32")])
-    assert [item.step for item in session.view().switches] == list(range(2001, 3001))
-
-
 # ---------------------------------------------------------------------------------------- the view
 
 
@@ -315,14 +307,3 @@ def test_threads_may_fold_and_look_at_once() -> None:
     assert counts == sorted(counts)
     assert all(view.step == view.loss.last_step for view in views if view.loss.count)
     assert session.view().step == 5000
-
-
-@pytest.mark.ci
-def test_a_long_run_is_folded_whole_and_its_view_stays_small() -> None:
-    session, batch = fold([]), make_steps(1, 1000)
-    for thousand in range(50):
-        session.fold([replace(record, step=record.step + thousand * 1000) for record in batch])
-    view = session.view()
-    assert view.step == view.loss.count == 50_000
-    assert len(view.loss.mean) <= 2048
-    assert len(view.loss.recent) == 2048

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.event_words import event_text
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.run import (
@@ -182,17 +181,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
 @pytest.mark.parametrize(("records", "expected"), KNOWN.values(), ids=KNOWN)
 def test_what_a_run_that_goes_on_knows(records: Sequence[Record], expected: dict[str, Any]) -> None:
     assert_holds(view_of(*records), expected)
-
-
-def test_switches_are_told_again_after_a_comparison_that_was_cut_off() -> None:
-    records: list[Record] = [
-        START,
-        *make_steps(1, 50),
-        GOING,
-        make_resumed(50),
-        make_switch(51, "fp32", "fp16"),
-    ]
-    assert event_text(view_of(*records).events[0]) == "FP32 → AMP fp16"
 
 
 def test_repeated_steps_take_the_place_of_lost_ones() -> None:

@@ -148,13 +148,3 @@ def test_a_track_that_could_hang_or_mislead_is_refused(attribute: str, value: An
     state["session"]["_optimizers"]["_by_name"][""]["tracks"]["_loss"][attribute] = value
     with pytest.raises(JsonError, match=f"Tracks._loss: .*{words}"):
         Session().restore(state)
-
-
-def test_a_config_that_nests_without_end_is_refused() -> None:
-    deep: Any = 1
-    for _ in range(400):
-        deep = [deep]
-    state = json.loads(session_of([run(config={"a": ["here"]})]).state())
-    state["session"]["_run"]["config"]["a"] = deep
-    with pytest.raises(JsonError, match=r"RunStarted\.config: nested too deeply"):
-        Session().restore(state)

@@ -1,22 +1,16 @@
 """What share of a gradient's norm underflows, and that an alarm of it is told once."""
 
-import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.records.findings import Float16Window
-from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import (
     RECOVERED_SHARE,
     UNDERFLOW_SHARE,
     UnderflowFound,
     UnderflowWatch,
-    share_by_exponent,
     underflowing_share,
     xray_share,
 )
@@ -44,47 +38,9 @@ def test_without_elements_or_with_nan_there_is_no_share() -> None:
     assert underflowing_share(samples.parameter("from an older journal")) is None
 
 
-@given(
-    *(st.none() | st.floats() for _ in range(3)),
-    st.lists(st.integers(-9, 10**18), max_size=120),
-    st.integers(-(10**9), 10**9),
-)
-def test_whatever_a_journal_says_a_share_is_one(
-    squares: float | None, flushed: float | None, subnormal: float | None, counts: list[int], first: int
-) -> None:
-    """A forged number neither raises nor makes a share beyond 0 to 1."""
-    history = window(
-        squares=squares,
-        flushed_squares=flushed,
-        subnormal_squares=subnormal,
-        counts=tuple(counts),
-        first_exponent=first,
-    )
-    layers = (
-        layer("a", 1.0, norm=squares, underflowing=flushed),
-        layer("b", 1.0, norm=1.0, underflowing=0.5),
-    )
-    for share in (
-        underflowing_share(history),
-        share_by_exponent(history, 3),
-        xray_share(xray(layers=layers)),
-    ):
-        assert share is None or 0 <= share <= 1
-
-
 def test_squares_too_small_for_float32_have_all_underflowed() -> None:
     assert underflowing_share(window(**squares_of(whole=0.0))) == 1
     assert underflowing_share(window(zeros=10_000, **squares_of(whole=0.0))) is None
-
-
-def test_an_older_journal_has_the_share_by_its_exponents() -> None:
-    """To a factor of two: within a bin squares differ by up to four."""
-    history = spread({-20: 4, -18: 1, -10: 3})
-    assert history.squares is None
-    exact = math.sqrt((4 * 4.0**-20 + 4.0**-18) / (4 * 4.0**-20 + 4.0**-18 + 3 * 4.0**-10))
-    assert underflowing_share(history) == share_by_exponent(history) == pytest.approx(exact)
-    assert share_by_exponent(history, halvings=4) == pytest.approx(exact)
-    assert share_by_exponent(history, halvings=5) == pytest.approx(1.0)
 
 
 def test_an_xray_s_share_is_that_of_all_layers_together() -> None:
@@ -139,11 +95,3 @@ def test_it_is_foretold_where_p_would_switch_to_fp16(amp: str, alarms: int, *, h
     result = [event for event in view.events if isinstance(event.about, UnderflowFound)]
     assert [event.severity for event in result] == ["warning"] * alarms
     assert view.warnings == alarms
-
-
-def test_a_screen_that_attaches_later_is_not_told_again() -> None:
-    session, attached = Session(), Session()
-    session.fold([samples.run(), losing(0.5, hypothetical=False)])
-    attached.restore(json.loads(session.state()))
-    attached.fold([replace(losing(0.5, hypothetical=False), step=700)])
-    assert attached.view().warnings == 1
