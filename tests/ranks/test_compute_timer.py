@@ -88,24 +88,6 @@ def test_a_step_of_several_batches_is_timed_from_its_first_pass_to_its_last() ->
     assert timer.take_seconds() == 3.0
 
 
-def test_a_step_to_forget_or_without_a_backward_pass_or_parameters_is_not_timed() -> None:
-    for new_event in (None, (device := Device()).event):
-        model = nn.Linear(2, 2)
-        timer = ComputeTimer(model.parameters(), CPU, clock=device.clock, new_event=new_event)
-        timer.begin()
-        device.passed = True
-        assert timer.take_seconds() is None
-        timer.begin()
-        timer.forget()
-        model(torch.ones(1, 2)).sum().backward()
-        assert timer.take_seconds() is None
-        step(device, timer, model, 4.0)
-        assert timer.take_seconds() == 4.0
-    timer = ComputeTimer([], CPU)
-    timer.begin()
-    assert timer.take_seconds() is None
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_events_of_a_gpu_time_a_real_step() -> None:

@@ -1,6 +1,5 @@
 """A screen's connection: what the run tells is folded in order, and what is asked never waits for the run."""
 
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +49,7 @@ class Watching:
     ) -> None:
         self.known: list[int] = []
         self.told: list[Record] = []
-        self.folds = self.histories = 0
+        self.histories = 0
         self.ended = threading.Event()
         self.asked: list[RequestMade] = []
         self.unsent: list[RequestMade] = []
@@ -72,7 +71,6 @@ class Watching:
         self.histories += 1
 
     def fold(self, records: Sequence[Record]) -> None:
-        self.folds += 1
         self.told += records
         self.known += [int(record.text.split()[0]) for record in records if isinstance(record, Note)]
 
@@ -163,17 +161,6 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
         assert watching.ended.wait(ENOUGH_SECONDS)
     watching.client.leave("detached", ENOUGH_SECONDS)
     assert (watching.histories, watching.client.error) == (2, UNEXPECTED_EXIT)
-
-
-def test_a_long_history_and_a_flood_come_in_many_pieces_and_are_folded_in_large_ones(
-    scripted: Scripted,
-) -> None:
-    state = list(range(50_000))
-    flood = b"".join(line(note(50_000 + number, size=300)) for number in range(5_000))
-    watching = scripted.tell(RUN_HELLO + protocol.history_line(json.dumps(state)), flood, line(FINISHED))
-    assert watching.known == list(range(55_000))
-    assert watching.folds < 100
-    assert watching.client.error == ""
 
 
 def test_what_comes_between_two_histories_is_folded_between_them(scripted: Scripted) -> None:

@@ -1,14 +1,12 @@
 """The index of runs outside of the saved ones: what is entered is listed, and nothing else ever is."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from amptui.runs.elsewhere import index_folder, note_elsewhere, runs_elsewhere
 from amptui.runs.find import find_run, live_run
-from amptui.runs.folder_probe import FolderProbe
 from amptui.runs.lock import RunLock
 from amptui.runs.recent import kept_names, lock_files, run_folders
 from amptui.runs.rundir import RunDir, default_base
@@ -39,21 +37,3 @@ def test_a_run_elsewhere_is_listed_once_however_it_is_named_and_among_the_others
         assert live_run("").path == folders[1]
         assert [lock.folder for lock in lock_files()] == [str(folders[1])]
         assert find_run("") == RunDir(folders[2]).journal_path, "replayed is the newest saved one"
-
-
-def test_a_folder_that_does_not_answer_costs_a_wait_once_and_all_others_are_there() -> None:
-    is_back, asked, probe = threading.Event(), list[str](), FolderProbe()
-
-    def look(folder: str) -> str:
-        asked.append(folder)
-        if folder == "/dead/b":
-            is_back.wait()
-        return folder.upper()
-
-    try:
-        for _ in range(2):
-            answers = probe.look(["/a/a", "/dead/b", "/dead/c", "/a/d"], look, patience_seconds=0.2)
-            assert answers == {"/a/a": "/A/A", "/a/d": "/A/D"}
-        assert asked == ["/a/a", "/dead/b", "/a/d", "/a/a", "/a/d"], "what lies beside it is not asked"
-    finally:
-        is_back.set()

@@ -80,12 +80,8 @@ def test_a_header_arrives_as_it_was_sent_but_for_what_disturbs_a_line(
     sent = Header(version="1.2", protocol=PROTOCOL, folder=f"/{folder}", run=run, error=error, status=2)
     header = read_header(sent.line().rstrip(b"\n"))
     assert header is not None
-    assert (header.version, header.protocol, header.folder, header.status) == (
-        "1.2",
-        PROTOCOL,
-        f"/{folder}",
-        2,
-    )
+    assert (header.version, header.folder, header.status) == ("1.2", f"/{folder}", 2)
+    assert header.protocol == PROTOCOL
     assert header.run.isprintable()
     assert header.error.isprintable()
 
