@@ -1,8 +1,9 @@
 """No name of torch's that we write down is one that the installed torch calls deprecated."""
 
 import ast
-import importlib
-from collections.abc import Iterator
+import re
+from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -16,53 +17,22 @@ from tests.checkout import ROOT
 FILES = sorted(path for folder in ("amptui", "models") for path in (ROOT / folder).rglob("*.py"))
 
 
-def torch_names(tree: ast.AST) -> dict[str, Any]:
-    """Every dotted name in ``tree`` that leads to something of torch's, and what it leads to."""
-    imported = dict(_imported(tree))
-    objects = dict(imported)
-    for node in ast.walk(tree):
-        first, *attributes = _dotted(node)
-        reached = imported.get(first)
-        for attribute in attributes:
-            reached = getattr(reached, attribute, None)
-        if reached is not None:
-            objects[".".join((first, *attributes))] = reached
-    return objects
-
-
-def _dotted(node: ast.AST) -> list[str]:
-    """The parts of a name with dots; of anything else one that is no name."""
-    attributes: list[str] = []
-    while isinstance(node, ast.Attribute):
-        attributes.append(node.attr)
-        node = node.value
-    return [node.id if isinstance(node, ast.Name) else "", *reversed(attributes)]
-
-
-def _imported(tree: ast.AST) -> Iterator[tuple[str, Any]]:
-    """What the imports of torch in ``tree`` bind; what the installed release lacks is left out."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] == "torch":
-                    yield (
-                        (alias.asname or "torch"),
-                        importlib.import_module(alias.name if alias.asname else "torch"),
-                    )
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-            module = importlib.import_module(node.module or "torch")
-            for alias in node.names:
-                if hasattr(module, alias.name):
-                    yield (alias.asname or alias.name), getattr(module, alias.name)
-
-
 def deprecated(source: str) -> list[str]:
     """Names that carry the message of ``typing_extensions.deprecated``, which torch decorates with."""
-    objects = torch_names(ast.parse(source))
-    # `torch.ops` has every attribute: each is a namespace.
-    return sorted(
-        name for name, value in objects.items() if isinstance(getattr(value, "__deprecated__", None), str)
-    )
+    tree, bound, found = ast.parse(source), dict[str, Any](), set[str]()
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in imports:
+        if re.match(r"(from|import) torch\b", ast.unparse(node)):
+            for alias in node.names:  # what the installed release lacks is left out
+                with suppress(ImportError):
+                    exec(ast.unparse(type(node)(**{**vars(node), "names": [alias]})), bound)  # noqa: S102 - ours
+    names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for name in (*bound, *names):
+        first, *attributes = name.split(".")
+        value = reduce(lambda owner, each: getattr(owner, each, None), attributes, bound.get(first))
+        if isinstance(getattr(value, "__deprecated__", None), str):  # `torch.ops` has every attribute
+            found.add(name)
+    return sorted(found)
 
 
 @pytest.mark.torch

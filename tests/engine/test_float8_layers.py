@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
-from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from amptui.engine.float8 import NO_LAYER, NO_WEIGHT, Float8Form, Float8Linears
+from amptui.engine.float8 import Float8Form, Float8Linears
 from amptui.recipe.request import FP8_RECIPES
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
@@ -128,18 +126,6 @@ def test_a_batch_has_any_number_of_rows(recipe: str) -> None:
         linears.become(None)
 
 
-def test_a_single_infinite_number_makes_the_whole_product_nan() -> None:
-    """The scale of its tensor becomes 0; in bfloat16, and with a scale for each row, only its row is lost."""
-    linear, inputs = nn.Linear(32, 16), torch.randn(4, 32)
-    inputs[0, 0] = torch.inf
-    for recipe, lost in ((None, [True, False, False, False]), ("tensorwise", [True] * 4), ("rowwise", None)):
-        linears = in_float8(linear, recipe=recipe) if recipe else None
-        lost_rows = list(~gradients(linear, inputs)[0].isfinite().all(1))
-        assert lost_rows == (lost or [True, False, False, False]), recipe
-        if linears is not None:
-            linears.become(None)
-
-
 class Tied(nn.Module):
     """Its head has the embedding's weight, and its inner layer is called twice."""
 
@@ -225,7 +211,6 @@ def test_a_gradient_penalty_has_the_gradients_of_bfloat16(form: Float8Form, reci
 
 
 @pytest.mark.torch
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")  # torch's own, in forward mode
 def test_what_torchao_cannot_do_and_what_is_out_of_autocast_a_plain_layer_does() -> None:
     model, inputs = nn.Linear(32, 16), torch.randn(4, 32)
 
@@ -239,21 +224,12 @@ def test_what_torchao_cannot_do_and_what_is_out_of_autocast_a_plain_layer_does()
         slopes: dict[str, Tensor] = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, inputs)
         return slopes["weight"]
 
-    def forward_mode() -> Tensor:
-        with forward_ad.dual_level():
-            tangent = forward_ad.unpack_dual(model(forward_ad.make_dual(inputs, inputs))).tangent
-        assert isinstance(tangent, Tensor)
-        return tangent
-
-    def nested() -> Any:
-        return model(torch.nested.nested_tensor([inputs[:1], inputs[1:]], layout=torch.jagged)).values()
-
     def in_float32() -> Any:
         """A router or a loss that a script keeps there is kept there."""
         with torch.autocast("cpu", enabled=False):
             return model(inputs)
 
-    calls = (per_sample, forward_mode, nested, in_float32)
+    calls = (per_sample, in_float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         expected, plain = [call() for call in calls], model(inputs)
         in_float8(model)
@@ -263,31 +239,6 @@ def test_what_torchao_cannot_do_and_what_is_out_of_autocast_a_plain_layer_does()
 
 
 # ------------------------------------------------------------------------------- what becomes of them
-
-
-def test_layers_that_float8_would_change_or_cannot_multiply_are_left_out() -> None:
-    model = nn.ModuleDict(
-        {
-            "taken": nn.Linear(16, 16),
-            "own": nn.Linear(16, 16),
-            "float64": nn.Linear(16, 16, dtype=torch.float64),
-            "empty": nn.Linear(16, 16),
-        }
-    )
-    model["empty"].weight = nn.Parameter(torch.empty(0, 16))
-    settings: Any = {"of": "the script"}
-    model["own"].config = settings
-    linears = in_float8(model)
-    assert list(linears.linears) == ["taken"]
-    assert {layer.name: layer.why for layer in linears.left_out} == {
-        "own": "attribute",
-        "float64": "weight",
-        "empty": "size",
-    }
-    linears.become(None)
-    assert model["own"].config is settings
-    assert Float8Linears(nn.Sequential(nn.Linear(16, 16), nn.Conv2d(3, 3, 3)).double()).hindrance == NO_WEIGHT
-    assert Float8Linears(nn.Sequential(nn.Linear(16, 10), nn.Linear(16, 16).double())).hindrance == NO_LAYER
 
 
 def test_a_model_with_a_float8_layer_of_its_own_is_refused_and_stays_as_it_is() -> None:
@@ -326,20 +277,6 @@ def test_what_is_copied_saved_or_kept_in_float8_is_a_plain_layer() -> None:
         assert type(layer) is nn.Linear
         assert vars(layer).keys() == attributes
         assert torch.equal(layer(inputs), plain_outputs)
-
-
-@pytest.mark.parametrize("while_in_float8", [True, False])
-def test_a_layer_that_somebody_has_parametrized_since_is_left_alone(while_in_float8: bool) -> None:
-    model, inputs = nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 16)), torch.randn(4, 32)
-    linears = in_float8(model)
-    linears.become("emulated" if while_in_float8 else None)
-    parametrizations.weight_norm(model[0])
-    parametrized = type(model[0])
-    for form in ("emulated", None, "emulated", None):
-        linears.become(form)
-        assert gradients(model, inputs)[0].isfinite().all()
-        assert type(model[0]) is parametrized
-        assert (type(model[1]) is nn.Linear) == (form is None)
 
 
 # ----------------------------------------------------------------------------------------- compiled

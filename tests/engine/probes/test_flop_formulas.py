@@ -64,13 +64,7 @@ def by_hand(model: nn.Module, images: Tensor) -> int:
     "name",
     [
         "shufflenet_v2_x1_0",
-        *(
-            pytest.param(name, marks=pytest.mark.nightly)
-            for name in (
-                *("convnext_tiny", "densenet121", "efficientnet_b0", "mobilenet_v2"),
-                *("regnet_y_400mf", "resnet18", "resnext50_32x4d"),
-            )
-        ),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("convnext_tiny", "densenet121")),
     ],
 )
 def test_a_step_of_a_model_is_what_a_hand_count_gives(name: str) -> None:
@@ -222,26 +216,16 @@ def test_products_that_torch_has_no_formula_for(run: Callable[[], Tensor], flops
     assert (count.flops, count.uncounted) == (flops, ())
 
 
-def test_inference_mode_counts_a_whole_linear_layer() -> None:
-    model = nn.Linear(5, 4)
-    with torch.inference_mode():
-        count = counted(model, lambda: model(torch.rand(2, 3, 5)))
-    assert (count.flops, count.uncounted) == (2 * 2 * 3 * 5 * 4, ())
-
-
 @pytest.mark.parametrize(
     ("run", "name"),
     [
         (lambda: torch.fft.rfft(rand(8)).abs(), "_fft_r2c"),
         (lambda: torch.linalg.inv(torch.eye(3) + rand(3, 3)), "linalg_inv_ex"),
-        (lambda: torch.linalg.matrix_exp(rand(3, 3)), "linalg_matrix_exp"),
-        (lambda: torch.linalg.svdvals(rand(3, 3)), "_linalg_svd"),
         (
             lambda: torch.cdist(rand(30, 3), rand(30, 3), compute_mode="donot_use_mm_for_euclid_dist"),
             "_cdist_forward",
         ),
         (lambda: functional.embedding_bag(torch.tensor([[0, 1]]), rand(4, 3)), "_embedding_bag"),
-        (lambda: functional.bilinear(rand(2, 3), rand(2, 4), rand(5, 3, 4)), "_trilinear"),
         (lambda: torch.sparse.mm(torch.eye(3).to_sparse(), rand(3, 4)), "_sparse_addmm"),
     ],
     ids=lambda name: name if isinstance(name, str) else "",
@@ -290,68 +274,35 @@ def test_an_optimizer_s_step_and_clipping_are_free(kind: Any, options: dict[str,
     assert (count.flops, count.uncounted) == (2 * 2 * 8**3, ())
 
 
-class Pieces(nn.Module):
-    """What models do beside multiplying."""
+FREE = nn.Sequential(
+    *(nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.LocalResponseNorm(2)),
+    *(nn.Upsample(scale_factor=2, mode="bilinear"), nn.MaxPool2d(2), nn.AvgPool2d(2, 1)),
+    *(nn.AdaptiveAvgPool2d(3), nn.AdaptiveMaxPool2d(2), nn.ReflectionPad2d(1), nn.ZeroPad2d(1)),
+    *(nn.Upsample(scale_factor=2, mode="nearest"), nn.PixelShuffle(2), nn.Dropout2d(0.1)),
+    *(nn.LayerNorm(24), nn.RMSNorm(24), nn.Softmax(-1), nn.PReLU(), nn.GELU(), nn.SiLU(), nn.Hardswish()),
+    *(nn.ELU(), nn.Softplus()),
+)
+"""What models do beside multiplying."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.RMSNorm(8), nn.Softmax(-1), nn.PReLU(), nn.GELU()])
-        self.images = nn.ModuleList(
-            [
-                nn.BatchNorm2d(4),
-                nn.GroupNorm(2, 4),
-                nn.InstanceNorm2d(4, affine=True),
-                nn.Upsample(scale_factor=2, mode="bilinear"),
-                nn.MaxPool2d(2),
-                nn.AvgPool2d(2, 1),
-                nn.AdaptiveAvgPool2d(3),
-                nn.AdaptiveMaxPool2d(2),
-                nn.ReflectionPad2d(1),
-                nn.ZeroPad2d(1),
-                nn.Upsample(scale_factor=2, mode="nearest"),
-                nn.PixelShuffle(2),
-                nn.Dropout2d(0.1),
-                nn.LocalResponseNorm(2),
-                nn.SiLU(),
-                nn.Hardswish(),
-                nn.ELU(),
-                nn.Softplus(),
-            ]
-        )
-        self.embedding = nn.Embedding(10, 8)
 
-    def forward(self, indices: Tensor) -> Tensor:
-        values = self.embedding(indices)
-        for norm in self.norms:
-            values = norm(values)
-        gathered = values.gather(1, indices[..., None].expand_as(values) % 4)
-        sorted_, _ = torch.cat([values, gathered.roll(1, 0), values.cumsum(1)], 1).sort(1)
-        images = torch.einsum("nth->nth", sorted_).reshape(2, 4, 4, -1)
-        for image in self.images:
-            images = image(images)
-        grid = torch.linspace(-1, 1, 2 * 4 * 4 * 2).reshape(2, 4, 4, 2)
-        sampled = functional.grid_sample(images, grid, align_corners=False)
-        masked = sampled.masked_fill(sampled < 0.1, 0.0).topk(2).values
-        return (
-            masked.std()
-            + functional.cross_entropy(sampled.flatten(1), torch.tensor([0, 1]))
-            + images.logsumexp(1).sum()
-        )
+LOSSES = (
+    *(nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCEWithLogitsLoss()),
+    *(nn.KLDivLoss(reduction="batchmean"), nn.SoftMarginLoss(), nn.PoissonNLLLoss()),
+)
 
 
 def test_sums_normalization_pooling_and_losses_are_free() -> None:
-    model = Pieces()
-    count = counted(model, lambda: model(torch.arange(8).reshape(2, 4)))
-    assert count.uncounted == ()
+    embedding, indices = nn.Embedding(10, 16), torch.arange(8).reshape(2, 4)
 
+    def run() -> Tensor:
+        images = FREE(embedding(indices).reshape(2, 4, 4, 4))
+        gathered = images.gather(1, torch.zeros_like(images, dtype=torch.int64)).roll(1, 0).cumsum(1)
+        sorted_, _ = torch.einsum("nchw->nchw", torch.cat([images, gathered], 1)).sort(1)
+        grid = torch.linspace(-1, 1, 2 * 4 * 4 * 2).reshape(2, 4, 4, 2)
+        sampled = functional.grid_sample(sorted_, grid, align_corners=False)
+        masked = sampled.masked_fill(sampled < 0.1, 0.0).topk(2).values
+        losses = [loss(images, torch.rand_like(images)) for loss in LOSSES]
+        losses.append(functional.cross_entropy(sampled.flatten(1), torch.tensor([0, 1])))
+        return masked.std() + torch.stack(losses).sum() + images.logsumexp(1).sum()
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        *(nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCEWithLogitsLoss()),
-        *(nn.KLDivLoss(reduction="batchmean"), nn.SoftMarginLoss(), nn.PoissonNLLLoss()),
-    ],
-    ids=lambda loss: type(loss).__name__,
-)
-def test_a_loss_is_free(loss: nn.Module) -> None:
-    assert counted(loss, lambda: loss(rand(4, 8), torch.rand(4, 8))).uncounted == ()
+    assert counted(embedding, run).uncounted == ()

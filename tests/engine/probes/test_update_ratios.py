@@ -15,9 +15,9 @@ from amptui.engine.probes import update_ratios
 from amptui.engine.probes.update_probe import UpdateProbe, WeightsBefore
 from amptui.engine.probes.update_ratios import GAP_STEPS, UpdateRatios
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.run import Note, Record
+from amptui.records.run import Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Drawing, Exploding, Log, Spoiled, Tiny, Unautocastable, log_of, losses, prepare, train
+from tests.tiny import Drawing, Exploding, Log, Spoiled, Tiny, log_of, losses, prepare, train
 
 CPU = torch.device("cpu")
 
@@ -111,32 +111,6 @@ def test_weights_and_losses_are_bit_for_bit_those_without(
     assert all(map(torch.equal, with_state, plain_state))
 
 
-def test_a_step_that_fails_in_a_new_precision_and_runs_again_is_measured_once() -> None:
-    log = log_of(prepare(Unautocastable(epochs=6)), at={GAP_STEPS: "bf16"})
-    assert [note.severity for note in log.of(Note)][:1] == ["error"]
-    steps = [record.step for record in log.of(UpdatesMeasured)]
-    assert steps[:2] == [1, GAP_STEPS + 1]
-    assert len(steps) == len(set(steps))
-
-
-def test_a_measurement_that_fails_costs_a_line_never_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied, failures = UpdateProbe.copy, [True, True]
-
-    def short_of_memory(probe: UpdateProbe, optimizer: Optimizer) -> WeightsBefore:
-        if failures:
-            failures.pop()
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return copied(probe, optimizer)
-
-    monkeypatch.setattr(UpdateProbe, "copy", short_of_memory)
-    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
-    log = log_of(prepare(Tiny(epochs=10)))
-    (note,) = log.of(Note)
-    assert note.text.startswith("no update ratios: CUDA out of memory")
-    assert log.of(UpdatesMeasured)
-    assert len(losses(log)) == 80
-
-
 # --------------------------------------------------------------------------------------- by hand
 
 
@@ -145,34 +119,6 @@ def following(model: nn.Module, *, enabled: bool = True) -> tuple[UpdateRatios, 
     updates = UpdateRatios(CPU, emitted.append)
     updates.follow(model, enabled=enabled)
     return updates, torch.optim.SGD(model.parameters(), lr=0.1), emitted
-
-
-def test_a_parameter_added_later_is_measured_too() -> None:
-    """Unfrozen layers make a longer row, which needs another ring."""
-    model = nn.Sequential(nn.Linear(3, 3), *(nn.Linear(3, 3) for _ in range(20)))
-    for layer in model[1:]:
-        layer.requires_grad_(False)
-    updates, optimizer, emitted = following(model)
-    for step in (1, GAP_STEPS + 1):
-        model.zero_grad()
-        model(torch.ones(2, 3)).sum().backward()
-        updates.copy(optimizer)
-        optimizer.step()
-        updates.measure(step, None)
-        updates.look(step)
-        model.requires_grad_()
-    assert [len(record.ratios) for record in emitted if isinstance(record, UpdatesMeasured)] == [1, 21]
-
-
-@pytest.mark.parametrize("found_inf", [0.0, 1.0])
-def test_the_scaler_s_flag_says_whether_there_was_an_update(found_inf: float) -> None:
-    model = nn.Linear(3, 3)
-    updates, optimizer, emitted = following(model)
-    model(torch.ones(2, 3)).sum().backward()
-    updates.copy(optimizer)
-    updates.measure(1, torch.tensor(found_inf))
-    updates.flush()
-    assert len(emitted) == (found_inf == 0.0)
 
 
 def test_a_sharded_model_is_not_measured() -> None:
