@@ -7,10 +7,8 @@ no compiler.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,14 +16,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.cli import main
+from amptui.engine import setup
 from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.compilation import (
     MAX_VARIANTS,
-    NewIteration,
     compile_in_place,
     missing_for_compile,
     uses_cuda_graphs,
 )
+from amptui.engine.description import describe_run
 from amptui.engine.failure import explain
 from amptui.records.control import Control, TraceRequest, XRayRequest
 from amptui.records.findings import ModelCompiled, ModulesTraced, XRayTaken
@@ -212,8 +211,17 @@ def test_probes_see_the_same_in_a_compiled_model() -> None:
         control.ask(XRayRequest())
         log = log_of(prepared, control)
         (xray,), (trace,) = log.of(XRayTaken), log.of(ModulesTraced)
+        assert {record.what for record in log.of(ModelCompiled)} <= {"first"}, "nothing was compiled for them"
         reasons.append((xray.layers, xray.operators, xray.loss_fp32, xray.loss_amp, trace.nearest))
     assert reasons[0] == reasons[1]
+
+
+@pytest.mark.parametrize("mode", [None, "default", "reduce-overhead"])
+def test_the_first_record_says_how_the_model_is_compiled(
+    mode: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "check_compiler", lambda _device: None)  # nothing is called, nor compiled
+    assert describe_run("tiny", prepare(Tiny(), compile_mode=mode)).config["compile"] == mode
 
 
 def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(
@@ -240,94 +248,19 @@ def test_only_modes_with_cuda_graphs_on_a_gpu_mark_iterations() -> None:
     assert not uses_cuda_graphs("reduce-overhead", CPU)
 
 
-@pytest.mark.torch
-def test_a_marked_forward_pass_begins_an_iteration_and_runs_in_its_own_context() -> None:
-    from torch._inductor.cudagraph_trees import MarkStepBox
-
-    context = NewIteration(torch.autocast("cpu", dtype=torch.bfloat16))
-    counts = []
-    for _ in range(2):  # the same object in every step
-        with context:
-            counts.append(MarkStepBox.mark_step_counter)
-            assert torch.is_autocast_enabled("cpu")
-        assert not torch.is_autocast_enabled("cpu")
-    assert counts[0] != counts[1]
-
-
-class InPool(torch.autograd.Function):
-    """A product whose gradients are always in the same memory, as those of a CUDA graph are.
-
-    ``pool`` maps a size to that memory.
-    """
-
-    pool: ClassVar[dict[torch.Size, npt.NDArray[np.float32]]] = {}
-
-    @staticmethod
-    def forward(context: Any, inputs: Tensor, weight: Tensor) -> Tensor:
-        context.save_for_backward(inputs, weight)
-        return inputs @ weight.T
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, weight = context.saved_tensors
-        memory = InPool.pool.setdefault(weight.shape, np.empty(tuple(weight.shape), np.float32))
-        memory[:] = (gradients[0].T @ inputs).numpy()
-        return gradients[0] @ weight, torch.from_numpy(memory)
-
-
-class Pooled(Tiny):
-    """``other``: a layer that only every other batch uses."""
-
-    in_pool: bool = True
-
-    def build_model(self) -> nn.Module:
-        model = nn.Module()
-        model.first, model.other = nn.Linear(16, 4, bias=False), nn.Linear(16, 4, bias=False)
-        return model
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        layers: list[Any] = [model.first, model.other] if targets[0] % 2 else [model.first]
-        multiply: Any = InPool.apply if self.in_pool else nn.functional.linear
-        rows = inputs.flatten(1)
-        return nn.functional.cross_entropy(sum(multiply(rows, layer.weight) for layer in layers), targets)
-
-
-def accumulated(*, in_pool: bool, replays: bool) -> list[float | None]:
-    log, prepared = Log(), prepare(Pooled(in_pool=in_pool, epochs=3), accumulate=3, validation=False)
-    prepared.precisions["fp32"].replays_graphs = replays
-    train(prepared, log)
-    return losses(log)
-
-
-def test_accumulated_gradients_leave_the_memory_that_a_replay_overwrites() -> None:
-    expected = accumulated(in_pool=False, replays=False)
-    assert accumulated(in_pool=True, replays=True) == pytest.approx(expected, rel=1e-5)
-    assert accumulated(in_pool=True, replays=False) != pytest.approx(expected, rel=1e-2), (
-        "autograd takes them"
-    )
-
-
 needs_compiler = pytest.mark.skipif(
     missing_for_compile(CPU) is not None, reason="torch.compile finds no compiler here"
 )
 
 
-# They compile C++ for each precision.
+@pytest.mark.ci  # it compiles C++ for each precision
 @needs_compiler
-@pytest.mark.parametrize(
-    "mode",
-    [
-        pytest.param("default", marks=pytest.mark.nightly),
-        pytest.param("reduce-overhead", marks=pytest.mark.ci),
-    ],
-)
-def test_a_compiled_run_computes_what_an_eager_one_does(mode: str) -> None:
+def test_a_compiled_run_computes_what_an_eager_one_does() -> None:
     import torch._dynamo
 
     at = {3: "bf16", 6: "fp32", 9: "bf16"}
     eager = log_of(prepare(Tiny()), at=at)
-    fast = log_of(prepare(Tiny(), compile_mode=mode), at=at)
+    fast = log_of(prepare(Tiny(), compile_mode="reduce-overhead"), at=at)
     limit: int = torch._dynamo.config.recompile_limit
     assert limit >= MAX_VARIANTS
     assert losses(fast) == pytest.approx(losses(eager), rel=0.02)
