@@ -30,8 +30,6 @@ class Troublesome(Experiment):
     """One of ``TROUBLES``."""
 
     def load_data(self, request: DataRequest) -> Data:
-        if self.what == "fork in load_data":
-            self.fork()
         inputs = torch.rand(80, 4)
         arrays = Arrays(inputs, inputs.argmax(1))
         return Data("own", False, arrays, arrays)
@@ -98,15 +96,10 @@ TROUBLES: dict[str, Callable[[Troublesome], object]] = {
     "_exit in a thread": lambda _: in_a_thread(os._exit),
     "sys.exit in a thread": lambda _: in_a_thread(sys.exit),
     "execv": lambda _: os.execv("/bin/true", ["true"]),  # noqa: S606
-    "execlp": lambda _: os.execlp("true", "true"),  # noqa: S606
-    "closerange": lambda _: os.closerange(3, 4096),
     "closerange and open": lambda each: each.open_files(lambda: os.closerange(3, 4096)),
     "close and open in C": lambda each: each.open_files(close_in_c),
     "close the streams": lambda _: close_streams(),
-    "close the streams' numbers": lambda _: os.closerange(0, 3),
-    "close the streams and open": lambda each: each.open_files(lambda: os.closerange(0, 3)),
     "fork": Troublesome.fork,
-    "fork in load_data": lambda _: None,
     "fork in the validation": lambda _: None,
     "fork that exits": lambda _: fork_and_exit(),
     "fork that fails": fork_and_fail,
