@@ -141,14 +141,3 @@ def test_an_optimizer_that_needs_a_closure_is_refused_with_a_hint() -> None:
     said = r"Optimized.build_optimizer\(\) returned LBFGS, whose step\(\) needs a closure"
     with pytest.raises(ExperimentError, match=said):
         prepare(Optimized(torch.optim.LBFGS))
-
-
-def test_a_schedule_around_an_optimizer_does_not_make_it_one_with_a_closure() -> None:
-    def scheduled(parameters: Any) -> torch.optim.Optimizer:
-        optimizer = torch.optim.SGD(parameters, lr=torch.tensor(0.25))
-        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        return optimizer
-
-    log = Log()
-    assert train(prepare(Optimized(scheduled)), log) == "done"
-    assert {record.lr for record in log.of(StepRecord)} == {0.25}

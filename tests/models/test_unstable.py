@@ -5,9 +5,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from amptui.base.errors import ExperimentError
 from amptui.engine.prepared import Prepared
 from amptui.models.unstable import Unstable
 from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
@@ -16,23 +14,12 @@ from tests.tiny import Log, train
 
 TROUBLES = get_args(get_type_hints(Unstable)["trouble"])
 
-FIRST_OVERFLOW = range(40, 80)
-"""``forward``: the gain grows by a fifth at each step, from 1 to the ten thousands."""
-
 
 def run(trouble: Any, precision: str, device: str) -> tuple[Log, Prepared]:
     prepared = on_images(Unstable(trouble=trouble), steps=100, precision=precision, device=device)
     log = Log()
     train(prepared, log)
     return log, prepared
-
-
-def run_to_the_floor(trouble: Any, device: str) -> Log:
-    """Without anybody to ask, the run fails where the loss scale has nothing left to fall."""
-    log = Log()
-    with pytest.raises(ExperimentError, match="loss scale fell"):
-        train(on_images(Unstable(trouble=trouble), steps=200, precision="fp16", device=device), log)
-    return log
 
 
 def skipped(log: Log) -> list[int]:
@@ -69,54 +56,6 @@ def test_calibration_skips_the_first_steps_and_learns_at_a_lower_scale(device: s
     assert all(math.isfinite(loss) for loss in losses(log))
     assert {kind for skip in log.of(StepSkipped) for kind in skip.kinds} <= {"inf"}
     assert learned(log) > 0.25
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_collapse_skips_every_step_with_a_finite_loss_and_a_gradient_of_nan(device: str) -> None:
-    log = run_to_the_floor("collapse", device)
-    found = losses(log)
-    assert skipped(log) == list(range(1, len(found) + 1))
-    assert all(math.isfinite(loss) for loss in found)
-    if device == "cpu":  # a GPU's gradients are not measured in every step
-        assert {skip.names for skip in log.of(StepSkipped)} == {("edges.slopes.weight",)}
-    assert log.of(LossScaleChanged)[-1].current < 2**-24
-
-
-def test_collapse_has_nothing_that_is_not_finite_in_its_forward_pass() -> None:
-    assert not overflowing(Unstable(trouble="collapse").build_model(), torch.float16)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("device", DEVICES)
-def test_forward_overflows_after_a_while_and_for_good(device: str) -> None:
-    log = run_to_the_floor("forward", device)
-    bad = [step for step, loss in enumerate(losses(log), start=1) if not math.isfinite(loss)]
-    assert bad[0] in FIRST_OVERFLOW
-    assert set(skipped(log)) == set(bad)
-    assert bad[-1] == len(losses(log))
-
-
-@pytest.mark.parametrize(("dtype", "found"), [(torch.float16, "amplifier"), (torch.bfloat16, None)])
-def test_forward_overflows_in_the_amplifier(dtype: torch.dtype, found: str | None) -> None:
-    model = Unstable(trouble="forward").build_model()
-    with torch.no_grad():
-        model.get_buffer("amplifier.gain").fill_(1e6)
-    assert next(iter(overflowing(model, dtype)), None) == found
-
-
-def overflowing(model: nn.Module, dtype: torch.dtype) -> list[str]:
-    """The modules that put out something not finite, in the order of execution."""
-    found: list[str] = []
-
-    def look(name: str, output: Tensor) -> None:
-        if not output.isfinite().all():
-            found.append(name)
-
-    for name, module in model.named_children():
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: look(name, output))
-    with torch.autocast("cpu", dtype=dtype), torch.no_grad():
-        model(torch.rand(8, 1, 28, 28))
-    return found
 
 
 @pytest.mark.ci

@@ -76,17 +76,3 @@ def test_a_loader_s_order_is_not_shared_out_anew(tmp_path: Path) -> None:
     checkpoint = read(checkpoints(tmp_path)[0])
     with pytest.raises(UsageError, match="depends on their number; resume with --nproc 1"):
         restore_rank(checkpoint, 0, 2, prepare(Drawing(source="loader")), print)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_the_state_of_a_rank_s_gpu_goes_to_the_one_that_it_has_now(alone: Checkpoint) -> None:
-    mine = torch.cuda.get_rng_state()
-    other = torch.zeros_like(mine)
-    checkpoint = of_two(alone)
-    draws = checkpoint.ranks[0]["draws"]
-    own = {**draws, "process": {**draws["process"], "gpus": [mine, other]}}
-    states = {**checkpoint.ranks[0], "draws": own, "epoch_draws": own, "gpu": 1}
-    prepared = prepare(Tiny(), device="cuda")
-    _, start = restore_rank(replace(checkpoint, ranks=[states]), 1, 2, prepared, print)
-    assert torch.equal(start.draws.process.gpus[0], other)
