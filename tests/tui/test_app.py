@@ -9,13 +9,12 @@ import pytest
 from amptui.diagnosis.float16_verdicts import at_scale
 from amptui.records.control import REQUESTS, HistogramRequest, TraceRequest
 from amptui.records.findings import Float16Window
-from amptui.records.run import PauseChanged, RunFinished
+from amptui.records.run import RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.keyboard import MouseReported, Pointing
 from amptui.tui.keys import KEYS, RUN_KEYS
 from tests.gan_journal import DISCRIMINATOR
 from tests.telemetry import record_samples as samples
-from tests.tui.overlays.opened import xray
 from tests.tui.special_views import GAN
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
 
@@ -27,19 +26,6 @@ async def test_the_screen_is_there_before_the_training_starts() -> None:
     async with watching() as screen:
         (first_frame,) = screen.seen_at_start
         assert "╭ loss" in first_frame
-
-
-@pytest.mark.ci
-@awaited
-async def test_the_size_may_change_between_any_two_frames() -> None:
-    async with watching(started(), *steps(50)) as screen:
-        for number, (width, height) in enumerate(((80, 24), (200, 60), (1, 1), (40, 12), (100, 16)), 51):
-            await screen.pilot.resize_terminal(width, height)
-            await screen.press("l")
-            await screen.feed(step(number))
-            dashboard = screen.app._dashboard
-            assert [dashboard.render_line(y).cell_length for y in range(height)] == [width] * height
-        assert "FP32" in screen.header
 
 
 @pytest.mark.ci
@@ -117,32 +103,6 @@ async def test_the_help_lists_the_keys_that_work(
             await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         await screen.press("question_mark")
         assert {key.label for key in KEYS if key.meaning not in screen.text} == missing
-
-
-PAGES = {
-    "e": "events",
-    "t": "output",
-    "i": "configuration",
-    "g": "metrics",
-    "question_mark": "help",
-    "x": "x-ray",
-}
-
-
-@pytest.mark.ci
-@awaited
-async def test_every_page_leads_to_every_other_and_esc_back_to_the_panels() -> None:
-    paused = PauseChanged(time=time.time(), step=5, paused=True)
-    async with watching(started(), *steps(5), xray(), paused) as screen:
-        for key, name in PAGES.items():
-            for other, other_name in PAGES.items():
-                if key != other:
-                    await screen.press(key)
-                    assert screen.overlay == name
-                    await screen.press(other)
-                    assert screen.overlay == other_name
-                    await screen.press("escape")
-                    assert screen.overlay is None
 
 
 # ----------------------------------------------------------------------------- float16, optimizers

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from amptui.base.text import MAX_CHARACTERS
-from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import BOLD, Style
 
 ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161\u202e\x9b\u3164\ud83d"
@@ -176,22 +175,3 @@ def test_spans_of_a_line_are_further_apart_than_they_would_be_joined(
     assert spans == sorted(spans, key=lambda span: (span.y, span.start))
     for one, next_one in pairwise(spans):
         assert one.y != next_one.y or next_one.start - one.stop > join_within
-
-
-@given(st.integers(0, 18), drawings)
-def test_a_frame_has_no_changes_since_itself(width: int, some_drawings: list[Drawing]) -> None:
-    assert drawn(width, 3, some_drawings).changes_since(drawn(width, 3, some_drawings)) == []
-
-
-def test_blanks_join_the_run_before_them() -> None:
-    canvas = Canvas(9, 1)
-    canvas.text(1, 0, "ab", Style.FP32)
-    canvas.text(5, 0, "c", Style.FP32)
-    assert list(canvas.runs(0)) == [(" ", Style.TEXT), ("ab  c   ", Style.FP32)]
-
-
-def test_a_huge_text_is_cut_before_it_is_drawn() -> None:
-    canvas = Canvas(8, 1)
-    assert canvas.text(0, 0, "x" * 10_000_000, width=8) == 8
-    assert canvas.lines() == ["xxxxxxx…"]
-    assert text_width("漢" * 10_000_000) == 2 * MAX_CHARACTERS

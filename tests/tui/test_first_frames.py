@@ -141,18 +141,6 @@ def test_a_terminal_that_names_no_colour_is_left_as_it_is(answers: dict[bytes, b
 
 
 @pytest.mark.ci
-def test_an_answer_that_comes_while_the_screen_is_left_does_not_reach_the_shell() -> None:
-    with screen({}) as terminal:
-        wait_until_written(terminal, BACKGROUND_QUESTION)
-        terminal.press("d")
-        terminal.read(0.3)
-        terminal.answer(WHITE_ANSWER)
-        assert terminal.wait() == 0
-        assert "keys ['d']" in terminal.text
-        assert not re.search(r"rgb|ffff|62;22", terminal.text)
-
-
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("env", "grey"),
     [

@@ -210,18 +210,6 @@ def test_no_piece_of_a_report_is_a_key(sent: list[bytes], data: st.DataObject, m
     assert names(keyboard.take(b"q")) == ["q"]
 
 
-@given(reports)
-def test_a_report_that_lost_its_escape_types_nothing(report: bytes) -> None:
-    clock = Clock()
-    keyboard = Keyboard(clock)
-    keyboard.expect_mouse(True)
-    keyboard.take(report[:1])
-    clock.now += LONG_SECONDS
-    assert names(keyboard.expire()) == ["escape"]
-    keyboard.expect_mouse(False)  # as the escape does where it closes the chart
-    assert names(keyboard.take(report[1:] + b"q")) == ["q"]
-
-
 # ------------------------------------------------------------------------------------------- laws
 
 NAMED = (

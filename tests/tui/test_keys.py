@@ -5,7 +5,7 @@ import pytest
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
 from amptui.tui.app import WatchApp
-from amptui.tui.keys import ACTIONS, ENDED_KEYS, FOOTER_HINTS, KEYS, RUN_KEYS, Key, footer_hints, keys_of
+from amptui.tui.keys import ACTIONS, KEYS, Key, footer_hints, keys_of
 
 
 def test_no_press_is_bound_to_two_actions() -> None:
@@ -24,24 +24,12 @@ def test_every_action_exists_and_is_documented(key: Key) -> None:
     assert key.label == key.label.strip()
 
 
-def test_the_footer_shows_keys_of_the_table_with_help_and_quit_last() -> None:
-    table = [(key.label, key.hint) for key in KEYS]
-    assert all(hint in table for hint in FOOTER_HINTS)
-    assert [label for label, _ in FOOTER_HINTS[-2:]] == ["?", "q"]
-    assert all(words and " " not in words for _, words in FOOTER_HINTS)
-
-
 def test_the_footer_names_what_p_switches_to() -> None:
     unknown, in_amp = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, switches_to="fp32"))
     assert (unknown["p"], in_amp["p"]) == ("AMP", "FP32")
     assert {**in_amp, "p": "AMP"} == unknown
     words = [dict(footer_hints(KEYS, switches_to=name))["p"] for name in PRECISIONS]
     assert words == ["FP32", "ieee", "TF32", "fp16", "bf16", "FP8", "FP8"]
-
-
-def test_after_the_end_the_footer_leaves_out_what_needs_a_training() -> None:
-    assert set(KEYS) - set(ENDED_KEYS) == set(RUN_KEYS)
-    assert set(footer_hints(ENDED_KEYS)) <= set(FOOTER_HINTS)
 
 
 def test_a_run_has_the_keys_of_what_it_takes() -> None:

@@ -125,15 +125,6 @@ def test_a_closed_terminal_is_broken_and_ignores_writes(line: Line) -> None:
     outlet.close()
 
 
-def test_a_write_that_hangs_ends_with_its_terminal(line: Line) -> None:
-    outlet = opened(line.terminal)
-    outlet.write(MUCH)
-    line.read(1)  # it has begun
-    os.close(line.reader)
-    wait_until(lambda: outlet.broken)
-    outlet.close()
-
-
 def test_a_terminal_left_non_blocking_is_waited_for(line: Line) -> None:
     os.set_blocking(line.terminal, False)
     outlet = opened(line.terminal)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from amptui.records.findings import Float8LayerWindow
 from amptui.records.run import Note, Printed, RunFailed
 from amptui.telemetry.eventlog import PRINTS
 from amptui.telemetry.session import Session
@@ -12,8 +11,6 @@ from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.float8_overlay import ORDERS as OPERAND_ORDERS
-from amptui.tui.overlays.float8_overlay import Float8Operands
 from amptui.tui.overlays.menus import Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
@@ -22,16 +19,11 @@ from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import ORDERS as LAYER_ORDERS
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
-from tests.telemetry import record_samples as samples
 from tests.tui import views
 from tests.tui.overlays.opened import (
     LAYERS,
-    OPERANDS,
     SCREEN,
-    float8_operand,
-    float8_window,
     layer,
-    with_float8_window,
     with_float8_xray,
     with_xray,
 )
@@ -170,28 +162,6 @@ def _xray() -> Iterator[Drawn]:
     long = with_xray(layers=tuple(layer(f"layer{i:03}", 0.9 + i / 10_000) for i in range(100)))
     for keys in (("down", "j", "up"), ("pagedown",), ("end",), ("end", "s")):
         yield from after(" ".join(keys), XRay(), long, *keys, sizes="80x16")
-    for order in range(5):
-        yield from after(
-            "FP8 in each order", XRay(), with_float8_xray(), *["s"] * order, sizes="80x18 120x18"
-        )
-
-
-def _operands() -> Iterator[Drawn]:
-    yield from after("wide", Float8Operands(), OPERANDS, sizes="140x40")
-    for keys in ((), ("enter",), ("pagedown",) * 5):
-        yield from after("on a small screen", Float8Operands(), OPERANDS, *keys, sizes="40x12")
-    for order in range(1, len(OPERAND_ORDERS)):
-        yield from after("in each order", Float8Operands(), OPERANDS, *["s"] * order)
-    for place in range(1, 7):
-        yield from after("each operand", Float8Operands(), OPERANDS, *["down"] * place, "enter")
-    tokens = Float8LayerWindow(name="fc", operands=(float8_operand("input", 0.021, row_error=0.984),))
-    older = Float8LayerWindow(name="a", operands=(samples.float8_operand("input", 0.02),))
-    for title, layers in (
-        *(("rows", (tokens,)), ("uncounted", (older,)), ("zeros", float8_window().layers[2:])),
-    ):
-        shown = with_float8_window(float8_window(layers=layers))
-        yield from after(title, Float8Operands(), shown)
-        yield from after(title, Float8Operands(), shown, "enter")
 
 
 def _charts() -> Iterator[Drawn]:
@@ -215,7 +185,6 @@ DETAILS: Mapping[str, Callable[[], Iterator[Drawn]]] = {
     "texts": _texts,
     "events": _events,
     "X-ray": _xray,
-    "float8 operands": _operands,
     "charts": _charts,
 }
 """The pictures of each overlay."""

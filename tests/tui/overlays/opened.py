@@ -44,10 +44,6 @@ def lines(overlay: Overlay, view: SessionView, width: int = 120, height: int = 4
     return drawn(overlay, view, width, height).lines()
 
 
-def text(overlay: Overlay, view: SessionView, width: int = 120, height: int = 40) -> str:
-    return "\n".join(lines(overlay, view, width, height))
-
-
 def layer(name: str, cosine: float | None = 0.99996, **changes: object) -> LayerAgreement:
     agreement = LayerAgreement(
         name=name,

@@ -27,11 +27,8 @@ from tests.tui.overlays.opened import (
     OPERANDS,
     SCREEN,
     drawn,
-    float8_window,
     layer,
     lines,
-    with_float8_window,
-    with_float8_xray,
     with_xray,
 )
 from tests.tui.special_views import at_the_floor, nan_weights
@@ -117,19 +114,12 @@ WITHOUT_BF16 = at_the_floor(bf16="no bfloat16 on this GPU")
         ("help", EMPTY_VIEW, ("question_mark", "escape", "p", "x"), CLOSE),
         ("menu", views.fp32_only(), ("escape", "m", "q"), CLOSE),
         ("menu", views.fp32_only(), ("0", "8", "9", "²", "x"), STAY),
-        ("floor", FLOOR, ("b",), Answer(close=True, precision="bf16", action="resume")),
-        ("floor", FLOOR, ("f",), Answer(close=True, precision="fp32", action="resume")),
-        ("floor", FLOOR, ("g",), Answer(close=True, action="resume")),
-        ("floor", FLOOR, ("d",), Answer(close=True, action="detach")),
-        ("floor", FLOOR, ("q",), Answer(action="ask_quit")),  # asks first and leaves the choice open
         ("floor", FLOOR, ("escape",), CLOSE),
         ("floor", FLOOR, ("enter", "space", "p", "x", "n"), STAY),
         ("floor", WITHOUT_BF16, ("b",), STAY),
         ("floor", NAN, ("b", "f"), STAY),  # no other precision repairs the weights
         ("floor", NAN, ("g",), Answer(close=True, action="resume")),
         ("floor", NAN, ("d",), Answer(close=True, action="detach")),
-        ("quit", EMPTY_VIEW, ("y",), Answer(close=True, action="stop")),
-        ("quit", EMPTY_VIEW, ("d",), Answer(close=True, action="detach")),
         ("quit", EMPTY_VIEW, ("enter", "escape", "n", "q", "ctrl+q"), CLOSE),
         ("quit", EMPTY_VIEW, ("p", "space", "s", "esc"), STAY),
         ("quit attached", EMPTY_VIEW, ("y",), Answer(close=True, action="stop")),
@@ -137,9 +127,6 @@ WITHOUT_BF16 = at_the_floor(bf16="no bfloat16 on this GPU")
         ("events", EMPTY_VIEW, ("e", "q", "escape"), CLOSE),
         ("output", EMPTY_VIEW, ("q", "t", "escape"), CLOSE),
         ("x-ray", with_xray(), ("escape", "q", "ctrl+q"), CLOSE),
-        ("x-ray", with_xray(), ("x",), Answer(action="take_xray")),
-        ("float8", OPERANDS, ("escape", "q", "f"), CLOSE),
-        ("float8", OPERANDS, ("h",), Answer(close=True, action="show_float16")),
     ],
 )  # fmt: skip
 def test_what_a_key_answers(name: str, view: SessionView, presses: tuple[str, ...], answer: Answer) -> None:
@@ -222,7 +209,6 @@ Happening = str | Sequence[Record] | SessionView
 
 logged, xray = views.logged(), with_xray()
 many_layers = with_xray(layers=tuple(layer(f"layer{i:03}", 0.9 + i / 10_000) for i in range(100)))
-later_operands = with_float8_window(float8_window(step=1300, layers=tuple(reversed(float8_window().layers))))
 first_of_two = [note(0, "\n" + "\n".join(f"first {i}" for i in range(60))), note(1, "\nsecond")]
 facts = [note(1, "\n" + "\n".join(f"fact {i}" for i in range(1, 101)))]
 
@@ -273,13 +259,7 @@ BROWSED = {
     "arrows, pages and ends scroll the layers, and another order begins at the top": Browsed(
         XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", "s", "end", xray]
     ),
-    "an order that another X-ray has not is left": Browsed(
-        XRay, with_float8_xray(), ["s", "s", "s", "s", xray]
-    ),
     "operators and layers have orders of their own": Browsed(XRay, xray, ["o", "s", "o", "s"]),
-    "all operands can be selected, and the selected one stays so in the next window": Browsed(
-        Float8Operands, OPERANDS, [*["down"] * 7, "home", "down", later_operands, "enter", "escape"]
-    ),
     "arrows and pages select charts, and the selected one stays so when others come or go": Browsed(
         MetricsBrowser, logged, ["right", "down", "up", "left", "left", "pagedown", "home", "end"]
     ),

@@ -2,13 +2,11 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
-from amptui.tui.overlays.xray_overlay import ORDERS, agreement, layer_sign, share_word
-from amptui.tui.panels.phrases import end_of
+from amptui.tui.overlays.xray_overlay import ORDERS, agreement, layer_sign
 from amptui.tui.style import Style
 from tests.tui.overlays.opened import layer
 
@@ -45,16 +43,3 @@ def test_the_bar_is_longer_the_better_a_layer_agrees(cosine: float) -> None:
 def test_a_value_at_a_threshold_gets_the_better_verdict() -> None:
     assert layer_sign(layer("a", XRAY_SAFE_COSINE))[0] == " "
     assert layer_sign(layer("a", XRAY_CAREFUL_COSINE))[0] == "⚠"
-
-
-@pytest.mark.parametrize(
-    ("fraction", "words"),
-    [(None, "n/a"), (0.0, "0%"), (0.114, "11.4%"), (2.5, "250%"), (1234.0, "1.23 k×"), (math.inf, "inf")],
-)
-def test_shares_are_short(fraction: float | None, words: str) -> None:
-    assert share_word(fraction).text == words
-
-
-def test_long_names_are_cut_at_the_front() -> None:
-    assert end_of("features.12.conv", 13) == "…ures.12.conv"
-    assert end_of("features.12.conv", 16) == "features.12.conv"

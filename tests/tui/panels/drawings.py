@@ -16,7 +16,6 @@ from amptui.telemetry.view import Comparison, OptimizerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import (
-    ab_comparison,
     answer_panel,
     event_list,
     footer,
@@ -321,27 +320,8 @@ def _tests() -> Iterator[Drawing]:
         ),
     ):
         yield from _in(sizes, title, precision_table.draw, view, WITH_KEYS)
-    intervals: tuple[tuple[float, float, float], ...] = (
-        *((1.94, 1.9, 1.98), (0.5, 0.4, 0.625), (1.01, 0.98, 1.04)),
-    )
-    words = [
-        record_samples.compared(
-            rows=(measured("fp32"), faster(speedup=at, speedup_low=low, speedup_high=high))
-        )
-        for at, low, high in intervals
-    ]
-    eager = (measured("fp16 eager"), faster())
-    words.append(record_samples.compared(rows=eager, baseline="fp16 eager", over=False, reason="running"))
-    ratios = (replace(SessionView(), compared=one) for one in words)
-    headlines = ((_as_draw(_measured_phrases), view, SCREEN) for view in ratios)
-    yield _lines(100, "ratios", headlines)
     three_headers = (special_views.in_turns(), special_views.in_turns(rows=three))
     yield _lines(120, "headers", ((header.draw, view, SCREEN) for view in three_headers))
-
-
-def _measured_phrases(view: SessionView, _screen: ScreenState) -> Line:
-    assert view.compared is not None
-    return ab_comparison.measured_phrases(view.compared, 100)
 
 
 # --------------------------------------------------------------------------------------- the memory

@@ -11,7 +11,6 @@ from amptui.tui.panels.phrases import (
     fitting_lines,
     flowed,
     line_width,
-    wrapped,
     write,
 )
 from tests.tui.panels.drawing import line_text
@@ -61,12 +60,6 @@ def test_flowing_loses_nothing(line: list[Phrase], width: int) -> None:
 @given(lines)
 def test_the_width_of_a_line_is_what_it_takes(line: list[Phrase]) -> None:
     assert write(Canvas(200, 1), 3, 0, line) == 3 + line_width(line)
-
-
-def test_long_text_is_cut_after_its_lines() -> None:
-    assert wrapped("one two three four", 9, lines=2) == ["one two", "three…"]
-    assert wrapped("one", 0, lines=2) == []
-    assert wrapped("", 9, lines=2) == []
 
 
 def test_what_matters_most_gets_the_lines() -> None:

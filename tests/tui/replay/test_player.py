@@ -124,15 +124,6 @@ def test_a_process_that_was_suspended_goes_on_where_it_was(tmp_path: Path) -> No
     assert clock.step == 1
 
 
-def test_a_clock_that_went_back_is_no_trouble(tmp_path: Path) -> None:
-    times = [100.0, 101.0, 40.0, 102.0]
-    clock = Clock(tmp_path, [step(n, time=time) for n, time in enumerate(times, 1)])
-    clock.run(1.05)
-    assert clock.step == 3
-    clock.run(1)
-    assert clock.step == 4
-
-
 def test_seeking_goes_on_and_back_and_the_old_view_stands_until_the_new_one_is_there(tmp_path: Path) -> None:
     clock = Clock(tmp_path, recorded(4000))
     clock.player.seek(3500.0)
@@ -155,14 +146,6 @@ def test_skipping_goes_by_twentieths_and_stops_at_the_ends(tmp_path: Path) -> No
         clock.settle()
         assert clock.step == step_after
     assert clock.state == "ended"
-
-
-def test_seeking_while_paused_stays_paused(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(50))
-    clock.player.toggle_pause()
-    clock.player.seek(20.0)
-    clock.run(5)
-    assert (clock.step, clock.state) == (20, "paused")
 
 
 @given(
@@ -188,15 +171,6 @@ def test_wherever_it_went_it_shows_what_a_screen_had_shown_then(
         assert view.loss.recent.tolist() == expected.loss.recent.tolist()
 
 
-def test_what_the_recorded_run_paused_to_ask_is_not_asked_again(tmp_path: Path) -> None:
-    pause = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
-    clock = Clock(tmp_path, [*recorded(1), pause])
-    clock.run(3)
-    view = clock.player.look()
-    assert (view.state, view.pause_reason) == ("paused", "")
-    assert "at the floor" in event_text(view.events[0])
-
-
 @pytest.mark.parametrize("content", ["", "nonsense\n", '{"type":"FromTheFuture","time":1}\n'])
 def test_a_journal_without_a_record_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "journal.jsonl").write_text(content)
@@ -214,6 +188,15 @@ def test_a_thread_plays_until_it_is_stopped(tmp_path: Path) -> None:
     assert player.look().step == 5
     player.stop()
     assert player.failure is None
+
+
+def test_what_the_recorded_run_paused_to_ask_is_not_asked_again(tmp_path: Path) -> None:
+    pause = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
+    clock = Clock(tmp_path, [*recorded(1), pause])
+    clock.run(3)
+    view = clock.player.look()
+    assert (view.state, view.pause_reason) == ("paused", "")
+    assert "at the floor" in event_text(view.events[0])
 
 
 def test_a_replay_shows_whichever_optimizer_is_chosen(tmp_path: Path) -> None:

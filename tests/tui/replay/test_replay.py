@@ -76,17 +76,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(
 
 
 @pytest.mark.ci
-def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path, warm: WarmSource) -> None:
-    with playing(run, 1, warm) as terminal:
-        terminal.wait_for("replay ×1")
-        terminal.process.kill()
-        assert terminal.process.wait(60) == -signal.SIGKILL
-        while b"\x1b[?1049l" not in terminal.written:
-            terminal.read(0.1)
-        assert terminal.modes == terminal.modes_before
-
-
-@pytest.mark.ci
 def test_a_fault_of_the_screen_is_a_failure(run: Path) -> None:
     broken = "from amptui.tui.frame import Frame\nFrame.draw = None\n"
     # A traceback's frames hold much more where torch is loaded, and are all written out.

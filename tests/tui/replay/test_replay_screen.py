@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,15 +10,15 @@ import pytest
 
 from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, Control
-from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record, RunFailed
+from amptui.records.run import Note, PauseChanged, Record, RunFailed
 from amptui.telemetry.view import Comparison
 from amptui.tui import screen as screen_module
-from amptui.tui.keys import KEYS, RUN_KEYS
+from amptui.tui.keys import KEYS
 from amptui.tui.replay.player import Player
-from amptui.tui.replay.screen import MOVING, REPLAY_KEYS, ReplayApp
+from amptui.tui.replay.screen import ReplayApp
 from tests.golden import Goldens
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import device, float8_window, step, traced, xray
+from tests.telemetry.record_samples import device, step, traced, xray
 from tests.telemetry.record_samples import run as started
 from tests.tui.scripts import SIZE, Action, Script, said_after
 from tests.tui.watching import Screen, awaited
@@ -81,11 +80,6 @@ async def _seek_the_end(screen: Screen) -> None:
 
 
 END = Action("seek the end", _seek_the_end)
-IN_FP8 = (
-    PrecisionChanged(time=201.0, step=101, previous="fp32", current="fp8"),
-    step(101, precision="fp8", time=201.5),
-    replace(float8_window(101), time=202.0),
-)
 LATER = Note(time=202.0, severity="info", text="later")
 ASKED = PauseChanged(time=200.5, step=100, paused=True, reason="the loss scale fell below its floor")
 FAILED = RunFailed(time=201.0, step=0, error="out of memory", traceback="Traceback")
@@ -93,7 +87,6 @@ FAILED = RunFailed(time=201.0, step=0, error="out of memory", traceback="Traceba
 SCRIPTS = {
     "what only a training can do is refused": Script([], ["p", "m", "d", "s"]),
     "x shows the X-ray that was taken up to here": Script([xray(101, time=201.0)], ["x", END, "x", "escape"]),
-    "f shows float8's operands where the run was in FP8": Script(IN_FP8, ["f", "f", END, "f", "f"]),
     "n shows the trace that was recorded up to here": Script(
         [traced(101, time=201.0), LATER], ["n", END, "n", "q"]
     ),
@@ -160,13 +153,6 @@ async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> Non
         assert "press " not in screen.text
         assert screen.app._view.device is not None
         assert "old" not in screen.text, "samples are as old as they were then"
-
-
-def test_every_key_of_the_screen_views_moves_quits_or_is_refused() -> None:
-    asking = {key.action for key in RUN_KEYS} - {key.action for key in MOVING}
-    assert {"toggle_precision", "choose_precision", "detach", "write_checkpoint"} <= asking
-    presses = [press for key in REPLAY_KEYS for press in key.presses]
-    assert len(presses) == len(set(presses))
 
 
 @pytest.mark.ci
