@@ -49,8 +49,8 @@ class Kinds(nn.Module):
         self.float64 = nn.Linear(16, 16, dtype=torch.float64)
         self.empty = nn.Linear(16, 16)
         self.empty.weight = nn.Parameter(torch.empty(0, 16))
-        self.own: Any = nn.Linear(16, 16)
-        self.own.config = {"of": "the script"}
+        self.own = nn.Linear(16, 16)
+        vars(self.own)["config"] = {"of": "the script"}
 
 
 def test_linear_layers_of_the_right_sizes_take_part_and_others_say_why_not() -> None:

@@ -303,6 +303,7 @@ def test_sums_normalization_pooling_and_losses_are_free() -> None:
         masked = sampled.masked_fill(sampled < 0.1, 0.0).topk(2).values
         losses = [loss(images, torch.rand_like(images)) for loss in LOSSES]
         losses.append(functional.cross_entropy(sampled.flatten(1), torch.tensor([0, 1])))
-        return masked.std() + torch.stack(losses).sum() + images.logsumexp(1).sum()
+        result: Tensor = masked.std() + torch.stack(losses).sum() + images.logsumexp(1).sum()
+        return result
 
     assert counted(embedding, run).uncounted == ()
