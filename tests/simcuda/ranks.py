@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +51,3 @@ def waits_in_steps(out: Path, *, last: int) -> dict[int, list[str]]:
 def losses_of(records: list[Record]) -> list[float | None]:
     """Of the steps, in order."""
     return [record.loss for record in records if isinstance(record, StepRecord)]
-
-
-class Killed(Whole):
-    """Its second rank is killed in a step."""
-
-    at: int = 20
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-        computed = super().loss(model, batch)
-        if model.training and self.step == self.at and os.environ["RANK"] == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return computed

@@ -3,14 +3,13 @@
 import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
+from amptui.records.run import Record, RunFinished, RunStarted
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of
 from tests.simcuda.build import environment
@@ -64,30 +63,6 @@ def collectives(log: Path) -> Counter[tuple[int, str]]:
     return Counter((int(rank), kind) for rank, kind in lines)
 
 
-def test_each_collective_gives_what_gloo_s_gives(machine: dict[str, str], tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    script = str(ROOT / "tests" / "simcuda" / "collectives.py")
-    ended([*torchrun, script, str(tmp_path / "came")], machine)
-
-
-NO_ROOM = """\
-import torch, torch.distributed as dist
-try:
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-    dist.all_reduce(torch.ones(1, device="cuda"))
-except RuntimeError as error:
-    print(error)
-"""
-
-
-def test_a_full_dev_shm_fails_in_nccl_s_words(machine: dict[str, str]) -> None:
-    machine["SIMCUDA_NCCL_SHM_MIB"] = "0.5"
-    said = ended([sys.executable, "-c", NO_ROOM], machine).stdout
-    assert "unhandled system error" in said
-    if "Last error:" in said:  # not every process group of torch's asks for it
-        assert re.search(r"shared memory segment /dev/shm/\S+ .*No space left on device \(28\)", said)
-
-
 @pytest.mark.parametrize(("kind", "precision"), [("ddp", "fp32"), ("ddp", "fp16"), ("fsdp2", "fp16")])
 def test_two_ranks_train_as_with_gloo_and_no_step_waits(
     kind: str, precision: str, machine: dict[str, str], tmp_path: Path
@@ -105,24 +80,3 @@ def test_two_ranks_train_as_with_gloo_and_no_step_waits(
     if precision == "fp32":
         on_cpu = train(machine, tmp_path / "cpu", "Whole", "--device", "cpu", "--epochs", "2")
         assert losses_of(records) == pytest.approx(losses_of(on_cpu), rel=2e-4)
-
-
-def failed(machine: dict[str, str], run_dir: Path, model: str, *options: str) -> "tuple[RunFailed, str]":
-    """The last record of a training of two ranks that fails, and the last line."""
-    with ended_afterwards(run_dir):
-        done = ended(training(run_dir, model, *options), machine, status=1)
-    last = records_of(run_dir)[-1]
-    assert isinstance(last, RunFailed)
-    return last, done.stderr.splitlines()[-1]
-
-
-def test_a_killed_rank_is_named(machine: dict[str, str], tmp_path: Path) -> None:
-    last, line = failed(machine, tmp_path / "run", "Killed", "--epochs", "100")
-    assert "rank 1 was killed" in last.error
-    assert last.error in line
-
-
-def test_a_full_shared_memory_is_told_in_nccl_s_words(machine: dict[str, str], tmp_path: Path) -> None:
-    last, line = failed(machine | {"SIMCUDA_NCCL_SHM_MIB": "0.5"}, tmp_path / "run", "Whole")
-    assert "unhandled system error" in last.error, last.error
-    assert "unhandled system error" in line

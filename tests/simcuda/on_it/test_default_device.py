@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
-from amptui.data.folder import ImageBatches, image_folder
 from amptui.data.sources import Arrays, Source
 from amptui.records.control import PrecisionRequest, StopRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
@@ -30,14 +29,12 @@ def _default_device() -> Iterator[None]:
 class OnDefault(Small):
     """Its file says ``torch.set_default_device("cuda")``."""
 
-    source: Literal["arrays", "dataset", "loader"] = "arrays"
+    source: Literal["arrays", "loader"] = "arrays"
 
     def load_data(self, request: DataRequest) -> Data:
         data = super().load_data(request)
         assert isinstance(data.train, Arrays)
         train: Source = data.train
-        if self.source == "dataset":
-            train = Pairs(data.train)
         if self.source == "loader":
             # torch's own loader wants the order drawn on the default device.
             train = DataLoader(
@@ -52,9 +49,8 @@ class OnDefault(Small):
         return model
 
 
-# A loader with workers that is collected as part of a cycle waits five seconds for each.
-@pytest.mark.parametrize("source", ["arrays", pytest.param("dataset", marks=pytest.mark.nightly), "loader"])
-def test_all_goes_on_as_without(source: Literal["arrays", "dataset", "loader"], tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["arrays", "loader"])
+def test_all_goes_on_as_without(source: Literal["arrays", "loader"], tmp_path: Path) -> None:
     asks: Asks = {
         10: (TraceRequest(), PrecisionRequest("fp16")),
         18: XRayRequest(),
@@ -69,11 +65,3 @@ def test_all_goes_on_as_without(source: Literal["arrays", "dataset", "loader"], 
     resume(prepare(OnDefault(source=source, samples=160), steps=50, device="cuda"), tmp_path, again)
     assert len(log.of(StepRecord)) + len(again.of(StepRecord)) == 50
     assert None not in losses(again)
-
-
-def test_stand_ins_are_drawn_on_the_host_all_the_same(tmp_path: Path) -> None:
-    request = DataRequest(data_dir=tmp_path, kind="synthetic", seed=0)
-    torch.set_default_device("cuda")
-    data = image_folder(request, ImageBatches(batch_size=2, image_size=8, classes=3))
-    assert isinstance(data.train, Arrays)
-    assert not data.train.inputs.is_cuda

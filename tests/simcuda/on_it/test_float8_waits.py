@@ -1,14 +1,11 @@
 """Float8 as the hardware multiplies it: layers that change class on the device, and no wait for it."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from amptui.engine.float8 import Float8Linears
-from amptui.engine.probes.float8_window import Float8WindowProbe, operand_numbers
 from amptui.records.control import (
     ComparisonRequest,
     HistogramRequest,
@@ -17,9 +14,8 @@ from amptui.records.control import (
     XRayRequest,
 )
 from amptui.records.findings import Float8Layers, Float8Window, ModulesTraced, PrecisionsCompared, XRayTaken
-from amptui.records.run import BlockFinished, PrecisionChanged
+from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.simcuda import device
 from tests.simcuda.training import run
 from tests.tiny import losses
 
@@ -70,50 +66,8 @@ def test_no_window_and_no_trace_of_float8_waits() -> None:
     assert trained.marks.places() == NOWHERE
 
 
-def test_a_window_is_charged_what_the_device_takes() -> None:
-    """The host only launches it, in less time."""
-    linears = Float8Linears(model := nn.Linear(512, 512, device="cuda"))
-    assert linears.prepare("hardware") == ""
-    linears.become("hardware")
-    with device.configured(kernel_us=20_000):
-        with (probe := Float8WindowProbe(linears)), torch.autocast("cuda", torch.bfloat16):
-            model(torch.randn(16, 512, device="cuda")).sum().backward()
-        torch.cuda.synchronize()
-    assert probe.device_seconds > 3 * 20 * 0.02  # three operands, 20 operators and more each
-    assert probe.seconds < probe.device_seconds
-
-
-def test_the_peak_is_the_trainings_and_not_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def large(*arguments: Any) -> Tensor:
-        torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-        return operand_numbers(*arguments)
-
-    monkeypatch.setattr("amptui.engine.probes.float8_window.operand_numbers", large)
-    trained = run(asks={15: HistogramRequest()}, steps=30, precision="fp8")
-    assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
-    (block,) = trained.log.of(BlockFinished)
-    assert block.peak_allocated_bytes is not None
-    assert 0 < block.peak_allocated_bytes < 64 << 20
-
-
 def test_an_x_ray_of_float8_leaves_the_training_as_it_is() -> None:
     looked = run(asks={10: XRayRequest()}, steps=20, precision="fp8")
     (x_ray,) = looked.log.of(XRayTaken)
     assert (x_ray.precision, x_ray.reference) == ("fp8", "bf16")
     assert losses(looked.log) == losses(run(steps=20, precision="fp8").log)
-
-
-def test_a_first_float8_step_without_memory_is_undone() -> None:
-    def script(step: int) -> None:
-        if step == 10:
-            device.configure(memory_out_in=20)
-
-    try:
-        trained = run(asks={9: PrecisionRequest("fp8")}, script=script, steps=14, precision="bf16")
-    finally:
-        device.configure(memory_out_in=0)
-    assert [record.current for record in trained.log.of(PrecisionChanged)] == ["fp8", "bf16"]
-    assert losses(trained.log) == losses(run(steps=14, precision="bf16").log)
-    assert {
-        type(module) for module in trained.prepared.model.modules() if hasattr(module, "in_features")
-    } == {torch.nn.Linear}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from amptui.engine.readback import open_readback
 from amptui.records.run import EpochFinished
@@ -14,35 +14,6 @@ from amptui.records.steps import StepRecord
 from tests.simcuda.device import configured
 from tests.simcuda.training import Small, run
 from tests.tiny import losses
-
-
-class PartOnHost(Small):
-    """One part of its loss is a number of the host's."""
-
-    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        total = super().loss(model, batch)
-        assert isinstance(total, Tensor)
-        return {"loss": total, "host": torch.tensor(0.5)}
-
-
-class MetricOnHost(Small):
-    """One of its metrics is a number of the host's."""
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {**super().metrics(model, batch), "host": torch.tensor(0.5)}
-
-
-def test_a_part_of_the_loss_may_lie_on_the_host() -> None:
-    trained = run(PartOnHost(), steps=30)
-    assert [record.losses["host"] for record in trained.log.of(StepRecord)] == [0.5] * 30
-    assert trained.marks.places() == Counter()
-
-
-def test_a_metric_may_lie_on_the_host() -> None:
-    trained = run(MetricOnHost(samples=80), steps=10)
-    (epoch,) = trained.log.of(EpochFinished)
-    assert epoch.validation is not None
-    assert epoch.validation.metrics["host"] == 0.5
 
 
 class LearningRateOnDevice(Small):
@@ -76,30 +47,6 @@ def test_numbers_are_those_of_the_stream_that_computed_them() -> None:
             readback.flush()
     assert [list(row) for row, _ in rows] == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
     assert all(seconds is not None and seconds >= 0.02 for _, seconds in rows)
-
-
-def test_a_row_that_is_not_timed_takes_no_start_from_those_under_way() -> None:
-    device = torch.device("cuda", 0)
-    seconds: list[float | None] = []
-    readback = open_readback(device, clock=lambda: 0.0, capacity=4)
-    value = torch.ones(1, device=device)
-
-    def push(*, timed: bool) -> None:
-        readback.push([value], lambda _row, found: seconds.append(found), timed=timed)
-
-    readback.begin_interval()
-    push(timed=True)
-    readback.flush()
-    push(timed=False)
-    torch.cuda.synchronize(device)
-    torch.cuda._sleep(200_000_000)
-    push(timed=True)  # were it to count from the first row's end ...
-    push(timed=False)
-    readback.drain()
-    push(timed=False)  # ... that would be recorded anew here, at another time
-    readback.flush()
-    assert len(seconds) == 5
-    assert all(found is None or found > 0 for found in seconds)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

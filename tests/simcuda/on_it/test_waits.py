@@ -1,18 +1,16 @@
 """The host never waits for the device in a step, whatever the training is asked to do."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
 from amptui.data.sources import Arrays
 from amptui.records.control import (
-    CheckpointRequest,
     ComparisonRequest,
     HistogramRequest,
     PrecisionRequest,
@@ -29,7 +27,6 @@ from amptui.records.findings import (
 )
 from amptui.records.run import EpochFinished, Note, PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.gpu_check.paths import waits_told
 from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run
 
 NOWHERE: Counter[str] = Counter()
@@ -87,41 +84,6 @@ def test_an_x_ray_waits_by_events_and_is_taken_where_waits_are_errors(precision:
     assert {place.partition(" ")[0] for place in places} == {"cudaEventSynchronize"}
     # What is under way is delivered first; then all that was found is read at once.
     assert sum(n for place, n in places.items() if "readback" not in place and "timeline" not in place) == 1
-
-
-class Waiting(Small):
-    """Waits where amptui forgives it: in the X-ray's loss, and in a state that a checkpoint asks for."""
-
-    def build_model(self) -> nn.Module:
-        self.mean = WaitingMean()
-        return super().build_model()
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-        found = super().loss(model, batch)
-        if self.marks.owner is not self:
-            assert isinstance(found, Tensor)
-            found.item()
-        return found
-
-
-class WaitingMean:
-    """Has a state."""
-
-    def __init__(self) -> None:
-        self.value = torch.zeros((), device="cuda")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value.item()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value.fill_(state["value"])
-
-
-def test_a_wait_that_costs_no_run_is_found_in_its_records(tmp_path: Path) -> None:
-    asks = {10: (XRayRequest(), CheckpointRequest())}
-    trained = run(Waiting(), asks=asks, waits_are_errors=CHECKED, checkpoints=tmp_path, steps=25)
-    told = [text.partition(":")[0] for text in waits_told(trained.log)]
-    assert told == ["no X-ray", f"no checkpoint in {tmp_path}"]
 
 
 class Unfused(Small):
