@@ -87,17 +87,6 @@ def test_a_precision_that_skips_every_step_ends_its_blocks_and_has_no_speed() ->
     assert bf16.speedup == pytest.approx(1.5)
 
 
-def test_two_precisions_of_which_one_skips_every_step_or_that_are_too_noisy_end_at_the_limit() -> None:
-    skips, noisy = (ABTest(("fp32", "fp16"), chosen="fp32", block_steps=2, max_rounds=8) for _ in range(2))
-    while not skips.over:
-        skips.add(replace(STEP, precision=skips.precision, skipped=skips.precision == "fp16"))
-    played(noisy, noise=0.5)
-    results = [ab_test.record(1) for ab_test in (skips, noisy)]
-    assert [(result.reason, result.rounds) for result in results] == [("limit", 8)] * 2
-    assert [row.blocks for row in results[1].rows] == [8, 8]
-    assert results[0].rows[1].speedup is None
-
-
 INTERVALS = 1000
 
 

@@ -2,21 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from amptui.engine.prepared import Prepared
-from amptui.records.answers import RequestRefused
 from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.findings import FlopsCounted, ModelCompiled, PrecisionsCompared
 from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
-from tests.tiny import Log, Tiny, log_of, losses, prepare, train
+from tests.tiny import Log, Tiny, losses, prepare, train
 
 
 @pytest.fixture(autouse=True)
@@ -106,28 +104,3 @@ def test_a_compiled_precision_that_fails_leaves_the_eager_one() -> None:
     assert [row.precision for row in result.rows] == ["fp32 eager", "fp32", "bf16 eager"]
     assert list(result.failed) == ["bf16"]
     assert [(pair.precision, pair.than) for pair in result.pairs] == [("fp32", "fp32 eager")]
-
-
-def test_parts_that_a_model_compiles_itself_stay_compiled_in_eager_steps() -> None:
-    calls: list[str] = []
-
-    class Partly(Tiny):
-        def build_model(self) -> nn.Module:
-            first, *others = super().build_model().children()
-            part: Any = torch.compile(nn.Sequential(*others), backend=counting_backend(calls))
-            return nn.Sequential(first, part)
-
-    prepared = compiled(prepare(Partly(epochs=1), validation=False, precision="fp32"))
-    log = log_of(replace(prepared, precision="fp32 eager"))
-    assert len(calls) == len(log.of(StepRecord)) == 8
-    assert log.of(FlopsCounted) == []
-
-
-def test_a_run_that_is_not_compiled_cannot_compare_compiled_steps() -> None:
-    log = Log()
-    control = Control(log.emit)
-    control.ask(ComparisonRequest(("fp32", "bf16"), eager=True))
-    train(prepare(Tiny(epochs=1)), log, control)
-    (refused,) = log.of(RequestRefused)
-    assert (refused.reason, refused.detail) == ("unavailable", "the model is not compiled")
-    assert log.of(PrecisionsCompared) == []

@@ -1,19 +1,13 @@
 """Comparisons in turns within a real training: begun, ended, stopped, and what they leave behind."""
 
-from typing import Any
-
 import pytest
-from torch import Tensor, nn
 
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.records.control import ComparisonRequest, Control, PrecisionRequest, StopRequest
 from amptui.records.findings import PrecisionsCompared
-from amptui.records.run import BlockFinished, EpochFinished, Note, PrecisionChanged, Record
+from amptui.records.run import BlockFinished, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from tests.tiny import NO_KERNEL, Log, Tiny, Unautocastable, log_of, prepare, train
-
-STEPS_PER_EPOCH = 64 // 8
-
+from tests.tiny import Log, Tiny, Unautocastable, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
@@ -72,40 +66,6 @@ def test_a_switch_by_hand_ends_it() -> None:
     last = log.of(PrecisionChanged)[-1].step
     assert log.of(StepRecord)[-1].precision == "fp32"
     assert last < 400
-
-
-def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
-    log = log_of(prepare(Unautocastable(epochs=Lasting.epochs), steps=200), at={5: FP32_AND_BF16})
-    result = log.of(PrecisionsCompared)[-1]
-    assert result.reason == "stopped"
-    assert NO_KERNEL in result.failed["bf16"]
-    note = log.of(Note)[0]
-    assert note.severity == "error"
-    assert NO_KERNEL in note.text
-    assert len(log.of(StepRecord)) == 200
-
-
-class AskedAtTheEnd(Unautocastable):
-    """Asks for AMP with the last batch of the first epoch."""
-
-    def __init__(self, control: Control) -> None:
-        super().__init__()
-        self.control, self.batches = control, 0
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.batches += 1
-        if self.batches == STEPS_PER_EPOCH:
-            self.control.ask(PrecisionRequest("bf16"))
-        return super().loss(model, batch)
-
-
-def test_an_epoch_is_validated_in_the_precision_that_trained_it_not_in_one_on_trial() -> None:
-    control, log = Control(), Log()
-    prepared = prepare(AskedAtTheEnd(control), steps=2 * STEPS_PER_EPOCH)
-    assert train(prepared, log, control) == "done"
-    assert [record.step for record in log.of(PrecisionChanged)] == [STEPS_PER_EPOCH + 1] * 2
-    assert [record.validation is not None for record in log.of(EpochFinished)] == [True, True]
-    assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
 
 
 def test_the_others_are_compared_without_a_precision_that_fails() -> None:

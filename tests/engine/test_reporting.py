@@ -1,7 +1,6 @@
 """From a delivered row to records: what was measured, what went wrong, what an epoch adds up to."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from amptui.engine import reporting
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_rows import RowLayout, StepFacts, StepKind
 from amptui.records.run import (
-    COLLAPSE_SKIPS,
     EpochFinished,
     LossScaleChanged,
     NonFinite,
@@ -60,20 +57,6 @@ def test_gradients_that_were_not_measured_are_not_told() -> None:
     assert [(record.grad_norm, record.nonfinite_gradients) for record in steps] == [(None, None)] * 3
     (skip,) = log.of(StepSkipped)
     assert (skip.names, skip.count) == ((), None)
-
-
-def test_an_fp16_step_is_unscaled_and_tells_the_scaler() -> None:
-    report, log = reporter()
-    report.steps([(SCALED, scaled_row(0.5, 1024.0), 0.25)])
-    (record,) = log.of(StepRecord)
-    assert (record.loss_scale, record.growth_tracker, record.skipped) == (1024.0, 5, False)
-    assert record.grad_norm == 5.0
-    assert report.loss_scale == 1024.0
-    assert len(log) == 1
-    # Gradients from after the unscaling are not divided again.
-    row = [0.5, 1024.0, 0.0, 1024.0, 6.0, *measured(3.0, 4.0)]
-    report.steps([(SCALED._replace(kind=SCALED_KIND._replace(gradients_scaled=False)), row, 0.25)])
-    assert log.of(StepRecord)[1].grad_norm == 5.0
 
 
 def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
@@ -161,29 +144,6 @@ def test_an_epoch_is_the_mean_of_its_finite_losses_and_the_sum_of_its_seconds(
             assert record.seconds is None
 
 
-def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
-    report, _ = reporter()
-    report.steps([(SCALED, scaled_row(math.nan, 64.0, skipped=True, after=32.0), None)])
-    assert report.bad_applied_steps == 0
-    report.steps([(FACTS, [math.nan, 1.0, 1.0], None)])
-    assert report.bad_applied_steps == 1
-    report.steps([(FACTS, [0.5, 1.0, 1.0], None)])
-    report.steps([(FACTS, [math.nan, 1.0, 1.0], None)])
-    assert report.bad_applied_steps == 1
-    assert report.finite_losses == 1
-    assert math.isnan(report.last_loss or 0)
-
-
-def test_the_search_for_the_scale_is_no_unexplained_trouble() -> None:
-    report, _ = reporter()
-    for step in range(1, COLLAPSE_SKIPS):
-        report.steps([(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True), None)])
-    assert (report.trouble_step, report.unexplained_step) == (COLLAPSE_SKIPS - 1, 0)
-    last = SCALED._replace(step=COLLAPSE_SKIPS)
-    report.steps([(last, scaled_row(0.5, 64.0, skipped=True), None)])
-    assert report.unexplained_step == COLLAPSE_SKIPS
-
-
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.booleans()), min_size=1))
 def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
     steps: list[tuple[float, float, float, bool]],
@@ -203,18 +163,3 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
     assert all(
         low - 1e-6 <= moment <= high + 1e-6 for moment, (low, high) in zip(record_times, ends, strict=True)
     )
-
-
-def test_clocks_that_are_read_apart_turn_no_time_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    reports, log = reporter()
-    hour = 3600.0
-    # Between the two clocks the process waits for a processor: 0, 20 and 5 ms. Then the clock is set back.
-    clocks = iter([hour, 0.0, hour + 0.1, 0.12, hour + 0.2, 0.205, 0.3, 0.3])
-    read = SimpleNamespace(time=clocks.__next__, perf_counter=clocks.__next__)
-    monkeypatch.setattr(reporting, "time", read)
-    for load_start in (-0.02, -0.01, 0.0, 0.1):
-        reports.steps(
-            [(FACTS._replace(load_start=load_start, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)]
-        )
-    times = [r.time for r in log.of(StepRecord)]
-    assert times == pytest.approx([hour - 0.02, hour - 0.01, hour, 0.1])

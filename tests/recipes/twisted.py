@@ -1,4 +1,4 @@
-"""A model file of which each part can be twisted in many ways: right ones, odd ones and wrong ones."""
+"""A model file of which one part is twisted: odd ones and wrong ones."""
 
 import math
 from collections.abc import Callable
@@ -16,34 +16,34 @@ SAMPLES = 24
 
 
 class Twisted(Experiment):
-    """Each field names a way to be."""
+    """``way`` names the part and how it is."""
 
     epochs: int = 2
     batch_size: int = 8
-    model: str = "linear"
-    optimizer: str = "adam"
-    data: str = "arrays"
-    result: str = "scalar"
-    measure: str = "own"
+    way: str = ""
 
     def load_data(self, request: DataRequest) -> Data:
         inputs = torch.rand(SAMPLES, 4)
-        return DATA[self.data](inputs, inputs.argmax(1))  # type: ignore[no-any-return]
+        targets = inputs.argmax(1)
+        if self.way in DATA:
+            return Data("twisted", False, DATA[self.way](inputs, targets))
+        return Data("twisted", False, Arrays(inputs, targets), Arrays(inputs, targets))
 
     def build_model(self) -> nn.Module:
-        return MODELS[self.model]()  # type: ignore[no-any-return]
+        return MODELS.get(self.way, lambda: nn.Linear(4, 4))()  # type: ignore[no-any-return]
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return OPTIMIZERS[self.optimizer](list(model.parameters()))  # type: ignore[no-any-return]
+        optimizer = OPTIMIZERS.get(self.way, torch.optim.Adam)
+        return optimizer(list(model.parameters()))  # type: ignore[no-any-return]
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
         inputs, targets = batch
-        return RESULTS[self.result](functional.cross_entropy(model(inputs).float(), targets))
+        loss = functional.cross_entropy(model(inputs).float(), targets)
+        return RESULTS[self.way](loss) if self.way in RESULTS else loss
 
     def metrics(self, model: nn.Module, batch: Any) -> Any:
-        if self.measure == "own":
-            return super().metrics(model, batch)
-        return MEASURES[self.measure](torch.tensor(0.5))
+        measure = MEASURES.get(self.way)
+        return measure(torch.tensor(0.5)) if measure else super().metrics(model, batch)
 
 
 class Broken(nn.Linear):
@@ -70,34 +70,6 @@ class Named(nn.Linear):
             self.register_parameter(name, nn.Parameter(torch.zeros(2)))
 
 
-def shared() -> nn.Module:
-    layer = nn.Linear(4, 4)
-    return nn.Sequential(layer, layer)
-
-
-def unused() -> nn.Module:
-    model = nn.Linear(4, 4)
-    model.spare = nn.Linear(3, 3)
-    with torch.no_grad():
-        model.spare.weight.fill_(math.nan)
-    return model
-
-
-MODELS: dict[str, Callable[[], Any]] = {
-    "linear": lambda: nn.Linear(4, 4),
-    "half": lambda: nn.Linear(4, 4).half(),
-    "double": lambda: nn.Linear(4, 4).double(),
-    "on meta": lambda: nn.Linear(4, 4, device="meta"),
-    "shared": shared,
-    "unused and NaN": unused,
-    "frozen": lambda: nn.Linear(4, 4).requires_grad_(False),
-    "without parameters": nn.Identity,
-    "names": Named,
-    "shifting": lambda: Shifting(4, 4),
-    "broken": lambda: Broken(4, 4),
-}
-
-
 class Odd(torch.optim.Optimizer):
     """Has no learning rate, and groups of odd values."""
 
@@ -108,18 +80,10 @@ class Odd(torch.optim.Optimizer):
         """Does nothing."""
 
 
-OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
-    "adam": lambda found: torch.optim.Adam(found, fused=True),
-    "huge": lambda found: torch.optim.SGD(found, lr=1e30),
-    "one group each": lambda found: torch.optim.SGD([{"params": [p]} for p in found], lr=0.1),
-    "odd": Odd,
-}
-
-
 class Mapped(Dataset[Any]):
-    """Samples by number; ``length`` is what it says of itself."""
+    """Samples by number, of which it says how many there are."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, length: Any = SAMPLES) -> None:
+    def __init__(self, inputs: Tensor, targets: Tensor, length: Any) -> None:
         self.pairs, self.length = list(zip(inputs, targets, strict=True)), length
 
     def __len__(self) -> int:
@@ -129,42 +93,45 @@ class Mapped(Dataset[Any]):
         return self.pairs[index]
 
 
-def both(train: Any, validation: Any = None) -> Data:
-    return Data("twisted", False, train, validation)
+MODELS: dict[str, Callable[[], Any]] = {
+    "a model in half": lambda: nn.Linear(4, 4).half(),
+    "a model in double": lambda: nn.Linear(4, 4).double(),
+    "a model on meta": lambda: nn.Linear(4, 4, device="meta"),
+    "a frozen model": lambda: nn.Linear(4, 4).requires_grad_(False),
+    "no parameters": nn.Identity,
+    "names of parameters": Named,
+    "new parameters": lambda: Shifting(4, 4),
+    "a broken model": lambda: Broken(4, 4),
+}
 
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "a huge learning rate": lambda found: torch.optim.SGD(found, lr=1e30),
+    "one group each": lambda found: torch.optim.SGD([{"params": [p]} for p in found], lr=0.1),
+    "an odd optimizer": Odd,
+}
 
 DATA: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "arrays": lambda x, y: both(Arrays(x, y), Arrays(x, y)),
-    "empty": lambda x, y: both(Arrays(x[:0], y[:0])),
-    "too long": lambda x, y: both(Mapped(x, y, length=SAMPLES * 2)),
-    "no number": lambda x, y: both(Mapped(x, y, length="many")),
-    "NaN": lambda x, y: both(Arrays(x * math.nan, y)),
-    "wrong labels": lambda x, y: both(Arrays(x, y + 1000)),
-    "ragged": lambda _x, _y: both([(torch.rand(n + 1), n) for n in range(SAMPLES)]),
+    "no data": lambda x, y: Arrays(x[:0], y[:0]),
+    "too long a length": lambda x, y: Mapped(x, y, length=SAMPLES * 2),
+    "a length that is no number": lambda x, y: Mapped(x, y, length="many"),
+    "NaN in the data": lambda x, y: Arrays(x * math.nan, y),
+    "wrong labels": lambda x, y: Arrays(x, y + 1000),
+    "ragged data": lambda _x, _y: [(torch.rand(n + 1), n) for n in range(SAMPLES)],
 }
 
 RESULTS: dict[str, Callable[[Tensor], Any]] = {
-    "scalar": lambda loss: loss,
-    "one element": lambda loss: loss[None],
-    "evil names": lambda loss: {"loss": loss, "\x1b[5m\n": loss.detach(), "": loss.detach()},
-    "double": lambda loss: loss.double(),
-    "nan": lambda loss: loss * math.nan,
-    "huge": lambda loss: loss * 1e30,
-    "empty": lambda loss: loss[None][:0],
-    "keys that are no text": lambda loss: {"loss": loss, 7: loss.detach()},
+    "a loss of one element": lambda loss: loss[None],
+    "evil names of parts": lambda loss: {"loss": loss, "\x1b[5m\n": loss.detach(), "": loss.detach()},
+    "a huge loss": lambda loss: loss * 1e30,
+    "an empty loss": lambda loss: loss[None][:0],
+    "parts whose keys are no text": lambda loss: {"loss": loss, 7: loss.detach()},
 }
 
 MEASURES: dict[str, Callable[[Tensor], Any]] = {
-    "nothing": lambda _: {},
-    "nan": lambda value: {"accuracy": value * math.nan},
-    "several": lambda value: {"accuracy": value, "loss": value, "\x1b[31m": value},
-    "keys that are no text": lambda value: {7: value, None: value},
+    "no metrics": lambda _: {},
+    "metrics of NaN": lambda value: {"accuracy": value * math.nan},
+    "metrics with evil names": lambda value: {"accuracy": value, "loss": value, "\x1b[31m": value},
+    "metrics whose keys are no text": lambda value: {7: value, None: value},
 }
 
-WAYS: dict[str, list[str]] = {
-    "model": list(MODELS),
-    "optimizer": list(OPTIMIZERS),
-    "data": list(DATA),
-    "result": list(RESULTS),
-    "measure": ["own", *MEASURES],
-}
+WAYS = [*MODELS, *OPTIMIZERS, *DATA, *RESULTS, *MEASURES]

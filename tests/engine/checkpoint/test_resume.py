@@ -3,7 +3,6 @@
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader
 
-from amptui import Data, DataRequest, Experiment
-from amptui.base.errors import DataError
+from amptui import Experiment
 from amptui.engine.checkpoint.file import checkpoint_name, checkpoints
-from amptui.engine.checkpoint.resume import newest_checkpoint, restore
-from amptui.engine.divergence_guard import MIN_LOSS_SCALE
-from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
+from amptui.engine.checkpoint.resume import newest_checkpoint
+from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.keeping import CheckpointWritten
-from amptui.records.run import EpochFinished, Note, PauseChanged, PhaseChanged, Record, StepSkipped
+from amptui.records.run import EpochFinished, Note, PhaseChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
 from tests.tiny import Drawing, Exploding, Log, Tiny, prepare, resume, stopping, switching, train
 
@@ -159,35 +155,6 @@ def test_an_epoch_s_seconds_and_the_skips_in_a_row_go_on_where_they_were(tmp_pat
     assert second.of(EpochFinished)[0].seconds == pytest.approx(sum(measured[:8]))
 
 
-class Hopeless(Tiny):
-    """The scaler skips every step."""
-
-    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        loss = super().loss(model, batch)
-        assert isinstance(loss, torch.Tensor)
-        return loss * torch.inf if model.training else loss
-
-
-def test_a_loss_scale_that_a_person_let_stay_where_it_fell_stays_there(tmp_path: Path) -> None:
-    def go_on(control: Control, cut: int) -> Callable[[Record], None]:
-        def watch(record: Record) -> None:
-            if isinstance(record, PauseChanged) and record.paused:
-                control.ask(PauseRequest(False))
-            stopping(control, cut)(record)
-
-        return watch
-
-    control, again = Control(), Control()
-    first, second = Log(go_on(control, 45)), Log(go_on(again, 60))
-    train(
-        prepare(Hopeless(epochs=9), precision="fp16"), first, control, interactive=True, checkpoints=tmp_path
-    )
-    resume(prepare(Hopeless(epochs=9), precision="fp16"), tmp_path, second, again, interactive=True)
-    assert [len(log.of(PauseChanged)) for log in (first, second)] == [2, 0]
-    assert {record.loss_scale for record in second.of(StepRecord)} == {MIN_LOSS_SCALE / 2}
-    assert [record.consecutive for record in second.of(StepSkipped)] == list(range(46, 61))
-
-
 def test_a_validation_that_was_broken_off_is_done_again_from_its_beginning(tmp_path: Path) -> None:
     control = Control()
 
@@ -247,28 +214,6 @@ def test_the_way_back_into_an_epoch_is_told_and_can_be_broken_off(tmp_path: Path
     assert [r.phase for r in log.of(PhaseChanged)] == ["first step", "data"]
 
 
-def test_data_that_have_become_fewer_are_refused(tmp_path: Path) -> None:
-    class Stream(Drawing):
-        def load_data(self, request: DataRequest) -> Data:
-            data = super().load_data(request)
-            assert isinstance(data.train, DataLoader)
-            return replace(data, train=DataLoader(iter_once(data.train), batch_size=None))
-
-    def iter_once(loader: DataLoader[Any]) -> Any:
-        class Once(torch.utils.data.IterableDataset[Any]):
-            def __iter__(self) -> Any:
-                return iter(list(loader)[:length])
-
-        return Once()
-
-    length = 8
-    control = Control()
-    train(prepare(Stream(source="loader")), Log(stopping(control, 5)), control, checkpoints=tmp_path)
-    length = 3
-    with pytest.raises(DataError, match="only 3 batches"):
-        resume(prepare(Stream(source="loader")), tmp_path, Log())
-
-
 # ------------------------------------------------------------------ states beside the model's
 
 
@@ -309,16 +254,6 @@ def test_what_else_an_experiment_holds_goes_on_too_and_what_cannot_be_kept_is_to
         "checkpoints do not include the experiment's odd: the state of the experiment's odd['self']"
     )
     assert list(newest_checkpoint(tmp_path, print).extras) == ["mean"]
-
-
-def test_what_was_held_and_is_not_there_yet_is_told(tmp_path: Path) -> None:
-    control = Control()
-    train(prepare(Holding()), Log(stopping(control, 3)), control, checkpoints=tmp_path)
-    later, said = Holding(), list[str]()
-    prepared = prepare(later)
-    del later.mean
-    restore(newest_checkpoint(tmp_path, said.append), prepared, said.append)
-    assert said == ["the experiment's mean was not restored: it does not exist yet"]
 
 
 @pytest.mark.gpu

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.checkpoint.file import checkpoints, read, write
+from amptui.engine.checkpoint.file import checkpoints, write
 from amptui.records.control import CheckpointRequest, Control, PauseRequest, StopRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, PauseChanged, PhaseChanged, Record
 from amptui.records.steps import StepRecord
 from tests.engine.checkpoint.writing import (
-    ENOUGH_SECONDS,
     Journal,
-    OnSecondWait,
     Unhurried,
     Waiting,
     troubles,
@@ -104,27 +100,20 @@ def test_several_that_come_due_during_a_write_become_one(tmp_path: Path) -> None
     assert written(log)[1][0] >= 20
 
 
-def test_one_requested_in_a_pause_follows_the_current_write(tmp_path: Path) -> None:
-    journal = Journal(opens_at=-1)
-    control = OnSecondWait(journal.opened.set)
-    waits = threading.Event()
-
-    def journaled(step: int) -> None:
-        waits.set()
-        journal.wait(step)
+def test_one_requested_in_a_pause_is_written_in_it(tmp_path: Path) -> None:
+    control = Control()
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 4:
             control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
-            assert waits.wait(ENOUGH_SECONDS)
             control.ask(CheckpointRequest())
-        if isinstance(record, CheckpointWritten) and record.reason == "asked":
+        if isinstance(record, CheckpointWritten):
             control.ask(StopRequest("the test"))
 
     log = Log(ask)
-    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=3, journaled=journaled)
-    assert written(log) == [(3, "interval"), (4, "asked")]
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path)
+    assert written(log) == [(4, "asked")]
 
 
 def test_records_up_to_its_step_are_emitted_before_waiting_for_the_journal(tmp_path: Path) -> None:
@@ -168,16 +157,6 @@ def test_a_full_disk_and_its_end_are_reported_once(tmp_path: Path, monkeypatch: 
     assert len(log.of(StepRecord)) == 48
 
 
-@pytest.mark.parametrize(("failing", "missing"), [(2, [1, 0]), (4, [1, 4])])
-def test_those_that_are_missing_at_the_end_are_counted(
-    failing: int, missing: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_to_write(monkeypatch, *[OSError(28, "No space left on device")] * failing)
-    log = Waiting()
-    train(prepare(Unhurried(epochs=2)), log, checkpoints=tmp_path, every=4, epoch_budget=0.0)
-    assert [change.unsaved for change in log.of(KeepingChanged)] == missing
-
-
 def test_one_that_failed_is_retried_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_to_write(monkeypatch, OSError(28, "No space left on device"))
     control = Control()
@@ -185,23 +164,6 @@ def test_one_that_failed_is_retried_at_the_end(tmp_path: Path, monkeypatch: pyte
     train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
     assert written(log) == [(6, "end")]
     assert [change.unsaved for change in log.of(KeepingChanged)] == [1, 0]
-
-
-def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run" / "checkpoints"
-    removed = list[int]()
-
-    def journaled(step: int) -> None:
-        if step == 8 and not removed:
-            removed.append(step)
-            shutil.rmtree(tmp_path / "run")
-
-    log = Log()
-    train(prepare(Unhurried()), log, checkpoints=folder, journaled=journaled)
-    assert written(log) == [(8, "epoch"), (16, "epoch")]
-    assert removed == [8]
-    assert troubles(log) == []
-    assert [read(path).step for path in checkpoints(folder)] == [16, 8]
 
 
 def test_what_cannot_be_written_costs_the_checkpoint_but_not_the_run(tmp_path: Path) -> None:

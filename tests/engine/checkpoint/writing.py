@@ -1,15 +1,13 @@
 """What the tests of the checkpoint writer train with, wait for and look at."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from amptui.records.control import Control, StopRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
-from amptui.records.run import Note, Record
+from amptui.records.run import Record
 from amptui.records.steps import StepRecord, Steps
 from tests.tiny import Log, Tiny
 
@@ -22,28 +20,6 @@ def written(log: Log) -> list[tuple[int, str]]:
 
 def troubles(log: Log) -> list[str]:
     return [record.trouble for record in log.of(KeepingChanged)]
-
-
-def notes(log: Log) -> list[tuple[str, str]]:
-    return [(record.severity, record.text) for record in log.of(Note)]
-
-
-class OnSecondWait(Control):
-    """Does something when the trainer stands still and has taken up what was asked for at first."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        super().__init__()
-        self.act = act
-        self.waits = 0
-
-    def wait(self) -> None:
-        self.waits += 1
-        if self.waits == 2:
-            self.act()
-        too_late = threading.Timer(ENOUGH_SECONDS, self.ask, [StopRequest("nothing woke the trainer")])
-        too_late.start()
-        super().wait()
-        too_late.cancel()
 
 
 class Unhurried(Tiny):
