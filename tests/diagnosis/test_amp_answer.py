@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
-from amptui.diagnosis.answer_words import finding_words, safe_words, short_words
+from amptui.diagnosis.answer_words import safe_words
 from amptui.records.findings import OLD_STEPS, Float8LayerWindow
 from amptui.records.run import Record
 from tests.builders import fold, make_steps
@@ -31,18 +31,6 @@ def test_what_runs_is_safe_so_far_and_only_what_does_not_would_be() -> None:
     foretold = amp_answer(view_of("foretold_by_xray"))
     assert (foretold.steps, safe_words(foretold)) == (0, "would be safe: gradients agree")
     assert safe_words(replace(foretold, steps=3)) == "safe so far: gradients agree"
-
-
-def test_a_short_row_says_less_where_it_has_no_room() -> None:
-    answer = amp_answer(view_of("fp16_agrees"))
-    loss = replace(answer.of("loss"), value=0.0152)
-    share = replace(answer.of("float16"), state="kept", value=3e-6)
-    for finding, words, fewer in (
-        (loss, "FP32 0.500 AMP 0.0152", "0.500 → AMP 0.0152"),
-        (share, "<0.001% underflows", "<0.001% lost"),
-    ):
-        assert short_words(finding, len(words)) == short_words(finding) == words
-        assert short_words(finding, len(words) - 1) == fewer
 
 
 # ------------------------------------------------------------------------------------------- age
@@ -117,12 +105,6 @@ def test_a_precision_in_its_first_step_has_no_speed_yet_and_no_key_that_tries_it
     assert (speed.state, speed.measured_by) == ("no steps", "comparison")
 
 
-def test_an_observed_script_is_not_said_to_lack_a_precision() -> None:
-    refused = dict.fromkeys(("ieee", "tf32", "fp16", "bf16"), "the script chooses")
-    speed = answer_after(*started(observed=True, unsupported=refused), *made(1, 50)).of("speed")
-    assert (speed.state, short_words(speed)) == ("observed", "needs watch()")
-
-
 def test_of_several_amp_precisions_the_speed_is_that_of_the_one_in_question() -> None:
     answer = answer_after(*both("fp16", 300), *make_steps(601, 640, precision="bf16", step_seconds=0.003))
     assert answer.precision == "bf16"
@@ -148,31 +130,6 @@ def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: st
 
 
 # -------------------------------------------------------------------------------------------- FP8
-
-
-def test_fp8_is_judged_against_bf16_in_speed_memory_and_loss() -> None:
-    answer = amp_answer(view_of("fp8_and_bf16_in_turns"))
-    speed, memory, loss = (answer.of(subject) for subject in ("speed", "memory", "loss"))
-    measured = answer.baseline, speed.state, speed.value, speed.low, speed.high
-    assert measured == ("bf16", "faster", 1.25, 1.21, 1.29)
-    assert memory.state == "less"
-    assert memory.value == pytest.approx(0.9)
-    assert (loss.state, loss.about, loss.whole) == ("mid-run", "fp8", 300)
-
-
-def test_before_its_first_step_fp8_has_no_steps_and_no_key_for_them() -> None:
-    finding = answer_after(*started("fp8-emulated")).of("overflow")
-    assert (finding.state, finding.measured_by) == ("never ran", "")
-    assert finding_words(finding) == "no FP8 emulated steps yet"
-    assert short_words(finding, 12) == "no steps yet"
-
-
-def test_emulated_fp8_has_losses_and_no_cost() -> None:
-    view = view_of("emulated_fp8_after_bf16")
-    answer = amp_answer(view)
-    assert {answer.of(subject).state for subject in ("speed", "memory", "limit")} == {"emulated"}
-    assert answer.of("loss").state == "mid-run"
-    assert view.comparison.speedup is view.comparison.memory_saving is None
 
 
 @pytest.mark.parametrize(

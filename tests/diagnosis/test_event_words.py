@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.event_words import event_details, event_text, not_saved, run_ended
+from amptui.diagnosis.event_words import event_details, not_saved, run_ended
 from amptui.records.findings import Float8Layers, Float8LayerWindow, Float8Operand, LayerLeftOut
 from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
-    RankPlace,
     RanksAwaited,
     RanksDisagree,
     RanksOverflowed,
@@ -30,9 +29,8 @@ from amptui.records.run import (
     RunFailed,
     Validation,
 )
-from amptui.telemetry.eventlog import KEPT_SKIPS, TRACE_WITHIN_STEPS, EventLog
+from amptui.telemetry.eventlog import KEPT_SKIPS, TRACE_WITHIN_STEPS
 from amptui.telemetry.events import Event
-from amptui.telemetry.stragglers import RankVerdict, SlowRankNews
 from tests.builders import make_finished, make_started, make_switch, view_of
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
@@ -44,7 +42,6 @@ from tests.telemetry.record_samples import (
     float8_window,
     followed,
     growth,
-    measured,
     module,
     nonfinite,
     skip,
@@ -113,12 +110,8 @@ def operands(*of_layer: Float8Operand, name: str = "a") -> Float8LayerWindow:
     return Float8LayerWindow(name=name, operands=of_layer)
 
 
-INPUT, ZEROS = (
-    float8_operand("input", 0.03),
-    float8_operand("gradient", math.nan, zeros=1.0, channel_excess=math.nan),
-)
+INPUT = float8_operand("input", 0.03)
 GRADIENT = float8_operand("gradient", 0.3, format="e5m2", scale_high=4096.0)
-NAN_WEIGHT = float8_operand("weight", math.nan, channel_excess=math.nan)
 OVERFLOWED = traced(615, first=module(largest=math.inf))
 RANK_3 = RanksOverflowed(time=2.0, step=612, ranks=(3,), count=1)
 STACKS = StacksTaken(
@@ -139,60 +132,41 @@ EVENTS: dict[str, Sequence[Record]] = {
     "switch": [make_switch(600, "fp32", "fp16")],
     "switch of a script's own": [make_switch(6, "fp16 weights", "unknown")],
     "epoch": [epoch()],
-    "epoch without validation": [epoch(seconds=83.2, validation=None)],
-    "epoch without any number": [epoch(seconds=None, validation=None, mean_loss=None)],
     "epoch whose validation is NaN": [epoch(validation=Validation(loss=math.nan, accuracy=None, samples=1))],
     "pause": [pause()],
     "going on": [pause(paused=False)],
     "pause of its own": [pause(reason="at the floor\nchoose bf16 or FP32")],
     "note": [Note(time=1.0, severity="info", text="look here")],
     "print": [Printed(time=1.0, stream="stdout", text="hello\n")],
-    "the same print again": [Printed(time=float(n), stream="stdout", text="tick") for n in range(1, 1001)],
     "failure": [RunFailed(time=1.0, step=7, error="out of memory\nreally", traceback="Traceback ...")],
-    "optimizer": [followed("")],
     "optimizer in the place of another": [followed("", kind="AdamW", replaces="SGD")],
     "second optimizer": [followed("critic")],
     "dropped gradients": [dropped(7)],
-    "dropped gradients without a loss": [dropped(7, passes=1, loss=None)],
-    "dropped gradients of a second optimizer": [dropped(7, passes=1, optimizer="critic")],
     "comparison": [compared()],
-    "comparison stopped early": [compared(rows=(measured("fp32"), measured("bf16")), reason="stopped")],
     # ------------------------------------------------------------------------------------- loss scale
-    "growth": [growth(2000, 65536.0)],
     "growth after clean steps": [make_started(), growth(2000, 65536.0)],
     "backoff alone": [backoff(7, 65536.0)],
     "skip": [growth(600, 65536.0), skip(612), backoff(612, 131072.0)],
     "skip before its backoff": [skip(612, names=())],
-    "two skips before the second backoff": [*skip_row(1, 1, 65536.0), skip(2, loss_scale=32768.0)],
     "skip that names what holds what": [
         skip(612, names=("a.b.weight", "c.bias"), kinds=("nan", "inf"), count=4),
         backoff(612, 131072.0),
     ],
     "skip with an infinite loss": [skip(612, loss=math.inf, names=(), count=None)],
-    "skip with a negative infinite loss": [skip(612, loss=-math.inf)],
-    "skip without a loss": [skip(612, loss=None, names=(), count=3)],
     "skip on one rank": [skip(612, ranks=(3,))],
-    "skip on two ranks, no names": [skip(612, ranks=(1, 2), names=())],
     "skip on many ranks": [skip(612, ranks=tuple(range(8)), names=())],
     "skip whose rank is known later": [skip(612), RANK_3],
     "first skips of a run": skip_row(1, 3, 65536.0, names=()),
     "long row of skips": skip_row(1000, 24, 65536.0),
     "five skips in a row": skip_row(1000, 5, 2.0**60),
-    "five skips in a row without names": skip_row(1, 5, 65536.0, names=()),
-    "five skips in a row of a model": skip_row(1, 5, 65536.0, names=("weight",)),
     "skip below a scale of 1": [skip(612, loss_scale=0.5)],
     "skip and its trace": [skip(612, loss=math.nan), backoff(612, 131072.0), OVERFLOWED],
     "skip with a NaN loss and a trace of the backward pass": [
         skip(612, loss=math.nan),
         traced(612, first=module(way="backward", largest=math.inf)),
     ],
-    "row of skips and a trace of the backward pass": [
-        *skip_row(1000, 5, 65536.0),
-        traced(1004, first=module("b", largest=math.inf, way="backward")),
-    ],
     # --------------------------------------------------------------------------------- NaN and probes
     "NaN loss again and again": [nonfinite(number) for number in range(612, 1612)],
-    "infinite loss of one rank": [nonfinite(612, kind="inf"), RANK_3],
     "NaN gradients in FP32": [nonfinite(7, what="gradient", names=("a.weight",), kinds=("nan",))],
     "Inf activations": [nonfinite(7, what="activation", names=("a.conv", "b"), kind="inf", count=2)],
     "poisoned buffers": BUFFERS,
@@ -215,34 +189,15 @@ EVENTS: dict[str, Sequence[Record]] = {
     "float8 loses rows of an input": [
         float8_window(4, operands(float8_operand("input", 0.03, row_error=0.95)))
     ],
-    "float8 loses rows of a weight": [
-        float8_window(4, operands(float8_operand("weight", 0.03, row_error=0.95)))
-    ],
-    "float8 loses rows and channels": [
-        float8_window(4, operands(float8_operand("input", 0.9, row_error=0.95)))
-    ],
-    # The rows of a gradient are added up.
-    "float8 loses rows of a gradient": [
-        float8_window(4, operands(float8_operand("gradient", 0.03, row_error=0.95)))
-    ],
-    "float8 with NaN rows": [float8_window(4, operands(float8_operand("input", 0.03, row_error=math.nan)))],
-    "float8 of zeros beside others": [float8_window(4, operands(INPUT, ZEROS))],
-    "float8 of zeros alone": [float8_window(4, operands(ZEROS))],
-    "float8 of NaN": [float8_window(4, operands(NAN_WEIGHT, ZEROS))],
     # ------------------------------------------------------------------------------------------ ranks
     "another loss scale on a rank": [disagreement("loss scale", 65536.0, 32768.0)],
-    "other loss scales on ranks": [disagreement("loss scale", 65536.0, 32768.0, 16384.0)],
     "Inf found on one rank alone": [disagreement("found_inf", 0.0, 1.0)],
-    "Inf found on all ranks but one": [disagreement("found_inf", 1.0, 0.0)],
     "other weights on many ranks": [disagreement("weights", 1.0, *[2.0] * 8, count=12)],
     "agreement again": [disagreement("weights", 1.0)],
     "rank killed": [lost("killed", detail="signal 9")],
     "rank hung": [lost("hung")],
-    "rank failed on a machine without a name": [lost("failed", host="")],
-    "rank out of memory": [lost("out of memory")],
     "rank awaited": [awaited(1)],
     "ranks awaited": [awaited(1, 2, phase="loading", seconds=100.0)],
-    "silent rank": [awaited(1, phase="silent")],
     "rank no longer awaited": [awaited(1, over=True)],
     "stacks": [STACKS],
     "everything": [record for record in (*EVERYTHING, ENDS[0]) if not isinstance(record, Printed)],
@@ -252,18 +207,6 @@ EVENTS: dict[str, Sequence[Record]] = {
 def test_each_event_has_its_line_and_its_details(goldens: Goldens) -> None:
     said = {name: list(event_lines(view_of(*records).events)) for name, records in EVENTS.items()}
     goldens.check("words/events", table(said))
-
-
-def test_a_slow_rank_is_told_with_what_its_numbers_show() -> None:
-    verdict = RankVerdict(rank=5, cause="input", seconds=0.00305, others_seconds=0.00024)
-    place = RankPlace(rank=5, host="node-1", device="cuda:5")
-    news = SlowRankNews(time=1.0, step=7, verdict=verdict, place=place)
-    log = EventLog()
-    log.add(news)
-    log.add(replace(news, verdict=None, place=None))
-    over, slow = map(event_text, log.events())
-    assert slow == "rank 5 (node-1 cuda:5) is slow: it waits 3.05 ms for data, the other ranks 0.240 ms"
-    assert over == "the ranks are equally fast again"
 
 
 def test_a_failure_says_at_which_step_if_there_was_one() -> None:

@@ -73,14 +73,10 @@ WINDOWS: Mapping[str, Float16Window] = {
             parameter("bn.bias", **squares_of(flushed=0.36)),
         )
     ),
-    "no parameter loses much": window(worst=(parameter("a", **squares_of(flushed=0.01)),)),
     "zeros in fp16": in_fp16(zeros=310, **squares_of(subnormal=16e-6)),
-    "no zeros in fp16": in_fp16(zeros=0, **squares_of(subnormal=16e-6)),
     "overflow in fp16": in_fp16(nonfinite=12),
     "NaN in FP32": window(nonfinite=12),
-    "all zero": window(zeros=10_000),
     "all zero in fp16": in_fp16(zeros=10_000),
-    "much is lost in fp16": in_fp16(**squares_of(subnormal=1.0, whole=2.0)),
     "no gradients": in_fp16(elements=0, zeros=0, counts=()),
 }
 
@@ -132,13 +128,11 @@ def test_the_least_headroom_says_over_how_many_steps(least: float | None, words:
 
 TRACES: Mapping[str, ModulesTraced] = {
     "Inf forward": traced(first=module(largest=math.inf)),
-    "NaN in the model": traced(first=module("", kind="Net", largest=math.nan)),
     "Inf backward": traced(first=module(largest=math.inf, way="backward")),
     "NaN in float32": traced(first=module(largest=math.nan, dtype="float32")),
     "Inf in FP32": traced(first=module(largest=math.inf), precision="fp32"),
     "lost weights": traced(nearest=(), precision="bf16", lost=("head.weight", "head.bias"), lost_count=9),
     "nothing": traced(),
-    "nothing measured": traced(nearest=()),
     "would overflow float16": traced(
         precision="fp32", loss_scale=None, nearest=(module(dtype="float32", largest=131_008.0),)
     ),
@@ -197,36 +191,25 @@ XRAYS: Mapping[str, XRayTaken] = {
     "worst below 0.9": with_cosines(0.89999, 1.0),
     "worst at 0.5": with_cosines(0.5, 0.9, 1.0),
     "worst below 0.5": with_cosines(0.4999, 0.7),
-    "two layers below 0.9": with_cosines(0.5, 0.8, 1.0),
     "worst below 0": with_cosines(-0.5),
-    "worst at 0": with_cosines(0.0),
     "a layer without a gradient": with_cosines(None, 0.9999),
-    "no layer with a gradient": with_cosines(None),
     "dropout, disagree": with_cosines(0.4, random=True),
-    "dropout, agree": with_cosines(1.0, random=True),
     "overflow in the backward pass": with_cosines(0.9999, math.nan, math.nan),
-    "NaN gradients in bf16": with_cosines(0.9999, math.nan, math.nan, precision="bf16", loss_scale=None),
     "Inf loss in fp16": xray(loss_amp=math.inf),
     "NaN loss in bf16": xray(loss_amp=math.nan, precision="bf16"),
     "NaN loss in FP32 too": xray(loss_fp32=math.nan, loss_amp=math.nan),
     "zero loss": xray(loss_fp32=0.0, loss_amp=0.001),
-    "negative losses": xray(loss_fp32=-2.0, loss_amp=-1.0),
-    "losses far apart": xray(loss_fp32=0.5, loss_amp=2.0),
     "small activations": xray(saved_bytes_fp32=12 * MIB, saved_bytes_amp=6 * MIB),
     # Activations that stay FP32 are not the weights' doing.
     "activations that stay": xray(saved_bytes_amp=400 * MIB),
-    "memory not measured in FP32": xray(saved_bytes_fp32=None),
     "memory not measured in AMP": xray(saved_bytes_amp=None),
     "emulated memory": xray(precision="fp8-emulated"),
-    "fp8 agrees": in_fp8(0.997, 0.9999),
     "fp8 differs more than bf16": in_fp8(0.7, 0.9999),
     "fp8 disagrees more than bf16": in_fp8(0.3, 0.9999),
     "fp8 differs as bf16": in_fp8(0.7, 0.71),
     "NaN gradients in fp8": in_fp8(math.nan, 0.999),
-    "NaN gradients in bf16 too": in_fp8(math.nan, math.nan),
     "NaN loss in fp8": in_fp8(0.999, 0.999, loss_amp=math.nan, loss_reference=0.5),
     "NaN loss in bf16 and fp8": in_fp8(0.999, 0.999, loss_amp=math.nan, loss_reference=math.nan),
-    "NaN loss everywhere": in_fp8(0.999, 0.999, loss_fp32=math.nan),
 }
 
 
@@ -282,12 +265,10 @@ SCALERS: Mapping[str, tuple[ScalerFacts, ModuleRange | None]] = {
     "a skip": (ScalerFacts(steps=500, skips=9, recent_skips=1), None),
     "frequent skips": (ScalerFacts(steps=500, skips=9, recent_skips=6), None),
     "falling": (replace(FALLING, steps=9, skips=6, recent_skips=6, skips_in_a_row=6), None),
-    "falling without names": (replace(FALLING, newest_skip=skip(5, names=())), None),
     "falling, traced": (FALLING, module("b")),
     "collapsed": (ScalerFacts(steps=200, scale=0.5), None),
     "forward overflow": (replace(FORWARD, steps=700, skips=1, recent_skips=1), None),
     "forward overflow, traced": (FORWARD, module()),
-    "forward overflow, traced backward": (FORWARD, module(way="backward")),
 }
 
 OUTLOOKS: Mapping[str, GrowthOutlook | None] = {

@@ -50,14 +50,10 @@ TIMINGS: Mapping[str, PrecisionTiming] = {
     "data on the device's clock": judged(0.0050, *HOST[1:], device=(0.0051, *BUSY[1:])),
     "computation on the host's clock": judged(0.02, 0.22, 0.40, None, 0.36),
     "computation on the device's clock": judged(*HOST, device=BUSY),
-    "computation of a busy device": judged(*HOST, device=BUSY, busy=97.0),
     "computation of an idle device": judged(*HOST, device=BUSY, busy=40.0),
     "launches": judged(*HOST, device=ALIKE),
-    "launches to an idle device": judged(*HOST, device=ALIKE, busy=55.0),
     "computation in AMP": judged(0.0, 0.3, 0.3, None, 0.4, amp=True),
-    "nothing but forward and backward": judged(0.0, 0.4, 0.58, None, 0.02),
     "nothing but forward and backward in AMP": judged(0.0, 0.4, 0.58, None, 0.02, amp=True),
-    "too few steps": judged_timing("fp32", phases(*HOST), steps=1),
     "computation in FP8": judged_timing("fp8", HALF_FORWARD, steps=50),
     "emulated FP8": judged_timing("fp8-emulated", HALF_FORWARD, steps=50),
 }
@@ -136,10 +132,6 @@ def test_each_low_precision_is_timed_beside_its_reference() -> None:
     assert limit_beside(fp8, timings, beside_bf16).startswith("FP8 took longer than AMP bf16: ")
     assert limit_beside(bf16, timings, beside_bf16).startswith("FP8 gains nothing: ")
     assert limit_beside(fp32, timings, beside_bf16) == limit(fp32)
-    emulated = replace(fp8, precision="fp8-emulated", bound="")
-    beside_emulated = Comparison(baseline="bf16", low="fp8-emulated", missing="emulated")
-    assert limit_beside(emulated, (bf16, emulated), beside_emulated) == ""
-    assert limit_beside(bf16, (bf16, emulated), beside_emulated) == limit(bf16)
 
 
 def test_all_reasons_of_a_throttled_gpu_are_told_where_they_fit_and_the_gravest_elsewhere() -> None:
@@ -188,11 +180,9 @@ EXPLAINED: Mapping[str, SessionView] = {
     "launches and is slower": replace(LAUNCH_BOUND, comparison=replace(LAUNCH_BOUND.comparison, speedup=0.8)),
     "1% less memory": with_peaks(990),
     "10% more memory": with_peaks(1100),
-    "the same memory": with_peaks(1000),
     "5% less memory": with_peaks(950),
     "X-ray of the memory": with_peaks(990, SMALL_XRAY),
     "breakdown of the memory": with_peaks(248 * MIB, FULL, LOW, xray(), fp32=250 * MIB),
-    "breakdown of the memory after an X-ray": with_peaks(248 * MIB, xray(), FULL, LOW, fp32=250 * MIB),
     "too few steps": after(
         *steps_in(("fp32", 30), ("fp16", 10)), device(1.0, "fp32", 1000), device(1.0, "fp16", 1000)
     ),
@@ -210,9 +200,7 @@ RATIOS: Mapping[str, Sequence[Record]] = {
     "bf16 alone": steps_in(("bf16", 30)),
     "too few of AMP": steps_in(("fp32", 30), ("fp16", 12)),
     "neither": steps_in(("float64", 40)),
-    "FP8 alone": steps_in(("fp8", 30)),
     "FP8 and FP32": steps_in(("fp32", 30), ("fp8", 30)),
-    "too few of both": steps_in(("bf16", 12), ("fp8", 5)),
     "FP8 and bf16": steps_in(("bf16", 30), ("fp8", 30)),
     "emulated FP8 and bf16": steps_in(("bf16", 30), ("fp8-emulated", 30)),
 }
@@ -238,9 +226,7 @@ def test_what_is_said_of_little_gain_and_of_a_missing_ratio(goldens: Goldens) ->
         ((1.94, 1.9, 1.98), "1.94× the speed of FP32 (1.90 to 1.98)", 1),
         ((0.5, 0.4, 0.625), "0.50× the speed of FP32 (0.40 to 0.62)", -1),
         ((1.01, 0.98, 1.04), "1.01× the speed of FP32 (0.98 to 1.04)", 0),
-        ((0.99, 0.96, 1.02), "0.99× the speed of FP32 (0.96 to 1.02)", 0),
         ((1.71, 0.27, 11.01), "no clear difference from FP32 yet (0.27 to 11.01)", 0),
-        ((1.28, 0.7, 2.32), "no clear difference from FP32 yet (0.70 to 2.32)", 0),
         ((1.003, 1.001, 1.005), "1.00× the speed of FP32 (1.00 to 1.00)", 0),
         ((1.94, None, None), "1.94× the speed of FP32 ", 1),
     ],
@@ -326,8 +312,6 @@ def test_a_result_is_an_event_and_its_progress_none() -> None:
 FP32 = memory("fp32", activations=1500 * MIB, peak=1850 * MIB)
 FP16 = memory("fp16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB, step=812)
 ON_A_CPU = (memory("fp32"), memory("bf16", copies=28 * MIB))
-HALVED = [replace(kind, dtype="bfloat16") if kind.kind == "weights" else kind for kind in FP16.kinds]
-BARE = tuple(kind for kind in FP32.kinds if kind.kind in ("weights", "gradients"))
 
 
 def test_what_is_said_of_memory(goldens: Goldens) -> None:
@@ -348,22 +332,15 @@ def test_what_is_said_of_memory(goldens: Goldens) -> None:
     rows = {
         "fell": memory_sentences((FP32, FP16), None),
         "hardly moved": beside((20, 250), (8, 14, 252)),
-        "mostly data": beside((20, 1024), (10, 10, 1024)),
         "rose": beside((2, 226), (2, 28, 254)),
         "before AMP": memory_sentences((FP32,), None),
         "AMP alone": memory_sentences((FP16,), None),
         "before the first breakdown": memory_sentences((), xray()),
-        "weights of another type": memory_sentences((FP32, replace(FP16, kinds=tuple(HALVED))), None),
-        "weights and gradients alone": memory_sentences(
-            [replace(item, kinds=BARE) for item in ON_A_CPU], None
-        ),
         "CPU": memory_sentences(ON_A_CPU, None),
         "CPU with a key": memory_sentences(ON_A_CPU, None, {"x-ray"}),
         "X-ray in bf16": x_rayed("bf16", 236 * MIB, 121 * MIB),
-        "X-ray in another precision": x_rayed("fp16", 236 * MIB, 300 * MIB),
         "X-ray of the same": x_rayed("fp16", 68_300, 68_400),
         "X-ray of an emulation": x_rayed("fp8-emulated", 236 * MIB, 300 * MIB),
-        "X-ray without memory": x_rayed("bf16", None, None),
     }
     goldens.check("words/memory", table(rows))
 

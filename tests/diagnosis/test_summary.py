@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-
 from amptui.diagnosis.summary import summary_lines
-from amptui.records.control import Control
 from amptui.records.keeping import WeightsSaved
 from amptui.records.run import RunFinished, Validation
 from amptui.telemetry.flops import flops_now
@@ -15,7 +12,6 @@ from tests.builders import fold, make_started, make_step
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
 from tests.telemetry.record_samples import compared, flops, window, xray
-from tests.tiny import Log, Tiny, prepare, switching, train
 from tests.tui import rank_views, views
 
 
@@ -85,20 +81,3 @@ def test_the_steps_of_a_precision_are_all_that_were_made_in_it() -> None:
     assert [rows[name].steps_made for name in ("fp32", "bf16")] == [35, 5]
     lines = [line.split() for line in summary_lines(session.view()) if line.startswith(("FP32", "AMP"))]
     assert [line[:3] for line in lines[:2]] == [["FP32", "35", "10.0"], ["AMP", "bf16", "5"]]
-
-
-@pytest.mark.ci
-def test_thirteen_steps_with_two_switches_leave_an_impression() -> None:
-    control = Control()
-    log = Log(switching(control, {5: "bf16", 9: "fp32"}))
-    train(prepare(Tiny(), steps=13), log, control)
-    view = fold(log, "run").view()
-    result = view.comparison
-    assert [(row.precision, row.steps, row.provisional_steps) for row in result.rows] == [
-        ("fp32", 0, 9),
-        ("bf16", 0, 4),
-    ]
-    assert [row.steps_made for row in result.rows] == [9, 4]
-    assert result.speedup is None
-    assert result.provisional_speedup is not None
-    assert "n/a" not in "\n".join(summary_lines(view))

@@ -55,8 +55,6 @@ class Many:
     def __post_init__(self) -> None:
         if self.large == 13:
             raise ValueError("not this number")
-        if self.large == 14:
-            raise ZeroDivisionError("nor this one")
 
 
 FLOATS = st.lists(st.floats(), max_size=6)
@@ -78,7 +76,7 @@ MANY = st.builds(
     one=st.none() | ALONE | st.builds(Nothing),
     anything=st.none() | st.lists(st.text(max_size=3) | st.booleans(), max_size=3),
     time=st.floats(0, 1e9),
-    large=INTEGERS.filter(lambda value: value not in (13, 14)),
+    large=INTEGERS.filter(lambda value: value != 13),
 )
 CODEC: Codec[Many] = Codec(Many, exact=True)
 
@@ -107,21 +105,17 @@ def test_a_field_of_every_kind_survives(value: Many) -> None:
     ("change", "told"),
     [
         ({"floats": [3, "AAAA"]}, "Many.floats: not an array"),
-        ({"floats": [3, "é"]}, "Many.floats: not an array"),
         ({"floats": [-1, []]}, "Many.floats: a deque with an invalid bound"),
-        ({"floats": [2**40, []]}, "Many.floats: a deque with an invalid bound"),
         ({"floats": []}, "Many.floats: expected a bound and items"),
         ({"counts": [3, "AAAAAAAA8D8="]}, "Many.counts: expected an array"),
         ({"rows": [3, [[1, 2.0]]]}, "Many.rows: expected 3 items"),
         ({"array": [0.0]}, "Many.array: expected base64"),
         ({"words": {"shout": 1}}, "Many.words: expected one of info, error"),
         ({"one": {"type": "Many"}}, "Many.one: expected one of Alone, Nothing, not 'Many'"),
-        ({"one": {"value": 1.0}}, "Many.one: expected one of Alone, Nothing, not None"),
         ({"many": [{}]}, "Many.many: Alone: missing value"),
         ({"time": -1.0}, "Many.time: expected a number from 0"),
         ({"large": 2**63}, "Many.large: expected a number from -9.2"),
         ({"large": 13}, "Many: not this number"),
-        ({"large": 14}, "Many: nor this one"),
         ({"lock": None}, "Many: unknown fields"),
     ],
     ids=str,

@@ -38,11 +38,6 @@ def test_a_clock_that_is_set_costs_the_moment_of_the_jump_alone(jump: float) -> 
     assert elapsed(*before, *after) == 19.0
 
 
-def test_a_clock_that_is_set_and_set_back_leaves_no_trace() -> None:
-    there = [1e9 + 3 * DAY + second for second in range(5)]
-    assert elapsed(1e9, 1e9 + 1, *there, 1e9 + 6, 1e9 + 7) == 1 + 4 + 1
-
-
 def test_a_long_step_explains_a_silence_and_no_more_than_it_took() -> None:
     watch = RunningTime()
     watch.start(0.0)

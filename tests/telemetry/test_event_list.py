@@ -227,13 +227,3 @@ def test_the_list_is_bounded_the_counts_are_not_and_prints_push_out_no_warning()
     view = view_of(*notes, *lines)
     assert len(view.events) == PRINTS + OTHERS
     assert (view.warnings, view.errors) == (0, 3000)
-
-
-def test_newest_lines_come_first_whatever_their_kind() -> None:
-    records: list[Record] = [
-        Note(time=1.0, severity="info", text="1"),
-        printed(2.0, "2"),
-        Note(time=3.0, severity="info", text="3"),
-        printed(4.0, "4"),
-    ]
-    assert [event.about for event in view_of(*records).events] == records[::-1]

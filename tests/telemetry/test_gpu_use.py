@@ -155,14 +155,6 @@ def test_what_passes_between_two_looks_still_interrupts_the_training(interruptio
     assert energies(*flat(looks), *more) == {"fp32": pytest.approx(20.0)}
 
 
-def test_an_xray_of_several_seconds_is_left_out() -> None:
-    looks = [second(number, 512.0) for number in range(20)]
-    for number in (6, 7, 8):
-        looks[number] = looks[number][-1:]  # no step, and what it was for is told afterwards
-    looks[9] = [xray(1), *looks[9]]
-    assert energies(*flat(looks)) == {"fp32": pytest.approx(20.0)}
-
-
 def test_settling_steps_are_left_out() -> None:
     settling = flat([second(number, 512.0, settling=True, samples=1) for number in range(3)])
     settled = flat([second(number, 512.0) for number in range(3, 14)])

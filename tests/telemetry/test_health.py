@@ -72,7 +72,6 @@ def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_norm_on() -> N
     assert judge_window(window(worst=(little, much))).worst == much
     everywhere = squares_of(flushed=1.0)
     assert judge_window(window(worst=(much,), **everywhere)).worst is None
-    assert judge_window(window(worst=(parameter("from an older journal", flushed=99),))).worst is None
 
 
 # ------------------------------------------------------------------------------------------- X-ray
@@ -86,8 +85,6 @@ def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_norm_on() -> N
         (((0.49, 0.9999), (0.85, 0.9999)), "disagree", "error", 1),
         (((0.85, 0.86), (0.997, 0.9999)), "as in reference", "warning", 1),
         (((0.85, 0.9), (0.3, 0.3), (0.997, 1.0)), "as in reference", "warning", 2),
-        (((0.3, 0.3), (0.85, 0.99)), "differ", "warning", 1),  # bf16's own trouble is not FP8's
-        (((-0.2, 0.0),), "as in reference", "warning", 1),
         (((-0.2, 0.3),), "disagree", "error", 1),
         (((0.6, None),), "differ", "warning", 1),
         (((0.6, math.nan),), "as in reference", "warning", 1),

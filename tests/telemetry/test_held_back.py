@@ -115,15 +115,6 @@ def test_a_look_with_a_switch_a_pause_or_a_validation_in_it_counts_for_nothing()
     assert fp16.utilization_percent == pytest.approx(91.0)
 
 
-def test_without_a_known_training_gpu_there_is_no_utilization() -> None:
-    (row,) = view_of(
-        run(gpu_uuid=None), *steps(1, 30), *[device(1.0, "fp32", None, 50.0)] * 3
-    ).comparison.rows
-    assert row.utilization_percent is None
-    (row,) = compared(*steps(1, 30), *[device(1.0, "fp32", None)] * 3).rows
-    assert row.utilization_percent is None
-
-
 # --------------------------------------------------------------------------------- in a whole run
 
 

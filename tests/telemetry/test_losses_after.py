@@ -53,15 +53,6 @@ def test_the_longest_stretch_of_either_counts() -> None:
     assert losses.low == pytest.approx(0.9105)
 
 
-@pytest.mark.ci
-def test_early_steps_of_a_long_run_are_told_to_the_resolution_that_is_kept() -> None:
-    view = view_of(falling(1, 20_000, "fp32", 30.0), falling(20_001, 20_100, "fp16", 1.0))
-    assert view.loss.bucket_steps > 1
-    losses = compared(view)
-    assert losses is not None
-    assert losses.baseline == pytest.approx(30 - 0.0895, abs=view.loss.bucket_steps / 1000)
-
-
 @pytest.mark.parametrize(
     "batches",
     [

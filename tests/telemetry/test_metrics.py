@@ -4,13 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, Record, Validated, Validation
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
-from amptui.records.steps import Steps
 from amptui.telemetry.metrics import MAX_NAMED
 from amptui.telemetry.view import MetricKind, SessionView
 from tests.builders import fold, view_of
@@ -154,14 +151,3 @@ def test_a_view_keeps_its_values_when_the_run_goes_on() -> None:
     view = session.view()
     session.fold(steps(4, 5000, losses={"ce": 2.0}))
     assert values(view, "part", "ce") == {1: 1.0, 2: 1.0, 3: 1.0}
-
-
-@given(st.lists(st.none() | st.floats(), min_size=1, max_size=60))
-def test_every_measured_value_is_found_at_its_step(norms: list[float | None]) -> None:
-    blocks = [Steps.of(step(number, grad_norm=norm)) for number, norm in enumerate(norms, 1)]
-    view = view_of(run(), *blocks)
-    measured = {number: norm for number, norm in enumerate(norms, 1) if norm is not None}
-    assert (("step", "grad_norm") in names(view)) == bool(measured)
-    if measured:
-        finite = {number: norm for number, norm in measured.items() if math.isfinite(norm)}
-        assert values(view, "step", "grad_norm") == finite

@@ -81,10 +81,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
         [make_step(1, grad_max=0.5, grad_norm=7.0), *make_steps(2, 40)],
         {"measured_step": 1, "grad_norm": 7.0, "grad_max": 0.5, "headrooms.count": 40},
     ),
-    "all zero": (
-        [make_step(1, grad_max=0.0)],
-        {"grad_max": 0.0, "headroom": None, "min_headroom": None},
-    ),
     "never measured": (
         make_steps(1, 50),
         {
@@ -122,7 +118,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
             "outlook.headroom_then": 2.1,
         },
     ),
-    "growth in the next step": ([scaled(1, 3.1, growth_tracker=1999)], {"outlook.steps": 1}),
     "growth that does not fit": (
         [scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240)],
         {"outlook.headroom_then": -0.4},
@@ -151,7 +146,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
                 scaled(1, 3.0),
                 make_step(2, precision="fp16", grad_max=math.nan, skipped=True),
             ],
-            "of zeros": [make_step(1, precision="fp16", grad_max=0.0)],
         }.items()
     },
 }

@@ -27,7 +27,6 @@ from tests.telemetry.record_samples import (
     skip_row,
     step,
     steps,
-    traced,
 )
 from tests.telemetry.test_state import same
 from tests.telemetry.whole_runs import restored_from, session_of
@@ -247,18 +246,6 @@ def test_skips_in_a_row_are_in_a_row_of_one_optimizer() -> None:
     session.fold(skip_row(2, 1, 32768.0))
     rows = [event.about for event in session.view().events if event.kind == "skip"]
     assert [getattr(row, "count", None) for row in rows] == [2, 1]
-
-
-def test_a_trace_explains_skips_of_the_first_optimizer_only() -> None:
-    session = session_of(
-        [*STARTED, *skip_row(600, 1, 65536.0), *skip_row(600, 1, 65536.0, optimizer=DISCRIMINATOR)]
-    )
-    session.fold([traced(601)])
-    rows = [event for event in session.view().events if event.kind == "skip"]
-    assert {event.optimizer: getattr(event.about, "trace", None) is not None for event in rows} == {
-        "generator": True,
-        DISCRIMINATOR: False,
-    }
 
 
 def test_cleared_gradients_are_a_warning_and_a_replaced_optimizer_is_none() -> None:

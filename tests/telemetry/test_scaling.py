@@ -7,22 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.run import COLLAPSE_SKIPS, Severity
+from amptui.records.run import Severity
 from amptui.records.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import (
-    CALIBRATION_SKIPS,
-    FREQUENT_SKIPS,
     RECENT_STEPS,
-    ScalerFacts,
     ScalerVerdict,
     SkipMeaning,
     judge_scaler,
     judge_skip,
 )
 from tests.telemetry.record_samples import backoff, growth, module, skip, step, stretches
-
-RANKS = ["info", "warning", "error"]
 
 
 def judged(
@@ -70,23 +65,6 @@ def test_a_skip_with_a_non_finite_loss_is_beyond_scaling(loss: float) -> None:
     result = judged(loss=loss, skips_before=0, scale_has_grown=False)
     assert result == ("forward overflow", "warning")
     assert judged(loss=loss, consecutive=5) == ("forward overflow", "error")
-
-
-@given(
-    consecutive=st.integers(1, 10),
-    scale=st.floats(0, 65536),
-    skips_before=st.integers(0, 10),
-    loss=st.none() | st.floats(),
-)
-def test_a_longer_row_or_a_lower_scale_is_never_less_severe(
-    consecutive: int, scale: float, skips_before: int, loss: float | None
-) -> None:
-    def rank(row: int, scale_after: float) -> int:
-        _, severity = judged(consecutive=row, scale_after=scale_after, skips_before=skips_before, loss=loss)
-        return RANKS.index(severity)
-
-    assert rank(consecutive + 1, scale) >= rank(consecutive, scale)
-    assert rank(consecutive, scale / 2) >= rank(consecutive, scale)
 
 
 # -------------------------------------------------------------------------------------- the scaler
@@ -188,28 +166,3 @@ def test_the_facts_equal_a_naive_count_however_the_steps_are_batched(runs: list[
         for stretch in stretches([record]):
             one_by_one.add(stretch)
     assert one_by_one.facts() == facts
-
-
-FACTS = st.builds(
-    ScalerFacts,
-    steps=st.integers(1, 10_000),
-    skips=st.integers(0, 20),
-    skips_in_a_row=st.integers(0, 20),
-    recent_skips=st.integers(0, 20),
-    steps_since_skip=st.none() | st.integers(0, 10_000),
-    forward_overflow_step=st.none() | st.integers(1, 10_000),
-    scale=st.none() | st.floats(),
-    scale_has_grown=st.booleans(),
-)
-
-
-@given(facts=FACTS)
-def test_the_alarm_is_an_error_exactly_where_its_rule_holds(facts: ScalerFacts) -> None:
-    verdict = judge_scaler(facts)
-    collapses = facts.skips_in_a_row >= COLLAPSE_SKIPS or (facts.scale is not None and facts.scale < 1)
-    assert (verdict.severity == "error") == collapses
-    assert (verdict.state == "forward overflow") == (facts.forward_overflow_step is not None)
-    if verdict.state == "calibrating":
-        assert facts.skips <= CALIBRATION_SKIPS
-    if verdict.severity == "warning" and verdict.state == "backing off":
-        assert facts.recent_skips >= FREQUENT_SKIPS

@@ -15,7 +15,7 @@ from amptui.diagnosis.event_words import event_text
 from amptui.records.run import BlockFinished, Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, RunStatus, SessionView
 from tests.builders import assert_holds, fold, make_started, make_step, make_steps, make_switch, view_of
-from tests.telemetry.record_samples import backoff, device, growth
+from tests.telemetry.record_samples import backoff, device
 from tests.telemetry.record_strategies import RECORDS
 
 START = make_started()
@@ -78,12 +78,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
         [START, *make_steps(300, 301, epoch=2)],
         {"step": 301, "epoch": 2, "epoch_step": 301 - 234},
     ),
-    # Only what was seen.
-    "place in an epoch of unknown length": (
-        [make_started(steps_per_epoch=None), *make_steps(300, 301, epoch=2)],
-        {"epoch_step": 2},
-    ),
-    "constant loss": (make_steps(1, 3, loss=2.5), {"smoothed_loss": 2.5}),
     "best loss": (
         make_steps(1, 8, loss=LOSSES),
         {
@@ -97,10 +91,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     "late step": (
         [*make_steps(1, 10), make_step(4, loss=0.001)],
         {"step": 10, "loss.count": 10, "best_loss": 0.5},
-    ),
-    "start before all that is known": (
-        [*make_steps(500, 600, epoch=3), START, *make_steps(301, 310, epoch=2)],
-        {"loss.first_step": 301, "step": 310, "epoch_step": 310 - 234},
     ),
     "precision before the first step": ([make_started(precision="bf16")], {"precision": "bf16"}),
     "switch": (
@@ -131,7 +121,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
         {"switches": (PrecisionSwitch(1, "fp32"),)},
     ),
     "no end known": ([make_started(total_steps=None), *make_steps(1, 50)], {"eta_seconds": None}),
-    "no run known": (make_steps(1, 50), {"eta_seconds": None}),
     "pace of the last 50 timed steps": (
         [
             *make_steps(1, 100, step_seconds=9.0),
@@ -155,10 +144,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
             "scaler.skipped": 1,
             "scaler.last_change": backoff(6, 65536.0),
         },
-    ),
-    "step after the scale moved": (
-        [growth(5, 65536.0), make_step(6, precision="fp16", loss_scale=131072.0, growth_tracker=1)],
-        {"scaler.scale": 131072.0, "scaler.growth_tracker": 1},
     ),
     "step that was not measured": (
         [

@@ -90,12 +90,6 @@ def test_no_value_is_invented(values: list[float], reach: int, switches: list[in
         assert result[reference].max() <= line[reference].max() + margin
 
 
-def test_a_huge_value_far_away_takes_no_part() -> None:
-    line = np.ones(200)
-    line[3] = 1e300
-    assert smoothed(line, 4)[60:] == pytest.approx(1.0)
-
-
 def test_a_long_pause_does_not_lift_a_rate_above_all_others() -> None:
     rates, seconds = np.full(100, 1000.0), np.full(100, 0.001)
     rates[80], seconds[80] = 1.0, 1.0

@@ -1,9 +1,6 @@
 """A session's state: nothing is lost on the way to a viewer."""
 
 import json
-import math
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -17,7 +14,6 @@ from hypothesis import strategies as st
 
 from amptui.records.codec import Codec
 from amptui.records.run import (
-    DataInfo,
     Note,
     Printed,
     Record,
@@ -89,25 +85,6 @@ def test_a_state_is_one_line_of_strict_ascii_json() -> None:
     assert_same_view(restored_from(text).view(), session.view())
 
 
-@pytest.mark.ci
-def test_a_state_comes_from_another_process() -> None:
-    """Nothing in it depends on the order of sets or on addresses."""
-    program = (
-        "import json, sys; from amptui.telemetry.session import Session; session = Session();"
-        "session.restore(json.load(sys.stdin)); sys.stdout.write(session.state())"
-    )
-    text = session_of(EVERYTHING).state()
-    process = subprocess.run(
-        [sys.executable, "-c", program],
-        input=text,
-        env={"PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert process.stdout == text
-
-
 def test_the_folder_is_the_run_s_word_where_it_has_one() -> None:
     viewer = Session("/here")
     viewer.restore(json.loads(session_of([], run_dir="").state()))
@@ -133,32 +110,10 @@ def test_a_line_that_counts_on_does_so_after_it_was_restored() -> None:
     assert (row.count, row.scale_after) == (4, 4096.0)
 
 
-def test_numbers_of_64_bits_and_of_other_types_come_back() -> None:
-    huge = 2**61
-    records: list[Record] = [
-        run(batch_size=huge),
-        *steps(1, 3, samples=huge),
-        step(4, loss=np.float64(0.25), nonfinite_gradients=np.int64(0)),
-    ]
-    session = session_of(records)
-    restored = restored_from(session.state())
-    assert restored.view() == replace(session.view(), **curves(restored.view()))
-    assert restored.view().last == step(4, loss=0.25)
-
-
 def curves(view: SessionView) -> dict[str, Any]:
     """What is compared by identity in a view."""
     names = ("loss", "samples_rate", "loss_scale", "skips", "numerics", "metrics")
     return {name: getattr(view, name) for name in names}
-
-
-def test_a_config_comes_back_as_from_the_journal() -> None:
-    odd = {"path": sys, "pair": (1, 2), 3: math.inf, "deep": {"set": {1}}}
-    started = restored_from(session_of([run(config=odd, unsupported={"tf32": "old"})]).state()).view().run
-    assert started is not None
-    assert started.config == {"path": str(sys), "pair": [1, 2], "3": "inf", "deep": {"set": [1]}}
-    assert started.unsupported == {"tf32": "old"}
-    assert started.data == DataInfo(name="MNIST", real=True, samples=60_000)
 
 
 def test_states_taken_while_another_thread_folds_are_of_one_moment() -> None:

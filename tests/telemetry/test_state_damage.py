@@ -128,19 +128,12 @@ def test_a_damaged_state_is_refused_whole_or_is_a_state(data: st.DataObject) -> 
     ("attribute", "value", "words"),
     [
         ("_count", 10**9, "buckets of an invalid size"),
-        ("_count", -1, "buckets of an invalid size"),
-        ("_bucket_steps", 0, "buckets of an invalid size"),
         ("_bucket_steps", 3, "buckets of an invalid size"),
-        ("_minimum", "", "arrays of different sizes"),
         ("_sum", "", "arrays of different sizes"),
-        ("_ring", "", "arrays of different sizes"),
         ("_ring_nonfinite", "AA==", "arrays of different sizes"),
         ("_ring_count", 106, "more recent values"),
-        ("_first_step", 1.0, "expected int"),
         ("_sum", [0.0], "expected base64"),
         ("_sum", "A", "not an array"),
-        ("_sum", "AAAA", "not an array"),
-        ("_sum", "é", "not an array"),
     ],
 )
 def test_a_track_that_could_hang_or_mislead_is_refused(attribute: str, value: Any, words: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import Record, RunFailed, RunFinished
-from amptui.telemetry.session import MAX_KEPT, Session
+from amptui.telemetry.session import Session
 from tests.builders import fold
 from tests.telemetry.record_samples import resumed, run, steps
 
@@ -62,11 +62,3 @@ def test_what_is_asked_before_a_run_begins_is_pending_until_it_is_answered() -> 
     assert session.view().pending == (made(1),)
     session.fold([*steps(1, 5), taken(1)])
     assert session.view().pending == ()
-
-
-def test_only_the_newest_are_kept() -> None:
-    numbers = range(2 * MAX_KEPT)
-    view = session_of(*map(made, numbers)).view()
-    assert [request.number for request in view.pending] == list(numbers[MAX_KEPT:])
-    view = session_of(*map(taken, numbers)).view()
-    assert [request.request.number for request in view.answers] == list(numbers[MAX_KEPT:])

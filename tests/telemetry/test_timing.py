@@ -49,13 +49,6 @@ def test_only_the_newest_steps_count() -> None:
     assert {phase.host_seconds for phase in timing.phases} == {1.0}
 
 
-def test_precisions_come_in_their_order_and_unknown_ones_last() -> None:
-    parts = phases(0.0, 1.0, 1.0, None, 0.1)
-    records = [timed(parts, name) for name in ("fp8", "bf16", "fp32", "fp16")]
-    result = watch(*records).timings(Comparison())
-    assert [timing.precision for timing in result] == ["fp32", "fp16", "bf16", "fp8"]
-
-
 def test_the_devices_clock_is_told_only_where_every_step_has_it() -> None:
     parts = phases(0.1, 0.2, 0.3, 0.4, 0.5, device=(1.0, 2.0, 3.0, 4.0, 5.0))
     (timing,) = watch(timed(parts)).timings(Comparison())

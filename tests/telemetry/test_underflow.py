@@ -35,7 +35,6 @@ def test_the_share_is_of_the_norm_of_flushed_and_subnormal_elements() -> None:
 def test_without_elements_or_with_nan_there_is_no_share() -> None:
     assert underflowing_share(window(nonfinite=1)) is None
     assert underflowing_share(window(elements=0, zeros=0, counts=())) is None
-    assert underflowing_share(samples.parameter("from an older journal")) is None
 
 
 def test_squares_too_small_for_float32_have_all_underflowed() -> None:
@@ -50,7 +49,6 @@ def test_an_xray_s_share_is_that_of_all_layers_together() -> None:
     )
     assert xray_share(xray(layers=layers)) == pytest.approx(0.6)
     assert xray_share(xray(layers=(*layers, layer("bad", math.nan)))) is None
-    assert xray_share(xray(layers=(layer("from an older journal", 1.0),))) is None
 
 
 @pytest.mark.parametrize("hypothetical", [True, False])
