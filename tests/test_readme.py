@@ -4,16 +4,26 @@ import argparse
 import re
 import shlex
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import amptui
 from amptui.cli import build_parser
-from amptui.records.run import RunFinished
+from amptui.engine.checkpoint.file import MAX_CHECKPOINTS
+from amptui.engine.divergence_guard import MIN_LOSS_SCALE
+from amptui.engine.estimate import BLOCK_STEPS
+from amptui.engine.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
+from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
+from amptui.models import CATALOGUE
+from amptui.models.unstable import Unstable
+from amptui.records.run import COLLAPSE_SKIPS, RunFinished
 from amptui.records.steps import StepRecord
+from amptui.telemetry.gpu_use import MIN_SECONDS
+from amptui.telemetry.health import XRAY_SAFE_COSINE
 from amptui.tui.keys import KEYS
 from tests.checkout import ROOT
+from tests.engine.working import Worker
 
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "demo" / "guide").glob("*.md"))
@@ -98,15 +108,6 @@ def test_the_readme_and_the_start_of_each_page_of_the_guide_are_short() -> None:
 
 
 def test_the_numbers_of_the_guide_are_the_code_s() -> None:
-    from amptui.engine.checkpoint.file import MAX_CHECKPOINTS
-    from amptui.engine.divergence_guard import MIN_LOSS_SCALE
-    from amptui.engine.estimate import BLOCK_STEPS
-    from amptui.engine.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
-    from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
-    from amptui.records.run import COLLAPSE_SKIPS
-    from amptui.telemetry.gpu_use import MIN_SECONDS
-    from amptui.telemetry.health import XRAY_SAFE_COSINE
-
     numbers = " ".join(page("numbers.md").split())
     assert f"lasts {MIN_STEPS} to {MAX_STEPS} steps" in numbers
     assert f"blocks of {BLOCK_STEPS} steps" in numbers
@@ -120,25 +121,8 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
 
 
 def test_the_walk_through_has_every_trouble() -> None:
-    from amptui.models.unstable import Unstable
-
     troubles = set(get_args(get_type_hints(Unstable)["trouble"]))
     assert set(re.findall(r"trouble=([a-z]+)", page("trouble.md"))) == troubles - {"none"}
-
-
-def test_the_example_model_trains(few_images: None, tmp_path: Path) -> None:
-    from amptui.recipe.loading import build_experiment, load_class
-    from amptui.recipe.modelspec import parse_model
-    from amptui.records.steps import StepRecord
-    from tests.tiny import Log, prepare, train
-
-    (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", README.read_text(), re.DOTALL)
-    path = tmp_path / "mine.py"
-    path.write_text(code)
-    experiment = build_experiment(load_class(parse_model(str(path))), {"width": "8"})
-    log = Log()
-    train(prepare(experiment, steps=2, data="synthetic"), log)
-    assert len(log.of(StepRecord)) == 2
 
 
 def test_the_changelog_knows_this_version() -> None:
@@ -148,8 +132,6 @@ def test_the_changelog_knows_this_version() -> None:
 
 
 def test_the_models_readme_lists_the_catalogue() -> None:
-    from amptui.models import CATALOGUE
-
     rows = re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "models" / "README.md").read_text(), re.MULTILINE)
     assert rows == list(CATALOGUE)
 
@@ -160,15 +142,24 @@ def test_ci_runs_the_test_command_of_this_file() -> None:
     assert "README.md" in (ROOT / ".ci" / "run").read_text()
 
 
+@pytest.mark.usefixtures("no_trace_of_imports")
+def test_the_example_model_trains(few_images: None, tmp_path: Path) -> None:
+    worker = trained(README.read_text(), tmp_path, settings={"width": "8"}, steps=2)
+    assert [record.step for record in worker.log.of(StepRecord)] == [1, 2]
+
+
 @pytest.mark.ci
 def test_the_recipe_of_the_guide_trains(tmp_path: Path) -> None:
-    from tests.engine.working import Worker
-
-    (code,) = re.findall(r"^```python\n(.*?)^```", page("recipes.md"), re.MULTILINE | re.DOTALL)
-    path = tmp_path / "recipe.py"
-    path.write_text(code)
-    worker = Worker(str(path), steps=3, data="synthetic", accumulate=2, batch_size=8, data_dir=tmp_path)
-    assert isinstance(worker.end(), RunFinished)
-    steps = [record for record in worker.log if isinstance(record, StepRecord)]
+    worker = trained(page("recipes.md"), tmp_path, steps=3, accumulate=2, batch_size=8, data_dir=tmp_path)
+    steps = worker.log.of(StepRecord)
     assert [record.samples for record in steps] == [16] * 3
     assert [record.lr for record in steps] == pytest.approx([3e-4 * step / 201 for step in (1, 2, 3)])
+
+
+def trained(text: str, folder: Path, **options: Any) -> Worker:
+    """A training of the one model file that stands in ``text``."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (folder / "mine.py").write_text(code)
+    worker = Worker(str(folder / "mine.py"), data="synthetic", **options)
+    assert isinstance(worker.end(), RunFinished)
+    return worker

@@ -68,13 +68,9 @@ def test_without_a_command_and_without_a_terminal_it_prints_help_and_its_version
             (words.split(), f"argument {words.split()[-2]}: '~no-such-user/x': no such home folder")
             for words in (
                 "train mnist-deep --data-dir ~no-such-user/x",
-                "train mnist-deep --run-dir ~no-such-user/x",
-                "train mnist-deep --save-weights ~no-such-user/x",
                 "run --run-dir ~no-such-user/x",
                 "bench mnist-deep --run-dir ~no-such-user/x",
                 "compare a b --html ~no-such-user/x",
-                "export a --csv ~no-such-user/x",
-                "export a --tensorboard ~no-such-user/x",
                 "export a --html ~no-such-user/x",
             )
         ),
@@ -155,13 +151,6 @@ def test_a_failing_model_is_one_line_and_status_1_and_its_steps_are_kept(
     assert len([r for r in records if isinstance(r, StepRecord)]) == steps
 
 
-def test_nan_from_step_1_on_is_told_with_the_mend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, "--set", "trouble=nan", "--set", "at=1") == 1
-    (failed,) = [r for r in read(tmp_path / "run" / "journal.jsonl") if isinstance(r, RunFailed)]
-    assert "--lr" in failed.error
-    assert failed.error in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
@@ -229,21 +218,9 @@ def test_a_kept_run_is_exported_by_its_folder_or_by_being_the_newest(
     again = tmp_path / "again.csv"
     assert main(["export", captured.out.partition("/journal.jsonl")[0], "--csv", str(again)]) == 0
     assert again.read_text() == table.read_text()
-
-
-def test_what_an_export_passed_over_is_told_apart_and_a_replay_without_a_terminal_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(tmp_path, "--steps", "3")
-    with (tmp_path / "run" / "journal.jsonl").open("a") as journal:
-        journal.write("no record\n")
     capsys.readouterr()
-    assert main(["export", str(tmp_path / "run"), "--csv", str(tmp_path / "run.csv")]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("amptui: passed over: ")
-    assert line.endswith(" 1 damaged line")
-    assert main(["replay", str(tmp_path / "run")]) == 2
-    assert "`amptui export`" in capsys.readouterr().err
+    assert main(["replay"]) == 2
+    assert "`amptui export`" in capsys.readouterr().err, "there is no terminal"
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,6 @@ def sentence_of(error: BaseException, batch_size: int | None = 8) -> str:
     return str(explain(error, doing="in step 5", batch_size=batch_size))
 
 
-def test_host_memory_is_not_the_gpu_s() -> None:
-    assert sentence_of(MemoryError()) == "out of host memory in step 5; use a smaller --batch-size"
-
-
 def raise_here() -> None:
     raise ValueError("bad\n  label")
 
@@ -45,14 +41,6 @@ def test_the_innermost_line_of_the_user_s_code_is_named() -> None:
         sentence_of(caught(ValueError, raise_here))
         == f"ValueError: bad label ({__file__}:{where}, in step 5)"
     )
-
-
-def test_an_error_without_a_traceback_names_no_line() -> None:
-    error = caught(ZeroDivisionError, lambda: exec(compile("1 / 0", "<string>", "exec")))  # noqa: S102 - code without a file
-    frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None:
-        frames = frames.tb_next
-    assert sentence_of(error.with_traceback(frames)) == "ZeroDivisionError: division by zero (in step 5)"
 
 
 @pytest.mark.parametrize(
@@ -79,11 +67,9 @@ LESS = "check what else uses the GPU (nvidia-smi), or use a smaller model"
     ("batch_size", "precision", "hint"),
     [
         (256, "fp32", "try --batch-size 128, or AMP"),
-        (256, "tf32", "try --batch-size 128, or AMP"),
         (256, "fp16", "try --batch-size 128"),
         (1, "ieee", "try AMP"),
         (1, "bf16", LESS),
-        (1, "fp8", LESS),
         (None, None, LESS),
     ],
 )
@@ -110,9 +96,7 @@ BOILERPLATE = (
     [
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "CUDA"),
         ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "CUDA"),
-        ("cuFFT error: CUFFT_ALLOC_FAILED", "CUDA"),
         ("CUDA error: out of memory" + BOILERPLATE, "CUDA"),
-        ("HIP error: out of memory", "HIP"),
         ("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "HIP"),
         ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "XPU"),
         ("MPS backend out of memory (MPS allocated: 9.00 GB)", "MPS"),

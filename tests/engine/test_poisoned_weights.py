@@ -11,9 +11,8 @@ from torch.nn import functional
 
 from amptui.base.errors import ExperimentError
 from amptui.engine.checkpoint.file import checkpoints, read
-from amptui.records.control import Control, PauseRequest
 from amptui.records.keeping import CheckpointWritten
-from amptui.records.run import NonFinite, Note, PauseChanged, Record
+from amptui.records.run import NonFinite, Note
 from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
@@ -127,29 +126,6 @@ def test_what_hardly_shows_is_found_within_ten_steps(
     assert bad_losses or "1 of 5 parameters" in error.what
 
 
-@pytest.mark.parametrize(("precision", "rare"), [("fp32", 0), ("fp32", 20), ("bf16", 20)])
-def test_somebody_is_asked_once_and_told_which_checkpoint_is_good(
-    precision: str, rare: int, tmp_path: Path
-) -> None:
-    control = Control()
-
-    def go_on(record: Record) -> None:
-        if isinstance(record, PauseChanged) and record.paused:
-            control.ask(PauseRequest(False))
-
-    log = Log(go_on)
-    prepared = prepare(InfGradient(rare=rare), precision=precision, probes=False)
-    assert train(prepared, log, control, interactive=True, checkpoints=tmp_path) == "done"
-    (pause,) = [record for record in log.of(PauseChanged) if record.paused]
-    assert pause.cause == "weights"
-    assert pause.step <= max(12, rare) + WITHIN_STEPS
-    assert "parameters contain NaN" in pause.reason
-    assert len(losses(log)) == 64
-    assert "step-000000008.pt" in {path.name for path in checkpoints(tmp_path)}
-    newest = max(path.name for path in checkpoints(tmp_path))
-    assert newest == "step-000000008.pt"
-
-
 class Masked(Tiny):
     """One of its parameters is a mask of -Inf, and one batch is bad."""
 
@@ -195,11 +171,3 @@ def test_a_switch_that_leaves_the_scaler_out_says_so_once(
 ) -> None:
     log = log_of(prepare(Tiny(), precision=start, steps=14), at=switches)
     assert sum("has no loss scaler" in note.text for note in log.of(Note)) == notes
-
-
-@pytest.mark.usefixtures("usable_torchao")
-@pytest.mark.parametrize(("start", "notes"), [("bf16", []), ("fp32", ["FP8"]), ("fp16", ["FP8"])])
-def test_fp8_has_no_scaler_either_which_is_no_news_after_bf16(start: str, notes: list[str]) -> None:
-    log = log_of(prepare(Tiny(), precision=start), at={3: "fp8-emulated", 6: "bf16"})
-    texts = [note.text for note in log.of(Note) if "has no loss scaler" in note.text]
-    assert [text.split()[0] for text in texts] == notes

@@ -45,41 +45,19 @@ def test_ieee_and_tf32_set_what_torch_reports_and_fp32_restores_it() -> None:
     assert now == default
 
 
-def nothing() -> None:
-    """As torch comes."""
-
-
-def older_off() -> None:
-    torch.backends.cudnn.allow_tf32 = False
-
-
-def older_on() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = True
-
-
-def medium() -> None:
-    torch.set_float32_matmul_precision("medium")
-
-
-def newer_everywhere() -> None:
-    BACKENDS.fp32_precision = "tf32"
-
-
-def newer_products() -> None:
-    MATMUL.fp32_precision = "tf32"
-
-
-def newer_convolutions() -> None:
-    CONVOLUTION.fp32_precision = "ieee"
-
-
-def both() -> None:
-    torch.backends.cudnn.allow_tf32 = False
-    MATMUL.fp32_precision = "tf32"
-
-
-OLDER_AGREES = (nothing, older_off, older_on, medium)
-CHOICES = (*OLDER_AGREES, newer_everywhere, newer_products, newer_convolutions, both)
+OLDER_AGREES: dict[str, Callable[[], object]] = {
+    "as torch comes": lambda: None,
+    "older, off": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
+    "older, on": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    "medium": lambda: torch.set_float32_matmul_precision("medium"),
+}
+CHOICES: dict[str, Callable[[], object]] = {
+    **OLDER_AGREES,
+    "newer, everywhere": lambda: setattr(BACKENDS, "fp32_precision", "tf32"),
+    "newer, products": lambda: setattr(MATMUL, "fp32_precision", "tf32"),
+    "newer, convolutions": lambda: setattr(CONVOLUTION, "fp32_precision", "ieee"),
+    "both": lambda: (CHOICES["older, off"](), CHOICES["newer, products"]()),
+}
 
 
 def older_flags() -> tuple[object, ...]:
@@ -90,8 +68,8 @@ def older_flags() -> tuple[object, ...]:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("choose", CHOICES)
-def test_every_way_to_choose_tf32_is_kept_and_both_sets_of_flags_agree(choose: Callable[[], None]) -> None:
-    choose()
+def test_every_way_to_choose_tf32_is_kept_and_both_sets_of_flags_agree(choose: str) -> None:
+    CHOICES[choose]()
     chosen = Tf32Flags.current()
     before = older_flags() if choose in OLDER_AGREES else None
     _, precisions = prepare_precisions(CPU)
@@ -107,11 +85,11 @@ def test_every_way_to_choose_tf32_is_kept_and_both_sets_of_flags_agree(choose: C
         assert older_flags() == before
 
 
-@pytest.mark.parametrize("choose", [older_on, newer_products, both])
-def test_a_model_file_may_choose_tf32_either_way(choose: Callable[[], None]) -> None:
+@pytest.mark.parametrize("choose", ["older, on", "newer, products", "both"])
+def test_a_model_file_may_choose_tf32_either_way(choose: str) -> None:
     class Choosing(Tiny):
         def build_model(self) -> nn.Module:
-            choose()
+            CHOICES[choose]()
             return super().build_model()
 
     control = Control()

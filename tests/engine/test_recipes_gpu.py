@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from amptui.engine.compilation import missing_for_compile
 from amptui.records.control import Control
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.experiments.recipe import Recipe
-from tests.tiny import Log, losses, no_waits, prepare, resume, stopping, switching, train
+from tests.tiny import Log, losses, prepare, resume, stopping, switching, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -69,15 +69,6 @@ class WithoutWaits(Recipe):
         average(list(self.ema.module.parameters()), list(model.parameters()), 0)
 
 
-def test_torch_s_own_average_waits_for_the_device() -> None:
-    """Once it does not, the guide should say so."""
-    model = nn.Linear(2, 2, device="cuda")
-    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-    averaged.update_parameters(model)
-    with no_waits(), pytest.raises(RuntimeError, match="synchroniz"):
-        averaged.update_parameters(model)
-
-
 def test_no_step_waits_for_the_device() -> None:
     prepared = prepare(WithoutWaits(**ALL, spoilt="9"), device="cuda", precision="fp16")
     modes: list[int] = []
@@ -126,15 +117,3 @@ def test_gradients_accumulate_over_replays_of_cuda_graphs() -> None:
     for log, mode in ((eager, None), (graphs, "reduce-overhead")):
         train(prepare(recipe(), device="cuda", compile_mode=mode, accumulate=3), log)
     assert losses(graphs) == pytest.approx(losses(eager), rel=1e-3)
-
-
-def test_groups_may_have_a_tensor_and_a_number_for_a_learning_rate() -> None:
-    class Mixed(Recipe):
-        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-            optimizer = super().build_optimizer(model)
-            optimizer.param_groups[0]["lr"] = torch.tensor(0.01, device="cuda")
-            return optimizer
-
-    log = Log()
-    assert train(prepare(Mixed(**{**ALL, "epochs": 1, "schedule": ""}), device="cuda"), log) == "done"
-    assert all(record.lr == pytest.approx(0.01) for record in log.of(StepRecord))

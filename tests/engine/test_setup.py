@@ -30,38 +30,29 @@ def request(**options: Any) -> TrainRequest:
 limits = st.none() | st.integers(1, 50)
 
 
-@given(
-    asked_epochs=limits, steps=limits, default_epochs=st.integers(1, 50), steps_per_epoch=st.integers(1, 50)
-)
+@given(asked_epochs=limits, steps=limits, default_epochs=st.integers(1, 50), length=limits)
 def test_a_run_is_as_long_as_its_tightest_limit(
-    asked_epochs: int | None, steps: int | None, default_epochs: int, steps_per_epoch: int
+    asked_epochs: int | None, steps: int | None, default_epochs: int, length: int | None
 ) -> None:
-    train_request = request(epochs=asked_epochs, steps=steps)
-    schedule = setup.schedule_for(train_request, asked_epochs or default_epochs, steps_per_epoch)
+    """``length``: the steps of an epoch, if the data have one."""
+    schedule = setup.schedule_for(
+        request(epochs=asked_epochs, steps=steps), asked_epochs or default_epochs, length
+    )
+    assert schedule.steps_per_epoch == length
+    if length is None:
+        assert schedule.steps == steps
+        # Epochs may have one step only: enough of them for all steps, unless epochs limit the run.
+        assert schedule.epochs >= (asked_epochs or steps or default_epochs)
+        return
     if steps is None:
-        expected = (asked_epochs or default_epochs) * steps_per_epoch
-    elif asked_epochs is None:
-        expected = steps
+        expected = (asked_epochs or default_epochs) * length
     else:
-        expected = min(steps, asked_epochs * steps_per_epoch)
+        expected = steps if asked_epochs is None else min(steps, asked_epochs * length)
     assert schedule.steps == expected
-    assert schedule.steps_per_epoch == steps_per_epoch
     # The epochs hold the steps, and unless the person gave their number there is none too many.
-    assert schedule.epochs * steps_per_epoch >= expected
+    assert schedule.epochs * length >= expected
     if asked_epochs is None:
-        assert (schedule.epochs - 1) * steps_per_epoch < expected
-
-
-@given(asked_epochs=limits, steps=limits, default_epochs=st.integers(1, 50))
-def test_data_without_a_length_end_by_epochs_or_steps(
-    asked_epochs: int | None, steps: int | None, default_epochs: int
-) -> None:
-    train_request = request(epochs=asked_epochs, steps=steps)
-    schedule = setup.schedule_for(train_request, asked_epochs or default_epochs, None)
-    assert schedule.steps == steps
-    assert schedule.steps_per_epoch is None
-    # Epochs may have one step only: enough of them for all steps, unless epochs limit the run.
-    assert schedule.epochs >= (asked_epochs or steps or default_epochs)
+        assert (schedule.epochs - 1) * length < expected
 
 
 @pytest.mark.parametrize(("epochs", "length", "steps"), [(2, 8, 104), (50, 8, 400), (2, None, None)])

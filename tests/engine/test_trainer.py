@@ -12,13 +12,12 @@ from amptui.records.control import Control, PauseRequest, PrecisionRequest, Stop
 from amptui.records.run import (
     BlockFinished,
     EpochFinished,
-    Note,
     PauseChanged,
     PrecisionChanged,
     Record,
 )
 from amptui.records.steps import StepRecord
-from tests.tiny import NO_TF32, Log, Tiny, log_of, losses, prepare, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
 def test_an_epoch_ends_with_its_validation() -> None:
@@ -67,14 +66,6 @@ def test_any_switching_keeps_every_step_once_and_in_order(at: dict[int, str]) ->
     assert changes == [
         (step, before, after) for step, (before, after) in enumerate(pairwise(expected), 2) if before != after
     ]
-
-
-def test_an_unsupported_precision_is_refused_and_training_goes_on() -> None:
-    control = Control()
-    log = Log(switching(control, {3: "tf32"}))
-    assert train(prepare(Tiny()), log, control) == "done"
-    assert log.of(PrecisionChanged) == []
-    assert [note.text for note in log.of(Note)] == [f"no tf32 here: {NO_TF32}"]
 
 
 def test_the_first_steps_of_a_block_are_settling() -> None:

@@ -10,12 +10,9 @@ from torch import nn
 
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
-from amptui.engine.setup import experiment_settings
 from amptui.models import CATALOGUE
-from amptui.models.mnist_deep import MnistDeep
-from amptui.recipe.loading import build_experiment, load_class
+from amptui.recipe.loading import load_class
 from amptui.recipe.modelspec import parse_model
-from amptui.recipe.request import TrainRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord
@@ -52,19 +49,6 @@ def test_a_model_is_as_large_as_its_documentation_says(name: str, count: int) ->
     assert parameters(load_class(parse_model(name))().build_model()) == count
 
 
-def test_mnist_deep_s_parameters_have_names_one_can_read() -> None:
-    names = dict(MnistDeep().build_model().named_parameters())
-    assert names["features.13.conv.weight"].shape == (1024, 512, 3, 3)
-    assert {"features.0.norm.bias", "classifier.1.weight", "classifier.5.bias"} <= set(names)
-
-
-def test_a_cpu_gets_a_smaller_batch_of_mnist_deep() -> None:
-    asked = TrainRequest(model="mnist-deep")
-    settings = experiment_settings(MnistDeep, asked, torch.device("cpu"))
-    assert build_experiment(MnistDeep, settings).batch_size == 32
-    assert MnistDeep().batch_size == 256
-
-
 def noise(name: str) -> Arrays:
     """Eight samples of what the model takes, with no sense in them."""
     generator = torch.Generator().manual_seed(0)
@@ -83,13 +67,6 @@ def on_noise(name: str) -> Experiment:
             return Data(name="noise", real=False, train=arrays, validation=arrays)
 
     return Noise(epochs=1, batch_size=4, **SMALL.get(name, {}))
-
-
-@pytest.mark.parametrize("name", [name for name in IMAGES if name != "multi-task"])
-def test_every_model_that_tells_images_gives_ten_logits(name: str) -> None:
-    model = load_class(parse_model(name))(**SMALL.get(name, {})).build_model().eval()
-    with torch.inference_mode():
-        assert model(torch.rand(2, *IMAGES[name])).shape == (2, 10)
 
 
 @pytest.mark.parametrize(

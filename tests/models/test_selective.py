@@ -70,8 +70,3 @@ def test_without_the_island_bfloat16_has_the_range_and_not_the_digits() -> None:
     log = run("bf16", island=False)
     assert all(math.isfinite(loss) for loss in losses(log))
     assert learned(log) < 0.05
-
-
-@pytest.mark.ci
-def test_in_fp32_the_island_makes_no_difference() -> None:
-    assert losses(run("fp32", steps=20)) == losses(run("fp32", island=False, steps=20))
