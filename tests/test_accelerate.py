@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.conformance.frameworks import Accelerate, as_on_a_gpu
 from tests.conformance.recorded import Asking, Request, only_run
-from tests.conformance.situations import SITUATIONS, STEPS, Situation, Training, train_by_hand
+from tests.conformance.situations import STEPS, Situation, Training
 
 pytestmark = [
     pytest.mark.ci,  # with the other frameworks
@@ -236,20 +236,6 @@ def test_wrong_arguments_are_refused(accelerate: Any) -> None:
     accelerator.prepare(Training(Situation()).model)
     with pytest.raises(RuntimeError, match=r"before accelerator\.prepare"):
         accelerate.watch(accelerator)
-
-
-def test_a_compiled_model_switches(accelerate: Any, runs: Path) -> None:
-    situation = SITUATIONS["switches"]
-    truth = train_by_hand(
-        Training(situation), growth_interval=2000, pauses_schedule=Accelerate.pauses_schedule
-    )
-    accelerator = new(situation, dynamo_backend="eager")
-    requests = {step: to(name) for step, name in situation.requests.items()}
-    with asked(runs, requests) as asking, accelerate.watch(accelerator) as monitor:
-        training = Training(situation, asking)
-        Accelerate.loop(training, accelerator, monitor)
-        assert training.digests() == truth.digests
-        assert monitor._amp.scaler.state_dict() == truth.scaler
 
 
 @pytest.mark.usefixtures("usable_torchao")

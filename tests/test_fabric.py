@@ -82,20 +82,6 @@ def test_two_optimizers_may_step_in_turn(runs: Path) -> None:
         assert [row["precision"] for row in rows if row["optimizer"] == name] == expected
 
 
-def test_a_fault_as_the_run_opens_ends_no_training(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("broken on purpose")
-
-    plugin, bare, ours = Fabric.plugin(), Training(Situation()), Training(Situation())
-    Fabric().train_alone(bare, Path())
-    monkeypatch.setattr("amptui.fabric.lightning_script", broken)
-    Fabric.loop(ours, plugin)
-    assert ours.digests() == bare.digests()
-    assert capsys.readouterr().err.count("broken on purpose") == 1
-
-
 def test_another_precision_is_refused() -> None:
     with pytest.raises(ValueError, match="64-true"):
         Fabric.plugin("64-true")

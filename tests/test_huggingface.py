@@ -13,7 +13,7 @@ import pytest
 from tests.checkout import ROOT
 from tests.conformance.frameworks import HuggingFace
 from tests.conformance.recorded import Asking, Recorded, Request, only_run
-from tests.conformance.situations import SITUATIONS, STEPS, Situation, Training
+from tests.conformance.situations import STEPS, Situation, Training
 
 new = HuggingFace.trainer
 
@@ -58,23 +58,6 @@ def test_the_bits_and_the_logs_are_those_of_the_trainer(
             trainers[-1].train()
     assert trainings[0].digests() == trainings[1].digests()
     assert logged(trainers[0]) == logged(trainers[1])
-
-
-def test_a_skipped_step_whose_nan_the_trainer_hides_is_told(
-    huggingface: Any, tmp_path: Path, runs: Path
-) -> None:
-    trainer = new(Training(SITUATIONS["fp16"]), tmp_path)
-    with huggingface.watch(trainer, precision="fp16"):
-        trainer.train()
-    # The Trainer, with its defaults: a loss of 0.
-    hidden = [entry for entry in trainer.state.log_history if entry["step"] == 3 and "loss" in entry]
-    assert [entry["loss"] for entry in hidden] == [0.0]
-    run = only_run(runs)
-    rows = run.table()
-    assert math.isnan(float(rows[2]["loss"]))
-    assert float(rows[2]["losses.logged_loss"]) == 0.0
-    assert rows[2]["skipped"] == "true"
-    assert run.of("StepSkipped")[0]["names"]
 
 
 def test_what_it_logs_and_evaluates_is_shown(huggingface: Any, tmp_path: Path, runs: Path) -> None:

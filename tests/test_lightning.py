@@ -273,6 +273,7 @@ print("rank", trainer.global_rank, "same")
 """
 
 
+@pytest.mark.nightly  # two processes of Lightning's; ranks and Accelerate's two processes are in CI
 def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TWO_PROCESSES)

@@ -14,19 +14,9 @@ from amptui import Monitor
 from amptui.engine.compilation import compile_in_place
 from amptui.engine.float8 import why_no_float8
 from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import (
-    CheckpointRequest,
-    ComparisonRequest,
-    PrecisionRequest,
-    StopRequest,
-)
+from amptui.records.control import CheckpointRequest, ComparisonRequest, PrecisionRequest, StopRequest
 from amptui.records.findings import PrecisionsCompared
-from amptui.records.run import (
-    EpochFinished,
-    Note,
-    RunStarted,
-    Validated,
-)
+from amptui.records.run import EpochFinished, Note, RunStarted, Validated
 from amptui.records.steps import StepRecord
 from tests.builders import of, read
 from tests.builders import recorded as records
@@ -123,26 +113,20 @@ def test_a_stop_is_refused_where_the_loop_never_asks(runs: Path) -> None:
     assert [record.reason for record in of(RequestRefused, records(runs))] == ["unavailable"]
 
 
-def test_the_scripts_own_function_saves(runs: Path) -> None:
-    own, saved = Own(), []
-    with own.watch(save=lambda: saved.append(int(own.optimizer.state_dict()["state"][0]["step"]))) as monitor:
+def test_the_scripts_own_function_saves_and_its_failure_ends_no_training(runs: Path) -> None:
+    own, saved = Own(), list[int]()
+
+    def save() -> None:
+        if saved:
+            raise OSError(28, "No space left on device")
+        saved.append(int(own.optimizer.state_dict()["state"][0]["step"]))
+
+    with own.watch(save=save) as monitor:
         own.watched(
-            monitor, "scaler", 6, lambda step: ask(monitor, CheckpointRequest()) if step == 3 else None
+            monitor, "scaler", 6, lambda step: ask(monitor, CheckpointRequest()) if step in (3, 5) else None
         )
     assert saved == [3]
     assert [record.request.kind for record in of(RequestTaken, records(runs))] == ["checkpoint"]
-
-
-def test_a_save_that_fails_ends_no_training(runs: Path) -> None:
-    own = Own()
-
-    def full() -> None:
-        raise OSError(28, "No space left on device")
-
-    with own.watch(save=full) as monitor:
-        own.watched(
-            monitor, "scaler", 6, lambda step: ask(monitor, CheckpointRequest()) if step == 3 else None
-        )
     (refused,) = of(RequestRefused, records(runs))
     assert refused.reason == "failed"
     assert "No space left" in refused.detail

@@ -15,13 +15,11 @@ from torch.distributed.fsdp import fully_shard
 import amptui
 from amptui import AmpMonitor
 from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
-from amptui.engine.probes.schedule import no_float8
 from amptui.guest import monitor as guest_monitor
 from amptui.guest.run import GuestRun
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, HistogramRequest, PrecisionRequest, XRayRequest
 from amptui.records.findings import Float8Layers, Float8Window, XRayTaken
-from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import Note, RunStarted
 from amptui.records.steps import StepRecord
 from tests.builders import of, read
@@ -220,22 +218,6 @@ def test_a_model_that_comes_in_anothers_place_takes_part_from_its_second_step_on
     assert precisions == ["fp8-emulated"] * 3 + ["bf16"] + ["fp8-emulated"] * 2
 
 
-def test_a_model_with_float8_layers_of_its_own_in_anothers_place_keeps_their_name(runs: Path) -> None:
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    own, fold = Own(), Own()
-    config = Float8LinearConfig(emulate=True)
-    convert_to_float8_training(fold.model, config=config, module_filter_fn=is_first)
-    with own.watch(precision="fp8") as monitor:
-        own.watched(monitor, "scaler", 3)
-        own.model = fold.model
-        own.optimizer = torch.optim.AdamW(fold.model.parameters(), lr=1e-3)
-        own.watched(monitor, "scaler", 3)
-    precisions = [step.precision for step in of(StepRecord, records(runs))]
-    assert precisions[:3] == ["fp8-emulated"] * 3
-    assert precisions[-2:] == [FLOAT8_LAYERS] * 2
-
-
 def test_a_layer_that_comes_later_takes_part_from_the_next_switch_on(runs: Path) -> None:
     own = Own()
     with own.watch() as monitor:
@@ -299,24 +281,6 @@ def test_models_that_cannot_are_refused_with_the_reason(
     assert of(RunStarted, records(runs))[0].unsupported["fp8-emulated"] == why
 
 
-def test_a_model_that_the_script_converts_later_is_refused_too(runs: Path) -> None:
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    own = Own()
-    with own.watch(precision="bf16") as monitor:
-        own.watched(monitor, "monitor", 1)
-        config = Float8LinearConfig(emulate=True)
-        convert_to_float8_training(own.model, config=config, module_filter_fn=is_first)
-        own.watched(monitor, "monitor", 3, switching(monitor, {2: "fp8-emulated"}))
-    (refused,) = of(RequestRefused, records(runs))
-    assert (refused.reason, refused.detail) == ("unavailable", OWN_FLOAT8)
-    assert [step.precision for step in of(StepRecord, records(runs))][-1] == FLOAT8_LAYERS
-
-
-def is_first(_module: nn.Module, name: str) -> bool:
-    return name == "0"
-
-
 def test_without_autocast_steps_are_not_called_fp8(runs: Path) -> None:
     own = Own()
     with own.watch(precision="fp8") as monitor:
@@ -348,46 +312,6 @@ def test_f_measures_the_operands_of_the_next_step_and_leaves_no_hook(form: Form,
     assert [window.step for window in windows if window.requested] == [6]
     assert {layer.name: len(layer.operands) for layer in windows[0].layers} == {"0": 3}
     assert not any(hooked)
-
-
-@pytest.mark.ci  # it compiles
-@pytest.mark.parametrize("apart", [False, True], ids=["watched", "a wrapper of its own"])
-def test_a_compiled_model_is_measured_only_when_asked(apart: bool, runs: Path) -> None:
-    torch.compiler.reset()
-    own = Own()
-    compiled = torch.compile(own.model, backend="aot_eager")
-    if apart:
-        own.loss = lambda batch: nn.functional.cross_entropy(  # type: ignore[method-assign]
-            compiled(batch[0]), batch[1]
-        )
-    else:
-        own.model = compiled  # type: ignore[assignment]
-    with own.watch(precision="fp8") as monitor:
-        own.watched(
-            monitor, "monitor", 8, lambda step: ask(monitor, HistogramRequest()) if step == 5 else None
-        )
-    torch.compiler.reset()
-    assert [(window.step, window.requested) for window in of(Float8Window, records(runs))] == [(6, True)]
-
-
-@pytest.mark.parametrize("form", ["scaler", "closure"])
-def test_steps_of_a_model_that_uses_only_the_weights_of_its_layers_are_told_once(
-    form: Form, runs: Path
-) -> None:
-    own = Own()
-    first, last = own.model[0], own.model[3]
-    assert isinstance(first, nn.Linear)
-    assert isinstance(last, nn.Linear)
-
-    def loss(batch: Any) -> torch.Tensor:
-        hidden = nn.functional.linear(batch[0], first.weight, first.bias).relu()
-        return nn.functional.cross_entropy(last(hidden), batch[1])
-
-    own.loss = loss  # type: ignore[method-assign]
-    with own.watch() as monitor:
-        own.watched(monitor, form, 8, switching(monitor, {3: "fp8-emulated"}))
-    (warning,) = [note.text for note in of(Note, records(runs)) if note.text.startswith("no float8")]
-    assert warning == no_float8(3, called=False)
 
 
 def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:

@@ -1,6 +1,5 @@
 """Operations of train_step() are counted: torch's own number, and not a bit of the training changes."""
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from amptui.records.control import PrecisionRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Note
 from amptui.records.steps import StepRecord
-from amptui.telemetry.session import Session
 from tests.builders import of
 from tests.builders import recorded as records
 from tests.own_loops import ask
@@ -106,16 +104,6 @@ def test_one_step_of_each_precision_has_the_number_that_torch_counts(runs: Path)
     assert settling[bf16.step]
 
 
-def test_the_speed_is_of_the_steps_after_the_warm_up(runs: Path) -> None:
-    Training().train(MAX_WARM_UP_STEPS + 40)
-    session = Session()
-    session.fold(records(runs))
-    (count,) = session.view().flops
-    assert count.flops_per_second is not None
-    seconds = [r.step_seconds for r in of(StepRecord, records(runs)) if not r.settling and r.step_seconds]
-    assert count.counted.flops / max(seconds) <= count.flops_per_second <= count.counted.flops / min(seconds)
-
-
 def test_accumulated_functions_are_one_step(runs: Path) -> None:
     training = Training()
     batches = training.batches(6)
@@ -179,20 +167,6 @@ def test_an_error_of_the_scripts_own_passes_through_a_counted_step(runs: Path) -
         training.train()
     assert caught.value is raised[-1]
     assert not [note for note in of(Note, records(runs)) if "FLOP" in note.text]
-
-
-def test_a_failed_attempt_holds_no_tensor_while_the_step_runs_again() -> None:
-    held: list[weakref.ref[Tensor]] = []
-
-    def take_memory() -> None:
-        assert all(reference() is None for reference in held)
-        if is_counting():
-            memory = torch.ones(3)
-            held.append(weakref.ref(memory))
-            raise RuntimeError("no modes, please")
-
-    Training(take_memory).train(4)
-    assert len(held) == 1
 
 
 def test_inputs_of_other_lengths_after_the_warm_up_make_the_count_untrue(runs: Path) -> None:

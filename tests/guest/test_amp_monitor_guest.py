@@ -2,10 +2,9 @@
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +17,10 @@ from amptui.guest import run as guest_run
 from amptui.guest.loop import switched_optimizer
 from amptui.records.answers import RequestRefused
 from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionRequest, TraceRequest
-from amptui.records.run import Note, RunStarted
-from amptui.records.steps import StepRecord
+from amptui.records.run import Note
 from tests.builders import of, read
 from tests.builders import recorded as records
-from tests.own_loops import FORMS, Form, Own, ask
+from tests.own_loops import Form, Own, ask
 
 _FAULTS: dict[str, tuple[Any, str]] = {
     "switch": (PrecisionSwitch, "between_steps"),
@@ -117,59 +115,6 @@ def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
     assert {record.request.kind for record in refused} == {"trace", "pause", "precision", "checkpoint"}
     assert {record.detail for record in refused} == {guest_run.NO_LONGER_WATCHED}
     assert len(refused) == 4
-
-
-@pytest.mark.parametrize("part", ["guest.run.create_run_dir", "process.recording.Server.start"])
-def test_a_run_that_cannot_be_opened_leaves_a_monitor_that_trains(
-    part: str, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(f"amptui.{part}", _fail)
-    own = Own()
-    with own.watch(precision="bf16") as monitor:
-        assert not own.optimizer._optimizer_step_post_hooks
-        assert "step" not in vars(monitor.scaler)
-        for form in FORMS:
-            own.watched(monitor, form, 3)
-        assert monitor.precision == "bf16"
-        assert not monitor.should_stop
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-class _Epochs(list[int]):
-    def __len__(self) -> int:
-        raise OSError("my own epochs")
-
-
-class _Strange:
-    """Batches that can be iterated over, and nothing else; each of them is as strange."""
-
-    def __len__(self) -> int:
-        raise NotImplementedError("my own length")
-
-    def __iter__(self) -> Iterator[Any]:
-        yield _StrangeBatch((), torch.zeros(8, 16))
-        yield [_StrangeBatch((), torch.zeros(8, 16))]
-
-
-class _StrangeBatch(NamedTuple):
-    own: tuple[()]
-    inputs: torch.Tensor
-
-    def __iter__(self) -> Iterator[Any]:
-        raise RuntimeError("my own batch")
-
-
-def test_lengths_and_batches_that_cannot_be_counted_are_left_uncounted(runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor:
-        for _ in monitor.epochs(_Epochs([1])):
-            for batch in monitor.steps(_Strange()):
-                inputs = (batch[0] if type(batch) is list else batch).inputs
-                monitor.train_step(partial(own.loss, (inputs, torch.zeros(8).long())))
-    journal = records(runs)
-    assert of(RunStarted, journal)[0].steps_per_epoch is None
-    assert [record.samples for record in of(StepRecord, journal)] == [0, 0]
-    assert of(Note, journal) == []
 
 
 def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:

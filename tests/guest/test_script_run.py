@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import HashStore
 
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ObservedScript
-from amptui.guest.peer import RankPeer, _Sampling
+from amptui.guest.peer import RankPeer
 from amptui.guest.processes import OneOfRanks
 from amptui.guest.restarted_run import RestartedRun, last_before_restart
 from amptui.guest.run_records import own_script_name
@@ -20,7 +20,7 @@ from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.world import World
 from amptui.records.ranks import RankLost
 from amptui.records.run import Record, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
 from tests.builders import read
@@ -106,19 +106,6 @@ def test_a_rank_that_fails_tells_the_others(
     assert board.look("gone")[0] == 1
     assert control.over
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_sample_ends_with_a_step_of_the_first_optimizer() -> None:
-    sampling = _Sampling()
-    sampling.announce(1, 5)
-    for number in range(1, 11):
-        sampling.add(Steps.of(step(number, optimizer="critic")))
-    assert sampling.take() is None
-    for number in range(1, 6):
-        sampling.add(Steps.of(step(number)))
-    row = sampling.take()
-    assert row is not None
-    assert row[1].steps == 5
 
 
 FAILED = RunFailed(time=1.0, step=10, error="ValueError: no", traceback="")

@@ -1,9 +1,8 @@
 """The same optimizer watched twice, and several monitors that end in any order: nothing of theirs stays."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -13,15 +12,10 @@ from torch.nn.modules.module import _global_module_registration_hooks
 from torch.optim import Optimizer, optimizer
 
 import amptui
-from amptui.guest.monitor import take_errors, take_no_errors
 from amptui.records.run import Note, Record, RunFinished
 from amptui.records.steps import StepRecord
 from tests.builders import of, read
 from tests.observed import Loop, same_bits
-
-WAYS = ("observe", "watch")
-
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
 def runs_in_order(runs: Path) -> list[list[Record]]:
@@ -50,8 +44,7 @@ def train(loop: Loop, steps: range) -> list[float]:
     return [loop.train_step(step).item() for step in steps]
 
 
-@pytest.mark.parametrize("second", WAYS)
-@pytest.mark.parametrize("first", WAYS)
+@pytest.mark.parametrize(("first", "second"), [("observe", "watch"), ("watch", "observe")])
 @pytest.mark.torch
 def test_a_second_monitor_of_an_optimizer_takes_it_over(first: str, second: str, runs: Path) -> None:
     bare, loop, before = Loop("fp16"), Loop("fp16"), hooked()
@@ -141,62 +134,3 @@ def _counted(function: Callable[..., Any], calls: list[int]) -> Callable[..., An
         return function(*args, **kwargs)
 
     return counted
-
-
-class Script:
-    """A script with an excepthook of its own, and what hooks and monitors were told."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.takers = {name: self._taker(name) for name in "abc"}
-        sys.excepthook = self._own
-
-    def _taker(self, name: str) -> Callable[[BaseException], object]:
-        return lambda _error: self.calls.append(name)
-
-    def _own(self, *_: object) -> None:
-        self.calls.append("script")
-
-    def add_hook(self) -> Hook:
-        """Somebody else's, which passes on what it gets."""
-        before = sys.excepthook
-
-        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None, /) -> None:
-            self.calls.append("other")
-            before(kind, error, trace)
-
-        sys.excepthook = hook
-        return hook
-
-    def die(self) -> list[str]:
-        """Who is told of an error, in order, each of them once."""
-        self.calls.clear()
-        sys.excepthook(ValueError, ValueError(), None)
-        return sorted(set(self.calls))
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    before = sys.excepthook
-    yield Script()
-    sys.excepthook = before
-
-
-@pytest.mark.parametrize("order", ["abc", "cba", "bac"])
-def test_somebody_else_s_hook_in_between_stays(order: Sequence[str], script: Script) -> None:
-    take_errors(script.takers["a"])
-    hook = script.add_hook()
-    take_errors(script.takers["b"])
-    take_errors(script.takers["c"])
-    is_open = set("abc")
-    for name in order:
-        assert script.die() == [*sorted(is_open), "other", "script"]
-        assert (script.calls.count("script"), script.calls.count("other")) == (1, 1)
-        take_no_errors(script.takers[name])
-        is_open.remove(name)
-    assert sys.excepthook is hook
-    assert script.die() == ["other", "script"]
-    take_errors(script.takers["a"])
-    assert script.die() == ["a", "other", "script"]
-    take_no_errors(script.takers["a"])
-    assert sys.excepthook is hook

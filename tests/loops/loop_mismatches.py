@@ -225,11 +225,3 @@ def _is_rare(drop: Dropped, dropped: Sequence[Dropped]) -> bool:
     """Whether one of the last two steps before it was made without dropping anything first."""
     steps = {other.step for other in dropped}
     return not {drop.step - 1, drop.step - 2} <= steps
-
-
-def first_mismatch(examples: Iterable[Example]) -> Mismatch | None:
-    """The first thing that one of the examples shows to be recorded otherwise than it was."""
-    for example in examples:
-        for mismatch in check(example).mismatches:
-            return mismatch
-    return None

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, get_args
 
-from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.loops.loop_plans import (
@@ -65,19 +64,6 @@ def examples(
         by = _one_of(draw, "by", *ways)
     plan = _plan(draw, shape, by, compiled)
     return Example(plan, _watching(draw, plan, by))
-
-
-def drawn(count: int, **options: Any) -> list[Example]:
-    """So many examples, the same ones each time: for tests that plant a defect and look for it."""
-    collected: list[Example] = []
-
-    @settings(max_examples=count, derandomize=True, database=None, phases=[Phase.generate])
-    @given(examples(**options))
-    def collect(example: Example) -> None:
-        collected.append(example)
-
-    collect()
-    return collected
 
 
 def _plan(draw: Draw, shape: Shape, by: str, compiled: str) -> LoopPlan:

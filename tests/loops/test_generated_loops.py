@@ -10,16 +10,12 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from amptui.guest.loop import loop_hooks
-from amptui.guest.loop.computed_precision import PrecisionReader
-from amptui.guest.loop.pass_account import PassAccount
-from tests.loops.loop_mismatches import Result, check, first_mismatch
+from tests.loops.loop_mismatches import check
 from tests.loops.loop_plans import Example, Shape
-from tests.loops.loop_strategies import drawn, examples
-from tests.loops.scripted_plan import check_script
+from tests.loops.loop_strategies import examples
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +24,6 @@ def _own_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def hold(result: Result) -> None:
-    """Fail with the first things that an example showed."""
-    if result.mismatches:
-        raise AssertionError("\n".join(map(str, result.mismatches[:3])))
 
 
 def law(count: int, loops: st.SearchStrategy[Example], *, number: int = 0, **options: Any) -> None:
@@ -45,7 +35,7 @@ def law(count: int, loops: st.SearchStrategy[Example], *, number: int = 0, **opt
     def recorded_as_they_were(example: Example) -> None:
         if example.plan.compiled != "none":
             torch.compiler.reset()  # else the ninth loop is no longer compiled
-        hold(check(example, **options))
+        assert not (found := check(example, **options).mismatches), "\n".join(map(str, found[:3]))
 
     recorded_as_they_were()
 
@@ -85,48 +75,3 @@ def test_compiled_loops_are_recorded_as_they_were(backend: str, count: int) -> N
 )
 def test_journals_hold_what_loops_did(count: int) -> None:
     law(count, st.one_of(examples(by="observe"), examples(by="watch")), journals=True)
-
-
-@pytest.mark.nightly
-def test_unmodified_scripts_are_recorded_as_they_were(tmp_path_factory: pytest.TempPathFactory) -> None:
-    @settings(max_examples=12, derandomize=True, database=None, phases=[Phase.generate])
-    @given(examples(by="run --observe"))
-    def recorded_as_they_were(example: Example) -> None:
-        hold(check_script(example, tmp_path_factory.mktemp("script")))
-
-    recorded_as_they_were()
-
-
-@pytest.fixture(scope="module")
-def sound() -> list[Example]:
-    """Loops that are recorded as they were."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        in_process = [example for example in drawn(60) if example.watching.by != "run --observe"]
-        sound_ones = [example for example in in_process if first_mismatch([example]) is None]
-    assert len(sound_ones) > 30
-    return sound_ones
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("place", "name", "instead", "what"),
-    [
-        (
-            PassAccount,
-            "_find_cleared",
-            lambda _self: None,
-            {"loss", "loss form", "micro-batches", "gradients dropped", "reason"},
-        ),
-        (PrecisionReader, "read", lambda _self, _backward: torch.float32, {"precision"}),
-        (loop_hooks, "mark_scaled", lambda *_: None, {"loss", "null loss"}),
-    ],
-    ids=["cleared gradients count", "precision is not read", "scaled losses are not marked"],
-)
-def test_old_defects_are_found_again(
-    place: Any, name: str, instead: Any, what: set[str], sound: list[Example], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(place, name, instead)
-    mismatch = first_mismatch(sound)
-    assert mismatch is not None
-    assert mismatch.what in what

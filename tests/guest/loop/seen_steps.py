@@ -35,6 +35,14 @@ def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=lr)
 
 
+def update(optimizer: Optimizer, loss: Tensor, *, set_to_none: bool = True) -> Tensor:
+    """The optimizer's step with a loss, as in the simplest loop; returns the loss."""
+    optimizer.zero_grad(set_to_none)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
 def _fail(error: Exception) -> None:
     raise error
 

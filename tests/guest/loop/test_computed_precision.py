@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from amptui.guest.loop import computed_precision
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import Record
-from tests.guest.loop.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, watching
+from tests.guest.loop.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, update, watching
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,7 @@ def autocast() -> torch.autocast:
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, *, dtype: torch.dtype = torch.float32) -> None:
     for inputs, labels in batches():
-        optimizer.zero_grad()
-        loss_of(model, (inputs.to(dtype), labels)).backward()
-        optimizer.step()
+        update(optimizer, loss_of(model, (inputs.to(dtype), labels)))
 
 
 def precisions(records: list[Record]) -> list[str]:
@@ -102,11 +100,9 @@ def test_a_compiled_model_is_read_too(low: bool, inside: bool) -> None:
     compiled = torch.compile(compute, backend="aot_eager")
     with watching(model, optimizer) as records:
         for batch in batches():
-            optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low and not inside):
                 loss = compiled(batch)
-            loss.backward()
-            optimizer.step()
+            update(optimizer, loss)
     assert precisions(records) == ["bf16" if low else "fp32"] * BATCHES
 
 
@@ -116,14 +112,12 @@ def test_a_body_in_bfloat16_below_a_large_head_in_float32_is_bf16() -> None:
     optimizer = torch.optim.SGD([*body.parameters(), *head.parameters(), scales], lr=0.01)
     with watching(nn.ModuleList([body, head]), optimizer) as records:
         for inputs, labels in batches():
-            optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with autocast():
                 features = body(inputs)
             features = features.float()
             for scale in scales:
                 features = features * scale
-            nn.functional.cross_entropy(head(features), labels).backward()
-            optimizer.step()
+            update(optimizer, nn.functional.cross_entropy(head(features), labels))
     assert {step.precision for step in steps_of(records)} == {"bf16"}
 
 
@@ -132,8 +126,5 @@ def test_a_graph_too_large_to_look_at_has_no_known_precision(monkeypatch: pytest
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(12)], nn.Linear(4, 2))
     optimizer = sgd(model)
     with watching(model, optimizer) as records:
-        for batch in batches():
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-    assert {step.precision for step in steps_of(records)} == {"unknown"}
+        train(model, optimizer)
+    assert set(precisions(records)) == {"unknown"}

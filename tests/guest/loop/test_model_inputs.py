@@ -85,7 +85,7 @@ def test_of_layers_that_take_time_first_nothing_is_counted(batch_first: bool, sa
     assert samples_of(Recurrent(batch_first=batch_first), batches) == samples
 
 
-def test_inputs_of_different_first_dimensions_are_not_counted() -> None:
+def test_several_inputs_are_counted_if_their_first_dimensions_agree() -> None:
     inputs = torch.randn(5, 4)
     batches = [(inputs, torch.randn(5, 1)), (inputs, torch.randn(9, 1)), (inputs, torch.tensor(2.0))]
     assert samples_of(TwoInputs(), batches)[:2] == [5, 0]
@@ -100,15 +100,6 @@ def test_a_model_that_is_called_twice_in_a_pass_is_not_counted() -> None:
             sum(model(torch.randn(6, 4)).square().mean() for _ in range(calls)).backward()
             optimizer.step()
     assert [step.samples for step in steps_of(records)] == [0, 6]
-
-
-def test_inputs_by_name_are_counted() -> None:
-    model = TwoInputs()
-    optimizer = sgd(model)
-    with watching(model, optimizer, counts_inputs=True) as records:
-        model(inputs=torch.randn(6, 4), other=torch.randn(6)).square().mean().backward()
-        optimizer.step()
-    assert [step.samples for step in steps_of(records)] == [6]
 
 
 def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:

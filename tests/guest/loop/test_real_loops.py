@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.engine.compiled_runs import nothing_compiled
-from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, steps_of, watching
+from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, steps_of, update, watching
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +59,7 @@ def test_the_inputs_of_a_wrapper_are_counted_and_what_it_wraps_has_no_hooks() ->
     hooks = wrapped._forward_pre_hooks
     with watching(model, optimizer, counts_inputs=True) as records:
         for batch in batches():
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
+            update(optimizer, loss_of(model, batch))
     assert [step.samples for step in steps_of(records)] == [4] * 6
     assert wrapped._forward_pre_hooks is hooks
     assert not hooks

@@ -1,10 +1,7 @@
 """Update ratios in other people's loops: of the optimizer that made the step, unless it was skipped."""
 
-import gc
-import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from amptui.records.findings import UpdatesMeasured
 from amptui.records.steps import StepRecord
 from tests.builders import of
 from tests.builders import recorded as records
-from tests.guest.loop.seen_steps import batches, loss_of, net, observed_loop, sgd, watching
+from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, watching
 from tests.observed import OVERFLOWS, Loop
 
 STEPS = 60
@@ -85,31 +82,6 @@ def test_a_step_that_raises_leaves_nothing_for_the_next_one() -> None:
     (record,) = of(UpdatesMeasured, seen)
     assert record.step == 1, "the first was not complete"
     assert record.ratios == pytest.approx(moved(model, before), rel=1e-3)
-
-
-class OutOfMemory(torch.optim.SGD):
-    """As if its state took all memory."""
-
-    def step(self, _closure: object = None) -> NoReturn:
-        raise torch.OutOfMemoryError("of the optimizer's state")
-
-
-def test_a_step_that_raised_holds_no_model_once_the_script_drops_it() -> None:
-    """A script that finds out how large its model may be builds the next one then."""
-    model = net()
-    optimizer = OutOfMemory(model.parameters(), lr=0.1)
-    weights = weakref.ref(next(model.parameters()))
-    loop = observed_loop(model, optimizer, lambda _record: None)
-    loss_of(model, next(batches())).backward()
-    with suppress(torch.OutOfMemoryError):
-        optimizer.step()
-    assert loop.first.updates.is_open, "it was measured"
-    del model, optimizer
-    gc.collect()
-    try:
-        assert weights() is None
-    finally:
-        loop.close()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
