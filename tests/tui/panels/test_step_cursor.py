@@ -151,28 +151,18 @@ def validated(*steps: int) -> Extent:
 
 
 def test_keys_lead_the_cursor_where_was_approved(goldens: Goldens) -> None:
-    long, validations = extent_of(LONG), validated(100, 500, 900)
     back = "left_square_bracket"
+    scripts = (
+        *("left", "left left", f"right {back}", "right shift+left shift+right", "home", "end home"),
+        *(f"end {back} {back} plus", f"end {back} plus plus plus plus", "end plus left"),
+        *(f"end plus plus plus plus {back} {back} {back}", "end plus plus minus minus", "end plus plus 0"),
+        "end" + " plus" * 12 + " left",
+    )
+    few = ("left", "left left", "left left left", "left left left left", "home right")
     lines = [
         f"{keys}: {pressed(extent, keys.split())}"
-        for extent, scripts in (
-            (
-                long,
-                ("left", "left left", f"right {back}", "right shift+left shift+right", "home", "end home"),
-            ),
-            (long, (f"end {back} {back} plus", f"end {back} plus plus plus plus", "end plus left")),
-            (
-                long,
-                (
-                    f"end plus plus plus plus {back} {back} {back}",
-                    "end plus plus minus minus",
-                    "end plus plus 0",
-                ),
-            ),
-            (long, ("end" + " plus" * 12 + " left",)),
-            (validations, ("left", "left left", "left left left", "left left left left", "home right")),
-        )
-        for keys in scripts
+        for extent, some in ((extent_of(LONG), scripts), (validated(100, 500, 900), few))
+        for keys in some
     ]
     loss = series_of([float(step) for step in range(1, 33)], buckets=8, recent=2)
     scale = series_of([None] * 16 + [4.0] * 2 + [8.0] * 14, buckets=8, recent=2)

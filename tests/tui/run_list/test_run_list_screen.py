@@ -156,7 +156,7 @@ async def test_typing_filters_by_name_and_escape_shows_all_again() -> None:
 
 @awaited
 async def test_only_a_clear_yes_removes_a_run() -> None:
-    async with shown() as screen:
+    async with shown(FakeSource(left=("notes.txt", "a.py"))) as screen:
         await screen.pilot.press("end", "up")
         for key in ("escape", "n", "enter", "Y", "x", "q", "space"):
             await screen.pilot.press("x")
@@ -168,6 +168,7 @@ async def test_only_a_clear_yes_removes_a_run() -> None:
         assert screen.fake.removed == []
         await screen.removes()
         await screen.shows(f"removed {ENTRIES[3].run}")
+        await screen.shows("2 that are not the run's are kept")
         assert screen.fake.removed == [ENTRIES[3].run]
         await screen.shows("3 live  1 ended")
 
@@ -186,14 +187,6 @@ async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
         await screen.pilot.press("1")
         assert "remove this run?" not in screen.text
         assert screen.fake.removed == []
-
-
-@awaited
-async def test_what_stays_is_said() -> None:
-    async with shown(FakeSource(left=("notes.txt", "a.py"))) as screen:
-        await screen.pilot.press("end")
-        await screen.removes()
-        await screen.shows("2 that are not the run's are kept")
 
 
 @awaited
