@@ -1,6 +1,5 @@
 """The trainer's thread and checkpoints: how a run goes on in a new process, and what waits for its end."""
 
-import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.errors import UsageError
 from amptui.engine.checkpoint.file import checkpoints, read, write
-from amptui.records.control import Control, StopRequest
+from amptui.records.control import Control
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
-from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
+from tests.engine.working import ENOUGH_SECONDS, Worker
 from tests.terminal import KNOBS
 from tests.tiny import NO_TF32, stopping
 
@@ -63,30 +62,6 @@ def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Pat
     assert last.seconds < last.time - started.time + before.seconds
 
 
-def test_a_run_without_a_folder_for_checkpoints_keeps_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    worker = Worker(steps=3, checkpoint_every=1)
-    worker.end()
-    assert worker.log.of(CheckpointWritten) == []
-    assert "stopping" not in [record.phase for record in worker.log.of(PhaseChanged)]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_batch_size_that_the_device_brought_stays(tmp_path: Path) -> None:
-    model = tmp_path / "knobs.py"
-    shutil.copy(KNOBS, model)
-    text = model.read_text()
-    model.write_text(f"{text}\nKnobs.cpu_batch_size = 4\n")
-    stopped(tmp_path / "c", model=str(model))
-    model.write_text(f"{text}\nKnobs.cpu_batch_size = 2\n")
-    worker = Worker(str(model), steps=7, checkpoint_dir=tmp_path / "c", resume=True)
-    worker.end()
-    assert [record.samples for record in worker.log.of(StepRecord)] == [4, 4]
-    assert worker.log.of(Note) == []
-
-
 def test_other_settings_end_the_run_before_anything_is_cut(tmp_path: Path) -> None:
     stopped(tmp_path)
     cuts = list[int]()
@@ -99,17 +74,6 @@ def test_other_settings_end_the_run_before_anything_is_cut(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000005.pt"]
 
 
-def test_nothing_to_go_on_from_is_an_error_with_its_mend(tmp_path: Path) -> None:
-    worker = Worker(checkpoint_dir=tmp_path, resume=True)
-    last = worker.end()
-    assert isinstance(last, RunFailed)
-    assert isinstance(worker.thread.error, RunFolderError)
-    assert worker.thread.error.exit_status == 1
-    assert last.error == str(worker.thread.error)
-    assert str(tmp_path) in worker.thread.error.what
-    assert "--resume" in worker.thread.error.hint
-
-
 def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> None:
     stopped(tmp_path)
     (path,) = checkpoints(tmp_path)
@@ -119,34 +83,6 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     assert {record.precision for record in worker.log.of(StepRecord)} == {"fp32"}
     (note,) = worker.log.of(Note)
     assert note.text == f"tf32 is not supported here: {NO_TF32}; continuing in fp32"
-
-
-@pytest.mark.ci
-@pytest.mark.usefixtures("usable_torchao")
-def test_a_run_in_float8_is_resumed_in_it(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    (path,) = checkpoints(tmp_path)
-    write(replace(read(path), precision="fp8-emulated"), tmp_path)
-    worker = Worker(steps=7, checkpoint_dir=tmp_path, resume=True)
-    worker.end()
-    assert {record.precision for record in worker.log.of(StepRecord)} == {"fp8-emulated"}
-    assert worker.log.of(Note) == []
-
-
-def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path) -> None:
-    model = hooked(tmp_path, during="request.raise_if_stopping()")
-    stopped(tmp_path / "c", model=model)
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, PhaseChanged) and record.detail == "reading the checkpoint":
-            control.ask(StopRequest("the user"))
-
-    worker = Worker(model, watch=watch, control=control, checkpoint_dir=tmp_path / "c", resume=True)
-    last = worker.end()
-    assert isinstance(last, RunFinished)
-    assert (last.steps, last.reason) == (5, "stopped")
-    assert worker.log.of(RunResumed) == []
 
 
 def test_who_waits_for_the_end_is_told_that_a_checkpoint_is_being_written(tmp_path: Path) -> None:

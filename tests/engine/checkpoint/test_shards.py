@@ -13,7 +13,6 @@ from torch import Tensor
 from amptui.engine.checkpoint.file import (
     MAX_CHECKPOINTS,
     Checkpoint,
-    DamagedError,
     checkpoint_name,
     checkpoints,
     clear,
@@ -23,7 +22,7 @@ from amptui.engine.checkpoint.file import (
 )
 from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.checkpoint.shards import Part, Shards, shards_name, whole_room, write_part
-from tests.engine.checkpoint.test_file import checkpoint_at, names
+from tests.engine.checkpoint.test_file import checkpoint_at, flip, names
 
 WEIGHT = torch.arange(15.0).reshape(5, 3)
 
@@ -76,17 +75,15 @@ def test_torch_reads_the_folder_too(tmp_path: Path) -> None:
     assert torch.equal(whole["optimizer"]["state"][0]["moment"], MOMENT)
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+def flip_a_bit(path: Path) -> None:
+    path.write_bytes(flip(0.5)(path.read_bytes()))
 
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+@pytest.mark.parametrize("damage", [flip_a_bit, cut, Path.unlink])
 def test_a_damaged_part_is_noticed_and_the_checkpoint_before_is_used(
     tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
@@ -127,15 +124,6 @@ def test_a_folder_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
         Shards.from_plain(plain, tmp_path)
 
 
-def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
-    write(sharded(tmp_path, 7), tmp_path)
-    folder = tmp_path / shards_name(7, "abc", 1)
-    folder.rename(tmp_path / "elsewhere")
-    folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DamagedError):
-        read(checkpoints(tmp_path)[0])
-
-
 def test_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
     for step in range(1, MAX_CHECKPOINTS + 2):
         write(sharded(tmp_path, step), tmp_path)
@@ -171,15 +159,6 @@ def test_a_second_checkpoint_of_a_step_replaces_the_first_at_once(tmp_path: Path
     assert shards_name(3, "abc", 1) in there[0]
     assert names(tmp_path) == [shards_name(3, "abc", 2), checkpoint_name(3)]
     assert read(tmp_path / checkpoint_name(3)).shards is not None
-
-
-def test_shards_of_a_checkpoint_that_could_not_be_written_are_removed(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise OSError("the journal's disk")
-
-    with pytest.raises(OSError, match="journal"):
-        write(sharded(tmp_path, 3), tmp_path, before_it_counts=fail)
-    assert names(tmp_path) == []
 
 
 def test_a_checkpoint_does_not_count_without_its_shards(tmp_path: Path) -> None:
