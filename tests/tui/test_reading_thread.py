@@ -1,11 +1,10 @@
-"""A thread that reads for a screen: it works until it is stopped, wakes at once, and tells why it failed."""
+"""A thread that reads for a screen: it works until it is stopped and wakes at once."""
 
 import math
 import threading
 
 import pytest
 
-from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.tui import reading_thread
 from amptui.tui.reading_thread import ReadingThread
 from tests.tui.watching import ENOUGH_SECONDS
@@ -14,9 +13,8 @@ from tests.tui.watching import ENOUGH_SECONDS
 class Counter(ReadingThread):
     """Counts how often it works, and then waits for a key."""
 
-    def __init__(self, error: AmptuiError | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__("counter")
-        self.error = error
         self.worked = threading.Semaphore(0)
         self.may_go_on = threading.Event()
         self.may_go_on.set()
@@ -24,8 +22,6 @@ class Counter(ReadingThread):
     def _work(self) -> float:
         self.worked.release()
         self.may_go_on.wait()
-        if self.error is not None:
-            raise self.error
         return math.inf
 
     def press(self) -> None:
@@ -58,14 +54,6 @@ def test_a_key_while_it_works_is_not_lost() -> None:
     assert counter.worked.acquire(timeout=ENOUGH_SECONDS)
     counter.stop()
     counter.join()
-
-
-def test_an_error_ends_it_and_is_kept() -> None:
-    error = RunFolderError("cannot read it")
-    counter = Counter(error)
-    counter.start()
-    counter.join()
-    assert counter.failure is error
 
 
 def test_one_that_hangs_is_abandoned_and_one_that_never_started_stops(

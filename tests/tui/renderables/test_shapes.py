@@ -75,15 +75,6 @@ def test_a_larger_fraction_never_looks_smaller(one: float | None, other: float |
     assert all(0 <= cells <= width and 0 <= halves <= 2 * width for cells, halves in amounts)
 
 
-@given(fractions, st.integers(-9, 9), st.integers(-2, 2), st.integers(-3, 20))
-def test_bars_are_clipped_like_all_drawing(fraction: float | None, x: int, y: int, width: int) -> None:
-    canvas, whole = Canvas(5, 1), Canvas(40, 5)
-    for draw in (draw_bar, draw_progress):
-        draw(canvas, x, y, width, fraction, Style.GOOD)
-        draw(whole, x + 9, y + 2, width, fraction, Style.GOOD)
-        assert canvas.lines()[0] == whole.lines()[2][9:14]
-
-
 def ratio_drawn(ratio: float, low: float | None, high: float | None, width: int = 31) -> list[str]:
     canvas = Canvas(width, INTERVAL_LINES)
     draw_interval(canvas, ratio, low, high, style=Style.FP16)
